@@ -1,0 +1,1 @@
+"""One kind of finding a file, and the registry that runs them."""

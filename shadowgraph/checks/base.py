@@ -1,0 +1,151 @@
+"""What a check is, what it is told, and what it hands over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from shadowgraph.engines.base import Engine, Evidence
+from shadowgraph.findings import Reader, RowOverrun, Severity
+from shadowgraph.graphs.model import Graph
+from shadowgraph.settings import Settings
+from shadowgraph.tracking.aliases import NameBook
+from shadowgraph.tracking.allocator import HostAllocator
+from shadowgraph.tracking.buffers import Buffer, Ledger
+from shadowgraph.tracking.guards import Side
+from shadowgraph.tracking.phases import Phase
+from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.tracking.stacks import Stack
+from shadowgraph.tracking.views import TensorView
+from shadowgraph.tracking.writes import Write, WriteLog
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Where a check runs; travels with the check as its tag.
+
+    Attributes
+    ----------
+    at
+        ``replay_begin``, ``replay_end``, ``prepare_end``, ``capture_begin``, ``launch``, ``host_read``, ``check``, ...
+    phase
+        The phase that just ended, when it is certain; None where it depends on what was written.
+    graph, replay
+        The graph and its replay that the phase belongs to.
+    """
+
+    at: str
+    phase: Phase | None = None
+    graph: Graph | None = None
+    replay: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A finding before it has names: facts as a check sees them.
+
+    Attributes
+    ----------
+    first, last, count, ranges
+        Absolute addresses, inclusive; ranges up to 16.
+    culprits
+        Writes that did it or could have, the last one first in line.
+    rule
+        For SG109: the rule that failed and the values that show it.
+    view
+        The part of the buffer that the finding is about, when that is not the whole; bytes count from its start.
+    key
+        What makes two drafts of one kind, buffer and side the same cause.
+    """
+
+    code: str
+    checkpoint: Checkpoint
+    buffer: Buffer
+    first: int
+    last: int
+    count: int
+    ranges: tuple[tuple[int, int], ...]
+    ranges_total: int = 1
+    side: Side | None = None
+    truncated: bool = False
+    window: int | None = None
+    expected: bytes = b""
+    found: bytes = b""
+    culprits: tuple[Write, ...] = ()
+    phase: Phase | None = None
+    graph: Graph | None = None
+    replay: int | None = None
+    reader: Reader | None = None
+    rows: tuple[RowOverrun, ...] = ()
+    rule: str | None = None
+    severity: Severity = Severity.ERROR
+    confidence: str = "high"
+    view: TensorView | None = None
+    key: str = ""
+
+
+@dataclass(slots=True)
+class Context:
+    """What checks share. Owned by the debugger.
+
+    Attributes
+    ----------
+    graphs
+        Live captured graphs by serial.
+    writes
+        Writes since the last checkpoint.
+    report
+        Hands a draft over.
+    """
+
+    settings: Settings
+    allocator: HostAllocator
+    ledger: Ledger
+    engine: Engine
+    names: NameBook
+    report: Callable[[Draft], None]
+    graphs: dict[int, Graph] = field(default_factory=dict)
+    writes: WriteLog = field(default_factory=WriteLog)
+
+    def graphs_on(self, where: ByteRange) -> list[Graph]:
+        """Captured graphs that were given a view of the range."""
+        return [graph for graph in self.graphs.values() if graph.touches(where)]
+
+
+class Check:
+    """One kind of finding. Every hook does nothing unless a check needs it."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    def captured(self, graph: Graph) -> None:
+        """A graph was captured."""
+
+    def parts(self, graph: Graph) -> Iterable[tuple[object, ByteRange]]:
+        """Ranges to compare across the coming replay, each under a key of this check's own."""
+        return ()
+
+    def owns(self, key: object) -> bool:
+        """Whether a key came from this check's `parts`."""
+        return False
+
+    def changed(self, evidence: Evidence[object], checkpoint: Checkpoint) -> None:
+        """A part changed across a replay."""
+
+    def replay_begins(self, checkpoint: Checkpoint) -> None:
+        """The graph of the checkpoint is about to replay."""
+
+    def broken_guard(self, evidence: Evidence[object], checkpoint: Checkpoint) -> None:
+        """A guard does not hold its canary any more (and was re-armed)."""
+
+    def checkpoint_ends(self, checkpoint: Checkpoint) -> None:
+        """All evidence of a checkpoint has been handed out; the write log still stands."""
+
+    def host_read(self, view: TensorView, how: str, stack: Stack, checkpoint: Checkpoint) -> None:
+        """The host is about to read a view."""
+
+    def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
+        """A launch wrote tracked memory (`graph` for a node of a replay)."""
+
+    def recheck(self, checkpoint: Checkpoint) -> None:
+        """Somebody asked for a check now."""

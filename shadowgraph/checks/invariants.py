@@ -1,0 +1,179 @@
+"""SG109: a rule that a buffer's values must keep does not hold where a graph or the host is about to rely on it."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from shadowgraph.checks.base import Check, Checkpoint, Context, Draft
+from shadowgraph.checks.rules import Breach, Rule, nondecreasing
+from shadowgraph.faults import faults
+from shadowgraph.findings import Reader
+from shadowgraph.graphs.model import Graph
+from shadowgraph.tracking.buffers import Buffer
+from shadowgraph.tracking.phases import Phase
+from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.tracking.stacks import Stack
+from shadowgraph.tracking.views import TensorView
+from shadowgraph.tracking.writes import Write
+
+_INDPTR = re.compile(r"(indptr|cu_seq_?lens)", re.IGNORECASE)
+_WRITES = 64  # last writes to ruled buffers remembered, for the culprit
+
+
+@dataclass(frozen=True, slots=True)
+class Invariant:
+    """A rule over a contiguous view of a buffer. `inferred` rules look only at what a graph captured."""
+
+    buffer: Buffer
+    view: TensorView
+    rule: Rule
+    inferred: bool = False
+
+    @property
+    def where(self) -> ByteRange:
+        return ByteRange(self.view.start, self.view.stop)
+
+
+class Invariants(Check):
+    """Judges rules at the start of a replay, at a host read and on request; never in the middle of a graph."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.invariants: list[Invariant] = []
+        self._writes: deque[tuple[Write, Phase | None, Graph | None]] = deque(maxlen=_WRITES)
+
+    def declare(self, buffer: Buffer, view: TensorView, rule: Rule, inferred: bool = False) -> None:
+        """Add a rule."""
+        self.invariants.append(Invariant(buffer, view, rule, inferred))
+
+    def captured(self, graph: Graph) -> None:
+        """Infer `nondecreasing` for index pointers, by name, whose captured part keeps that rule now."""
+        if not self.context.settings.infer:
+            return
+        for owner in self.context.names.owners_of(_hull(graph)):
+            view = owner.view
+            if len(view.shape) != 1 or view.shape[0] < 2 or not view.contiguous or not view.dtype.startswith("int"):
+                continue
+            if not _INDPTR.search(owner.path.rsplit(".", 1)[-1]):
+                continue
+            buffer = self.context.ledger.owner(view.start, view.stop)
+            if buffer is None or any(i.where == ByteRange(view.start, view.stop) for i in self.invariants):
+                continue
+            inferred = Invariant(buffer, view, nondecreasing, inferred=True)
+            parts = graph.captured(inferred.where)
+            if parts and all(self._breach(inferred, part) is None for part in parts):
+                self.invariants.append(inferred)
+
+    def replay_begins(self, checkpoint: Checkpoint) -> None:
+        graph = checkpoint.graph
+        assert graph is not None
+        for invariant in self._living():
+            for part in graph.captured(invariant.where):
+                self._judge(invariant, part, checkpoint, Phase.PREPARE, graph, checkpoint.replay, None)
+
+    def host_read(self, view: TensorView, how: str, stack: Stack, checkpoint: Checkpoint) -> None:
+        where = ByteRange(view.start, view.stop)
+        for invariant in self._living():
+            part = invariant.where.intersect(where)
+            if part is not None and part.nbytes and (not invariant.inferred or self._is_captured(where)):
+                frame = stack[0] if stack else None
+                reader = Reader("host", how, None, frame.file if frame else None, frame.line if frame else None)
+                self._judge(invariant, part, checkpoint, None, None, None, reader)
+
+    def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
+        if any(write.ranges.overlaps(invariant.where) for invariant in self.invariants):
+            self._writes.append((write, phase, graph))
+
+    def recheck(self, checkpoint: Checkpoint) -> None:
+        for invariant in self._living():
+            if not invariant.inferred:
+                self._judge(invariant, invariant.where, checkpoint, None, None, None, None)
+
+    def _is_captured(self, where: ByteRange) -> bool:
+        """Whether some graph was given exactly this range: then the host reads it to plan for that graph."""
+        return any(
+            p.view.start == where.start and p.view.stop == where.stop
+            for graph in self.context.graphs.values()
+            for _, p in graph.pointers()
+        )
+
+    def _living(self) -> list[Invariant]:
+        return [invariant for invariant in self.invariants if invariant.buffer.alive]
+
+    def _judge(
+        self,
+        invariant: Invariant,
+        part: ByteRange,
+        checkpoint: Checkpoint,
+        phase: Phase | None,
+        graph: Graph | None,
+        replay: int | None,
+        reader: Reader | None,
+    ) -> None:
+        whole = part if invariant.rule.prefix_safe else invariant.where
+        breach = self._breach(invariant, whole)
+        if breach is None:
+            return
+        first = whole.start + breach.index * invariant.view.itemsize
+        broken = ByteRange(first, first + invariant.view.itemsize)
+        writer = next((w for w in reversed(self._writes) if w[0].ranges.overlaps(broken)), None)
+        origin = writer[2] if writer else None
+        if phase is None:
+            phase = Phase.REPLAY if origin is not None else (writer[1] if writer and writer[1] else Phase.EAGER)
+            graph, replay = (origin, origin.replays) if origin is not None else (None, None)
+        self._report(invariant, breach, broken, checkpoint, writer, phase, graph, replay, reader)
+
+    def _report(
+        self,
+        invariant: Invariant,
+        breach: Breach,
+        broken: ByteRange,
+        checkpoint: Checkpoint,
+        writer: tuple[Write, Phase | None, Graph | None] | None,
+        phase: Phase,
+        graph: Graph | None,
+        replay: int | None,
+        reader: Reader | None,
+    ) -> None:
+        self.context.report(
+            Draft(
+                code="SG109",
+                checkpoint=checkpoint,
+                buffer=invariant.buffer,
+                first=broken.start,
+                last=broken.stop - 1,
+                count=breach.count * invariant.view.itemsize,
+                ranges=((broken.start, broken.stop - 1),),
+                ranges_total=breach.count,
+                culprits=(writer[0],) if writer else (),
+                phase=phase,
+                graph=graph,
+                replay=replay,
+                reader=reader,
+                rule=f"{invariant.rule.name}: {breach.shown}",
+                confidence="medium" if invariant.inferred else "high",
+                key=invariant.rule.name,
+            )
+        )
+
+    def _breach(self, invariant: Invariant, part: ByteRange) -> Breach | None:
+        item = invariant.view.itemsize
+        usable = part.nbytes // item * item
+        data = self.context.engine.read(ByteRange(part.start, part.start + usable))
+        values = np.frombuffer(data, dtype=np.dtype(invariant.view.dtype))
+        if not invariant.rule.prefix_safe:
+            values = values.reshape(invariant.view.shape)
+        try:
+            return invariant.rule.breach(values, (part.start - invariant.view.start) // item)
+        except Exception as error:  # a rule is the user's code: its fault is not a breach
+            faults.note(f"rule {invariant.rule.name}", error)
+            return None
+
+
+def _hull(graph: Graph) -> ByteRange:
+    spans = list(graph.spans)
+    return ByteRange(spans[0].start, spans[-1].stop) if spans else ByteRange(0, 0)

@@ -1,0 +1,185 @@
+"""SG101: a write outside its buffer, into the slack that a graph did not capture, or past a row's end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shadowgraph.checks.base import Check, Checkpoint, Draft
+from shadowgraph.checks.blame import draft_phase
+from shadowgraph.checks.rows import row_overruns
+from shadowgraph.checks.stray import stray_stores
+from shadowgraph.engines.base import Evidence
+from shadowgraph.findings import RowOverrun
+from shadowgraph.graphs.model import Graph
+from shadowgraph.tracking.buffers import Buffer, Role
+from shadowgraph.tracking.guards import Guard, Side
+from shadowgraph.tracking.ranges import ByteRange, RangeSet
+from shadowgraph.tracking.views import TensorView
+from shadowgraph.tracking.writes import Write
+
+
+@dataclass(frozen=True, slots=True)
+class _Slack:
+    """Key of a snapshot's part: bytes of a buffer that a graph captured no view of."""
+
+    buffer: Buffer
+    where: ByteRange
+
+
+class OutOfBounds(Check):
+    """Guards at every checkpoint; slack across a replay only, because a host may well fill it in prepare."""
+
+    def parts(self, graph: Graph) -> Iterable[tuple[object, ByteRange]]:
+        for buffer in self.context.ledger:
+            if buffer.role is Role.POOL or buffer.nbytes > self.context.settings.shadow_limit:
+                continue
+            for where in slack_of(graph, buffer):
+                yield _Slack(buffer, where), where
+
+    def owns(self, key: object) -> bool:
+        return isinstance(key, _Slack)
+
+    def changed(self, evidence: Evidence[object], checkpoint: Checkpoint) -> None:
+        assert isinstance(evidence.subject, _Slack)
+        self._report(evidence, evidence.subject.buffer, Side.SLACK, checkpoint)
+
+    def broken_guard(self, evidence: Evidence[object], checkpoint: Checkpoint) -> None:
+        assert isinstance(evidence.subject, Guard)
+        self._report(evidence, evidence.subject.buffer, evidence.subject.side, checkpoint)
+
+    def checkpoint_ends(self, checkpoint: Checkpoint) -> None:
+        """What a launch's own stores show where no guard could break: lost rows, and unguarded buffers overrun."""
+        for write in self.context.writes:
+            for buffer, side, where in stray_stores(write, self.context.ledger):
+                self._report_stray(write, buffer, side, where, checkpoint)
+            for buffer, view in self._tables(write):
+                rows = row_overruns(write.stores, view, _extent(buffer)) if write.stores else ()
+                if any(row.lost for row in rows) and not _past_guards(write, buffer):
+                    self._report_rows(write, buffer, view, rows, checkpoint)
+
+    def _report(self, evidence: Evidence[object], buffer: Buffer, side: Side, checkpoint: Checkpoint) -> None:
+        culprits = tuple(self.context.writes.culprits(*evidence.parts))
+        phase, graph, replay = draft_phase(self.context, checkpoint, buffer.range, culprits)
+        self.context.report(
+            Draft(
+                code="SG101",
+                checkpoint=checkpoint,
+                buffer=buffer,
+                first=evidence.first,
+                last=evidence.last,
+                count=evidence.count,
+                ranges=evidence.ranges,
+                ranges_total=evidence.ranges_total,
+                side=side,
+                truncated=evidence.truncated,
+                window=evidence.window,
+                expected=evidence.expected,
+                found=evidence.found,
+                culprits=culprits,
+                phase=phase,
+                graph=graph,
+                replay=replay,
+                rows=rows_of(culprits[-1], buffer) if culprits else (),
+                key=culprits[-1].launch.name if culprits else "",
+            )
+        )
+
+    def _report_stray(self, write: Write, buffer: Buffer, side: Side, where: ByteRange, checkpoint: Checkpoint) -> None:
+        phase, graph, replay = draft_phase(self.context, checkpoint, buffer.range, (write,))
+        self.context.report(
+            Draft(
+                code="SG101",
+                checkpoint=checkpoint,
+                buffer=buffer,
+                first=where.start,
+                last=where.stop - 1,
+                count=where.nbytes,
+                ranges=((where.start, where.stop - 1),),
+                side=side,
+                culprits=(write,),
+                phase=phase,
+                graph=graph,
+                replay=replay,
+                rows=rows_of(write, buffer),
+                key=write.launch.name,
+            )
+        )
+
+    def _report_rows(
+        self, write: Write, buffer: Buffer, view: TensorView, rows: tuple[RowOverrun, ...], checkpoint: Checkpoint
+    ) -> None:
+        phase, graph, replay = draft_phase(self.context, checkpoint, buffer.range, (write,))
+        stride = view.row_stride_nbytes or 0
+        first = view.start + rows[0].row * stride + rows[0].width * view.itemsize
+        last = min(view.start + (max(rows[-1].into) + 1) * stride, buffer.stop) - 1
+        self.context.report(
+            Draft(
+                code="SG101",
+                checkpoint=checkpoint,
+                buffer=buffer,
+                first=first,
+                last=last,
+                count=sum(row.lost for row in rows) * view.itemsize,
+                ranges=((first, last),),
+                side=Side.ROW,
+                culprits=(write,),
+                phase=phase,
+                graph=graph,
+                replay=replay,
+                rows=rows,
+                view=view,
+                key=write.launch.name,
+            )
+        )
+
+    def _tables(self, write: Write) -> list[tuple[Buffer, TensorView]]:
+        """Two-dimensional views that a launch with known stores was given and wrote, with their buffers."""
+        if write.stores is None:
+            return []
+        found = []
+        for view in {p.view for p in write.launch.pointers if len(p.view.shape) == 2}:
+            buffer = self.context.ledger.owner(view.start, view.stop)
+            if buffer is not None and write.ranges.overlaps(ByteRange(view.start, view.stop)):
+                found.append((buffer, view))
+        return found
+
+
+def _past_guards(write: Write, buffer: Buffer) -> bool:
+    """Whether the launch also wrote outside the buffer, so that a guard's finding tells of the rows already."""
+    outside = (_extent(buffer).start, buffer.start), (buffer.stop, _extent(buffer).stop)
+    return any(start < stop and write.ranges.overlaps(ByteRange(start, stop)) for start, stop in outside)
+
+
+def _extent(buffer: Buffer) -> ByteRange:
+    return ByteRange(buffer.start - buffer.head_guard, buffer.stop + buffer.tail_guard)
+
+
+def rows_of(write: Write, buffer: Buffer) -> tuple[RowOverrun, ...]:
+    """Rows that a launch overran in a buffer, for the first 2-D view of it that shows any."""
+    if write.stores is None:
+        return ()
+    for pointer in write.launch.pointers:
+        if buffer.start <= pointer.view.start < buffer.stop:
+            rows = row_overruns(write.stores, pointer.view, _extent(buffer))
+            if rows:
+                return rows
+    return ()
+
+
+def slack_of(graph: Graph, buffer: Buffer) -> list[ByteRange]:
+    """Bytes of a buffer beyond what a graph captured of it.
+
+    Only views with the buffer's own number of dimensions narrow it: a pointer to one row, or to a flattened buffer,
+    is how kernels are handed the whole of it.
+    """
+    spans = RangeSet()
+    for _, pointer in graph.pointers():
+        view = pointer.view
+        if view.start < buffer.stop and buffer.start < view.stop:
+            if len(view.shape) < len(buffer.shape):
+                return []
+            spans.add(ByteRange(max(view.start, buffer.start), min(view.stop, buffer.stop)))
+    if not spans:
+        return []
+    return list(RangeSet.of([buffer.range]) - spans)

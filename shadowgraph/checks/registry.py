@@ -1,0 +1,21 @@
+"""Every check, in the order in which they are asked."""
+
+from __future__ import annotations
+
+from shadowgraph.checks.base import Check, Context
+from shadowgraph.checks.invariants import Invariants
+from shadowgraph.checks.mutation import InGraphMutation
+from shadowgraph.checks.out_of_bounds import OutOfBounds
+
+
+class Checks:
+    """The checks of one debugger: each by its own name where the surface needs it, and all of them in order."""
+
+    def __init__(self, context: Context) -> None:
+        self.out_of_bounds = OutOfBounds(context)
+        self.mutation = InGraphMutation(context)
+        self.invariants = Invariants(context)
+
+    @property
+    def all(self) -> tuple[Check, ...]:
+        return (self.out_of_bounds, self.mutation, self.invariants)

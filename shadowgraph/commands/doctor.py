@@ -1,0 +1,178 @@
+"""Say what is here, what is missing, and what to install for it."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import platform
+import sys
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import msgspec
+from rich.table import Table
+from rich.text import Text
+
+from shadowgraph.reports.console import console
+
+HELP = "say what is here, what is missing, what to install"
+SELFTEST_FAILED = 13
+_OLDEST_TORCH = (2, 10)
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of the examination. `state` is ``ok``, ``missing`` or ``wrong``; `advice` is empty when ok."""
+
+    what: str
+    state: str
+    found: str
+    needed_for: str
+    advice: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--selftest", action="store_true", help="plant an overflow and see that it is found")
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Examine, and with ``--selftest`` prove that a planted overflow is found; 0 when nothing required is wrong."""
+    lines = examine()
+    problems = selftest() if args.selftest else []
+    if args.json:
+        body = {"schema": "shadowgraph.doctor/1", "lines": msgspec.to_builtins(lines), "selftest": problems}
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(body), indent=2).decode() + "\n")
+    else:
+        _show(lines)
+        if args.selftest:
+            print("selftest: " + ("; ".join(problems) if problems else "a planted overflow was found, its twin silent"))
+    if problems:
+        return SELFTEST_FAILED
+    return 0 if all(line.state != "wrong" for line in lines) else 5
+
+
+def examine() -> list[Line]:
+    """Every line, in the order of importance."""
+    return [
+        Line("python", "ok", platform.python_version(), "everything"),
+        _torch(),
+        _gpu(),
+        _package("numpy", "the host engine", "pip install numpy"),
+        _triton(),
+        _package("matplotlib", "memory maps", "pip install 'shadowgraph[plot]'"),
+        _sglang(),
+        _package("transformers", "the sglang and language-model tests", "pip install 'shadowgraph[sglang]'"),
+        _package("cupy-cuda13x", "checks on a GPU", "pip install 'shadowgraph[cuda13]'", "cupy-cuda12x", "cupy"),
+        _package("cuda-bindings", "reading CUDA graphs", "pip install 'shadowgraph[cuda13]'"),
+        _package("flashinfer-python", "the flashinfer tests on a GPU", "pip install flashinfer-python"),
+        _arena(),
+    ]
+
+
+def selftest() -> list[str]:
+    """Plant an overflow of 12 bytes into a host graph's input, then a write that fits; what went wrong, if anything."""
+    problems = []
+    for elements, wanted in ((3, 12), (0, 0)):
+        seen = _planted(elements)
+        if seen != ([wanted] if wanted else []):
+            problems.append(f"an overflow of {wanted} bytes was reported as {seen}")
+    return problems
+
+
+def _planted(elements: int) -> list[int]:
+    import torch
+
+    import shadowgraph as sg
+
+    with sg.debug(backend="host") as debugger:
+        with debugger.guard():
+            target = torch.zeros(16, dtype=torch.int32)
+        graph = sg.HostGraph()
+
+        def overflow(victim: torch.Tensor) -> None:
+            count = victim.numel() + elements
+            (ctypes.c_int32 * count).from_address(victim.data_ptr())[:] = [7] * count
+
+        with sg.host_graph(graph):
+            graph.call(overflow, target, writes=(target,))
+        graph.replay()
+        found = debugger.check()
+    return [finding.past_end for finding in found if finding.code == "SG101"]
+
+
+def _torch() -> Line:
+    try:
+        found = version("torch")
+    except PackageNotFoundError:
+        return Line("torch", "wrong", "-", "everything", "pip install torch")
+    numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:2])
+    if numbers < _OLDEST_TORCH:
+        oldest = ".".join(map(str, _OLDEST_TORCH))
+        return Line("torch", "wrong", found, "everything", f"have {found}, need {oldest}: pip install -U torch")
+    return Line("torch", "ok", found, "everything")
+
+
+def _gpu() -> Line:
+    import torch
+
+    if torch.cuda.is_available():
+        return Line("GPU", "ok", torch.cuda.get_device_name(), "CUDA graphs")
+    return Line("GPU", "missing", "none", "CUDA graphs", "none needed for the host backend")
+
+
+def _triton() -> Line:
+    line = _package("triton", "Triton kernels on the host backend", "pip install 'shadowgraph[triton]'")
+    if line.state == "ok" and line.found.startswith("3.6"):
+        numpy_version = tuple(int(part) for part in version("numpy").split(".")[:2])
+        if numpy_version >= (2, 4):
+            said = "Triton 3.6's interpreter fails with numpy 2.4 and later: pip install 'numpy<2.4'"
+            return Line("triton", "wrong", line.found, line.needed_for, said)
+    return line
+
+
+def _sglang() -> Line:
+    from shadowgraph.integrations.sglang_host import SGLANG_VERSION, sglang_version
+
+    found = sglang_version()
+    use, advice = "the founding cases", "python tools/bootstrap.py demo installs it"
+    if found is None:
+        return Line("sglang", "missing", "-", use, advice)
+    if found != SGLANG_VERSION:
+        return Line("sglang", "missing", found, use, f"have {found}, need {SGLANG_VERSION}: {advice}")
+    return Line("sglang", "ok", found, use)
+
+
+def _package(name: str, use: str, advice: str, *others: str) -> Line:
+    for candidate in (name, *others):
+        try:
+            return Line(name, "ok", version(candidate), use)
+        except PackageNotFoundError:
+            continue
+    return Line(name, "missing", "-", use, advice)
+
+
+def _arena() -> Line:
+    return _tried("address space", "guarded memory on the host", _reserve)
+
+
+def _reserve() -> str:
+    from shadowgraph.tracking.allocator import host_allocator
+
+    return f"{host_allocator().arena.size >> 30} GiB reserved"
+
+
+def _tried(what: str, use: str, action: Callable[[], str]) -> Line:
+    try:
+        return Line(what, "ok", action(), use)
+    except Exception as error:
+        return Line(what, "wrong", "-", use, str(error).split("\n", 1)[0])
+
+
+def _show(lines: list[Line]) -> None:
+    table: Any = Table("", "found", "for", "what to do", box=None)
+    colours = {"ok": "green", "missing": "yellow", "wrong": "bold red"}
+    for line in lines:
+        cells = (Text(cell) for cell in (line.found, line.needed_for, line.advice))
+        table.add_row(Text(line.what, style=colours[line.state]), *cells)
+    console().print(table)

@@ -1,0 +1,68 @@
+"""The `shadowgraph` command."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from shadowgraph.commands import demo, doctor
+from shadowgraph.errors import ShadowgraphError, UsageError
+from shadowgraph.reports.console import silence_stdout
+
+_COMMANDS: dict[str, ModuleType] = {"demo": demo, "doctor": doctor}
+_INTERNAL = 70  # EX_SOFTWARE
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a bad command line as the one error that `main` prints."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of every verb."""
+    from shadowgraph import __version__
+
+    top = _Parser(prog="shadowgraph", description="A memory debugger for CUDA graphs in PyTorch programs.")
+    top.add_argument("--version", action="version", version=f"shadowgraph {__version__}")
+    verbs = top.add_subparsers(dest="command", metavar="command", parser_class=_Parser)
+    for name, module in _COMMANDS.items():
+        verb = verbs.add_parser(name, help=module.HELP, description=module.__doc__)
+        module.add_arguments(verb)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; an error is one line on standard error and a distinct exit code."""
+    top = parser()
+    try:
+        args = top.parse_args(argv)
+        if args.command is None:
+            top.print_help()
+            return UsageError.exit_code
+        code: int = _COMMANDS[args.command].run(args)
+        sys.stdout.flush()
+        return code
+    except ShadowgraphError as error:
+        print(f"shadowgraph: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        silence_stdout()  # the reader of a pipe went away: nothing is wrong, and nothing more can be said
+        return 0
+    except KeyboardInterrupt:
+        print("shadowgraph: interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if os.environ.get("SHADOWGRAPH_TRACEBACK"):
+            raise
+        text = f"{type(error).__name__}: {error}".split("\n", 1)[0]
+        print(f"shadowgraph: internal error: {text} (SHADOWGRAPH_TRACEBACK=1 shows the trace)", file=sys.stderr)
+        return _INTERNAL
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""How much of what graphs write is guarded, so that silence is not taken for proof."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from shadowgraph.graphs.model import Graph
+from shadowgraph.tracking.buffers import Buffer, Ledger
+from shadowgraph.tracking.ranges import ByteRange, RangeSet
+
+
+class Coverage(msgspec.Struct, frozen=True):
+    """Bytes that graphs may write, by how well the buffers that hold them are guarded.
+
+    Attributes
+    ----------
+    written
+        Bytes that some node may write, summed over the graphs captured in the run.
+    exact
+        Of those, in buffers whose guard starts at their last byte.
+    unguarded
+        Forms of the largest written buffers without guards, at most eight.
+    dropped
+        Records of launches that were forgotten for want of room.
+    inputs
+        Buffers without guards that graphs read: a write past one of them in prepare breaks nothing that is watched.
+    """
+
+    written: int
+    exact: int
+    unguarded: tuple[str, ...]
+    dropped: int
+    inputs: int = 0
+
+    @property
+    def percent(self) -> int:
+        """Rounded down, so that 100 means all."""
+        return 100 * self.exact // self.written if self.written else 0
+
+    def sentence(self) -> str:
+        """What was guarded, what was lost on the way, how many buffers of graphs have no guards."""
+        if not self.written:
+            return f"no graph wrote anything yet, {self.dropped} records dropped"
+        said = f"{self.percent} % of graph-written bytes guarded exactly, {self.dropped} records dropped"
+        if self.inputs:
+            noun = "buffer that graphs use has" if self.inputs == 1 else "buffers that graphs use have"
+            said += f"; {self.inputs} {noun} no guards"
+        return said
+
+
+class CoverageLog:
+    """Coverage of every graph of a run, taken when it was captured: graphs and their memory come and go."""
+
+    def __init__(self) -> None:
+        self._by_graph: dict[int, tuple[int, int]] = {}
+        self._unguarded: dict[str, int] = {}
+        self._inputs: set[int] = set()
+
+    def note(self, graph: Graph, tenants: Iterable[Buffer], ledger: Ledger) -> None:
+        """Measure a captured graph. `tenants`: buffers with guards standing."""
+        written = RangeSet.of(ByteRange(p.view.start, p.view.stop) for _, p in graph.pointers() if p.may_write)
+        own = [buffer for buffer in ledger.freed if buffer.graph == graph.serial]  # tenants of blocks reused since
+        missing = written - RangeSet.of(buffer.range for buffer in (*tenants, *own) if buffer.guarded)
+        self._by_graph[graph.serial] = (written.nbytes, written.nbytes - missing.nbytes)
+        used = {b.serial for p in graph.spans for b in ledger.overlapping(p.start, p.stop) if not b.guarded}
+        self._inputs |= used
+        for part in missing:
+            for buffer in ledger.overlapping(part.start, part.stop):
+                if not buffer.guarded:
+                    self._unguarded[f"{buffer.dtype}{list(buffer.shape)}"] = buffer.nbytes
+
+    def coverage(self, dropped: int) -> Coverage:
+        """The sum over all graphs captured so far."""
+        largest = sorted(self._unguarded, key=lambda name: -self._unguarded[name])[:8]
+        return Coverage(
+            written=sum(written for written, _ in self._by_graph.values()),
+            exact=sum(exact for _, exact in self._by_graph.values()),
+            unguarded=tuple(largest),
+            dropped=dropped,
+            inputs=len(self._inputs),
+        )

@@ -1,0 +1,246 @@
+"""`Debugger`: the one object a user holds."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import IO
+
+import torch
+
+from shadowgraph.checks.rules import Rule, rule_of
+from shadowgraph.coverage import Coverage
+from shadowgraph.errors import BackendError, UnknownBufferError, UsageError
+from shadowgraph.faults import faults
+from shadowgraph.findings import Finding
+from shadowgraph.graphs import eager, host_reads, triton_host
+from shadowgraph.graphs.events import listeners
+from shadowgraph.graphs.host import HostGraph
+from shadowgraph.graphs.model import Graph
+from shadowgraph.graphs.tensors import is_plain
+from shadowgraph.reports.document import RunFacts
+from shadowgraph.reports.text import Report
+from shadowgraph.settings import Settings
+from shadowgraph.supervisor import Supervisor
+from shadowgraph.tracking.aliases import NameBook
+from shadowgraph.tracking.allocator import host_allocator
+from shadowgraph.tracking.buffers import Buffer
+from shadowgraph.tracking.foreign import track_foreign
+from shadowgraph.tracking.guards import GuardPolicy
+from shadowgraph.tracking.phases import Phase
+from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.tracking.stacks import current_stack
+from shadowgraph.tracking.views import TensorView
+from shadowgraph.watches import Watch
+
+
+class Debugger:
+    """Watches the graphs of this process between `start` and `stop`.
+
+    Use `shadowgraph.debug` or `shadowgraph.install`, which make and start one. Findings stay readable after `stop`.
+    No tensor that is handed over is kept alive.
+
+    Raises
+    ------
+    BackendError
+        When the backend of the settings cannot work here.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        if settings.backend != "host":
+            raise BackendError("backend 'cuda' is not in this version; use backend='host' (HostGraph, host_graph)")
+        self.settings = settings
+        self._allocator = host_allocator()
+        self._work = Supervisor(settings, self._allocator)
+        self._policy = GuardPolicy(settings.near_guard, settings.far_guard, settings.guard_memory)
+        self._mode = eager.EagerMode(self._allocator, self._work.is_tracked)
+        self._entered = ExitStack()
+        self._mode_thread: int | None = None
+        self._started = False
+        self._faults_before = 0
+
+    # -- life --------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to watch. The calling thread's eager operators are seen from here on.
+
+        Raises
+        ------
+        UsageError
+            When another debugger is active in this process.
+        """
+        if any(isinstance(listener, Supervisor) for listener in listeners):
+            raise UsageError("a debugger is active already; stop it, or use that one (shadowgraph.current())")
+        self._faults_before = faults.total
+        triton_host.install()
+        host_reads.install()
+        self._allocator.policy = self._policy
+        self._allocator.isolate_captures = self.settings.layout == "isolate"
+        self._allocator.before_retire = self._work.retiring
+        listeners.append(self._work)
+        self._entered.enter_context(self._mode)
+        self._mode_thread = threading.get_ident()
+        self._started = True
+
+    def stop(self) -> None:
+        """Check once more and stop watching; every patch is undone. Does nothing when not started."""
+        if not self._started:
+            return
+        try:
+            self.check()
+        finally:
+            self._started = False
+            if threading.get_ident() == self._mode_thread:
+                self._entered.close()
+            listeners.remove(self._work)
+            self._allocator.policy, self._allocator.before_retire = None, None
+            self._allocator.isolate_captures = False
+            host_reads.uninstall()
+            triton_host.uninstall()
+
+    def pause(self) -> None:
+        """Stop checking; captures and replays go on as without a debugger. What happens meanwhile is not judged."""
+        self._work.flush("pause")
+        self._work.paused = True
+
+    def resume(self) -> None:
+        """Check again from here on; guards are armed anew first."""
+        self._work.rearm()
+        self._work.paused = False
+
+    # -- what a user declares ----------------------------------------------------------------------------------
+
+    def guard(self) -> AbstractContextManager[None]:
+        """Context in which eager allocations of the calling thread become guarded static buffers of exact size."""
+        return self._guard()
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            if threading.get_ident() != self._mode_thread:
+                stack.enter_context(eager.EagerMode(self._allocator, self._work.is_tracked))
+            stack.enter_context(eager.guard_allocations())
+            yield
+
+    def name(self, name: str, owner: object) -> int:
+        """Walk an object; attribute paths become owner names, ``name`` being the first part.
+
+        Returns
+        -------
+        int
+            Tensors found. Objects that can be weakly referenced are walked again as memory comes and goes.
+        """
+        return self._work.context.names.add(name, owner)
+
+    def protect(self, tensor: torch.Tensor) -> None:
+        """Declare a tensor host-owned: a replay that changes a value of it is SG102."""
+        buffer, view = self._locate(tensor)
+        self._work.checks.mutation.protect(buffer, ByteRange(view.start, view.stop))
+
+    def invariant(self, tensor: torch.Tensor, rule: str | Rule | Callable[..., bool]) -> None:
+        """Declare a rule for a contiguous tensor's values: SG109 where it fails.
+
+        Parameters
+        ----------
+        rule
+            ``"nondecreasing"``, `index_range`, or a callable that is handed a numpy copy of the values and returns
+            whether they are well.
+        """
+        buffer, view = self._locate(tensor)
+        if not view.contiguous:
+            raise UsageError("invariant() needs a contiguous tensor; pass the whole buffer or a contiguous slice of it")
+        if view.dtype in {"bfloat16", "complex32"} or "float8" in view.dtype:
+            raise UsageError(f"invariant() cannot read {view.dtype}; numpy has no such type")
+        self._work.checks.invariants.declare(buffer, view, rule_of(rule))
+
+    def watch(self, tensor: torch.Tensor, name: str | None = None) -> Watch:
+        """Note everything that writes a tensor, bug or not; see `Watch.changes`."""
+        buffer, view = self._locate(tensor)
+        watch = Watch(name or self._work.context.names.name_of(buffer)[0], buffer, ByteRange(view.start, view.stop))
+        self._work.watches.watches.append(watch)
+        return watch
+
+    @contextmanager
+    def prepare(self, graph: HostGraph | None = None) -> Iterator[None]:
+        """Mark host code that refreshes the inputs of a graph's coming replay. Optional: unmarked code is told by
+        what it touches."""
+        model = graph.model if graph is not None else None
+        self._work.flush("prepare_begin")
+        self._work.preparing.append(model)
+        try:
+            yield
+        finally:
+            self._work.preparing.pop()
+            self._work.flush("prepare_end", Phase.PREPARE, model, model.replays + 1 if model else None)
+
+    # -- what a user reads -------------------------------------------------------------------------------------
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Findings so far; never waits."""
+        return self._work.book.findings
+
+    @property
+    def notes(self) -> tuple[Finding, ...]:
+        """What is worth knowing and no fault."""
+        return self._work.book.notes
+
+    def check(self) -> tuple[Finding, ...]:
+        """Check guards and declared rules now, and return all findings so far."""
+        self._work.recheck()
+        return self.findings
+
+    def report(self, file: IO[str] | None = None, quiet: bool = False) -> Report:
+        """Check now and print the report (to standard output unless `file` is given; not at all with `quiet`)."""
+        if self._started:
+            self.check()
+        made = Report(self.facts())
+        if not quiet:
+            made.print(file)
+        return made
+
+    def facts(self) -> RunFacts:
+        """Everything a report is made of, as data."""
+        return RunFacts(
+            findings=self.findings,
+            notes=self.notes,
+            suppressed=self._work.book.suppressed,
+            coverage=self.coverage(),
+            graphs=tuple((graph.name, len(graph.nodes), graph.replays) for graph in self._work.context.graphs.values()),
+            faults={} if faults.total == self._faults_before else faults.counts,
+            guards_shrunk=self._policy.shrunk,
+            guards_dropped=self._policy.dropped + self._allocator.unguarded_for_memory,
+            watches=tuple((watch.name, tuple(watch.changes), watch.dropped) for watch in self._work.watches.watches),
+        )
+
+    def coverage(self) -> Coverage:
+        """How much of what graphs write is guarded, over the graphs captured so far."""
+        return self._work.coverage()
+
+    @property
+    def names(self) -> NameBook:
+        """Owner names and alias groups."""
+        return self._work.context.names
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        """Models of the graphs captured while this debugger ran, still alive."""
+        return tuple(self._work.context.graphs.values())
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """Live buffers, oldest first."""
+        return tuple(self._work.context.ledger)
+
+    # -- parts -------------------------------------------------------------------------------------------------
+
+    def _locate(self, tensor: object) -> tuple[Buffer, TensorView]:
+        if not isinstance(tensor, torch.Tensor):
+            raise UnknownBufferError(f"expected a tensor, got {type(tensor).__name__}")
+        if not is_plain(tensor) or not tensor.numel():
+            raise UnknownBufferError(
+                f"this tensor ({tensor.dtype}, {tuple(tensor.shape)}, {tensor.device}, {tensor.layout}) has no plain "
+                "host memory to track"
+            )
+        return track_foreign(self._work.context.ledger, tensor, current_stack()), TensorView.of(tensor)

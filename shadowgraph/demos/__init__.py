@@ -1,0 +1,1 @@
+"""The acceptance cases, as programs that anybody can run."""

@@ -1,0 +1,94 @@
+"""What a case is: one public bug as a program, its fixed twin, and what must be said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shadowgraph.errors import InvalidCaseError
+from shadowgraph.findings import Finding
+
+Program = Callable[[Any, Any, bool, int], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Facts that some finding must show; None where anything goes."""
+
+    code: str
+    buffer: str
+    phase: str | None = None
+    culprit: str | None = None
+    replay: int | None = None
+    past_end: int | None = None
+    side: str | None = None
+    launched_in: str | None = None
+    lost: tuple[int, ...] | None = None
+
+    def missing(self, findings: Sequence[Finding]) -> str | None:
+        """Why no finding fits, or None when one does."""
+        same = [f for f in findings if f.code == self.code and self.buffer in f.buffer.name]
+        for finding in same:
+            if not self._differences(finding):
+                return None
+        if not same:
+            return f"no {self.code} on {self.buffer}"
+        return f"{self.code} on {self.buffer}: {'; '.join(self._differences(same[0]))}"
+
+    def _differences(self, finding: Finding) -> list[str]:
+        stack = finding.culprit.stack
+        seen = {
+            "phase": str(finding.phase),
+            "culprit": finding.culprit.name,
+            "replay": finding.replay,
+            "past_end": finding.past_end,
+            "side": str(finding.bytes.side) if finding.bytes and finding.bytes.side else None,
+            "launched_in": stack[0].function if stack else None,
+            "lost": tuple(row.lost for row in finding.rows),
+        }
+        wanted = {name: getattr(self, name) for name in seen}
+        return [f"{n} is {seen[n]!r}, not {w!r}" for n, w in wanted.items() if w is not None and seen[n] != w]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A case of the acceptance list.
+
+    Attributes
+    ----------
+    program
+        ``program(device, debugger, fixed, carve)``. With `carve` it takes its buffers from one flat tensor.
+    damage
+        Runs the program carved and without a debugger and returns whether a victim was damaged; None where the damage
+        needs no proof (silent controls).
+    expected
+        What must be found in the buggy program; the fixed twin must be silent. Empty for a control.
+    options
+        Debugger options.
+    """
+
+    id: str
+    title: str
+    report: str
+    program: Program
+    expected: tuple[Expected, ...] = ()
+    damage: Callable[[Any], bool] | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+    carved: bool = False
+
+    @property
+    def control(self) -> bool:
+        return not self.expected
+
+
+def require(condition: bool, what: str) -> None:
+    """A precondition of a case.
+
+    Raises
+    ------
+    InvalidCaseError
+        When it does not hold: the case proves nothing here.
+    """
+    if not condition:
+        raise InvalidCaseError(f"precondition does not hold: {what}")

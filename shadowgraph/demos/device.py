@@ -1,0 +1,102 @@
+"""What a case runs on: graphs, kernels and buffers of one backend, so that each program is written once."""
+
+from __future__ import annotations
+
+import math
+import os
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from shadowgraph.errors import MissingPackageError
+from shadowgraph.graphs.host import HostGraph, graph_pool_handle, host_graph
+
+
+class HostDevice:
+    """The host backend: Triton's interpreter, `HostGraph`."""
+
+    name = "host"
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        enable_interpreter()
+
+    def graph(self) -> HostGraph:
+        return HostGraph()
+
+    def capture(self, graph: HostGraph, pool: tuple[int, int] | None = None) -> AbstractContextManager[None]:
+        return host_graph(graph, pool=pool)
+
+    def pool(self) -> tuple[int, int]:
+        return graph_pool_handle()
+
+
+def enable_interpreter() -> None:
+    """Let Triton interpret kernels; must come before the first import of Triton.
+
+    Raises
+    ------
+    MissingPackageError
+        When Triton is not installed, or was imported to compile for a GPU.
+    """
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+    try:
+        import triton
+    except ImportError:
+        raise MissingPackageError("the cases need Triton; run: pip install 'shadowgraph[triton]'") from None
+    if not triton.knobs.runtime.interpret:
+        raise MissingPackageError("Triton compiles for a GPU in this process; set TRITON_INTERPRET=1 and start again")
+
+
+class Buffers:
+    """Buffers of a program: each an allocation of its own, or carved one after another from one flat tensor.
+
+    Carved, a write past one buffer's end lands in the next by construction, whatever an allocator does: that is the
+    proof that a bug does damage. On their own, they are what a debugger can guard.
+
+    Parameters
+    ----------
+    carve
+        Bytes of the flat tensor, or 0 for allocations of their own.
+    """
+
+    def __init__(self, device: torch.device, carve: int = 0) -> None:
+        self._device = device
+        self._flat = torch.zeros(carve, dtype=torch.uint8, device=device) if carve else None
+        self._used = 0
+
+    def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """A zero-filled buffer."""
+        if self._flat is None:
+            return torch.zeros(shape, dtype=dtype, device=self._device)
+        nbytes = math.prod(shape) * dtype.itemsize
+        piece = self._flat[self._used : self._used + nbytes]
+        self._used += nbytes
+        return piece.view(dtype).view(shape)
+
+    def of(self, values: Any, dtype: torch.dtype) -> torch.Tensor:
+        """A buffer that holds the given values."""
+        source = torch.tensor(values, dtype=dtype, device=self._device)
+        made = self.zeros(tuple(source.shape), dtype)
+        made.copy_(source)
+        return made
+
+
+class Unwatched:
+    """Stands in for a debugger where a program runs without one."""
+
+    def guard(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def prepare(self, graph: object = None) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def name(self, name: str, owner: object) -> int:
+        return 0
+
+    def protect(self, tensor: torch.Tensor) -> None:
+        """Nothing to do."""
+
+    def invariant(self, tensor: torch.Tensor, rule: object) -> None:
+        """Nothing to do."""

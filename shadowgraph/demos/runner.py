@@ -1,0 +1,108 @@
+"""Runs cases: the proof of damage, the buggy program under a debugger, the fixed twin under another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from shadowgraph.demos import a1_indptr, a2_kv_indices, a3_page_table, controls
+from shadowgraph.demos.case import Case
+from shadowgraph.errors import InvalidCaseError, UsageError
+from shadowgraph.findings import Finding
+from shadowgraph.plots.model import MemoryMap
+from shadowgraph.reports.document import RunFacts
+from shadowgraph.session import debug
+
+CARVE = 1 << 14
+
+ACCEPTANCE: tuple[Case, ...] = (*a1_indptr.CASES, *a2_kv_indices.CASES, *a3_page_table.CASES, *controls.CASES)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a case did.
+
+    Attributes
+    ----------
+    verdict
+        ``passed``, ``failed`` or ``invalid``.
+    complaints
+        Why it is not ``passed``.
+    buggy, fixed
+        Facts of the two runs under a debugger; None where one was not made.
+    memory
+        The buggy run's memory, to be drawn.
+    """
+
+    case: Case
+    verdict: str = "passed"
+    complaints: list[str] = field(default_factory=list)
+    buggy: RunFacts | None = None
+    fixed: RunFacts | None = None
+    memory: MemoryMap | None = None
+    seconds: float = 0.0
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return self.buggy.findings if self.buggy else ()
+
+
+def select(cases: Iterable[Case], only: Iterable[str]) -> list[Case]:
+    """Cases by id.
+
+    Raises
+    ------
+    UsageError
+        For an id that does not exist.
+    """
+    known = {case.id: case for case in cases}
+    wanted = list(only)
+    for name in wanted:
+        if name not in known:
+            raise UsageError(f"no case {name!r}; cases are: {', '.join(known)}")
+    return [known[name] for name in wanted] if wanted else list(known.values())
+
+
+def run_cases(cases: Iterable[Case], device: Any, **options: Any) -> Iterator[Outcome]:
+    """Run cases one after another, each result as it comes."""
+    for case in cases:
+        yield run_case(case, device, **options)
+
+
+def run_case(case: Case, device: Any, **options: Any) -> Outcome:
+    """Run one case: a precondition that fails makes it invalid, anything else unexpected makes it fail."""
+    outcome = Outcome(case)
+    began = time.perf_counter()
+    try:
+        if case.damage is not None and not case.damage(device):
+            outcome.verdict = "invalid"
+            outcome.complaints.append("without a debugger the victim was not damaged")
+            return outcome
+        chosen = {"backend": device.name, **dict(case.options), **options}
+        if not case.control:
+            outcome.buggy, outcome.memory = _watched(case, device, False, chosen)
+            missing = [expected.missing(outcome.buggy.findings) for expected in case.expected]
+            outcome.complaints += [text for text in missing if text]
+        outcome.fixed, _ = _watched(case, device, True, chosen)
+        outcome.complaints += [f"the fixed twin is not silent: {f.message}" for f in outcome.fixed.findings]
+        outcome.complaints += [f"fault: {fault}" for f in (outcome.buggy, outcome.fixed) if f for fault in f.faults]
+    except InvalidCaseError as error:
+        outcome.verdict = "invalid"
+        outcome.complaints.append(str(error))
+        return outcome
+    finally:
+        outcome.seconds = time.perf_counter() - began
+    if outcome.complaints:
+        outcome.verdict = "failed"
+    return outcome
+
+
+def _watched(case: Case, device: Any, fixed: bool, options: dict[str, Any]) -> tuple[RunFacts, MemoryMap]:
+    with debug(**options) as debugger:
+        kept = case.program(device, debugger, fixed, CARVE if case.carved else 0)
+        facts = debugger.report(quiet=True).facts
+        memory = MemoryMap.of(debugger)
+    del kept
+    return facts, memory

@@ -1,0 +1,1 @@
+"""Array work behind one protocol."""

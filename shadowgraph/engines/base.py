@@ -1,0 +1,107 @@
+"""The array work that checks need, behind one protocol.
+
+An engine is handed ranges and answers with `Evidence`, raw facts without names. Work is submitted with a tag and comes
+back through `poll`, because on a device it runs behind the program's own work; the host engine has it ready at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from shadowgraph.tracking.guards import Guard
+from shadowgraph.tracking.ranges import ByteRange
+
+WINDOW = 256  # bytes of expected and found values kept
+RANGES = 16  # changed ranges kept
+
+Subject = TypeVar("Subject", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence(Generic[Subject]):
+    """Bytes that differ from what they should be. Addresses are absolute; ranges inclusive pairs.
+
+    Attributes
+    ----------
+    subject
+        What was compared: a guard, or the key of a snapshot's part.
+    first, last, count
+        Extreme changed bytes and how many changed.
+    window, expected, found
+        Address of the values kept, and up to `WINDOW` bytes of each.
+    truncated
+        The change reaches a guard's far end, so that there may be more beyond; never so for a snapshot.
+    """
+
+    subject: Subject
+    first: int
+    last: int
+    count: int
+    ranges: tuple[tuple[int, int], ...]
+    ranges_total: int
+    window: int
+    expected: bytes
+    found: bytes
+    truncated: bool
+
+    @property
+    def parts(self) -> tuple[ByteRange, ...]:
+        """The changed ranges; all that `ranges` has no room for as one more, up to `last`."""
+        listed = [ByteRange(first, last + 1) for first, last in self.ranges]
+        if self.ranges_total > len(self.ranges):
+            listed.append(ByteRange(listed[-1].stop, self.last + 1))
+        return tuple(listed)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One submitted check's outcome."""
+
+    tag: object
+    evidence: tuple[Evidence[object], ...]
+
+
+class Shadow(Protocol):
+    """Room for copies of ranges, with the key that each belongs to. Owned by whoever asked for it."""
+
+    @property
+    def parts(self) -> Sequence[tuple[object, ByteRange]]: ...
+
+
+class Engine(Protocol):
+    """Fill, compare, copy and diff. See `numpy_engine` for the reference behaviour."""
+
+    def arm(self, guard: Guard) -> None:
+        """Fill a guard with its canary."""
+
+    def check_guards(self, tag: object, guards: Sequence[Guard]) -> None:
+        """Compare guards with their canaries and re-arm the broken ones; evidence comes from `poll`."""
+
+    def shadow(self, parts: Sequence[tuple[object, ByteRange]]) -> Shadow:
+        """Room for copies of ranges; nothing is copied yet."""
+
+    def check(
+        self, tag: object, guards: Sequence[Guard], take: Shadow | None = None, compare: Shadow | None = None
+    ) -> None:
+        """Compare guards, and in the same step copy into a shadow or compare with one; evidence comes from `poll`."""
+
+    def snapshot(self, parts: Sequence[tuple[object, ByteRange]]) -> Shadow:
+        """A shadow with copies made now."""
+
+    def check_snapshot(self, tag: object, snapshot: Shadow) -> None:
+        """Compare memory with a shadow; evidence comes from `poll`."""
+
+    def read(self, where: ByteRange) -> bytes:
+        """Bytes of a range, now. Waits for the device."""
+
+    def digest(self, where: ByteRange) -> bytes:
+        """A hash of a range, now."""
+
+    @property
+    def dropped(self) -> int:
+        """Records that were lost before they could be read."""
+
+    def poll(self, wait: bool = False) -> list[Result]:
+        """Outcomes that have arrived since the last poll, in order of submission."""

@@ -1,0 +1,135 @@
+"""The engine where there is no GPU: memory of this process through numpy."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shadowgraph.engines.base import RANGES, WINDOW, Evidence, Result, Shadow
+from shadowgraph.tracking.canary import canary
+from shadowgraph.tracking.guards import Guard, Side
+from shadowgraph.tracking.memory import raw_bytes
+from shadowgraph.tracking.ranges import ByteRange
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(slots=True)
+class NumpyShadow:
+    """Copies in host memory; None before the first."""
+
+    parts: tuple[tuple[object, ByteRange], ...]
+    copies: tuple[Bytes, ...] | None = None
+
+
+class NumpyEngine:
+    """Compares at once; `poll` hands over what the checks before it found.
+
+    Parameters
+    ----------
+    origin
+        Address that canary positions count from, so that a run is the same wherever its arena lies.
+    """
+
+    def __init__(self, origin: int) -> None:
+        self.origin = origin
+        self.dropped = 0  # nothing can be lost on the way
+        self._results: list[Result] = []
+
+    def arm(self, guard: Guard) -> None:
+        _view(guard.whole)[:] = self._canary(guard.whole)
+
+    def shadow(self, parts: Sequence[tuple[object, ByteRange]]) -> NumpyShadow:
+        return NumpyShadow(tuple(parts))
+
+    def check(
+        self, tag: object, guards: Sequence[Guard], take: Shadow | None = None, compare: Shadow | None = None
+    ) -> None:
+        evidence = self._broken(guards)
+        if take is not None:
+            assert isinstance(take, NumpyShadow)
+            take.copies = tuple(_view(where).copy() for _, where in take.parts)
+        if compare is not None:
+            assert isinstance(compare, NumpyShadow)
+            evidence += self._changed(compare)
+        self._results.append(Result(tag, tuple(evidence)))
+
+    def check_guards(self, tag: object, guards: Sequence[Guard]) -> None:
+        self.check(tag, guards)
+
+    def snapshot(self, parts: Sequence[tuple[object, ByteRange]]) -> NumpyShadow:
+        shadow = self.shadow(parts)
+        shadow.copies = tuple(_view(where).copy() for _, where in shadow.parts)
+        return shadow
+
+    def check_snapshot(self, tag: object, snapshot: Shadow) -> None:
+        self.check(tag, (), compare=snapshot)
+
+    def _broken(self, guards: Sequence[Guard]) -> list[Evidence[object]]:
+        evidence: list[Evidence[object]] = []
+        for guard in guards:
+            near = guard.near
+            if _view(near).tobytes() == canary(near.start - self.origin, near.nbytes):
+                continue
+            found = differences(guard, guard.whole, self._canary(guard.whole), _view(guard.whole).copy())
+            if found is not None:
+                evidence.append(found)
+                self.arm(guard)
+        return evidence
+
+    def _changed(self, shadow: NumpyShadow) -> list[Evidence[object]]:
+        evidence: list[Evidence[object]] = []
+        for (key, where), before in zip(shadow.parts, shadow.copies or (), strict=True):
+            now = _view(where)
+            if not np.array_equal(before, now):
+                found = differences(key, where, before, now.copy())
+                if found is not None:
+                    evidence.append(found)
+        return evidence
+
+    def read(self, where: ByteRange) -> bytes:
+        return _view(where).tobytes()
+
+    def digest(self, where: ByteRange) -> bytes:
+        return hashlib.blake2b(_view(where).data, digest_size=16).digest()
+
+    def poll(self, wait: bool = False) -> list[Result]:
+        results, self._results = self._results, []
+        return results
+
+    def _canary(self, where: ByteRange) -> Bytes:
+        return np.frombuffer(canary(where.start - self.origin, where.nbytes), dtype=np.uint8)
+
+
+def _view(where: ByteRange) -> Bytes:
+    return raw_bytes(where.start, where.nbytes)
+
+
+def differences(subject: object, where: ByteRange, expected: Bytes, found: Bytes) -> Evidence[object] | None:
+    """What differs between two arrays that stand for one range, or None."""
+    changed = np.flatnonzero(expected != found)
+    if not changed.size:
+        return None
+    first, last = int(changed[0]), int(changed[-1])
+    breaks = np.flatnonzero(np.diff(changed) > 1)
+    starts = np.concatenate(([changed[0]], changed[breaks + 1]))
+    stops = np.concatenate((changed[breaks], [changed[-1]]))
+    pairs = [(where.start + int(a), where.start + int(b)) for a, b in zip(starts[:RANGES], stops[:RANGES], strict=True)]
+    before = isinstance(subject, Guard) and subject.side is Side.BEFORE
+    window = max(0, last + 1 - WINDOW) if before else max(0, first - 16)
+    return Evidence(
+        subject=subject,
+        first=where.start + first,
+        last=where.start + last,
+        count=int(changed.size),
+        ranges=tuple(pairs),
+        ranges_total=int(starts.size),
+        window=where.start + window,
+        expected=expected[window : window + WINDOW].tobytes(),
+        found=found[window : window + WINDOW].tobytes(),
+        truncated=isinstance(subject, Guard) and (first == 0 if before else last == expected.size - 1),
+    )

@@ -1,0 +1,98 @@
+"""Our own faults: counted, logged once each, never passed on to the program being watched."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable
+from functools import wraps
+from types import TracebackType
+from typing import ParamSpec, TypeVar
+
+from shadowgraph.errors import ShadowgraphError
+
+logger = logging.getLogger("shadowgraph")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class FaultLog:
+    """Counts faults by where and what; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    def note(self, where: str, error: BaseException) -> None:
+        """Count one fault; the first of its kind is logged with its traceback."""
+        key = f"{where}: {type(error).__name__}: {_said(error)}".split("\n", 1)[0]
+        with self._lock:
+            self._counts[key] += 1
+            first = self._counts[key] == 1
+        if first:
+            logger.warning("shadowgraph fault in %s (the program goes on)", key, exc_info=error)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """A copy of the counts by fault."""
+        with self._lock:
+            return dict(self._counts)
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    def clear(self) -> None:
+        with self._lock:
+            self._counts.clear()
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # the program's own class, and its own fault
+        return "(cannot be printed)"
+
+
+faults = FaultLog()
+
+
+class shielded:
+    """Context that keeps an exception of ours from the program; deliberate errors (`ShadowgraphError`) pass."""
+
+    __slots__ = ("_where",)
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, ShadowgraphError):
+            return False
+        faults.note(self._where, error)
+        return True
+
+
+def shield(where: str) -> Callable[[Callable[P, R]], Callable[P, R | None]]:
+    """Decorator form of `shielded`; a faulting call returns None."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R | None]:
+        @wraps(function)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> R | None:
+            try:
+                return function(*args, **kwargs)
+            except ShadowgraphError:
+                raise
+            except Exception as error:
+                faults.note(where, error)
+                return None
+
+        return guarded
+
+    return decorate

@@ -1,0 +1,226 @@
+"""Findings: frozen data with no prose. `reports` turns them into words, `to_dict` into a versioned document."""
+
+from __future__ import annotations
+
+import hashlib
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from shadowgraph.tracking.guards import Side
+from shadowgraph.tracking.phases import Phase
+from shadowgraph.tracking.stacks import Frame, Stack
+
+SCHEMA = "shadowgraph.finding/1"
+
+
+class Kind(StrEnum):
+    """The kinds of finding, by code."""
+
+    SG101 = "out-of-bounds write"
+    SG102 = "in-graph mutation"
+    SG103 = "stale rows"
+    SG104 = "dangling pointer"
+    SG105 = "pool clobber"
+    SG106 = "foreign write"
+    SG107 = "undefined influence"
+    SG108 = "rebound input"
+    SG109 = "invariant broken"
+    SG110 = "host source recycled"
+    SG111 = "host write in flight"
+    SG112 = "graph race"
+    SG113 = "headroom"
+
+
+class Severity(StrEnum):
+    ERROR = "error"
+    NOTE = "note"  # worth knowing, not a fault; never fails a run
+
+
+class Status(StrEnum):
+    """How sure the culprit is."""
+
+    CONFIRMED = "confirmed"  # its own stores hit the bytes
+    CANDIDATE = "candidate"  # it could have
+    NOT_REPRODUCED = "not_reproduced"
+    UNKNOWN = "unknown"
+
+
+class BufferFacts(msgspec.Struct, frozen=True):
+    """The buffer a finding is about. `name` is the shortest owner path, or the allocation line."""
+
+    name: str
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    address: int
+    serial: int
+    role: str
+    allocated: Stack
+
+
+class ByteFacts(msgspec.Struct, frozen=True):
+    """Which bytes. Offsets are relative to the buffer's start, inclusive, negative before it.
+
+    Attributes
+    ----------
+    count
+        Changed bytes; `ranges` up to 16 inclusive pairs of them, of `ranges_total`.
+    distance
+        Bytes from the buffer's edge to the nearest changed byte (0: adjacent, or inside).
+    truncated
+        The evidence reached the end of what was armed: there may be more.
+    """
+
+    first: int
+    last: int
+    count: int
+    ranges: tuple[tuple[int, int], ...]
+    ranges_total: int
+    side: Side | None
+    distance: int
+    truncated: bool
+
+
+class Culprit(msgspec.Struct, frozen=True):
+    """The launch that did it. `node` is its index in the graph, None for an eager launch."""
+
+    status: Status
+    kind: str | None = None
+    name: str | None = None
+    node: int | None = None
+    file: str | None = None
+    line: int | None = None
+    stack: Stack = ()
+    source: str | None = None
+    grid: tuple[int, ...] | None = None
+
+
+class Neighbour(msgspec.Struct, frozen=True):
+    """The buffer next to the damage by address. `gap`: bytes between the two buffers."""
+
+    name: str
+    side: Side
+    gap: int
+    nbytes: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Alias(msgspec.Struct, frozen=True):
+    """Another owner of the same bytes, as an expression of the named buffer."""
+
+    name: str
+    relation: str
+
+
+class RowOverrun(msgspec.Struct, frozen=True):
+    """A row whose programs wrote past its end.
+
+    Attributes
+    ----------
+    written_past, lost
+        Elements written past the row's declared width, and how many of them another row's program wrote too with
+        another value: the one or the other is lost, by the order of the programs.
+    into
+        Rows that were hit, the table's number of rows standing for "past the end".
+    rows
+        The table's number of rows.
+    """
+
+    row: int
+    width: int
+    written_past: int
+    lost: int
+    into: tuple[int, ...]
+    rows: int
+
+
+class Reader(msgspec.Struct, frozen=True):
+    """Who reads the bytes next: a graph's node, or the host at a line."""
+
+    kind: str
+    name: str
+    node: int | None = None
+    file: str | None = None
+    line: int | None = None
+
+
+class Window(msgspec.Struct, frozen=True):
+    """Bytes around the damage: hexadecimal, `offset` relative to the buffer's start."""
+
+    offset: int
+    expected: str
+    found: str
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One (cause, buffer, side); a later confirmation is a new revision of the same id."""
+
+    code: str
+    kind: Kind
+    severity: Severity
+    phase: Phase
+    graph: str | None
+    replay: int | None
+    detected_at: str
+    buffer: BufferFacts
+    culprit: Culprit
+    bytes: ByteFacts | None = None
+    candidates: tuple[Culprit, ...] = ()
+    aliases: tuple[Alias, ...] = ()
+    neighbour: Neighbour | None = None
+    reader: Reader | None = None
+    rows: tuple[RowOverrun, ...] = ()
+    window: Window | None = None
+    rule: str | None = None
+    confidence: str = "high"
+    occurrences: int = 1
+    coverage: str = ""
+    message: str = ""
+    id: int = 0
+    revision: int = 1
+    time: float = 0.0
+    pid: int = 0
+    rank: int | None = None
+    device: str = "cpu"
+    stream: int | None = None
+    fingerprint: str = ""
+    schema: str = SCHEMA
+
+    def to_dict(self) -> dict[str, Any]:
+        """The finding as plain JSON types; fields as in ``docs/findings.md``."""
+        document: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))  # `to_builtins` leaves tuples
+        return document
+
+    @property
+    def past_end(self) -> int:
+        """Bytes past the buffer's end that were reached; 0 when none."""
+        return max(0, self.bytes.last + 1 - self.buffer.nbytes) if self.bytes else 0
+
+
+def fingerprint(finding: Finding) -> str:
+    """A short hash that stays the same between runs: no addresses, sizes, serials or line numbers in it."""
+    buffer = finding.buffer
+    where = buffer.name
+    if not buffer.names:
+        where = _place(buffer.allocated[0]) if buffer.allocated else f"{buffer.role} {buffer.dtype}"
+    culprit = finding.culprit.name or ""
+    place = _place(finding.culprit.stack[0]) if finding.culprit.stack else ""
+    side = finding.bytes.side if finding.bytes else ""
+    rule = (finding.rule or "").split(": ", 1)[0].split("(", 1)[0]  # without its numbers and the values that broke it
+    text = "|".join((finding.code, str(side), where, culprit, place, rule))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _place(frame: Frame) -> str:
+    if frame.file.startswith("In["):
+        return frame.function  # a cell's number changes with the order of execution
+    return f"{frame.file.replace(chr(92), '/').rsplit('/', 1)[-1]}:{frame.function}"
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of `Finding.to_dict`."""
+    return msgspec.json.schema(Finding)

@@ -1,0 +1,1 @@
+"""What a graph is: its nodes, edges and pointers, on either backend."""

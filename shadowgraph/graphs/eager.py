@@ -1,0 +1,139 @@
+"""Eager operators of one thread: guarded allocation while asked for, and writes to tracked buffers noted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from shadowgraph.faults import shielded
+from shadowgraph.graphs import host_reads
+from shadowgraph.graphs.events import emit, listeners
+from shadowgraph.graphs.model import Access, Launch, LaunchKind, Pointer
+from shadowgraph.graphs.schemas import Schema, schema_of
+from shadowgraph.graphs.tensors import Rehomed, is_plain, named_tensors, storage_key, tensors_in
+from shadowgraph.tracking.allocator import HostAllocator
+from shadowgraph.tracking.buffers import Role
+from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.tracking.stacks import current_stack
+from shadowgraph.tracking.views import TensorView
+
+
+class _Local(threading.local):
+    guard_depth = 0
+    capturing = False
+
+
+_local = _Local()
+
+
+def set_capturing(on: bool) -> None:
+    """Stand aside in this thread while a capture records it."""
+    _local.capturing = on
+
+
+class EagerMode(TorchDispatchMode):
+    """Watches one thread between captures and replays.
+
+    Parameters
+    ----------
+    allocator
+        Where guarded allocations go.
+    tracked
+        Whether a byte range belongs to a buffer that somebody wants to hear about.
+    """
+
+    def __init__(self, allocator: HostAllocator, tracked: Callable[[ByteRange], bool]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._allocator, self._tracked = allocator, tracked
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let a compiled function compile exactly as without us; its inside is not seen."""
+        return True
+
+    def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if _local.capturing:
+            return func(*args, **kwargs)
+        schema: Schema | None = None
+        with shielded("eager operator"):
+            schema = schema_of(func)
+        if schema is None:
+            return func(*args, **kwargs)
+        if schema.host_read:
+            for tensor in tensors_in(args):
+                host_reads.note_read(tensor, schema.name)
+        if schema.name.startswith("aten.resize_.") and _local.guard_depth:
+            return self._resize(func, args, kwargs)
+        results = func(*args, **kwargs)
+        if schema.written and listeners:
+            with shielded("eager write"):
+                self._note_write(schema, args, kwargs)
+        if _local.guard_depth and not schema.host_read:
+            if schema.name == "aten.lift_fresh.default":
+                return self._guarded_constant(results)
+            if not func.is_view:
+                return self._guarded(results, args, kwargs)
+        return results
+
+    def _note_write(self, schema: Schema, args: Any, kwargs: Any) -> None:
+        pointers = []
+        tracked = False
+        for name, tensor in named_tensors(schema.names, args, kwargs):
+            if not is_plain(tensor):
+                continue
+            view = TensorView.of(tensor)
+            access = schema.access(name)
+            pointers.append(Pointer(name, view, access))
+            tracked = tracked or (access is not Access.READ and self._tracked(ByteRange(view.start, view.stop)))
+        if tracked:
+            emit("launch_ran", Launch(LaunchKind.ATEN, schema.name, tuple(pointers), current_stack()), None)
+
+    def _guarded_constant(self, tensor: torch.Tensor) -> torch.Tensor:
+        """``torch.tensor(data)`` gets a home of its own; ``from_numpy`` keeps sharing the array's memory."""
+        if tensor.untyped_storage().resizable():
+            moved: torch.Tensor = self._guarded(tensor, (), {})
+            return moved
+        return tensor
+
+    def _guarded(self, results: Any, args: Any, kwargs: Any) -> Any:
+        with shielded("guarded allocation"):
+            inputs = {storage_key(t) for t in tensors_in((args, kwargs)) if is_plain(t)}
+            return Rehomed(results, inputs, self._allocate).results
+        return results
+
+    def _allocate(self, nbytes: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.UntypedStorage | None:
+        try:
+            return self._allocator.storage(nbytes, self._allocator.static_pool, Role.STATIC, dtype, shape)[0]
+        except MemoryError:
+            self._allocator.unguarded_for_memory += 1
+            return None
+
+    def _resize(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        # Exact-size storages cannot grow: take a new one, then let the operator set the geometry.
+        tensor = args[0]
+        wanted = tensor.itemsize * (int(torch.Size(args[1]).numel()) + tensor.storage_offset())
+        storage = tensor.untyped_storage()
+        if wanted > storage.nbytes() and not storage.resizable():
+            with shielded("guarded resize"):
+                home = self._allocate(wanted, tensor.dtype, tuple(args[1]))
+                if home is not None:
+                    kept = torch.empty(0, dtype=torch.uint8).set_(home)
+                    kept[: storage.nbytes()].copy_(torch.empty(0, dtype=torch.uint8).set_(storage))
+                    tensor.set_(home, tensor.storage_offset(), tensor.size(), tensor.stride())
+        return func(*args, **kwargs)
+
+
+class guard_allocations:
+    """Context in which eager allocations of this thread become guarded static buffers (an active `EagerMode`)."""
+
+    def __enter__(self) -> None:
+        _local.guard_depth += 1
+
+    def __exit__(self, *exc: object) -> None:
+        _local.guard_depth -= 1

@@ -1,0 +1,51 @@
+"""What a backend tells whoever listens. Backends know nothing of checks; a debugger is one listener."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shadowgraph.faults import shielded
+from shadowgraph.tracking.stacks import Stack
+from shadowgraph.tracking.views import TensorView
+
+if TYPE_CHECKING:
+    from shadowgraph.graphs.model import Graph, Launch, Node
+    from shadowgraph.tracking.stores import StoreLog
+
+
+class Listener:
+    """Every event as a method that does nothing. Exceptions other than `ShadowgraphError` are counted as faults."""
+
+    def capture_began(self, graph: Graph) -> None:
+        """A capture starts; nothing of it ran yet."""
+
+    def capture_ended(self, graph: Graph) -> None:
+        """A capture is complete; static inputs hold again what they held before it."""
+
+    def graph_reset(self, graph: Graph) -> None:
+        """A graph was reset or captured anew; its nodes are gone."""
+
+    def replay_began(self, graph: Graph) -> None:
+        """A replay is about to run; ``graph.replays`` already counts it."""
+
+    def node_ran(self, graph: Graph, node: Node, stores: StoreLog | None) -> None:
+        """A node of a replay ran; stores are known for Triton nodes."""
+
+    def replay_ended(self, graph: Graph) -> None:
+        """A replay is complete."""
+
+    def launch_ran(self, launch: Launch, stores: StoreLog | None) -> None:
+        """An eager launch that writes a tracked buffer ran."""
+
+    def host_read(self, view: TensorView, how: str, stack: Stack) -> None:
+        """The host is about to read a tensor's bytes."""
+
+
+listeners: list[Listener] = []
+
+
+def emit(event: str, *facts: object) -> None:
+    """Tell every listener; a fault in one reaches neither the program nor the other listeners."""
+    for listener in tuple(listeners):
+        with shielded(event):
+            getattr(listener, event)(*facts)

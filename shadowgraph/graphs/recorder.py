@@ -1,0 +1,333 @@
+"""Records a capture: every operator with the very tensors it touched, every Triton launch, every callable put in.
+
+A capture on CUDA runs nothing. Here operators must run to shape their results, so the bytes of static inputs that a
+captured operator writes are saved before the first such write and put back at the end of the capture, and the random
+number generator with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch._ops import OpOverload
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from shadowgraph.errors import CaptureError
+from shadowgraph.graphs import triton_host
+from shadowgraph.graphs.model import Access, Graph, Launch, LaunchKind, Node, Pointer
+from shadowgraph.graphs.nodes import AtenNode, CallableNode, Step, TenancyNode, TritonNode
+from shadowgraph.graphs.refusals import HOST_READ, READS, SEEDED, call_name, no_plain_memory, shaped_by_data
+from shadowgraph.graphs.restoring import Generators, SavedInputs
+from shadowgraph.graphs.schemas import Schema, schema_of
+from shadowgraph.graphs.tensors import (
+    Aliases,
+    Rehomed,
+    alias,
+    is_plain,
+    map_tensors,
+    named_tensors,
+    storage_key,
+    tensors_in,
+    view_facts,
+)
+from shadowgraph.tracking.allocator import HostAllocator, Pool
+from shadowgraph.tracking.buffers import Role
+from shadowgraph.tracking.foreign import track_foreign
+from shadowgraph.tracking.stacks import Stack, current_stack
+from shadowgraph.tracking.views import TensorView
+
+Given = list[tuple[str, torch.Tensor]]  # an operator's tensor arguments by name
+
+_CPU_KERNEL = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+
+
+class Recorder(TorchDispatchMode):
+    """The mode that is active in the capturing thread.
+
+    Attributes
+    ----------
+    steps
+        What a replay runs.
+    foreign
+        Weak references to storages outside the arena, with the node that uses each first.
+    constants
+        Tensors made from Python data during the capture; the graph owns them.
+    failure
+        The first refusal, which makes the capture invalid even when the program swallows it.
+    """
+
+    def __init__(self, graph: Graph, pool: Pool, allocator: HostAllocator) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.graph, self.pool, self.allocator = graph, pool, allocator
+        self._arena = allocator.arena
+        self.steps: list[Step] = []
+        self.foreign: dict[int, tuple[StorageWeakRef, TensorView, Node]] = {}
+        self.constants: dict[int, torch.UntypedStorage] = {}
+        self.failure: CaptureError | None = None
+        self._own: set[int] = set()
+        self._stack: Stack | None = None
+        self._unwritten: set[int] = set()  # constants that nothing wrote so far
+        self._inputs, self._generators = SavedInputs(), Generators()
+
+    # -- operators ---------------------------------------------------------------------------------------------
+
+    supports_higher_order_operators = True  # so that they are refused with a reason
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # No compilation can reach the dispatch below (the capture's stance is eager), so that its guard, and the import
+        # of the compiler that the guard needs, are saved.
+        return False
+
+    def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if any(t.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl for t in types):
+            return NotImplemented  # a subclass unwraps itself first; its inner operators come here
+        if not isinstance(func, OpOverload):
+            self.refuse(f"the higher-order operator {func}", "its parts cannot be recorded; call them one by one")
+        schema = schema_of(func, args)
+        if schema.composite or schema.python_bodied:
+            with self:  # its inner operators are what a graph holds
+                return func.redispatch(_CPU_KERNEL, *args, **kwargs)
+        self._stack = None
+        given = list(named_tensors(schema.names, args, kwargs))
+        self._refuse_what_cannot_be_held(schema, args, kwargs, given)
+        if schema.name == "aten.lift_fresh.default":
+            return self._constant(func(*args, **kwargs))
+        for name, tensor in given if schema.written else ():
+            if name.split("[")[0] in schema.written:
+                self._save(tensor)
+        if schema.resizes:
+            return self._resized(func, schema, args, kwargs)
+        if schema.asserts:  # the values of a capture mean nothing yet
+            self._add_operator(func, schema, args, kwargs, given, [])
+            return None
+        return self._run(func, schema, args, kwargs, given)
+
+    def _run(self, func: OpOverload, schema: Schema, args: Any, kwargs: Any, given: Given) -> Any:
+        if schema.outs:
+            results = self._call_with_outs(func, schema, args, kwargs)
+        else:
+            results = func(*args, **kwargs)
+        if schema.random:
+            self._generators.drew(kwargs.get("generator"))
+        moved = Rehomed(results, {storage_key(t) for _, t in given if not t.is_meta}, self._allocate)
+        if moved.strange is not None:
+            self._refuse_strange(schema, moved.strange)
+        fresh = any(t is not None for t in moved.fresh)
+        # What is a view by its schema may still have had to copy.
+        if (schema.written and not schema.pure_view) or (fresh and not schema.allocates):
+            self._add_operator(func, schema, args, kwargs, given, moved.fresh)
+        return moved.results
+
+    def _add_operator(
+        self,
+        func: OpOverload,
+        schema: Schema,
+        args: Any,
+        kwargs: Any,
+        given: Given,
+        fresh: list[torch.Tensor | None],
+    ) -> None:
+        plain = [(name, t) for name, t in given if is_plain(t)]
+        pointers = [Pointer(name, view_facts(t), schema.access(name)) for name, t in plain]
+        pointers += [Pointer("result", view_facts(t), Access.WRITE) for t in fresh if t is not None]
+        node = self._node(Launch(LaunchKind.ATEN, schema.name, tuple(pointers), self._caller()))
+        for _, tensor in plain:
+            self._note_foreign(tensor, node)
+        aliases = Aliases()
+        homes = tuple(None if t is None else aliases(t) for t in fresh)
+        frozen = (map_tensors(args, aliases), map_tensors(kwargs, aliases))
+        self.steps.append(AtenNode(node, func, *frozen, homes, torch.is_grad_enabled()))
+
+    # -- memory that grows and values made in Python -----------------------------------------------------------
+
+    def _call_with_outs(self, func: OpOverload, schema: Schema, args: Any, kwargs: Any) -> Any:
+        """Run with ``out=`` tensors; those that would have to grow get memory of the graph, at the same objects."""
+        outs = {name: kwargs[name] for name in schema.outs if name in kwargs}
+        before = [(t, t.untyped_storage().nbytes()) for t in tensors_in(outs)]
+        if all(t.numel() for t, _ in before):
+            try:
+                results = func(*args, **kwargs)
+            except RuntimeError as error:
+                if "not resizable" not in str(error):
+                    raise
+            else:
+                for tensor, nbytes in before:
+                    if tensor.untyped_storage().nbytes() != nbytes:
+                        self._settle_in(tensor, tensor)
+                return results
+        blank = map_tensors(outs, lambda t: torch.empty(0, dtype=t.dtype))
+        func(*args, **{**kwargs, **blank})
+        for (tensor, _), result in zip(before, tensors_in(blank), strict=True):
+            self._settle_in(tensor, result)
+        results = tuple(outs.values())
+        return results[0] if len(results) == 1 else results
+
+    def _settle_in(self, tensor: torch.Tensor, result: torch.Tensor) -> None:
+        """Point a tensor object at memory of the graph that holds what `result` holds."""
+        home = Rehomed(result, set(), self._allocate).fresh[0]
+        if home is None:
+            tensor.resize_(result.shape)
+        else:
+            tensor.set_(home.untyped_storage(), home.storage_offset(), home.size(), home.stride())
+
+    def _resized(self, func: OpOverload, schema: Schema, args: Any, kwargs: Any) -> Any:
+        """A resize that grows: new memory of the graph, the old bytes copied by a node, the same tensor object."""
+        tensor, size = args[0], args[1].size() if isinstance(args[1], torch.Tensor) else torch.Size(args[1])
+        old = tensor.untyped_storage()
+        wanted = tensor.itemsize * (size.numel() + tensor.storage_offset())
+        if wanted > old.nbytes():
+            new = self._allocate(wanted, tensor.dtype, tuple(size))
+            tensor.set_(new, tensor.storage_offset(), tensor.size(), tensor.stride())
+            if old.nbytes():
+                source, target = _bytes_of(old), _bytes_of(new)[: old.nbytes()]
+                target.copy_(source)
+                self._add_copy(schema.name, target, source)
+        return func(*args, **kwargs)
+
+    def _add_copy(self, name: str, target: torch.Tensor, source: torch.Tensor) -> None:
+        """A node that copies bytes; it keeps neither side alive."""
+        pointers = (
+            Pointer("self", TensorView.of(source), Access.READ),
+            Pointer("result", TensorView.of(target), Access.WRITE),
+        )
+        node = self._node(Launch(LaunchKind.ATEN, name, pointers, self._caller()))
+        self._note_foreign(source, node)
+        self._note_foreign(target, node)
+        copy = torch.ops.aten.copy_.default
+        self.steps.append(AtenNode(node, copy, (alias(target), alias(source)), {}, (None,), False))
+
+    def _constant(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        self.constants[int(storage._cdata)] = storage
+        self._unwritten.add(int(storage._cdata))
+        return tensor
+
+    def _restart_constant(self, storage: torch.UntypedStorage) -> None:
+        """Before a constant is written the first time: a node that gives it its value anew at each replay.
+
+        Memory that the program shares with numpy is left as it is: there the value belongs to the host.
+        """
+        self._unwritten.discard(int(storage._cdata))
+        if storage.nbytes() and storage.resizable():
+            kept = _bytes_of(storage).clone()
+            self.constants[int(kept.untyped_storage()._cdata)] = kept.untyped_storage()
+            self._add_copy("aten.lift_fresh.default", _bytes_of(storage), kept)
+
+    # -- launches and callables --------------------------------------------------------------------------------
+
+    def record_triton(self, executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A launch becomes a node; it runs once with stores outside its arguments dropped."""
+        tensors = list(triton_host.tensors_of(args, kwargs))
+        for tensor in tensors:
+            self._save(tensor)
+        grid = triton_host.execute_confined(executor, args, kwargs)
+        node = self._node(triton_host.describe(executor, args, kwargs, grid))
+        for tensor in tensors:
+            self._note_foreign(tensor, node)
+        self.steps.append(TritonNode(node, *triton_host.frozen(executor, grid, args, kwargs)))
+
+    def record_callable(
+        self,
+        function: Callable[..., object],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        reads: tuple[torch.Tensor, ...],
+        writes: tuple[torch.Tensor, ...],
+    ) -> None:
+        """A callable becomes a node; it is not run now."""
+        pointers = [Pointer(f"reads[{i}]", TensorView.of(t), Access.READ) for i, t in enumerate(reads)]
+        pointers += [Pointer(f"writes[{i}]", TensorView.of(t), Access.WRITE) for i, t in enumerate(writes)]
+        name = getattr(function, "__qualname__", repr(function))
+        node = self._node(Launch(LaunchKind.CALLABLE, name, tuple(pointers), current_stack()))
+        for tensor in (*reads, *writes, *tensors_in((args, kwargs))):
+            if is_plain(tensor):
+                self._note_foreign(tensor, node)
+        aliases = Aliases()
+        self.steps.append(CallableNode(node, function, map_tensors(args, aliases), map_tensors(kwargs, aliases)))
+
+    # -- end ---------------------------------------------------------------------------------------------------
+
+    def restore(self) -> None:
+        """Put static inputs and the random number generators back to what they were before the capture."""
+        self._inputs.restore()
+        self._generators.restore()
+
+    # -- parts -------------------------------------------------------------------------------------------------
+
+    def _node(self, launch: Launch) -> Node:
+        node = Node(len(self.graph.nodes), launch)
+        self.graph.nodes.append(node)
+        return node
+
+    def _allocate(self, nbytes: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.UntypedStorage:
+        storage, buffer = self.allocator.storage(
+            nbytes, self.pool, Role.POOL, dtype, shape, self.graph.serial, self._caller()
+        )
+        self._own.add(buffer.start)
+        self.steps.append(TenancyNode(buffer, self.allocator))
+        return storage
+
+    def _note_foreign(self, tensor: torch.Tensor, node: Node) -> None:
+        storage = tensor.untyped_storage()
+        key = int(storage._cdata)
+        if not storage.nbytes() or key in self.constants or key in self.foreign:
+            return
+        if not self._arena.holds(storage.data_ptr()):
+            self.foreign[key] = (StorageWeakRef(storage), TensorView.of(tensor), node)
+            track_foreign(self.allocator.ledger, tensor)
+
+    def _caller(self) -> Stack:
+        """The program's stack at the operator being recorded, walked once."""
+        if self._stack is None:
+            self._stack = current_stack()
+        return self._stack
+
+    def _save(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() in self._own:
+            return
+        if int(storage._cdata) in self._unwritten:
+            self._restart_constant(storage)
+        self._inputs.save(storage)
+
+    def _refuse_what_cannot_be_held(self, schema: Schema, args: Any, kwargs: Any, given: Given) -> None:
+        if schema.host_read and not self._only_constants(args):
+            self.refuse(call_name(schema), HOST_READ)
+        if schema.random and not self._generators.untouched(kwargs.get("generator")):
+            self.refuse(call_name(schema), SEEDED)
+        reason = shaped_by_data(schema, args, kwargs) if schema.data_shaped or schema.indexes else None
+        for _, tensor in given:
+            if not is_plain(tensor):
+                reason = reason or no_plain_memory(tensor)
+        if reason is not None:
+            self.refuse(call_name(schema), reason)
+
+    def _refuse_strange(self, schema: Schema, tensor: torch.Tensor) -> None:
+        reason = no_plain_memory(tensor)
+        if reason is not None:
+            self.refuse(call_name(schema), reason)
+
+    def refuse(self, what: str, why: str) -> NoReturn:
+        """End the capture with one clear error."""
+        stack = current_stack(1)
+        where = f" at {stack[0].file}:{stack[0].line}" if stack else ""
+        error = CaptureError(f"cannot capture {what}{where}: {why}")
+        self.failure = self.failure or error
+        raise error
+
+    def refuse_host_read(self, method: str, tensor: torch.Tensor) -> None:
+        """For reads that no dispatch mode sees; constants may be read."""
+        if int(tensor.untyped_storage()._cdata) not in self._unwritten:
+            self.refuse(READS.get(method, f"Tensor.{method}()"), HOST_READ)
+
+    def _only_constants(self, args: Any) -> bool:
+        return all(int(t.untyped_storage()._cdata) in self._unwritten for t in tensors_in(args))
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8).set_(storage)

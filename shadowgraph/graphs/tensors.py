@@ -1,0 +1,168 @@
+"""Tensors by address: aliases that own nothing, re-homing of results, mapping over an operator's arguments."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import torch
+
+from shadowgraph.tracking.memory import storage_at
+from shadowgraph.tracking.views import TensorView
+
+Allocate = Callable[[int, torch.dtype, tuple[int, ...]], torch.UntypedStorage | None]
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has ordinary strided CPU memory that an address describes."""
+    return (
+        tensor.is_cpu
+        and tensor.layout is torch.strided
+        and not (tensor.is_quantized or tensor.is_nested or tensor._is_zerotensor())
+    )
+
+
+def view_facts(tensor: torch.Tensor) -> TensorView:
+    """`TensorView.of` for a tensor that is known to be plain, at a fraction of the cost."""
+    storage, dtype = tensor.untyped_storage(), tensor.dtype
+    return TensorView(
+        tensor.data_ptr(), storage.data_ptr(), storage.nbytes(), tuple(tensor.shape), tensor.stride(), _name_of(dtype),
+        dtype.itemsize, "cpu",
+    )  # fmt: skip
+
+
+@cache
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """Identity of the storage behind a tensor while it lives."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def alias(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor over the same bytes that keeps nothing alive. Valid as long as somebody else keeps the memory."""
+    return Aliases()(tensor)
+
+
+class Aliases:
+    """Makes aliases that are to each other what their originals are: one object stays one, one storage stays one.
+
+    Operators look at that: attention takes another way when query and key are the same tensor.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._storages: dict[tuple[int, int], torch.UntypedStorage] = {}
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The alias of a tensor, or the tensor itself where no address describes its memory."""
+        known = self._made.get(id(tensor))
+        if known is None:
+            made = view_of(self._borrowed(tensor), tensor) if is_plain(tensor) else tensor
+            known = self._made[id(tensor)] = (tensor, made)
+        return known[1]
+
+    def _borrowed(self, tensor: torch.Tensor) -> torch.UntypedStorage:
+        storage = tensor.untyped_storage()
+        where = storage.data_ptr(), storage.nbytes()
+        borrowed = self._storages.get(where)
+        if borrowed is None:
+            borrowed = self._storages[where] = storage_at(*where)
+        return borrowed
+
+
+def view_of(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
+    """`like`'s geometry over another storage, conjugate and negative bits included."""
+    made = torch.empty(0, dtype=like.dtype).set_(storage, like.storage_offset(), like.size(), like.stride())
+    if like.is_conj():
+        made = torch._conj(made)
+    if like.is_neg():
+        made = torch._neg_view(made)
+    return made
+
+
+def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """A copy of an argument tree with every tensor replaced; lists, tuples and dicts are followed."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, list):
+        return [map_tensors(item, change) for item in value]
+    if isinstance(value, tuple):
+        items = [map_tensors(item, change) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, dict):
+        return {key: map_tensors(item, change) for key, item in value.items()}
+    return value
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in an argument tree."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+
+
+def named_tensors(
+    names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor argument with its name; members of a list as ``name[i]``."""
+    pairs = [*zip(names, args, strict=False), *kwargs.items()]
+    for name, value in pairs:
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        elif isinstance(value, list | tuple):
+            for index, item in enumerate(value):
+                if isinstance(item, torch.Tensor):
+                    yield f"{name}[{index}]", item
+
+
+class Rehomed:
+    """Results of an operator moved into memory of ours.
+
+    Attributes
+    ----------
+    results
+        The operator's results with fresh tensors replaced.
+    fresh
+        The replaced tensors, in order of `tensors_in`; None where a result aliases an input or stayed where it was.
+    strange
+        The first result that has no plain memory, or None.
+    """
+
+    def __init__(self, results: Any, inputs: set[int], allocate: Allocate) -> None:
+        self._inputs, self._allocate = inputs, allocate
+        self._homes: dict[int, torch.UntypedStorage | None] = {}
+        self.fresh: list[torch.Tensor | None] = []
+        self.strange: torch.Tensor | None = None
+        self.results = map_tensors(results, self._move)
+
+    def _move(self, tensor: torch.Tensor) -> torch.Tensor:
+        plain = is_plain(tensor)
+        if not plain:
+            self.strange = tensor if self.strange is None else self.strange
+        home = self._home(tensor) if plain and storage_key(tensor) not in self._inputs else None
+        if home is None:
+            self.fresh.append(None)
+            return tensor
+        moved = view_of(home, tensor)
+        self.fresh.append(moved)
+        return moved
+
+    def _home(self, tensor: torch.Tensor) -> torch.UntypedStorage | None:
+        storage = tensor.untyped_storage()
+        key = int(storage._cdata)
+        if key not in self._homes:
+            home = self._allocate(storage.nbytes(), tensor.dtype, tuple(tensor.shape)) if storage.nbytes() else None
+            if home is not None:
+                ctypes.memmove(home.data_ptr(), storage.data_ptr(), storage.nbytes())
+            self._homes[key] = home
+        return self._homes[key]

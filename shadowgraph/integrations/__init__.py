@@ -1,0 +1,1 @@
+"""Drivers and attachments for programs that shadowgraph watches, sglang first."""

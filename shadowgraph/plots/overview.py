@@ -1,0 +1,121 @@
+"""The strip on top of a memory map: all buffers on one address axis, every damaged place marked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shadowgraph.plots.model import MapDamage, MemoryMap
+from shadowgraph.plots.page import MARGIN, WIDTH, count, role_color, size
+from shadowgraph.plots.pen import BLACK, FAINT, GREY, PALE, VERMILLION, Pen
+from shadowgraph.plots.scales import AddressAxis, Span, address_axis, spread, widened
+
+HEIGHT = 0.95
+_STRIP = 0.2
+_SLIVER = 0.01  # least width of what is drawn; whatever lies closer together is drawn as one
+_LABEL = 7.0
+
+
+def draw_overview(pen: Pen, memory: MemoryMap, top: float) -> None:
+    """Draw the strip below `top`; there must be at least one buffer."""
+    spans = [(b.start - b.head_guard, max(b.stop, b.start + 1) + b.tail_guard) for b in memory.buffers]
+    spans += [(damage.first, damage.last + 1) for damage in memory.damages]
+    axis = address_axis(spans, MARGIN, WIDTH - MARGIN)
+    _caption(pen, axis, top + 0.06)
+    strip = top + 0.42
+    _buffers(pen, memory, axis, spans[: len(memory.buffers)], strip)
+    _folds(pen, axis, strip)
+    _marks(pen, memory.damages, axis, strip)
+    _addresses(pen, axis, strip + _STRIP + 0.12)
+
+
+def _caption(pen: Pen, axis: AddressAxis, y: float) -> None:
+    text = "all buffers by address, bytes in proportion, guards grey"
+    if axis.folds:
+        text += f"; {count(len(axis.folds), 'gap')} of {size(axis.folded_nbytes)} folded"
+    pen.text(MARGIN, y, text, size=7.5, color=GREY)
+
+
+def _buffers(pen: Pen, memory: MemoryMap, axis: AddressAxis, guarded: Iterable[tuple[int, int]], y: float) -> None:
+    ground = [axis.scale.span(start, stop) for start, stop in axis.islands]
+    pen.bars(ground, y, _STRIP, PALE, edge=FAINT, gid="overview:ground", order=0.8)
+    pen.bars(_joined(axis, guarded), y, _STRIP, FAINT, gid="overview:guards", order=1.0)
+    for role in sorted({buffer.role for buffer in memory.buffers}):
+        own = [(buffer.start, max(buffer.stop, buffer.start + 1)) for buffer in memory.buffers if buffer.role == role]
+        pen.bars(_joined(axis, own), y, _STRIP, role_color(role), gid=f"overview:{role}", order=1.1)
+
+
+def _joined(axis: AddressAxis, spans: Iterable[tuple[int, int]]) -> list[Span]:
+    """Places of spans, those too close to be told apart joined: as many bars as fit, however many spans."""
+    ends = (axis.scale.places[0], axis.scale.places[-1])
+    joined: list[Span] = []
+    for left, right in sorted(widened(axis.scale.span(*span), _SLIVER, ends) for span in spans):
+        if joined and left - joined[-1][1] < _SLIVER / 2:
+            joined[-1] = (joined[-1][0], max(right, joined[-1][1]))
+        else:
+            joined.append((left, right))
+    return joined
+
+
+def _folds(pen: Pen, axis: AddressAxis, y: float) -> None:
+    wide = [(left + right) / 2 for left, right in axis.folds if right - left >= 0.05]
+    bottom, top = y + _STRIP + 0.02, y - 0.02
+    strokes = [((x + shift, bottom), (x + shift + 0.03, top)) for x in wide for shift in (-0.03, 0.0)]
+    if strokes:
+        pen.lines(strokes, GREY, width=0.8, gid="overview:folds", order=2.0)
+
+
+def _marks(pen: Pen, damages: Iterable[MapDamage], axis: AddressAxis, y: float) -> None:
+    places = sorted((sum(axis.scale.span(d.first, d.last + 1)) / 2, d.finding) for d in damages)
+    if not places:
+        return
+    lines = [((x, y - 0.06), (x, y + _STRIP + 0.03)) for x, _ in places]
+    pen.lines(lines, BLACK, width=2.6, order=2.4)
+    pen.lines(lines, VERMILLION, width=1.6, gid="overview:damage", order=2.5)
+    for left, text in _labels(pen, places):
+        pen.text(left, y - 0.14, text, size=_LABEL, bold=True)
+
+
+def _labels(pen: Pen, places: list[tuple[float, int]]) -> list[tuple[float, str]]:
+    """Left ends and texts: one a mark where they fit close to their marks, else one for several."""
+    labels: list[tuple[float, str]] = []
+    for together in (0.0, 0.4, 0.8, 1.2):
+        groups = _groups(places, together)
+        texts = [_ids(ids) for _, ids in groups]
+        widths = [pen.measure(text, size=_LABEL, bold=True) for text in texts]
+        lefts = spread([x for x, _ in groups], widths, (MARGIN, WIDTH - MARGIN))
+        labels = list(zip(lefts, texts, strict=True))
+        if all(left - 0.2 <= x <= left + w + 0.2 for (x, _), left, w in zip(groups, lefts, widths, strict=True)):
+            break
+    return labels
+
+
+def _groups(places: list[tuple[float, int]], together: float) -> list[tuple[float, list[int]]]:
+    """Findings whose marks lie within a distance share a label at the first one."""
+    groups: list[tuple[float, list[int]]] = []
+    for x, finding in places:
+        if groups and x - groups[-1][0] <= together:
+            groups[-1][1].append(finding)
+        else:
+            groups.append((x, [finding]))
+    return groups
+
+
+def _ids(findings: list[int]) -> str:
+    ids = sorted(set(findings))
+    if len(ids) < 3:
+        return " ".join(f"#{number}" for number in ids)
+    return f"#{ids[0]} and {len(ids) - 1:,} more"
+
+
+def _addresses(pen: Pen, axis: AddressAxis, y: float) -> None:
+    """The first address of as many islands as have room, and the end of the last."""
+    end = f"{axis.islands[-1][1]:#x}"
+    limit = WIDTH - MARGIN - pen.measure(end, size=6.5, mono=True) - 0.15
+    pen.text(WIDTH - MARGIN, y, end, size=6.5, mono=True, color=GREY, align="right")
+    free = MARGIN
+    for start, _ in axis.islands:
+        left, text = axis.scale.x(start), f"{start:#x}"
+        width = pen.measure(text, size=6.5, mono=True)
+        if free <= left and left + width <= limit:
+            pen.text(left, y, text, size=6.5, mono=True, color=GREY)
+            free = left + width + 0.15

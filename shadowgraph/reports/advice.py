@@ -1,0 +1,38 @@
+"""What each kind of finding means and what to do about it."""
+
+from __future__ import annotations
+
+from shadowgraph.findings import Finding
+from shadowgraph.tracking.guards import Side
+
+_ADVICE: dict[str, str] = {
+    "SG101": (
+        "Compare the size the launch needs in this step with the buffer's: the allocation may lack a factor (topk, "
+        "steps, page size), or the kernel a bound. Assert the needed length on the host before the launch."
+    ),
+    "SG102": (
+        "A graph replays its writes every time. Keep a copy that no graph is given and restore from it before each "
+        "plan, let the graph write a buffer of its own, or plan from the values that the graph will write."
+    ),
+    "SG109": (
+        "Look at who wrote the buffer last and at the batches before: a prefix that batch sizes share keeps "
+        "what another batch left behind. Rewrite all that the coming graph reads."
+    ),
+}
+_SIDES: dict[Side, str] = {
+    Side.ROW: (
+        "The kernel lacks a bound on the column, or the rows are too short for what it packs into them. Inside one "
+        "allocation nothing faults: these entries or the next row's own are lost, by the order of the programs."
+    ),
+    Side.SLACK: (
+        "The graph was captured with a view of fewer rows than it writes. If that is meant, capture it with the whole "
+        "buffer; if not, bound the kernel by the captured batch size."
+    ),
+}
+
+
+def advice(finding: Finding) -> str:
+    """What to do, in two sentences."""
+    if finding.bytes is not None and finding.bytes.side in _SIDES:
+        return _SIDES[finding.bytes.side]
+    return _ADVICE.get(finding.code, "")

@@ -1,0 +1,27 @@
+"""The console that reports and commands print to."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import IO
+
+from rich.console import Console
+
+
+class PlainConsole(Console):
+    """Wraps nothing and highlights nothing. A reader that goes away is a `BrokenPipeError`."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def console(file: IO[str] | None = None) -> PlainConsole:
+    """A console on a stream, standard output by default."""
+    # In a notebook rich would send every line as a display of its own and ignore `file`.
+    return PlainConsole(file=file or sys.stdout, soft_wrap=True, highlight=False, markup=False, force_jupyter=False)
+
+
+def silence_stdout() -> None:
+    """After a broken pipe: let the interpreter flush into nothing at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,65 @@
+"""Everything a report is made of, as one JSON document."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from shadowgraph.coverage import Coverage
+from shadowgraph.findings import Finding
+from shadowgraph.watches import Change
+
+SCHEMA = "shadowgraph.report/1"
+
+
+class RunFacts(msgspec.Struct, frozen=True):
+    """One run.
+
+    Attributes
+    ----------
+    graphs
+        Name, nodes and replays of each live graph.
+    faults
+        Our own faults by where and what.
+    guards_shrunk, guards_dropped
+        Blocks whose guards got smaller than asked for, and blocks without any, for want of memory.
+    watches
+        Name, changes and changes dropped of each watched tensor.
+    """
+
+    findings: tuple[Finding, ...]
+    notes: tuple[Finding, ...]
+    suppressed: int
+    coverage: Coverage
+    graphs: tuple[tuple[str, int, int], ...]
+    faults: dict[str, int]
+    guards_shrunk: int
+    guards_dropped: int
+    watches: tuple[tuple[str, tuple[Change, ...], int], ...]
+
+
+def document(facts: RunFacts) -> dict[str, Any]:
+    """The facts as plain JSON types, with the versions that made them."""
+    body: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(facts))
+    return {"schema": SCHEMA, "versions": versions(), **body}
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a finding may depend on."""
+    from shadowgraph import __version__
+
+    return {
+        "shadowgraph": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": str(np.__version__),
+    }
+
+
+def to_json(facts: RunFacts) -> str:
+    """The document as indented JSON text."""
+    return msgspec.json.format(msgspec.json.encode(document(facts)), indent=2).decode()

@@ -1,0 +1,97 @@
+"""One line that says what happened, from a finding's facts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shadowgraph.findings import Finding
+from shadowgraph.tracking.guards import Side
+from shadowgraph.tracking.phases import Phase
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 byte``, ``4,448 bytes``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def form(dtype: str, shape: tuple[int, ...]) -> str:
+    """``int32[3, 128]``."""
+    return f"{dtype}[{', '.join(map(str, shape))}]"
+
+
+def when(finding: Finding) -> str:
+    """Phase, graph and replay in words."""
+    if finding.phase is Phase.PREPARE and finding.graph:
+        return f"while preparing replay {finding.replay} of {finding.graph}"
+    if finding.phase is Phase.REPLAY and finding.graph:
+        return f"in replay {finding.replay} of {finding.graph}"
+    return {
+        Phase.SETUP: "during set-up, before any replay",
+        Phase.CAPTURE: "during a capture",
+        Phase.PREPARE: "in prepare",
+        Phase.REPLAY: "in a replay",
+        Phase.EAGER: "in eager code",
+    }[finding.phase]
+
+
+def who(finding: Finding) -> str:
+    """The culprit in words."""
+    culprit = finding.culprit
+    if culprit.name is None:
+        return "an unseen writer"
+    node = f" (node {culprit.node})" if culprit.node is not None else ""
+    return f"{culprit.name}{node}"
+
+
+def verdict(finding: Finding) -> str:
+    """The one-line verdict; never empty, and the same text for the same facts."""
+    say = _SAYS.get(finding.code, _other)
+    return f"{finding.code} {finding.kind}: {say(finding)} {when(finding)}"
+
+
+def _out_of_bounds(finding: Finding) -> str:
+    facts, buffer = finding.bytes, finding.buffer
+    assert facts is not None
+    named = f"{buffer.name} ({form(buffer.dtype, buffer.shape)}, {plural(buffer.nbytes, 'byte')})"
+    if facts.side is Side.AFTER:
+        return f"{who(finding)} wrote {plural(finding.past_end, 'byte')} past the end of {named}"
+    if facts.side is Side.BEFORE:
+        return f"{who(finding)} wrote {plural(-facts.first, 'byte')} before the start of {named}"
+    if facts.side is Side.ROW:
+        lost = sum(row.lost for row in finding.rows)
+        return (
+            f"{who(finding)} wrote past the width of {_rows(finding)} of {named} into the next; "
+            f"{lost:,} {'entry' if lost == 1 else 'entries'} lost"
+        )
+    return f"{who(finding)} wrote bytes [{facts.first}, {facts.last}] of {named}, which this graph did not capture,"
+
+
+def _rows(finding: Finding) -> str:
+    """The rows that were overrun, the first four by number."""
+    numbers = [str(row.row) for row in finding.rows]
+    more = f" and {len(numbers) - 4:,} more" if len(numbers) > 4 else ""
+    return f"{'row' if len(numbers) == 1 else 'rows'} {', '.join(numbers[:4])}{more}"
+
+
+def _mutation(finding: Finding) -> str:
+    facts = finding.bytes
+    assert facts is not None
+    changed = f"{who(finding)} changed {plural(facts.count, 'byte')} of {finding.buffer.name},"
+    if finding.reader is None:
+        return f"{changed} which host code owns,"
+    return f"{changed} which the host had read before and read again ({finding.reader.name}) without writing it,"
+
+
+def _invariant(finding: Finding) -> str:
+    return f"{finding.buffer.name} breaks {finding.rule}, last written by {who(finding)},"
+
+
+def _other(finding: Finding) -> str:
+    return f"{who(finding)} on {finding.buffer.name}"
+
+
+_SAYS: dict[str, Callable[[Finding], str]] = {
+    "SG101": _out_of_bounds,
+    "SG102": _mutation,
+    "SG109": _invariant,
+}

@@ -1,0 +1,135 @@
+"""Every option and every environment variable, in one place."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from shadowgraph.errors import UsageError
+
+Layout = Literal["isolate", "faithful"]
+BackendName = Literal["host", "cuda"]
+
+PREFIX = "SHADOWGRAPH_"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a debugger is asked to do.
+
+    Attributes
+    ----------
+    backend
+        ``"host"`` (no GPU needed) or ``"cuda"``.
+    sync
+        Check after every launch and raise `FindingsError` at the first finding.
+    layout
+        ``"isolate"``: memory freed during a capture is not reused in it. ``"faithful"``: reused as the program's own
+        pool would.
+    near_guard
+        Bytes of canary directly before and after a buffer that every check reads.
+    far_guard
+        Bytes of canary beyond the near guard after a buffer, read after a near hit; None: as many as the buffer has,
+        from 4 KiB to 1 MiB.
+    guard_memory
+        Most bytes that guards may add in all; past it guards shrink to the near ones, then stop.
+    shadow_limit
+        Largest buffer in bytes whose values are compared across a replay unless it is protected or watched.
+    suppressions
+        Path of a file of fingerprints (one a line, ``#`` comments) whose findings are counted but not shown.
+    infer
+        Apply the inferred rules (SG102 and SG109 without a declaration).
+    """
+
+    backend: BackendName = "host"
+    sync: bool = False
+    layout: Layout = "isolate"
+    near_guard: int = 256
+    far_guard: int | None = None
+    guard_memory: int = 1 << 30
+    shadow_limit: int = 1 << 20
+    suppressions: str | None = None
+    infer: bool = True
+
+    def __post_init__(self) -> None:
+        _check_choice("backend", self.backend, ("host", "cuda"))
+        _check_choice("layout", self.layout, ("isolate", "faithful"))
+        for name in ("near_guard", "far_guard", "guard_memory", "shadow_limit"):
+            value = getattr(self, name)
+            if not isinstance(value, int) and not (name == "far_guard" and value is None):
+                raise UsageError(f"{name} must be a whole number of bytes, not {value!r}")
+        if self.near_guard < 16:
+            raise UsageError(f"near_guard must be at least 16 bytes, not {self.near_guard}")
+        for name in ("far_guard", "guard_memory", "shadow_limit"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise UsageError(f"{name} must not be negative, not {value}")
+
+    def with_options(self, **options: Any) -> Settings:
+        """A copy with some options changed.
+
+        Raises
+        ------
+        UsageError
+            For an option that does not exist or a value that does not fit.
+        """
+        known = {field.name for field in fields(self)}
+        for name in options:
+            if name not in known:
+                raise UsageError(f"no option {name!r}; options are: {', '.join(sorted(known))}")
+        return replace(self, **options)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
+        """Defaults overridden by ``SHADOWGRAPH_<OPTION>`` variables.
+
+        Raises
+        ------
+        UsageError
+            For a variable whose value does not parse.
+        """
+        environment = os.environ if environment is None else environment
+        options: dict[str, Any] = {}
+        for field in fields(cls):
+            text = environment.get(PREFIX + field.name.upper())
+            if text is not None:
+                options[field.name] = _parse(field.name, text)
+        return cls(**options)
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UsageError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+
+
+def _parse(name: str, text: str) -> Any:
+    if name in {"sync", "infer"}:
+        lowered = text.strip().lower()
+        if lowered in {"1", "true", "yes", "on"}:
+            return True
+        if lowered in {"0", "false", "no", "off", ""}:
+            return False
+        raise UsageError(f"{PREFIX}{name.upper()} must be 0 or 1, not {text!r}")
+    if name in {"backend", "layout", "suppressions"}:
+        return text
+    try:
+        return parse_bytes(text)
+    except ValueError:
+        raise UsageError(
+            f"{PREFIX}{name.upper()} must be a number of bytes such as 65536 or 64K, not {text!r}"
+        ) from None
+
+
+def parse_bytes(text: str) -> int:
+    """``"65536"``, ``"64K"``, ``"1.5M"``, ``"2GiB"`` in bytes; ValueError otherwise."""
+    cleaned = text.strip().lower().removesuffix("ib").removesuffix("b")
+    units = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+    if cleaned and cleaned[-1] in units:
+        number = float(cleaned[:-1])
+        if not math.isfinite(number):
+            raise ValueError(f"{text!r} is no number of bytes")
+        return int(number * units[cleaned[-1]])
+    return int(cleaned)

@@ -1,0 +1,1 @@
+"""What memory exists, who owns it, who points at it."""

@@ -1,0 +1,176 @@
+"""Names for buffers: attribute paths of the objects that were handed over, and how owners of the same bytes relate."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from dataclasses import dataclass
+
+from shadowgraph.tracking.buffers import Buffer, Ledger, Role
+from shadowgraph.tracking.names import Owner, walk
+from shadowgraph.tracking.ranges import ByteRange, RangeIndex
+from shadowgraph.tracking.views import TensorView, describe_slice, overlaps
+
+_UNTRACKED = -1  # the serial of memory that the ledger does not know
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """One owner and what it is of the owner that gives the buffer its name: an index, ``""`` for the very same view."""
+
+    owner: Owner
+    expression: str
+
+
+class NameBook:
+    """Owner names by address.
+
+    An object that can be weakly referenced is walked again at every `refresh`, so that buffers which it creates later
+    get names; others (plain dicts, lists) are walked once. No object or tensor is kept alive.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._lock = threading.RLock()
+        self._ledger = ledger
+        self._roots: dict[str, weakref.ref[object]] = {}
+        self._owners: dict[str, tuple[tuple[Owner, int], ...]] = {}
+        self._index: RangeIndex[tuple[Owner, int]] | None = None
+        self._seen_version = -1
+        self.truncated = 0
+
+    def add(self, name: str, root: object) -> int:
+        """Walk an object under a name; returns how many tensors it owns."""
+        with self._lock:
+            try:
+                self._roots[name] = weakref.ref(root)
+            except TypeError:
+                self._roots.pop(name, None)
+            return self._walk(name, root)
+
+    def refresh(self) -> None:
+        """Walk again what can be, if memory was allocated or freed since the last walk."""
+        with self._lock:
+            if self._seen_version == self._ledger.version:
+                return
+            self._seen_version = self._ledger.version
+            for name, reference in list(self._roots.items()):
+                root = reference()
+                if root is not None:
+                    self._walk(name, root)
+
+    def owners_of(self, where: ByteRange, serial: int | None = None) -> list[Owner]:
+        """Owners whose views cross a range, in order of address; with `serial`, only those walked while that buffer
+        lived."""
+        with self._lock:
+            if self._index is None:
+                entries = [pair for pairs in self._owners.values() for pair in pairs]
+                self._index = RangeIndex((ByteRange(o.view.start, o.view.stop), (o, s)) for o, s in entries)
+            found = self._index.overlapping(where.start, where.stop)
+        buffer = self._ledger.get(serial) if serial is not None else None
+        return [
+            owner
+            for _, (owner, known) in found
+            if serial is None or known == serial or (known == _UNTRACKED and _is_storage_of(buffer, owner.view))
+        ]
+
+    def name_of(self, buffer: Buffer, part: ByteRange | None = None) -> tuple[str, tuple[str, ...]]:
+        """The best name of a buffer, or of a part of it, and every owner path.
+
+        The best name is that of the owner whose view fits best, the shortest path among equals; without owners it is
+        the allocation's line.
+        """
+        ranked = self._ranked(buffer, part)
+        if not ranked:
+            return allocation_name(buffer), ()
+        return ranked[0].path, tuple(owner.path for owner in ranked)
+
+    def relations(self, buffer: Buffer, part: ByteRange | None = None) -> list[Relation]:
+        """How every other owner of a buffer's bytes relates to the one that names it."""
+        ranked = self._ranked(buffer, part)
+        return [
+            Relation(owner, describe_slice(owner.view, ranked[0].view) or "")
+            for owner in ranked[1:]
+            if overlaps(owner.view, ranked[0].view)
+        ]
+
+    def _ranked(self, buffer: Buffer, part: ByteRange | None) -> list[Owner]:
+        where = part or buffer.range
+
+        def misfit(owner: Owner) -> int:
+            """Bytes of the part that the owner misses and bytes it has beyond it."""
+            common = where.intersect(ByteRange(owner.view.start, owner.view.stop))
+            shared = common.nbytes if common else 0
+            return (where.nbytes - shared) + (owner.view.stop - owner.view.start - shared)
+
+        owners = self.owners_of(where, buffer.serial)
+        return sorted(owners, key=lambda o: (misfit(o), len(o.path), o.path))
+
+    def groups(self) -> list[tuple[Owner, ...]]:
+        """Sets of owners with common bytes: two or more paths that reach the same memory, partial overlaps included.
+
+        Owners of memory that was freed since they were walked are left out.
+        """
+        live = {buffer.serial for buffer in self._ledger} | {_UNTRACKED}
+        with self._lock:
+            owners = [owner for pairs in self._owners.values() for owner, serial in pairs if serial in live]
+        groups: list[list[Owner]] = []
+        open_groups: list[list[Owner]] = []  # those that a later address may still reach
+        reach = -1
+        for owner in sorted(owners, key=lambda owner: owner.view.start):
+            if owner.view.start >= reach:
+                groups += open_groups
+                open_groups = []
+            met: list[Owner] = []
+            apart: list[list[Owner]] = []
+            for group in open_groups:
+                if any(overlaps(other.view, owner.view) for other in group):
+                    met += group
+                else:
+                    apart.append(group)
+            open_groups = [*apart, [*met, owner]]
+            reach = max(reach, owner.view.stop)
+        return [tuple(group) for group in groups + open_groups if len(group) > 1]
+
+    def _walk(self, name: str, root: object) -> int:
+        result = walk(root, name)
+        self.truncated += result.truncated
+        pairs = []
+        for owner in result.owners:
+            buffer = self._ledger.owner(owner.view.start, owner.view.stop)
+            pairs.append((owner, buffer.serial if buffer is not None else _UNTRACKED))
+        self._owners[name] = tuple(pairs)
+        self._index = None
+        return len(pairs)
+
+
+def _is_storage_of(buffer: Buffer | None, view: TensorView) -> bool:
+    """Whether a buffer is a view's storage, entered into the ledger after the view was found."""
+    return (
+        buffer is not None
+        and buffer.role is Role.FOREIGN
+        and (buffer.start, buffer.nbytes) == (view.storage_address, view.storage_nbytes)
+    )
+
+
+def allocation_name(buffer: Buffer) -> str:
+    """What to call a buffer that no owner names: its form and the line that allocated it."""
+    form = f"{buffer.dtype}{list(buffer.shape)}"
+    if not buffer.stack:
+        return f"{form} at {buffer.start:#x}"
+    frame = buffer.stack[0]
+    return f"{form} from {os.path.basename(frame.file)}:{frame.line}"
+
+
+def buffer_view(buffer: Buffer) -> TensorView:
+    """A buffer's bytes as a flat view of its dtype."""
+    return TensorView(
+        address=buffer.start,
+        storage_address=buffer.start,
+        storage_nbytes=buffer.nbytes,
+        shape=(buffer.nbytes // buffer.itemsize,),
+        stride=(1,),
+        dtype=buffer.dtype,
+        itemsize=buffer.itemsize,
+        device=buffer.device,
+    )

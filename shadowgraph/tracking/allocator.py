@@ -1,0 +1,262 @@
+"""Guarded storages of exact size on the host: blocks of the arena, and pools that reuse them."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from shadowgraph.faults import shielded
+from shadowgraph.tracking.arena import HostArena, round_up
+from shadowgraph.tracking.buffers import Buffer, Ledger, Role
+from shadowgraph.tracking.canary import canary
+from shadowgraph.tracking.guards import NO_GUARDS, GuardPolicy, GuardSizes
+from shadowgraph.tracking.memory import storage_at
+from shadowgraph.tracking.quiet import QuietLock, later
+from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.tracking.stacks import Stack, current_stack
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """A piece of the arena: head guard, `capacity` bytes for tenants, tail guard."""
+
+    address: int
+    capacity: int
+    guards: GuardSizes
+    policy: GuardPolicy | None = None  # whose budget the guards are part of
+
+
+class Pool:
+    """Blocks that may be handed out again, by rounded size, the last freed first.
+
+    Attributes
+    ----------
+    hold
+        While true, freed blocks wait in quarantine (layout ``isolate`` during a capture).
+    users
+        Graphs that refer to the pool. With none, freed blocks go back to the arena.
+    """
+
+    def __init__(self, serial: int, users: int = 0) -> None:
+        self.serial = serial
+        self.hold = False
+        self.users = users
+        self._free: dict[int, list[Block]] = {}
+        self._quarantine: list[Block] = []
+
+    def take(self, capacity: int) -> Block | None:
+        blocks = self._free.get(capacity)
+        return blocks.pop() if blocks else None
+
+    def give(self, block: Block) -> None:
+        if self.hold:
+            self._quarantine.append(block)
+        else:
+            self._free.setdefault(block.capacity, []).append(block)
+
+    def release_quarantine(self) -> None:
+        """Let blocks freed while `hold` was set be reused."""
+        waiting, self._quarantine = self._quarantine, []
+        for block in waiting:
+            self._free.setdefault(block.capacity, []).append(block)
+
+    def empty(self) -> list[Block]:
+        """Take every free block out of the pool."""
+        self.release_quarantine()
+        free, self._free = self._free, {}
+        return [block for blocks in free.values() for block in blocks]
+
+
+class HostAllocator:
+    """Hands out storages of exact size with guards around them and keeps the ledger.
+
+    A storage owns its block until its last reference dies, views and tensors saved for backward included; then the
+    block goes back to its pool, and from a pool that no graph uses to the arena. The arena itself lives as long as
+    the process. Thread-safe; frees are noted when `shadowgraph.tracking.quiet` lets finalizers work.
+
+    Attributes
+    ----------
+    policy
+        Guard sizes for new blocks, or None for no guards.
+    tenants
+        The buffer whose guards stand around each block now, by block address; it may be freed already.
+    before_retire
+        Called with a tenant just before its guards make way for another's.
+    isolate_captures
+        Whether memory freed during a capture waits for its end before it is reused.
+    """
+
+    def __init__(self, arena: HostArena | None = None) -> None:
+        self._lock = QuietLock()
+        self._arena = arena
+        self._last_pool = 0
+        self.ledger = Ledger()
+        self.policy: GuardPolicy | None = None
+        self.tenants: dict[int, Buffer] = {}
+        self.tenancies = 0  # changes of tenant so far
+        self.before_retire: Callable[[Buffer], None] | None = None
+        self.isolate_captures = False
+        self.static_pool = self.new_pool(users=1)
+        self.unguarded_for_memory = 0
+
+    @property
+    def arena(self) -> HostArena:
+        if self._arena is None:
+            with self._lock:
+                if self._arena is None:
+                    self._arena = HostArena()
+        return self._arena
+
+    def new_pool(self, users: int = 0) -> Pool:
+        """A pool with a serial of its own; it lives as long as somebody holds it or a storage out of it."""
+        with self._lock:
+            self._last_pool += 1
+            return Pool(self._last_pool, users)
+
+    def issued(self, serial: int) -> bool:
+        """Whether `new_pool` gave out a serial, the pool of static buffers aside."""
+        return self.static_pool.serial < serial <= self._last_pool
+
+    def enter_pool(self, pool: Pool) -> None:
+        """A graph begins to use a pool."""
+        with self._lock:
+            pool.users += 1
+
+    def leave_pool(self, pool: Pool) -> None:
+        """A graph is done with a pool. After the last one free blocks go back now, others when their tensors die."""
+        with self._lock:
+            pool.users -= 1
+            if not pool.users:
+                for block in pool.empty():
+                    self._give_back(block)
+
+    def storage(
+        self,
+        nbytes: int,
+        pool: Pool,
+        role: Role,
+        dtype: torch.dtype,
+        shape: tuple[int, ...],
+        graph: int | None = None,
+        stack: Stack | None = None,
+    ) -> tuple[torch.UntypedStorage, Buffer]:
+        """A storage of exactly `nbytes` > 0 bytes with its guards armed, and its ledger entry.
+
+        Parameters
+        ----------
+        stack
+            Who asks; walked here when not given.
+
+        Raises
+        ------
+        MemoryError
+            When the arena is used up, also without guards.
+        """
+        with self._lock:
+            block = self._take(pool, round_up(nbytes)) or self._new_block(nbytes)
+            buffer = Buffer(
+                serial=self.ledger.next_serial(),
+                start=block.address,
+                nbytes=nbytes,
+                role=role,
+                dtype=str(dtype).removeprefix("torch."),
+                shape=shape,
+                itemsize=dtype.itemsize,
+                stack=current_stack() if stack is None else stack,
+                graph=graph,
+                pool=pool.serial,
+                head_guard=block.guards.head,
+                tail_guard=block.guards.tail + block.capacity - nbytes if block.guards.tail else 0,
+            )
+            self.install_tenant(buffer)
+            self.ledger.add(buffer)
+        storage = storage_at(block.address, nbytes)
+        finalizer = weakref.finalize(storage, later, partial(self._release, block, buffer, pool))
+        finalizer.atexit = False
+        return storage, buffer
+
+    def install_tenant(self, buffer: Buffer) -> None:
+        """Let a buffer's guards stand around its block; those of the tenant before it are looked at a last time."""
+        if self.tenants.get(buffer.start) is buffer:
+            return
+        with self._lock:
+            previous = self.tenants.get(buffer.start)
+            if previous is not None and previous.alive and previous.graph != buffer.graph:
+                return  # a live tensor of another graph keeps its guards: to move them would overwrite its bytes
+            if previous is not None and self.before_retire is not None:
+                with shielded("check of a retiring tenant"):
+                    self.before_retire(previous)
+            self.tenants[buffer.start] = buffer
+            self.tenancies += 1
+            self.arm(buffer)
+
+    def arm(self, buffer: Buffer) -> None:
+        """Fill a buffer's guards with canaries."""
+        if buffer.head_guard:
+            self.fill(ByteRange(buffer.start - buffer.head_guard, buffer.start))
+        if buffer.tail_guard:
+            self.fill(ByteRange(buffer.stop, buffer.stop + buffer.tail_guard))
+
+    def fill(self, where: ByteRange) -> None:
+        """Fill a range of the arena with its canary."""
+        arena = self.arena
+        arena.view(where.start, where.stop).data[:] = canary(where.start - arena.base, where.nbytes)
+
+    def _take(self, pool: Pool, capacity: int) -> Block | None:
+        """A free block; of static buffers only one whose guards are the present policy's own."""
+        block = pool.take(capacity)
+        while block is not None and pool is self.static_pool and block.policy is not self.policy:
+            self._give_back(block)
+            block = pool.take(capacity)
+        return block
+
+    def _new_block(self, nbytes: int) -> Block:
+        capacity = round_up(nbytes)
+        sizes = self.policy.grant(nbytes) if self.policy else NO_GUARDS
+        while True:
+            try:
+                span = self.arena.take(sizes.head + capacity + sizes.tail)
+                break
+            except MemoryError:
+                if self.policy is None or sizes == NO_GUARDS:
+                    raise
+                sizes = self.policy.shrink(sizes)
+        return Block(span + sizes.head, capacity, sizes, self.policy)
+
+    def _release(self, block: Block, buffer: Buffer, pool: Pool) -> None:
+        with self._lock:
+            self.ledger.free(buffer)
+            if pool.users:
+                pool.give(block)
+            else:
+                self._give_back(block)
+
+    def _give_back(self, block: Block) -> None:
+        """Return a block's span to the arena; its last tenant's guards are looked at a last time."""
+        tenant = self.tenants.pop(block.address, None)
+        if tenant is not None:
+            self.tenancies += 1
+            if self.before_retire is not None:
+                with shielded("check of a retiring tenant"):
+                    self.before_retire(tenant)
+        if block.policy is not None:
+            block.policy.release(block.guards)
+        self.arena.give(block.address - block.guards.head, block.guards.added + block.capacity)
+
+
+_allocator: HostAllocator | None = None
+_allocator_lock = threading.Lock()
+
+
+def host_allocator() -> HostAllocator:
+    """The process's allocator; made at the first call."""
+    global _allocator
+    with _allocator_lock:
+        if _allocator is None:
+            _allocator = HostAllocator()
+        return _allocator

@@ -1,0 +1,109 @@
+"""Address space of the host backend: one anonymous mapping, handed out in spans and never unmapped.
+
+Because it is never unmapped, a stale pointer of a captured graph stays harmless to dereference, as it is inside a
+CUDA caching allocator's segments: what is wrong shows as wrong bytes, not as a segmentation fault.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+import threading
+
+import numpy as np
+import numpy.typing as npt
+
+from shadowgraph.errors import BackendError
+
+ALIGNMENT = 512  # the CUDA caching allocator's own
+_RESERVE = 64 << 30
+_SMALLEST_RESERVE = 1 << 30
+_WORTH_RETURNING = 1 << 20
+# Python names the flag from 3.13 on; without it Linux refuses to reserve more than it has memory for.
+_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+
+
+def round_up(nbytes: int) -> int:
+    """`nbytes` rounded up to the alignment; at least one unit."""
+    return max(ALIGNMENT, -(-nbytes // ALIGNMENT) * ALIGNMENT)
+
+
+class HostArena:
+    """Spans of one mapping. Pages cost memory only once touched.
+
+    Attributes
+    ----------
+    base, size
+        First address and bytes reserved.
+    bytes
+        uint8 view of the whole mapping, indexed by ``address - base``.
+
+    Raises
+    ------
+    BackendError
+        When not even 1 GiB of address space can be reserved.
+    """
+
+    def __init__(self, reserve: int = _RESERVE) -> None:
+        self._lock = threading.RLock()
+        self._mapping, self.size = _reserve(reserve)
+        self.base = ctypes.addressof(ctypes.c_char.from_buffer(self._mapping))
+        self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._mapping, dtype=np.uint8)
+        self._next = 0
+        self._free: dict[int, list[int]] = {}
+
+    def take(self, nbytes: int) -> int:
+        """Address of a span of `nbytes` (a multiple of the alignment), the last one given back first.
+
+        Raises
+        ------
+        MemoryError
+            When the reserve is used up.
+        """
+        with self._lock:
+            spans = self._free.get(nbytes)
+            if spans:
+                return spans.pop()
+            if self._next + nbytes > self.size:
+                raise MemoryError(f"the host arena of {self.size} bytes is used up")
+            offset, self._next = self._next, self._next + nbytes
+            return self.base + offset
+
+    def give(self, address: int, nbytes: int) -> None:
+        """Take a span back; it stays readable, but the bytes of a large one go back to the system and read as zero."""
+        if nbytes >= _WORTH_RETURNING and hasattr(mmap, "MADV_DONTNEED"):
+            start = -(-(address - self.base) // mmap.PAGESIZE) * mmap.PAGESIZE
+            stop = (address - self.base + nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+            self._mapping.madvise(mmap.MADV_DONTNEED, start, stop - start)
+        with self._lock:
+            self._free.setdefault(nbytes, []).append(address)
+
+    def holds(self, address: int) -> bool:
+        """Whether an address lies in the mapping."""
+        return self.base <= address < self.base + self.size
+
+    def view(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
+        """Writable bytes of ``[start, stop)``, absolute addresses."""
+        return self.bytes[start - self.base : stop - self.base]
+
+    @property
+    def reserved(self) -> int:
+        """Bytes handed out so far, spans given back included."""
+        return self._next
+
+    @property
+    def used(self) -> int:
+        """Bytes handed out and not given back."""
+        with self._lock:
+            return self._next - sum(nbytes * len(addresses) for nbytes, addresses in self._free.items())
+
+
+def _reserve(nbytes: int) -> tuple[mmap.mmap, int]:
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
+    while nbytes >= _SMALLEST_RESERVE:
+        try:
+            return mmap.mmap(-1, nbytes, flags=flags), nbytes
+        except (OSError, ValueError, OverflowError):
+            nbytes //= 2
+    raise BackendError("the host backend cannot reserve 1 GiB of address space; raise the limit (ulimit -v)")

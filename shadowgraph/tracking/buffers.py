@@ -1,0 +1,184 @@
+"""The ledger: every buffer, where it lies, what it was asked for, who asked."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from shadowgraph.tracking.quiet import QuietLock
+from shadowgraph.tracking.ranges import ByteRange, RangeIndex
+from shadowgraph.tracking.stacks import Stack
+
+HISTORY = 10_000  # freed buffers remembered
+
+
+class Role(StrEnum):
+    """Where a buffer's memory comes from."""
+
+    STATIC = "static"  # allocated by the program before a capture, through guarded allocation
+    POOL = "pool"  # allocated during a capture, from a graph's private pool
+    FOREIGN = "foreign"  # memory we did not allocate: tracked, not guarded
+
+
+@dataclass(slots=True, eq=False)
+class Buffer:
+    """One tenancy of memory: from its allocation to its free.
+
+    Attributes
+    ----------
+    serial
+        Allocation serial, unique in the process, in order of allocation.
+    start, nbytes
+        First address and the bytes that were asked for (not what the allocator rounded them to).
+    dtype, shape, itemsize
+        As first allocated; views may differ.
+    head_guard, tail_guard
+        Canary bytes directly before and after; 0 when not guarded.
+    graph
+        Serial of the graph whose capture allocated it, or None.
+    freed_at
+        Serial counter at its free, or None while it lives.
+    """
+
+    serial: int
+    start: int
+    nbytes: int
+    role: Role
+    dtype: str = "uint8"
+    shape: tuple[int, ...] = ()
+    itemsize: int = 1
+    stack: Stack = ()
+    device: str = "cpu"
+    graph: int | None = None
+    pool: int | None = None
+    head_guard: int = 0
+    tail_guard: int = 0
+    freed_at: int | None = None
+    handle: int = field(default=-1, repr=False)
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.nbytes
+
+    @property
+    def range(self) -> ByteRange:
+        return ByteRange(self.start, self.stop)
+
+    @property
+    def alive(self) -> bool:
+        return self.freed_at is None
+
+    @property
+    def guarded(self) -> bool:
+        return self.tail_guard > 0
+
+    @property
+    def row_nbytes(self) -> int | None:
+        """Declared bytes of a row (the first dimension's stride), for buffers of two dimensions or more."""
+        if len(self.shape) < 2 or self.shape[0] == 0:
+            return None
+        return self.nbytes // self.shape[0]
+
+
+class Ledger:
+    """All buffers by address and serial; thread-safe. Owns its records, never the memory.
+
+    A storage's finalizer may run inside the garbage collector in the middle of a query, so a free only marks its buffer
+    and waits; the next call settles it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = QuietLock()
+        self._serials = itertools.count(1)
+        self._live: RangeIndex[Buffer] = RangeIndex()
+        self._by_serial: dict[int, Buffer] = {}
+        self._freed: deque[Buffer] = deque(maxlen=HISTORY)
+        self._waiting: deque[Buffer] = deque()
+        self.version = 0  # changes with every allocation and free
+
+    def next_serial(self) -> int:
+        return next(self._serials)
+
+    def add(self, buffer: Buffer) -> Buffer:
+        """Enter a live buffer."""
+        with self._settled():
+            buffer.handle = self._live.add(buffer.range, buffer)
+            self._by_serial[buffer.serial] = buffer
+            self.version += 1
+        return buffer
+
+    def free(self, buffer: Buffer) -> None:
+        """Mark a buffer freed; it stays in the history. Safe inside a finalizer."""
+        if buffer.freed_at is None:
+            buffer.freed_at = self.next_serial()
+            self.version += 1
+            self._waiting.append(buffer)
+
+    @contextmanager
+    def _settled(self) -> Iterator[None]:
+        with self._lock:
+            while self._waiting:
+                buffer = self._waiting.popleft()
+                self._live.remove(buffer.handle)
+                self._by_serial.pop(buffer.serial, None)
+                self._freed.append(buffer)
+            yield
+
+    def get(self, serial: int) -> Buffer | None:
+        """A live or remembered buffer by serial."""
+        with self._settled():
+            found = self._by_serial.get(serial)
+            if found is not None:
+                return found
+            return next((buffer for buffer in self._freed if buffer.serial == serial), None)
+
+    def at(self, address: int) -> Buffer | None:
+        """The live buffer that holds an address."""
+        with self._settled():
+            found = self._live.at(address)
+            return found[-1] if found else None
+
+    def owner(self, start: int, stop: int) -> Buffer | None:
+        """The live buffer that a view of ``[start, stop)`` belongs to; for an empty view the one at its address.
+
+        Of several the smallest that holds the whole view, else the first by address.
+        """
+        stop = max(stop, start + 1)
+        with self._settled():
+            found = [buffer for _, buffer in self._live.overlapping(start, stop)]
+        if len(found) < 2:
+            return found[0] if found else None
+        whole = [buffer for buffer in found if buffer.start <= start and stop <= buffer.stop]
+        return min(whole, key=lambda buffer: buffer.nbytes, default=found[0])
+
+    def overlapping(self, start: int, stop: int) -> list[Buffer]:
+        """Live buffers with bytes in ``[start, stop)``, by address."""
+        with self._settled():
+            return [buffer for _, buffer in self._live.overlapping(start, stop)]
+
+    def neighbours(self, buffer: Buffer) -> tuple[Buffer | None, Buffer | None]:
+        """The live buffers next before and next after, by address."""
+        with self._settled():
+            before = self._live.before(buffer.start)
+            after = self._live.after(buffer.stop)
+        previous = before[1] if before and before[1] is not buffer else None
+        following = after[1] if after and after[1] is not buffer else None
+        return previous, following
+
+    def __iter__(self) -> Iterator[Buffer]:
+        with self._settled():
+            return iter(sorted(self._by_serial.values(), key=lambda buffer: buffer.serial))
+
+    def __len__(self) -> int:
+        with self._settled():
+            return len(self._by_serial)
+
+    @property
+    def freed(self) -> tuple[Buffer, ...]:
+        """Remembered freed buffers, oldest first."""
+        with self._settled():
+            return tuple(self._freed)

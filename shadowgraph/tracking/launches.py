@@ -1,0 +1,63 @@
+"""One kernel launch or operator call, as pure data: what it is, what it points at, the line that made it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shadowgraph.tracking.stacks import Stack
+from shadowgraph.tracking.views import TensorView
+
+
+class LaunchKind(StrEnum):
+    """What kind of work a launch is."""
+
+    ATEN = "aten"
+    TRITON = "triton"
+    CALLABLE = "callable"  # a Python callable put into a host graph on purpose
+
+
+class Access(StrEnum):
+    """What a launch may do through a pointer, as far as its signature says."""
+
+    READ = "read"
+    WRITE = "write"  # overwrites without reading
+    READ_WRITE = "read_write"  # in-place arithmetic
+    UNKNOWN = "unknown"  # a kernel's pointer: it may read, write or both
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """One tensor argument of a launch."""
+
+    argument: str
+    view: TensorView
+    access: Access
+
+    @property
+    def may_write(self) -> bool:
+        return self.access is not Access.READ
+
+    @property
+    def may_read(self) -> bool:
+        return self.access is not Access.WRITE
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel launch or operator call, captured or eager.
+
+    Attributes
+    ----------
+    grid
+        Programs per axis for Triton, None otherwise.
+    source
+        ``file:line`` where the kernel is defined, when known.
+    """
+
+    kind: LaunchKind
+    name: str
+    pointers: tuple[Pointer, ...]
+    stack: Stack = ()
+    grid: tuple[int, ...] | None = None
+    source: str | None = None

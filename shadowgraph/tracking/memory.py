@@ -1,0 +1,25 @@
+"""Bytes at an address of this process."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+_CPU = torch.device("cpu")
+
+
+def storage_at(start: int, nbytes: int) -> torch.UntypedStorage:
+    """A storage over ``[start, start + nbytes)`` that owns nothing and cannot be resized."""
+    return cast(torch.UntypedStorage, torch._C._construct_storage_from_data_pointer(start, _CPU, nbytes))
+
+
+def raw_bytes(start: int, nbytes: int) -> npt.NDArray[np.uint8]:
+    """Writable view of ``[start, start + nbytes)``. Owns nothing; the caller knows that the memory is mapped."""
+    if nbytes == 0:
+        return np.empty(0, dtype=np.uint8)
+    view: npt.NDArray[np.uint8] = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(start))
+    return view

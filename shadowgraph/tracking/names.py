@@ -1,0 +1,351 @@
+"""Names for tensors: the attribute paths that lead to them, found without running any of the program's code.
+
+A walk reads what objects store (instance dictionaries, slots, items of built-in containers, closure cells) through
+the interpreter's own descriptors. Properties, `__getattr__`, `__iter__`, `__repr__`, `__hash__` and metaclass hooks of
+the program are never called: they may launch kernels, take locks or change what is being debugged.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import logging
+import threading
+import types
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from shadowgraph.tracking.views import TensorView
+
+# One step of a walk: how to write it, what to write, and what it leads to.
+Step = tuple[Callable[[Any], str], Any, object]
+
+# Read from `type` itself, because a metaclass may compute any attribute of its classes.
+_mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+_members: Callable[[type], types.MappingProxyType[str, Any]] = type.__dict__["__dict__"].__get__
+_class_name: Callable[[type], str] = type.__dict__["__name__"].__get__
+
+_LEAVES = (
+    *(type(None), bool, int, float, complex, str, bytes, bytearray, memoryview, type, enum.Enum),
+    *(types.ModuleType, types.CodeType, types.FrameType, types.TracebackType, types.GeneratorType, types.CoroutineType),
+    *(np.ndarray, np.generic, logging.Logger, logging.LoggerAdapter, threading.Thread, weakref.ReferenceType),
+)
+_CONTAINERS = (dict, list, tuple, set, frozenset, deque)
+_MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+_UNREADABLE = object()
+# Children looked at for each object that may be expanded: lists of a million token ids must not hold up a server.
+_LOOKS_PER_OBJECT = 50
+_PLAIN_KEYS = (type(None), bool, int, float, complex, bytes, torch.dtype, torch.device)
+_LONGEST_KEY = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A path that leads to a tensor, and the facts of that tensor.
+
+    Attributes
+    ----------
+    path : str
+        Such as `attn.metadata["kv_indptr"]` or `draft.attn_backends[1].cuda_graph_kv_indices`.
+    view : TensorView
+        What the tensor covered during the walk. Does not keep it alive.
+    """
+
+    path: str
+    view: TensorView
+
+
+@dataclass(frozen=True, slots=True)
+class WalkResult:
+    """What a walk found.
+
+    Attributes
+    ----------
+    owners : tuple of Owner
+        In the order of the walk, fewest steps first. A tensor reached by two paths has two owners.
+    truncated : bool
+        A bound was met, so that names may be missing.
+    errors : int
+        Attributes and objects that could not be read, and were skipped.
+    """
+
+    owners: tuple[Owner, ...]
+    truncated: bool
+    errors: int
+
+
+def walk(root: object, name: str, *, max_objects: int = 20_000, max_depth: int = 12) -> WalkResult:
+    """Find the tensors that an object leads to.
+
+    Parameters
+    ----------
+    root : object
+        Where to start. Of a module, only the globals that are tensors, built-in containers or objects of
+        a class that the module defines are followed.
+    name : str
+        What paths start with.
+    max_objects : int
+        Objects expanded at most; also the most owners.
+    max_depth : int
+        Steps from the root at most.
+
+    Returns
+    -------
+    WalkResult
+        Each object is expanded once, under a path with the fewest steps. Modules, classes, function globals, loggers,
+        threads, weak references, dictionary keys, attributes of tensors and contents of numpy arrays
+        are not followed. Tensors without memory of their own (meta, fake, sparse, wrappers) are left out.
+        Objects are held until the walk ends and not after; no device is synchronised.
+    """
+    walker = _Walker(max_objects, max_depth)
+    walker.run(root, name)
+    return WalkResult(tuple(walker.owners), walker.truncated, walker.errors)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How instances of one class store things: worked out once a class and a walk."""
+
+    cls: type
+    leaf: bool
+    tensor: bool
+    slots: tuple[tuple[str, Any], ...]
+    namespace: Any
+
+    @classmethod
+    def of(cls, kind: type) -> _Layout:
+        leaf = issubclass(kind, _LEAVES) or _is_ours(kind)
+        slots: dict[str, Any] = {}
+        namespace = None
+        for base in () if leaf else _mro(kind):
+            members = _members(base).copy()  # a copy: another thread may add to the class meanwhile
+            slots.update((k, v) for k, v in members.items() if type(v) is types.MemberDescriptorType and k not in slots)
+            # A property called __dict__ is the program's code; the descriptor that the interpreter made is not.
+            if namespace is None and issubclass(type(members.get("__dict__")), _DESCRIPTORS):
+                namespace = members["__dict__"]
+        slots.pop("__dict__", None)
+        # Functions keep their globals in such a member, and struct sequences show their items a second time.
+        if issubclass(kind, (types.FunctionType, tuple)):
+            slots.clear()
+        return cls(kind, leaf, issubclass(kind, torch.Tensor), tuple(slots.items()), namespace)
+
+
+def _is_ours(kind: type) -> bool:
+    """Whether a class is the debugger's own: its aliases of the program's tensors are no owners of them."""
+    module = _members(kind).get("__module__")
+    if type(module) is not str or not module.startswith("shadowgraph."):
+        return False
+    return module.split(".")[1] not in {"demos", "integrations"}  # programs under test and stand-ins of theirs
+
+
+class _BoundMet(Exception):
+    """A bound of the walk was met: what was found so far stands."""
+
+
+class _Walker:
+    """The state of one walk."""
+
+    def __init__(self, max_objects: int, max_depth: int) -> None:
+        self.owners: list[Owner] = []
+        self.truncated = False
+        self.errors = 0
+        self._max_objects = max_objects
+        self._max_depth = max_depth
+        self._looks_left = max_objects * _LOOKS_PER_OBJECT
+        self._expanded = 0
+        self._layouts: dict[int, _Layout] = {}
+        # Values are kept, so that no id is used again by a later object during the walk.
+        self._seen: dict[int, object] = {}
+        self._queue: deque[tuple[object, str, int]] = deque()
+
+    def run(self, root: object, name: str) -> None:
+        try:
+            if issubclass(type(root), types.ModuleType):
+                self._seen[id(root)] = root
+                self._follow(_global_steps(root), name, 0)
+            else:
+                self._meet(root, name, 0)
+            while self._queue:
+                value, path, depth = self._queue.popleft()
+                self._follow(self._steps(value), path, depth)
+        except _BoundMet:
+            self.truncated = True
+
+    def _follow(self, steps: Iterator[Step], path: str, depth: int) -> None:
+        counted = False
+        for write, key, value in steps:
+            if not counted:  # empty objects cost nothing, so they do not count
+                counted = True
+                self._expanded += 1
+            self._looks_left -= 1
+            if self._looks_left < 0 or self._expanded > self._max_objects:
+                raise _BoundMet
+            if value is _UNREADABLE:
+                self.errors += 1
+            elif id(value) not in self._seen and not self._layout(type(value)).leaf and not _is_globals(value):
+                if depth >= self._max_depth:
+                    self.truncated = True
+                    return
+                self._meet(value, path + write(key), depth + 1)
+
+    def _meet(self, value: object, path: str, depth: int) -> None:
+        layout = self._layout(type(value))
+        if layout.tensor:
+            self._record(value, path)
+        elif not layout.leaf:
+            self._seen[id(value)] = value
+            self._queue.append((value, path, depth))
+
+    def _record(self, tensor: Any, path: str) -> None:
+        try:
+            view = TensorView.of(tensor)
+        except ValueError:
+            return
+        except Exception:
+            self.errors += 1
+            return
+        if len(self.owners) >= self._max_objects:
+            raise _BoundMet
+        self.owners.append(Owner(path, view))
+
+    def _layout(self, kind: type) -> _Layout:
+        # By id, because a metaclass may define how its classes are hashed and compared.
+        layout = self._layouts.get(id(kind))
+        if layout is None:
+            layout = self._layouts[id(kind)] = _Layout.of(kind)
+        return layout
+
+    def _steps(self, value: object) -> Iterator[Step]:
+        try:
+            yield from _item_steps(value)
+            yield from _attribute_steps(value, self._layout(type(value)))
+        except Exception:  # a container that another thread changes meanwhile, a descriptor of a C type
+            yield _attribute, "", _UNREADABLE
+
+
+def _item_steps(value: Any) -> Iterator[Step]:
+    """What built-in containers and callables hold besides attributes."""
+    kind = type(value)
+    if issubclass(kind, dict):
+        for position, (key, item) in enumerate(list(dict.items(value))):
+            yield _key, (position, key), item
+    elif issubclass(kind, tuple):
+        fields = _fields(value)
+        items = tuple.__iter__(value)
+        yield from ((_attribute, *pair) for pair in zip(fields, items, strict=True)) if fields else _indexed(items)
+    elif issubclass(kind, (list, deque)):
+        yield from _indexed(list.copy(value) if issubclass(kind, list) else deque.__iter__(value))
+    elif issubclass(kind, (set, frozenset)):
+        base: Any = set if issubclass(kind, set) else frozenset
+        yield from ((_element, index, item) for index, item in enumerate(list(base.__iter__(value))))
+    elif kind is types.FunctionType:
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            yield from _read(_local, name, partial(getattr, cell, "cell_contents"), ValueError)
+        yield _attribute, "__defaults__", value.__defaults__
+        yield _attribute, "__kwdefaults__", value.__kwdefaults__
+    elif kind is types.BuiltinFunctionType:
+        yield _attribute, "__self__", value.__self__
+
+
+def _attribute_steps(value: object, layout: _Layout) -> Iterator[Step]:
+    for name, slot in layout.slots:
+        yield from _read(_attribute, name, partial(slot.__get__, value), AttributeError)
+    if layout.namespace is None:
+        return
+    attributes = list(dict.items(layout.namespace.__get__(value)))
+    if issubclass(layout.cls, torch.nn.Module):
+        tables = [table for name, table in attributes if _is_module_table(name, table)]
+        attributes = [pair for pair in attributes if not _is_module_table(*pair)]
+        yield from ((_child, name, item) for table in tables for name, item in list(dict.items(table)))
+    yield from ((_attribute, name, item) for name, item in attributes)
+
+
+def _is_globals(value: Any) -> bool:
+    """Whether a value is the globals of a module: compiled kernels and their like keep those of their functions."""
+    return type(value) is dict and "__builtins__" in value and "__name__" in value
+
+
+def _global_steps(module: Any) -> Iterator[Step]:
+    attributes: dict[str, object] = vars(types.ModuleType)["__dict__"].__get__(module)
+    for name, value in list(attributes.items()):
+        kind = type(value)
+        own = _members(kind).get("__module__") == attributes.get("__name__")
+        followed = own or issubclass(kind, (torch.Tensor, *_CONTAINERS))
+        if followed and type(name) is str and not name.startswith("__"):
+            yield _attribute, name, value
+
+
+def _read(write: Callable[[Any], str], name: str, get: Callable[[], object], absent: type[Exception]) -> Iterator[Step]:
+    try:
+        value = get()
+    except absent:  # a slot or cell that nothing was stored in yet
+        return
+    except Exception:
+        value = _UNREADABLE
+    yield write, name, value
+
+
+def _indexed(items: Any) -> Iterator[Step]:
+    return ((_index, index, item) for index, item in enumerate(items))
+
+
+def _fields(value: Any) -> tuple[str, ...]:
+    """Field names, if the value is a named tuple."""
+    for base in _mro(type(value)):
+        fields = _members(base).get("_fields")
+        if type(fields) is tuple and all(type(field) is str for field in fields):
+            return fields if len(fields) == tuple.__len__(value) else ()
+    return ()
+
+
+def _is_module_table(name: object, value: object) -> bool:
+    return type(name) is str and name in _MODULE_TABLES and issubclass(type(value), dict)
+
+
+def _attribute(name: object) -> str:
+    return f".{name}" if type(name) is str and name.isidentifier() else f".__dict__[{_key_text(0, name)}]"
+
+
+def _child(name: object) -> str:
+    return f".{name}" if type(name) is str and name.isprintable() else f"[{_key_text(0, name)}]"
+
+
+def _index(index: int) -> str:
+    return f"[{index}]"
+
+
+def _element(index: int) -> str:
+    return f"{{{index}}}"
+
+
+def _local(name: str) -> str:
+    return f".<locals>.{name}"
+
+
+def _key(place: tuple[int, object]) -> str:
+    return f"[{_key_text(*place)}]"
+
+
+def _key_text(position: int, key: Any) -> str:
+    """A dictionary key as text; of a program's own class only its name, because a repr is the program's code."""
+    kind = type(key)
+    if issubclass(kind, str) and not issubclass(kind, enum.Enum):
+        text = str.__str__(key)
+        text = text if len(text) <= _LONGEST_KEY else f"{text[:_LONGEST_KEY]}..."
+        return json.dumps(text, ensure_ascii=not text.isprintable())
+    if any(kind is plain for plain in _PLAIN_KEYS) and key.__sizeof__() <= 2 * _LONGEST_KEY:
+        return repr(key)
+    if kind is tuple:
+        items = [_key_text(index, item) for index, item in enumerate(key)]
+        return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+    if issubclass(kind, enum.Enum):
+        return f"{_class_name(kind)}.{object.__getattribute__(key, '_name_')}"
+    return f"<{_class_name(kind)} #{position}>"

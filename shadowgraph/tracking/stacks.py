@@ -1,0 +1,76 @@
+"""Where in the program something happened: the Python stack with our own and the machinery's frames left out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import FrameType
+
+import msgspec
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_DEMOS = os.path.join(_PACKAGE, "demos") + os.sep
+_MACHINERY = ("torch", "triton", "numpy", "contextlib.py", "functools.py", "threading.py")
+_skip_cache: dict[str, bool] = {}
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """One line of a stack: absolute file, line (from 1), function."""
+
+    file: str
+    line: int
+    function: str
+
+
+Stack = tuple[Frame, ...]
+
+
+def current_stack(limit: int = 12) -> Stack:
+    """The caller's stack, innermost first, without frames of shadowgraph, torch, Triton and numpy.
+
+    Parameters
+    ----------
+    limit
+        Most frames kept. Walking 60 frames costs about 10 us.
+    """
+    frames: list[Frame] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and len(frames) < limit:
+        code = frame.f_code
+        if not _is_machinery(code.co_filename):
+            cell = cell_label(code.co_filename)
+            frames.append(Frame(cell or code.co_filename, frame.f_lineno, code.co_name))
+            if cell and code.co_name == "<module>":
+                break  # below a notebook's cell there is only its kernel's own machinery
+        frame = frame.f_back
+    return tuple(frames)
+
+
+def cell_label(filename: str) -> str | None:
+    """``In[3]`` for the code of a notebook's cell, None elsewhere. Not cached: a cell that runs again is renumbered."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    named = shell.compile.format_code_name(filename) if shell is not None else None
+    return f"In[{named[1].split('[')[-1].rstrip(']')}]" if named else None
+
+
+def _is_machinery(filename: str) -> bool:
+    known = _skip_cache.get(filename)
+    if known is None:
+        known = _skip_cache[filename] = _classify(filename)
+    return known
+
+
+def _classify(filename: str) -> bool:
+    if filename.startswith("<frozen") or filename == "<string>":
+        return True
+    absolute = os.path.abspath(filename)
+    if absolute.startswith(_PACKAGE + os.sep):
+        # The demos are programs under test that happen to be shipped with us.
+        return not absolute.startswith(_DEMOS)
+    parts = absolute.split(os.sep)
+    library = {"site-packages", "dist-packages"} & set(parts)
+    if library:
+        after = parts[parts.index(next(iter(library))) + 1 :]
+        return bool(after) and after[0] in _MACHINERY
+    return parts[-1] in _MACHINERY and os.path.dirname(absolute) == os.path.dirname(os.__file__)

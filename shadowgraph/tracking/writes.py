@@ -1,0 +1,75 @@
+"""Who wrote what since the last checkpoint: the journal from which a broken byte gets its culprit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from shadowgraph.tracking.launches import Launch
+from shadowgraph.tracking.ranges import ByteRange, RangeSet
+from shadowgraph.tracking.stores import StoreLog
+
+LIMIT = 4096  # writes remembered between two checkpoints
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One launch's writes.
+
+    Attributes
+    ----------
+    ranges
+        Bytes written: exact from a store log, else the extents of the arguments that the launch may write.
+    node
+        Index in the replayed graph, or None for an eager launch.
+    opaque
+        It may have written anywhere: a callable, whatever it declared.
+    """
+
+    launch: Launch
+    ranges: RangeSet
+    stores: StoreLog | None = None
+    node: int | None = None
+    opaque: bool = False
+
+
+def write_of(launch: Launch, stores: StoreLog | None, node: int | None = None) -> Write:
+    """A launch's writes from its stores, or from its pointers where stores are not known."""
+    if stores is not None:
+        return Write(launch, stores.ranges, stores, node)
+    written = [ByteRange(p.view.start, p.view.stop) for p in launch.pointers if p.may_write]
+    return Write(launch, RangeSet.of(written), None, node, opaque=launch.kind == "callable")
+
+
+class WriteLog:
+    """Writes in order, bounded. Not thread-safe: one a debugger, under its lock.
+
+    Attributes
+    ----------
+    dropped
+        Writes forgotten because too many came between two checkpoints.
+    """
+
+    def __init__(self) -> None:
+        self._writes: list[Write] = []
+        self.dropped = 0
+
+    def add(self, write: Write) -> None:
+        if len(self._writes) >= LIMIT:
+            del self._writes[0]
+            self.dropped += 1
+        self._writes.append(write)
+
+    def culprits(self, *parts: ByteRange) -> list[Write]:
+        """Writes that hit one of the ranges, in order; opaque ones only when no other did."""
+        hits = [write for write in self._writes if any(write.ranges.overlaps(part) for part in parts)]
+        return hits or [write for write in self._writes if write.opaque]
+
+    def clear(self) -> None:
+        self._writes.clear()
+
+    def __iter__(self) -> Iterator[Write]:
+        return iter(tuple(self._writes))
+
+    def __len__(self) -> int:
+        return len(self._writes)

@@ -1,0 +1,265 @@
+"""The debugger's life: options, sync, pause, faults of ours and of the program, memory that runs out."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from programs import guarded, only, overflow, poke, reader_of
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+import shadowgraph as sg
+from shadowgraph.checks.out_of_bounds import OutOfBounds
+from shadowgraph.graphs.events import listeners
+from shadowgraph.tracking.allocator import HostAllocator, host_allocator
+from shadowgraph.tracking.arena import HostArena
+
+
+def untouched() -> bool:
+    """Whether nothing of ours is left in the process."""
+    methods = all(name not in vars(torch.Tensor) for name in ("numpy", "cpu", "tolist"))
+    return not _get_current_dispatch_mode_stack() and not listeners and methods and host_allocator().policy is None
+
+
+def test_everything_is_undone() -> None:
+    assert untouched()
+    with sg.debug() as debugger:
+        assert sg.current() is debugger
+        assert not untouched()
+    assert sg.current() is None
+    assert untouched()
+
+
+def test_an_exception_of_the_program_passes_unchanged() -> None:
+    error = ValueError("mine")
+    with pytest.raises(ValueError, match="mine") as caught, sg.debug() as debugger:
+        table = guarded(debugger, 4)
+        overflow(table)
+        with debugger.guard(), debugger.prepare():
+            raise error
+    assert caught.value is error
+    assert untouched()
+    assert len(debugger.findings) == 1, "what was found before is kept"
+
+
+def test_an_exception_in_a_capture_leaves_the_debugger_working() -> None:
+    with sg.debug() as debugger:
+        table = guarded(debugger, 4)
+        graph = sg.HostGraph()
+        with pytest.raises(RuntimeError, match="mine"), sg.host_graph(graph):
+            table.add_(1)
+            raise RuntimeError("mine")
+        assert table.tolist() == [0, 0, 0, 0]
+        graph, _kept = reader_of(table)
+        overflow(table)
+        graph.replay()
+    assert only(debugger.findings).phase == "prepare"
+
+
+def test_our_own_fault_is_counted_and_the_program_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("ours")
+
+    with sg.debug() as debugger:
+        table = guarded(debugger, 4)
+        graph, output = reader_of(table)
+        monkeypatch.setattr(OutOfBounds, "parts", broken)
+        table.fill_(3)
+        graph.replay()
+        assert output.tolist() == [6, 6, 6, 6]
+        monkeypatch.undo()
+        overflow(table)
+        graph.replay()
+        report = debugger.report(quiet=True)
+    assert len(report.facts.findings) == 1
+    assert any("ours" in fault for fault in report.facts.faults)
+    assert "shadowgraph's own fault, 1 times (the program went on)" in str(report)
+
+
+def test_sync_raises_at_the_launch() -> None:
+    with pytest.raises(sg.FindingsError, match="wrote 4 bytes past the end"), sg.debug(sync=True) as debugger:
+        table = guarded(debugger, 4)
+        overflow(table, 0)
+        overflow(table)
+        pytest.fail("the launch before should have raised")
+    assert untouched()
+    assert only(debugger.findings).detected_at == "launch"
+
+
+def test_sync_raises_at_the_node() -> None:
+    with sg.debug(sync=True) as debugger:
+        table, after = guarded(debugger, 4), guarded(debugger, 1)
+        graph = sg.HostGraph()
+        with sg.host_graph(graph):
+            overflow(table)
+            after.add_(1)
+        with pytest.raises(sg.FindingsError, match="in replay 1"):
+            graph.replay()
+        assert after.item() == 0, "the node after the guilty one did not run"
+
+
+def test_pause_and_resume() -> None:
+    with sg.debug() as debugger:
+        table = guarded(debugger, 4)
+        graph, _kept = reader_of(table)
+        debugger.pause()
+        overflow(table)
+        graph.replay()
+        assert debugger.check() == ()
+        debugger.resume()
+        graph.replay()
+        assert debugger.check() == (), "what happened meanwhile is not judged"
+        overflow(table)
+        graph.replay()
+    assert only(debugger.findings).replay == 3
+
+
+def test_what_was_broken_before_a_pause_is_found_at_it() -> None:
+    with sg.debug() as debugger:
+        table = guarded(debugger, 4)
+        overflow(table)
+        debugger.pause()
+        assert len(debugger.findings) == 1
+
+
+def test_unknown_options_and_things() -> None:
+    with pytest.raises(sg.UsageError, match="no option 'gard'; options are: backend"), sg.debug(gard=1):
+        pass
+    with pytest.raises(sg.UsageError, match="backend must be one of host, cuda"), sg.debug(backend="tpu"):
+        pass
+    with sg.debug() as debugger:
+        for thing in ("kv_indptr", None, torch.zeros(0), torch.zeros(3).to_sparse(), torch.zeros(2, device="meta")):
+            with pytest.raises(sg.UnknownBufferError):
+                debugger.protect(thing)  # type: ignore[arg-type]
+        with pytest.raises(sg.UsageError, match="active already"), sg.debug():
+            pass
+    assert untouched()
+
+
+def test_install_and_uninstall() -> None:
+    debugger = sg.install()
+    try:
+        assert sg.install() is debugger
+        with pytest.raises(sg.UsageError, match="active already"):
+            sg.install(sync=True)
+    finally:
+        sg.uninstall()
+        sg.uninstall()
+    assert untouched()
+
+
+def test_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHADOWGRAPH_NEAR_GUARD", "1K")
+    with sg.debug() as debugger:
+        assert debugger.settings.near_guard == 1024
+        assert debugger.buffers == () or all(buffer.serial for buffer in debugger.buffers)
+
+
+def test_guard_in_another_thread() -> None:
+    made: list[torch.Tensor] = []
+    with sg.debug() as debugger:
+
+        def work() -> None:
+            outside = torch.zeros(4, dtype=torch.int32)
+            made.extend([guarded(debugger, 4), outside])
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        inside, outside = made
+        arena = host_allocator().arena
+        assert arena.holds(inside.data_ptr())
+        assert not arena.holds(outside.data_ptr())
+        poke(inside, 16, 4)
+        assert only(debugger.check()).past_end == 4
+
+
+def test_guard_memory_runs_out_by_degrees() -> None:
+    with sg.debug(guard_memory=10_000, near_guard=256) as debugger:
+        tables = [guarded(debugger, 400_000, dtype=torch.uint8) for _ in range(14)]
+        facts = debugger.report(quiet=True).facts
+        assert facts.guards_shrunk > 0
+        assert facts.guards_dropped > 0
+        poke(tables[0], 400_000, 4)
+        assert only(debugger.check()).past_end == 4, "small guards still guard"
+        assert "no memory for more" in str(debugger.report(quiet=True))
+
+
+def test_no_memory_for_a_guarded_buffer_leaves_it_where_torch_put_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = HostAllocator(HostArena(1 << 30))
+    small.arena.take(small.arena.size - 4096)
+    monkeypatch.setattr("shadowgraph.debugger.host_allocator", lambda: small)
+    with sg.debug() as debugger:
+        table = guarded(debugger, 1 << 20)
+        assert not small.arena.holds(table.data_ptr())
+        table.fill_(3)
+        facts = debugger.report(quiet=True).facts
+    assert facts.guards_dropped >= 1
+    assert facts.faults == {}
+
+
+def test_watch_tells_who_changes_a_tensor() -> None:
+    with sg.debug() as debugger:
+        values = guarded(debugger, 8)
+        debugger.name("values", values)
+        watch = debugger.watch(values[2:6])
+        graph = sg.HostGraph()
+        with sg.host_graph(graph):
+            values[:4].add_(1)
+        values.fill_(3)
+        graph.replay()
+        poke(values, 0, 4)  # outside what is watched
+        graph.replay()
+        with debugger.prepare(graph):
+            values[5].fill_(0)
+    seen = [(c.phase, c.replay, c.writer, c.node, c.first, c.last) for c in watch.changes]
+    assert seen == [
+        (None, None, "aten.fill_.Scalar", None, 0, 15),
+        ("replay", 1, "aten.add_.Tensor", 0, 0, 7),
+        ("replay", 2, "aten.add_.Tensor", 0, 0, 7),
+        ("prepare", None, "aten.fill_.Scalar", None, 12, 15),
+    ]
+    assert debugger.findings == ()
+    assert "watch values: 4 changes" in str(debugger.report(quiet=True))
+
+
+def test_a_watched_change_by_an_unseen_writer() -> None:
+    with sg.debug() as debugger:
+        values = guarded(debugger, 8)
+        watch = debugger.watch(values)
+        graph = sg.HostGraph()
+        with sg.host_graph(graph):
+            graph.call(poke, values, 4, 4)
+        graph.replay()
+    assert [(c.phase, c.replay, c.writer, c.first) for c in watch.changes] == [("replay", 1, None, 4)]
+
+
+def test_suppressed_by_fingerprint(tmp_path: object) -> None:
+    def run(**options: object) -> sg.Debugger:
+        with sg.debug(**options) as debugger:
+            table = guarded(debugger, 4)
+            debugger.name("table", table)
+            overflow(table)
+        return debugger
+
+    first = only(run().findings)
+    again = only(run().findings)
+    assert first.fingerprint == again.fingerprint
+    path = tmp_path / "known.txt"  # type: ignore[operator]
+    path.write_text(f"# known\n{first.fingerprint}  table, issue 12\n")
+    debugger = run(suppressions=str(path))
+    assert debugger.findings == ()
+    assert "suppressed: 1" in str(debugger.report(quiet=True))
+    with pytest.raises(sg.ShadowgraphError, match="cannot read suppressions"):
+        run(suppressions=str(path) + ".missing")
+
+
+def test_pointers_keep_their_alignment_and_tensors_their_size() -> None:
+    with sg.debug() as debugger:
+        for shape in ((3,), (5, 7), (1,), (1000,)):
+            table = guarded(debugger, *shape, dtype=torch.float32)
+            assert table.data_ptr() % 512 == 0
+            assert table.storage_offset() == 0
+            assert table.untyped_storage().nbytes() == 4 * table.numel()
+            assert table.view(-1).shape == (table.numel(),)

@@ -1,0 +1,257 @@
+"""Row overruns, from store logs built by hand as a kernel's programs would have made them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import pytest
+
+from shadowgraph.checks.rows import row_overruns
+from shadowgraph.findings import RowOverrun
+from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.tracking.stores import StoreLog
+from shadowgraph.tracking.views import TensorView
+
+BASE, GUARD = 1 << 30, 4096
+Program = tuple[int, int, int]
+Values = Callable[[int], int]
+
+
+def table(rows: int, width: int, stride: int | None = None, itemsize: int = 4) -> TensorView:
+    step = stride or width
+    return TensorView(
+        BASE, BASE, rows * step * itemsize, (rows, width), (step, 1), f"int{8 * itemsize}", itemsize, "cpu"
+    )
+
+
+def extent(view: TensorView) -> ByteRange:
+    return ByteRange(view.start - GUARD, view.storage_address + view.storage_nbytes + GUARD)
+
+
+def store(log: StoreLog, program: Program, elements: Iterable[int], values: Sequence[int], itemsize: int = 4) -> None:
+    """A program stores values to elements counted from the table's start."""
+    addresses = np.array([BASE + itemsize * element for element in elements], dtype=np.uint64)
+    log.add(program, addresses, np.array(values, dtype=f"u{itemsize}"), itemsize)
+
+
+def row_writer(view: TensorView, lens: Sequence[int], axis: int = 0, order: Sequence[int] | None = None) -> StoreLog:
+    """Programs along one axis of the grid; program k writes ``lens[k]`` entries from the start of row k on."""
+    log = StoreLog()
+    for k in order or range(len(lens)):
+        program = tuple(k if axis == a else 0 for a in range(3))
+        first = k * view.stride[0]
+        store(log, program, range(first, first + lens[k]), [50 * k + i for i in range(lens[k])], view.itemsize)  # type: ignore[arg-type]
+    return log
+
+
+def overruns(log: StoreLog, view: TensorView) -> list[tuple[int, int, int, tuple[int, ...]]]:
+    return [(r.row, r.written_past, r.lost, r.into) for r in row_overruns(log, view, extent(view))]
+
+
+# -- what is found ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("itemsize", [1, 2, 4, 8])
+def test_rows_that_run_into_the_next(axis: int, itemsize: int) -> None:
+    view = table(4, 8, itemsize=itemsize)
+    found = row_overruns(row_writer(view, [11, 8, 5, 10], axis), view, extent(view))
+    assert found == (RowOverrun(0, 8, 3, 3, (1,), 4), RowOverrun(3, 8, 2, 0, (4,), 4))
+
+
+def test_the_last_row_runs_past_the_end() -> None:
+    view = table(2, 8)
+    assert overruns(row_writer(view, [8, 12]), view) == [(1, 4, 0, (2,))]
+
+
+def test_an_overrun_may_reach_several_rows_and_past_the_end() -> None:
+    view = table(3, 4)
+    # Row 0's entries 4..14 meet rows 1 and 2, which hold 4 and 3 entries of their own; the rest lies past the end.
+    assert overruns(row_writer(view, [14, 4, 3]), view) == [(0, 10, 7, (1, 2, 3))]
+
+
+def test_what_lies_past_the_end_is_told_by_one_number() -> None:
+    view = table(2, 4)
+    assert overruns(row_writer(view, [4, 40]), view) == [(1, 36, 0, (2,))]
+
+
+def test_rows_that_fit_are_no_overrun() -> None:
+    view = table(4, 8)
+    assert overruns(row_writer(view, [8, 8, 8, 8]), view) == []
+    assert overruns(row_writer(view, [1, 8, 0, 3]), view) == []
+
+
+def test_rows_without_a_program_are_skipped() -> None:
+    view = table(6, 8)
+    log = row_writer(view, [8, 0, 10, 8, 0, 8])
+    assert overruns(log, view) == [(2, 2, 2, (3,))]
+
+
+# -- lost entries ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_entries_are_lost_whichever_program_ran_last(order: tuple[int, ...]) -> None:
+    """Either the row's own entries or the neighbour's are gone; on a device the order is anybody's."""
+    view = table(3, 8)
+    assert overruns(row_writer(view, [10, 8, 8], order=order), view) == [(0, 2, 2, (1,))]
+
+
+def test_the_same_value_twice_loses_nothing() -> None:
+    view = table(2, 4)
+    log = StoreLog()
+    store(log, (0, 0, 0), range(6), [7] * 6)
+    store(log, (1, 0, 0), range(4, 8), [7, 9, 9, 9])
+    assert overruns(log, view) == [(0, 2, 1, (1,))]
+
+
+def test_only_what_a_program_stored_last_counts() -> None:
+    view = table(2, 4)
+    log = StoreLog()
+    store(log, (0, 0, 0), range(4, 6), [1, 1])  # a first pass
+    store(log, (0, 0, 0), range(6), [0, 0, 0, 0, 5, 6])
+    store(log, (1, 0, 0), range(4, 8), [9, 6, 0, 0])
+    assert overruns(log, view) == [(0, 2, 1, (1,))], "an element stored twice is one, by its last value"
+
+
+def test_an_entry_that_nobody_else_stored_is_not_lost() -> None:
+    view = table(2, 8)
+    assert overruns(row_writer(view, [12, 2]), view) == [(0, 4, 2, (1,))]
+
+
+def test_values_are_compared_by_their_bytes() -> None:
+    view = table(2, 2)
+    log = StoreLog()
+    nan = np.array([1, 2, np.nan], dtype=np.float32)
+    log.add((0, 0, 0), np.array([BASE, BASE + 4, BASE + 8], dtype=np.uint64), nan, 4)
+    log.add((1, 0, 0), np.array([BASE + 8, BASE + 12], dtype=np.uint64), nan[2:].repeat(2), 4)
+    assert overruns(log, view) == [(0, 1, 0, (1,))], "the same NaN is the same value"
+
+
+# -- which axis walks the rows ---------------------------------------------------------------------------------------
+
+
+def blocks(view: TensorView, lens: Sequence[int], block: int, axes: tuple[int, int]) -> StoreLog:
+    """A two-dimensional grid (row axis, block axis) run as the interpreter does: axis 0 outermost."""
+    log = StoreLog()
+    row_axis, block_axis = axes
+    programs = [(r, b) for r in range(len(lens)) for b in range(-(-max(lens) // block))]
+    for r, b in sorted(programs, key=lambda rb: tuple(rb[0] if a == row_axis else rb[1] for a in sorted(axes))):
+        entries = range(b * block, min((b + 1) * block, lens[r]))
+        program = tuple(r if a == row_axis else b if a == block_axis else 0 for a in range(3))
+        store(log, program, [r * view.stride[0] + e for e in entries], [1000 * r + e for e in entries])  # type: ignore[arg-type]
+    return log
+
+
+@pytest.mark.parametrize("axes", [(0, 1), (1, 0), (0, 2), (2, 1)])
+@pytest.mark.parametrize("block", [3, 4, 5, 8])
+def test_rows_cut_in_blocks(axes: tuple[int, int], block: int) -> None:
+    """Also where a block is as wide as a row, so that block k of row 0 starts where row k does."""
+    view = table(5, 8)
+    assert overruns(blocks(view, [12, 8, 8, 8, 3], block, axes), view) == [(0, 4, 4, (1,))]
+    assert overruns(blocks(view, [8, 8, 8, 8, 8], block, axes), view) == []
+
+
+@pytest.mark.parametrize("block", [1, 3, 8, 12, 16, 40])
+def test_a_flat_kernel_over_the_table_is_no_overrun(block: int) -> None:
+    """Programs tile the elements and pay no heed to rows."""
+    view = table(5, 8)
+    log = StoreLog()
+    for k in range(-(-40 // block)):
+        elements = range(k * block, min(40, (k + 1) * block))
+        store(log, (k, 0, 0), elements, [100 * k + e for e in elements])
+    assert sum(lost for _, _, lost, _ in overruns(log, view)) == 0
+
+
+@pytest.mark.parametrize("tile", [(2, 4), (1, 8), (2, 8), (4, 2)])
+def test_two_dimensional_tiles_are_no_overrun(tile: tuple[int, int]) -> None:
+    view = table(4, 8)
+    log = StoreLog()
+    high, wide = tile
+    for i in range(4 // high):
+        for j in range(8 // wide):
+            elements = [8 * (i * high + r) + j * wide + c for r in range(high) for c in range(wide)]
+            store(log, (i, j, 0), elements, elements)
+    assert overruns(log, view) == []
+
+
+def test_a_tail_block_shifted_back_over_its_row_is_no_overrun() -> None:
+    view = table(3, 10)
+    log = StoreLog()
+    for r in range(3):
+        for b, first in enumerate((0, 6)):  # blocks of 4 and 6 of 10: the last starts early to stay inside
+            elements = range(10 * r + min(first, 10 - 6), 10 * r + min(first, 10 - 6) + 6)
+            store(log, (r, b, 0), elements, [e + 50 * b for e in elements])
+    assert overruns(log, view) == []
+
+
+def test_a_flat_tail_block_shifted_back_loses_nothing() -> None:
+    """The last program repeats the values of the one before it."""
+    view = table(3, 8)
+    log = StoreLog()
+    for k, first in enumerate((0, 9, 15)):
+        store(log, (k, 0, 0), range(first, first + 9), range(first, first + 9))
+    assert sum(lost for _, _, lost, _ in overruns(log, view)) == 0
+
+
+@pytest.mark.parametrize("target", [(1, 0, 2), (2, 2, 3), (3, 1, 0)])
+def test_a_scatter_does_not_walk_the_rows(target: tuple[int, ...]) -> None:
+    view = table(4, 8)
+    log = StoreLog()
+    for k, r in enumerate(target):
+        store(log, (k, 0, 0), range(8 * r, 8 * r + 12), [100 * k + i for i in range(12)])
+    assert overruns(log, view) == []
+
+
+def test_programs_that_loop_over_rows_lose_nothing() -> None:
+    """A persistent kernel: program k takes rows k, k + 2 and so on."""
+    view = table(6, 4)
+    log = StoreLog()
+    for k in range(2):
+        for r in range(k, 6, 2):
+            store(log, (k, 0, 0), range(4 * r, 4 * r + 4), [10 * r + i for i in range(4)])
+    assert sum(lost for _, _, lost, _ in overruns(log, view)) == 0
+
+
+# -- tables ----------------------------------------------------------------------------------------------------------
+
+
+def test_padding_between_rows_belongs_to_no_other_row() -> None:
+    view = table(3, 6, stride=8)
+    assert overruns(row_writer(view, [6, 6, 6]), view) == []
+    assert overruns(row_writer(view, [7, 6, 8]), view) == [(0, 1, 0, (0,)), (2, 2, 0, (2,))]
+    assert overruns(row_writer(view, [10, 6, 6]), view) == [(0, 4, 2, (0, 1))]
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride"),
+    [((16,), (1,)), ((1, 16), (16, 1)), ((2, 2, 4), (8, 4, 1)), ((4, 4), (1, 4)), ((4, 4), (0, 1)), ((4, 4), (8, 2))],
+    ids=["one dimension", "one row", "three dimensions", "transposed", "expanded", "gaps inside rows"],
+)
+def test_only_tables_of_whole_rows_are_judged(shape: tuple[int, ...], stride: tuple[int, ...]) -> None:
+    view = TensorView(BASE, BASE, 256, shape, stride, "int32", 4, "cpu")
+    log = StoreLog()
+    for k in range(2):
+        store(log, (k, 0, 0), range(4 * k, 4 * k + 6), [100 * k + i for i in range(6)])
+    assert overruns(log, view) == []
+
+
+def test_stores_of_another_size_than_the_tables_are_not_judged() -> None:
+    view = table(2, 4)
+    assert overruns(row_writer(table(2, 8, itemsize=2), [10, 8]), view) == []
+
+
+def test_stores_elsewhere_do_not_count() -> None:
+    view = table(2, 4)
+    log = row_writer(view, [6, 4])
+    store(log, (0, 0, 0), range(1 << 20, (1 << 20) + 8), range(8), itemsize=8)
+    assert overruns(log, view) == [(0, 2, 2, (1,))]
+    assert overruns(StoreLog(), view) == []
+
+
+def test_a_program_that_starts_before_the_table_walks_nothing() -> None:
+    view = table(2, 4)
+    log = row_writer(view, [6, 4])
+    store(log, (0, 0, 0), [-1], [5])
+    assert overruns(log, view) == []

@@ -1,0 +1,152 @@
+"""The command line: verbs, documents, errors of one line with an exit code of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shadowgraph.commands import demo, doctor
+from shadowgraph.commands.main import main
+
+
+def run(*words: str, code: str | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code] if code else [sys.executable, "-m", "shadowgraph", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def test_demo_prints_one_document_with_findings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--json", "--case", "A2", "--case", "C-counter"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "shadowgraph.demo/1"
+    assert [case["verdict"] for case in document["cases"]] == ["passed", "passed"]
+    (finding,) = document["findings"]
+    assert (finding["code"], finding["case"], finding["phase"]) == ("SG101", "A2", "prepare")
+    assert finding["bytes"]["last"] + 1 - finding["buffer"]["nbytes"] == 864
+    assert finding["schema"] == "shadowgraph.finding/1"
+
+
+def test_demo_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--case", "A3", "--reports"]) == 0
+    out = capsys.readouterr().out
+    assert "passed   A3" in out
+    assert "SUMMARY: shadowgraph: SG101 out-of-bounds write: scatter_pages wrote 8 bytes past the end" in out
+    assert "1 passed, 0 failed, 0 invalid" in out
+    assert "\x1b[" not in out
+
+
+def test_a_failing_case_is_a_distinct_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import dataclasses
+
+    from shadowgraph.demos import runner
+
+    broken = [dataclasses.replace(c, damage=lambda device: False) if c.id == "A3" else c for c in runner.ACCEPTANCE]
+    monkeypatch.setattr(runner, "ACCEPTANCE", tuple(broken))
+    assert main(["demo", "--case", "A3"]) == demo.FAILED
+    assert "invalid  A3" in capsys.readouterr().out
+
+
+def test_demo_draws_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "new" / "map.png"
+    assert main(["demo", "--case", "A2", "--picture", str(path)]) == 0
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert main(["demo", "--case", "C-counter", "--picture", str(path)]) == 2
+    assert "needs a case with a finding" in capsys.readouterr().err
+
+
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--list", "--set", "acceptance"]) == 0
+    assert "sglang 27360" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["frobnicate"], 2, "invalid choice: 'frobnicate'"),
+        (["demo", "--colour"], 2, "unrecognized arguments: --colour"),
+        (["demo", "--case", "A99"], 2, "no case 'A99'; cases are: A1, "),
+        (["demo", "--case", "A2", "--picture", "map.tiff"], 2, "tiff"),
+        (["demo", "--case", "A2", "--picture", "/proc/none/map.png"], 3, "/proc/none"),
+    ],
+)
+def test_errors_are_one_line(words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == code
+    error = capsys.readouterr().err
+    assert error.startswith("shadowgraph: error: ")
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "demo" in capsys.readouterr().out
+
+
+def test_an_unexpected_error_is_one_line_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> list[doctor.Line]:
+        raise OSError("disk on fire\nin two lines")
+
+    monkeypatch.setattr(doctor, "examine", broken)
+    assert main(["doctor"]) == 70
+    assert capsys.readouterr().err.count("\n") == 1
+    monkeypatch.setenv("SHADOWGRAPH_TRACEBACK", "1")
+    with pytest.raises(OSError, match="disk on fire"):
+        main(["doctor"])
+
+
+def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--selftest", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    lines = {line["what"]: line for line in document["lines"]}
+    assert lines["torch"]["state"] == "ok"
+    assert all(line["advice"] for line in document["lines"] if line["state"] == "missing")
+    assert document["selftest"] == []
+
+
+def test_the_selftest_can_fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from shadowgraph.engines.numpy_engine import NumpyEngine
+
+    monkeypatch.setattr(NumpyEngine, "check_guards", lambda self, tag, guards: None)
+    assert main(["doctor", "--selftest"]) == doctor.SELFTEST_FAILED
+    assert "an overflow of 12 bytes was reported as []" in capsys.readouterr().out
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    code = (
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-m', 'shadowgraph', 'demo', '--list'], stdout=subprocess.PIPE)\n"
+        "child.stdout.close()\n"
+        "sys.exit(child.wait())\n"
+    )
+    done = run(code=code)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_import_needs_nothing_optional() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('cupy', 'cuda', 'sglang', 'matplotlib', 'triton', 'transformers'): sys.modules[name] = None\n"
+        "import shadowgraph\n"
+        "import shadowgraph.commands.main\n"
+        "print(shadowgraph.__version__)\n"
+    )
+    done = run(code=code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_triton_the_demo_says_what_to_install() -> None:
+    code = (
+        "import sys\nsys.modules['triton'] = None\n"
+        "from shadowgraph.commands.main import main\nsys.exit(main(['demo']))\n"
+    )
+    done = run(code=code)
+    assert done.returncode == 5
+    assert done.stderr == "shadowgraph: error: the cases need Triton; run: pip install 'shadowgraph[triton]'\n"

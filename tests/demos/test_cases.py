@@ -1,0 +1,72 @@
+"""The acceptance cases: damage proved, bug named exactly, fixed twin silent; controls silent."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from shadowgraph.demos import a2_kv_indices, a3_page_table
+from shadowgraph.demos.case import Case, Expected, require
+from shadowgraph.demos.device import HostDevice, Unwatched
+from shadowgraph.demos.runner import ACCEPTANCE, run_case, select
+from shadowgraph.errors import InvalidCaseError, UsageError
+
+
+@pytest.fixture(scope="module")
+def device() -> HostDevice:
+    return HostDevice()
+
+
+@pytest.mark.parametrize("layout", ["isolate", "faithful"])
+@pytest.mark.parametrize("case", ACCEPTANCE, ids=lambda case: case.id)
+def test_case(case: Case, device: HostDevice, layout: str) -> None:
+    outcome = run_case(case, device, layout=layout)
+    assert outcome.verdict == "passed", outcome.complaints
+    assert outcome.case.control == (outcome.buggy is None)
+
+
+def test_no_other_finding_than_those_expected(device: HostDevice) -> None:
+    for case in ACCEPTANCE:
+        if case.expected:
+            outcome = run_case(case, device)
+            assert {f.code for f in outcome.findings} == {e.code for e in case.expected}, case.id
+
+
+def test_the_runner_can_fail(device: HostDevice) -> None:
+    """A wrong expectation, a fixed twin that is not fixed, a precondition that does not hold: each is told apart."""
+    case = select(ACCEPTANCE, ["A2"])[0]
+    wrong = dataclasses.replace(case, expected=(dataclasses.replace(case.expected[0], past_end=868),))
+    assert run_case(wrong, device).complaints == ["SG101 on draft.cuda_graph_kv_indices: past_end is 864, not 868"]
+    other = dataclasses.replace(case, expected=(Expected("SG102", "kv_indices"),))
+    assert run_case(other, device).complaints == ["no SG102 on kv_indices"]
+
+    def never_fixed(dev: Any, debugger: Any, fixed: bool, carve: int) -> object:
+        return a2_kv_indices.program(dev, debugger, False, carve)
+
+    loud = run_case(dataclasses.replace(case, program=never_fixed), device)
+    assert loud.verdict == "failed"
+    assert "the fixed twin is not silent" in loud.complaints[0]
+
+    def unmet(dev: Any) -> bool:
+        require(False, "the victim lies behind the rows")
+        return True
+
+    invalid = run_case(dataclasses.replace(case, damage=unmet), device)
+    assert (invalid.verdict, invalid.buggy) == ("invalid", None)
+    harmless = run_case(dataclasses.replace(case, damage=lambda dev: False), device)
+    assert harmless.verdict == "invalid"
+
+
+def test_fixed_programs_do_no_damage(device: HostDevice) -> None:
+    assert not a2_kv_indices.program(device, Unwatched(), True, 1 << 14).victim.any()
+    assert not a3_page_table.program(device, Unwatched(), True, 1 << 12).victim.any()
+
+
+def test_select_and_require() -> None:
+    assert [case.id for case in select(ACCEPTANCE, ["A3", "A1"])] == ["A3", "A1"]
+    with pytest.raises(UsageError, match="no case 'A99'; cases are: A1, "):
+        select(ACCEPTANCE, ["A99"])
+    with pytest.raises(InvalidCaseError, match="precondition does not hold: water is dry"):
+        require(False, "water is dry")

@@ -1,0 +1,267 @@
+"""What every engine promises, whatever it runs on. A further engine joins by a bench of its own in `BENCHES`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+from benches import Bench, CudaBench, HostBench
+
+from shadowgraph.engines.base import RANGES, WINDOW, Engine, Evidence
+from shadowgraph.tracking.buffers import Buffer, Role
+from shadowgraph.tracking.canary import canary
+from shadowgraph.tracking.guards import Guard, Side, guards_of
+from shadowgraph.tracking.ranges import ByteRange
+
+BENCHES: dict[str, Callable[[], Bench]] = {"numpy": HostBench, "cupy": CudaBench}
+START, NBYTES = 8192, 100  # of the guarded buffer, from the bench's base
+HEAD, TAIL, NEAR = 1024, 2048, 64
+
+
+@pytest.fixture(params=["numpy", pytest.param("cupy", marks=pytest.mark.gpu)])
+def bench(request: pytest.FixtureRequest) -> Bench:
+    return BENCHES[request.param]()
+
+
+@pytest.fixture
+def engine(bench: Bench) -> Engine:
+    return bench.engine
+
+
+@pytest.fixture
+def armed(bench: Bench, engine: Engine) -> tuple[Guard, Guard]:
+    """The guards before and after a buffer, armed."""
+    buffer = Buffer(1, bench.base + START, NBYTES, Role.STATIC, head_guard=HEAD, tail_guard=TAIL)
+    before, after = guards_of(buffer, NEAR)
+    engine.arm(before)
+    engine.arm(after)
+    return before, after
+
+
+def flip(bench: Bench, addresses: Iterable[int]) -> None:
+    """Change single bytes to something else than they are."""
+    for address in addresses:
+        bench.write(address, bytes([bench.bytes_at(address, 1)[0] ^ 0xFF]))
+
+
+def checked(engine: Engine, *guards: Guard) -> tuple[Evidence[object], ...]:
+    engine.check_guards("tag", guards)
+    (result,) = engine.poll(wait=True)
+    return result.evidence
+
+
+def compared(bench: Bench, where: ByteRange, addresses: Iterable[int]) -> Evidence[object]:
+    """The evidence of a snapshot whose memory changes at the given addresses."""
+    snapshot = bench.engine.snapshot([("key", where)])
+    flip(bench, addresses)
+    bench.engine.check_snapshot("tag", snapshot)
+    (result,) = bench.engine.poll(wait=True)
+    (evidence,) = result.evidence
+    return evidence
+
+
+def runs_of(addresses: Iterable[int]) -> list[tuple[int, int]]:
+    runs: list[tuple[int, int]] = []
+    for address in sorted(addresses):
+        if runs and address == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], address)
+        else:
+            runs.append((address, address))
+    return runs
+
+
+def test_arming_fills_the_guard_and_nothing_else(bench: Bench, armed: tuple[Guard, Guard]) -> None:
+    for guard in armed:
+        position = guard.whole.start - bench.base
+        assert bench.bytes_at(guard.whole.start, guard.whole.nbytes) == canary(position, guard.whole.nbytes)
+    assert bench.bytes_at(bench.base + START, NBYTES) == b"\x11" * NBYTES
+    assert bench.bytes_at(bench.base + START - HEAD - 1, 1) == b"\x11"
+    assert bench.bytes_at(bench.base + START + NBYTES + TAIL, 1) == b"\x11"
+
+
+def test_intact_guards_give_a_result_without_evidence(engine: Engine, armed: tuple[Guard, Guard]) -> None:
+    assert checked(engine, *armed) == ()
+    assert checked(engine) == ()
+
+
+def test_writes_inside_the_buffer_are_no_damage(bench: Bench, engine: Engine, armed: tuple[Guard, Guard]) -> None:
+    bench.write(bench.base + START, b"\x55" * NBYTES)
+    assert checked(engine, *armed) == ()
+
+
+@pytest.mark.parametrize("offset", [0, 1, NEAR - 1])
+def test_every_byte_of_the_near_guard_is_watched(
+    bench: Bench, engine: Engine, armed: tuple[Guard, Guard], offset: int
+) -> None:
+    before, after = armed
+    flip(bench, [after.near.start + offset, before.near.start + offset])
+    first, second = checked(engine, before, after)
+    assert (first.subject, first.first, first.last) == (before, before.near.start + offset, before.near.start + offset)
+    assert (second.subject, second.first, second.last) == (after, after.near.start + offset, after.near.start + offset)
+    assert first.count == second.count == 1
+
+
+def test_a_near_hit_leads_to_the_full_extent(bench: Bench, engine: Engine, armed: tuple[Guard, Guard]) -> None:
+    _, after = armed
+    far = after.whole.start + 1500
+    flip(bench, [after.whole.start + 3, far, far + 1])
+    (evidence,) = checked(engine, after)
+    assert (evidence.first, evidence.last, evidence.count) == (after.whole.start + 3, far + 1, 3)
+    assert evidence.ranges == ((after.whole.start + 3, after.whole.start + 3), (far, far + 1))
+
+
+def test_a_change_in_the_far_guard_alone_waits_for_a_near_hit(
+    bench: Bench, engine: Engine, armed: tuple[Guard, Guard]
+) -> None:
+    _, after = armed
+    far = after.near.stop  # the first byte beyond the near guard
+    flip(bench, [far])
+    assert checked(engine, after) == ()
+    flip(bench, [after.near.start])
+    (evidence,) = checked(engine, after)
+    assert (evidence.first, evidence.last, evidence.count) == (after.near.start, far, 2)
+
+
+def test_a_broken_guard_is_armed_again(bench: Bench, engine: Engine, armed: tuple[Guard, Guard]) -> None:
+    before, after = armed
+    bench.write(after.whole.start, bytes(TAIL))
+    assert len(checked(engine, before, after)) == 1
+    assert checked(engine, before, after) == ()
+    assert bench.bytes_at(after.whole.start, TAIL) == canary(after.whole.start - bench.base, TAIL)
+    bench.write(after.whole.start, b"\x00")
+    assert len(checked(engine, before, after)) == 1, "a second overrun is seen as well as the first"
+
+
+@pytest.mark.parametrize(
+    ("side", "offset", "truncated"),
+    [
+        (Side.AFTER, TAIL - 1, True),
+        (Side.AFTER, TAIL - 2, False),
+        (Side.AFTER, 0, False),
+        (Side.BEFORE, 0, True),
+        (Side.BEFORE, 1, False),
+        (Side.BEFORE, HEAD - 1, False),
+    ],
+)
+def test_evidence_is_truncated_where_the_far_end_changed(
+    bench: Bench, engine: Engine, armed: tuple[Guard, Guard], side: Side, offset: int, truncated: bool
+) -> None:
+    guard = armed[0] if side is Side.BEFORE else armed[1]
+    flip(bench, {guard.near.start + 1, guard.whole.start + offset})
+    (evidence,) = checked(engine, guard)
+    assert evidence.truncated is truncated
+
+
+def test_the_window_after_a_buffer_starts_at_the_damage(
+    bench: Bench, engine: Engine, armed: tuple[Guard, Guard]
+) -> None:
+    _, after = armed
+    bench.write(after.whole.start + 40, b"\x07" * 1000)
+    (evidence,) = checked(engine, after)
+    assert evidence.window == after.whole.start + 24  # 16 bytes of context
+    assert evidence.expected == canary(evidence.window - bench.base, WINDOW)
+    assert evidence.found == evidence.expected[:16] + b"\x07" * (WINDOW - 16)
+
+
+def test_the_window_before_a_buffer_ends_at_the_damage(
+    bench: Bench, engine: Engine, armed: tuple[Guard, Guard]
+) -> None:
+    before, _ = armed
+    bench.write(before.whole.stop - 900, b"\x07" * 890)
+    (evidence,) = checked(engine, before)
+    assert evidence.window + WINDOW == before.whole.stop - 10
+    assert evidence.expected == canary(evidence.window - bench.base, WINDOW)
+    assert evidence.found == b"\x07" * WINDOW
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "changed", "window", "length"), [(40, 3, 0, 40), (600, 590, 574, 26), (600, 9, 0, 256)]
+)
+def test_the_window_stays_inside_what_was_compared(
+    bench: Bench, nbytes: int, changed: int, window: int, length: int
+) -> None:
+    where = ByteRange(bench.base + 512, bench.base + 512 + nbytes)
+    evidence = compared(bench, where, [where.start + changed])
+    assert evidence.window == where.start + window
+    assert len(evidence.expected) == len(evidence.found) == length
+    assert [i for i in range(length) if evidence.expected[i] != evidence.found[i]] == [changed - window]
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    [
+        {0},
+        {511},
+        {0, 511},
+        {5, 6, 7, 9, 10, 300},
+        set(range(512)),
+        set(range(0, 2 * RANGES, 2)),
+        set(range(1, 2 * RANGES + 2, 2)),
+        {o for o in range(512) if o % 5 < 3},
+    ],
+    ids=["first", "last", "both ends", "runs", "all", "as many as kept", "one more than kept", "many"],
+)
+def test_counts_and_ranges_are_exact(bench: Bench, offsets: set[int]) -> None:
+    where = ByteRange(bench.base + 2000, bench.base + 2512)
+    addresses = {where.start + offset for offset in offsets}
+    evidence = compared(bench, where, addresses)
+    runs = runs_of(addresses)
+    assert (evidence.subject, evidence.first, evidence.last) == ("key", min(addresses), max(addresses))
+    assert (evidence.count, evidence.ranges_total) == (len(addresses), len(runs))
+    assert list(evidence.ranges) == runs[:RANGES]
+    parts = {address for part in evidence.parts for address in range(part.start, part.stop)}
+    assert parts == addresses if len(runs) <= RANGES else parts > addresses
+    assert max(parts) == evidence.last
+
+
+def test_a_snapshot_tells_only_of_parts_that_changed(bench: Bench, engine: Engine) -> None:
+    parts = [(name, ByteRange(bench.base + at, bench.base + at + 64)) for name, at in (("a", 0), ("b", 64), ("c", 32))]
+    snapshot = engine.snapshot(parts)
+    assert list(snapshot.parts) == parts
+    flip(bench, [bench.base + 70, bench.base + 40])
+    engine.check_snapshot("tag", snapshot)
+    (result,) = engine.poll(wait=True)
+    assert [(e.subject, e.first - bench.base, e.count) for e in result.evidence] == [
+        ("a", 40, 1),
+        ("b", 70, 1),
+        ("c", 40, 2),
+    ]
+
+
+def test_a_snapshot_is_a_copy_and_can_be_compared_again(bench: Bench, engine: Engine) -> None:
+    where = ByteRange(bench.base, bench.base + 64)
+    snapshot = engine.snapshot([("key", where)])
+    flip(bench, [bench.base + 5])
+    engine.check_snapshot(1, snapshot)
+    flip(bench, [bench.base + 5])
+    engine.check_snapshot(2, snapshot)
+    assert [len(result.evidence) for result in engine.poll(wait=True)] == [1, 0]
+
+
+def test_results_come_in_order_of_submission_and_once(bench: Bench, engine: Engine, armed: tuple[Guard, Guard]) -> None:
+    tags = [object() for _ in range(4)]
+    snapshot = engine.snapshot([("key", ByteRange(bench.base, bench.base + 8))])
+    engine.check_guards(tags[0], armed)
+    engine.check_snapshot(tags[1], snapshot)
+    flip(bench, [armed[1].near.start])
+    engine.check_guards(tags[2], armed)
+    engine.check_guards(tags[3], armed)
+    results = engine.poll(wait=True)
+    assert all(result.tag is tag for result, tag in zip(results, tags, strict=True))
+    assert [len(result.evidence) for result in results] == [0, 0, 1, 0]
+    assert engine.poll(wait=True) == []
+
+
+def test_read_gives_the_bytes_of_now(bench: Bench, engine: Engine) -> None:
+    bench.write(bench.base + 10, b"abcdef")
+    assert engine.read(ByteRange(bench.base + 11, bench.base + 14)) == b"bcd"
+    assert engine.read(ByteRange(bench.base, bench.base)) == b""
+
+
+def test_digests_tell_contents_apart_and_not_places(bench: Bench, engine: Engine) -> None:
+    here, there = ByteRange(bench.base, bench.base + 32), ByteRange(bench.base + 100, bench.base + 132)
+    same = engine.digest(here)
+    assert same == engine.digest(there)
+    assert same != engine.digest(ByteRange(here.start, here.stop - 1))
+    flip(bench, [there.stop - 1])
+    assert engine.digest(there) != same == engine.digest(here)

@@ -1,0 +1,105 @@
+"""Findings for tests of what is done with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from shadowgraph.coverage import Coverage
+from shadowgraph.findings import (
+    Alias,
+    BufferFacts,
+    ByteFacts,
+    Culprit,
+    Finding,
+    Kind,
+    Neighbour,
+    Reader,
+    RowOverrun,
+    Severity,
+    Status,
+    Window,
+)
+from shadowgraph.reports.document import RunFacts
+from shadowgraph.tracking.guards import Side
+from shadowgraph.tracking.phases import Phase
+from shadowgraph.tracking.stacks import Frame
+
+ALLOCATED = (Frame("/srv/app/backend.py", 41, "init_state"), Frame("/srv/app/server.py", 7, "main"))
+LAUNCHED = (Frame("/srv/app/draft.py", 120, "prepare"), Frame("/srv/app/server.py", 9, "main"))
+
+BUFFER = BufferFacts(
+    name="draft.kv_indices",
+    names=("draft.kv_indices", "worker.indices"),
+    shape=(3, 128),
+    dtype="int32",
+    nbytes=1536,
+    address=0x7F0000001000,
+    serial=12,
+    role="static",
+    allocated=ALLOCATED,
+)
+AFTER = ByteFacts(1536, 1583, 44, ((1536, 1551), (1556, 1583)), 2, Side.AFTER, 0, False)
+CULPRIT = Culprit(
+    Status.CONFIRMED,
+    "triton",
+    "fill_indices",
+    None,
+    "/srv/app/draft.py",
+    120,
+    LAUNCHED,
+    "/srv/app/kernels.py:12",
+    (3, 2),
+)
+FINDING = Finding(
+    code="SG101",
+    kind=Kind.SG101,
+    severity=Severity.ERROR,
+    phase=Phase.PREPARE,
+    graph="graph#1",
+    replay=7,
+    detected_at="replay_begin",
+    buffer=BUFFER,
+    bytes=AFTER,
+    culprit=CULPRIT,
+    candidates=(Culprit(Status.CANDIDATE, "aten", "aten.copy_", None),),
+    aliases=(Alias("worker.indices", ""), Alias("wrapper.buf", "[0:9]")),
+    neighbour=Neighbour("draft.seq_lens", Side.AFTER, 512, 16, "int64", (2,)),
+    reader=Reader("graph", "aten.sum", 4, "/srv/app/model.py", 33),
+    rows=(RowOverrun(0, 128, 16, 12, (1,), 3), RowOverrun(2, 128, 12, 0, (3,), 3)),
+    window=Window(1520, "a1" * 80, "a1" * 16 + "07000000" * 4 + "a1" * 4 + "07000000" * 7 + "a1" * 16),
+    coverage="63 % of graph-written bytes guarded exactly, 0 records dropped",
+    id=1,
+    time=1700000000.5,
+    pid=4242,
+    fingerprint="0123456789ab",
+)
+
+
+def altered(**facts: Any) -> Finding:
+    """The sample with other facts; ``buffer__name`` reaches into a part."""
+    changed: dict[str, Any] = {}
+    for path, value in facts.items():
+        part, _, inner = path.partition("__")
+        if inner:
+            changed[part] = replace(changed.get(part, getattr(FINDING, part)), **{inner: value})
+        else:
+            changed[part] = value
+    return replace(FINDING, **changed)
+
+
+def run_of(*findings: Finding, **facts: Any) -> RunFacts:
+    """A run with these findings."""
+    made = RunFacts(
+        findings=findings,
+        notes=(),
+        suppressed=0,
+        coverage=Coverage(100, 63, (), 0),
+        graphs=(("graph#1", 5, 7),),
+        faults={},
+        guards_shrunk=0,
+        guards_dropped=0,
+        watches=(),
+    )
+    return replace(made, **facts)

@@ -1,0 +1,30 @@
+"""The process's allocator for one test at a time."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from shadowgraph.faults import faults
+from shadowgraph.tracking.allocator import HostAllocator, host_allocator
+from shadowgraph.tracking.guards import GuardPolicy
+from shadowgraph.tracking.quiet import settle
+
+
+@pytest.fixture
+def allocator() -> Iterator[HostAllocator]:
+    """The process's allocator with its switches put back, and no fault of ours on the way."""
+    gc.collect()
+    settle()
+    made, before = host_allocator(), faults.total
+    yield made
+    made.policy, made.before_retire, made.isolate_captures = None, None, False
+    assert faults.total == before, faults.counts
+
+
+@pytest.fixture
+def policy(allocator: HostAllocator) -> GuardPolicy:
+    allocator.policy = GuardPolicy(near=512, far=1024, budget=1 << 20)
+    return allocator.policy

@@ -1,0 +1,136 @@
+"""The tour runs from its first cell to its last in a fresh kernel, and prints what its text says."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+nbclient = pytest.importorskip("nbclient")
+for needed in ("ipykernel", "matplotlib", "triton"):
+    pytest.importorskip(needed)
+
+from jupyter_client.kernelspec import KernelSpec  # noqa: E402 - after the check that it is there
+from jupyter_client.manager import AsyncKernelManager  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+TOUR = ROOT / "notebooks" / "tour.ipynb"
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+MACHINE_PATH = re.compile(r"(?<![\w.])/(home|root|tmp|usr|opt|mnt|work|var|Users)\b|\b[A-Za-z]:\\")
+OF_CELL = {
+    "first-graph": ["tensor([70, 70, 70])"],
+    "run-without": ["[20.296875, 21.1875, 21.8359375]"],
+    "run-watched": [
+        "SG101 out-of-bounds write: fill_kv_indices wrote 864 bytes past the end of draft.kv_indices",
+        "while preparing replay 1 of",
+        "triton fill_kv_indices, grid 3x2x4",
+        "row 1 is 128 wide; 208 entries beyond it, into row 2, past the end; 208 lost",
+        "next by address: draft.positions",
+        "43 1 2 3",
+        "1 finding",
+    ],
+    "as-data": [
+        "SG101 in prepare of replay 1",
+        "bytes 1536 to 2399",
+        "past the end: 864 bytes",
+        "positions overwritten in the unwatched run: 864 bytes",
+    ],
+    "run-fixed": ["fixed:  [135.8125, 140.4375, 145.125]", "no findings"],
+    "attention": [
+        "plan: [0, 5, 10, 15, 20]",
+        "SG102 in-graph mutation: aten.copy_.default (node 1) changed 4 bytes of attention.kv_indptr",
+        "confidence high",
+    ],
+    "run-inferred": ["SG102", "the host, tolist", "confidence medium", "1 finding"],
+    "run-restored": ["plan: [0, 16, 32, 48, 64]\nplan: [0, 16, 32, 48, 64]", "no findings"],
+    "run-watch": ["4 changes; the last by node 1", "watch kv_indptr: 4 changes", "wrote [4, 19]", "no findings"],
+}
+
+
+class InterpreterKernel(AsyncKernelManager):
+    """A kernel of the interpreter that runs the tests; nothing is registered anywhere."""
+
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        return KernelSpec(argv=argv, display_name="this interpreter", language="python")
+
+
+def saved() -> Any:
+    return nbformat.read(TOUR, as_version=nbformat.NO_CONVERT)
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Code cells by id, with their outputs. A cell that raises, or a kernel that dies, raises here."""
+    home = str(tmp_path_factory.mktemp("kernel"))
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SHADOWGRAPH_")}
+    environment = kept | {
+        "TRITON_INTERPRET": "1",
+        "IPYTHONDIR": home,
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+    }
+    notebook = saved()
+    client = nbclient.NotebookClient(
+        notebook, timeout=120, startup_timeout=120, kernel_manager_class=InterpreterKernel, coalesce_streams=True
+    )
+    client.execute(env=environment, cwd=home)
+    return {cell.id: cell for cell in notebook.cells if cell.cell_type == "code"}
+
+
+def printed(cell: Any) -> str:
+    parts = []
+    for output in cell.outputs:
+        parts.append(output.text if output.output_type == "stream" else output.get("data", {}).get("text/plain", ""))
+    return ANSI.sub("", "".join(parts))
+
+
+@pytest.mark.slow
+def test_no_cell_raises(executed: dict[str, Any]) -> None:
+    assert "error" not in {output.output_type for cell in executed.values() for output in cell.outputs}
+    assert [cell.execution_count for cell in executed.values()] == list(range(1, len(executed) + 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OF_CELL)
+def test_cell_prints_what_the_text_says(executed: dict[str, Any], name: str) -> None:
+    text = printed(executed[name])
+    assert [fact for fact in OF_CELL[name] if fact not in text] == [], text
+
+
+@pytest.mark.slow
+def test_only_the_broken_programs_are_reported(executed: dict[str, Any]) -> None:
+    reported = {name for name, cell in executed.items() if "SUMMARY: shadowgraph" in printed(cell)}
+    assert reported == {"run-watched", "attention", "run-inferred"}
+
+
+@pytest.mark.slow
+def test_the_map_is_a_picture(executed: dict[str, Any]) -> None:
+    (output,) = executed["run-map"].outputs
+    assert output.data["image/png"].startswith("iVBORw0KGgo")
+
+
+def test_the_saved_file_is_clean() -> None:
+    notebook = saved()
+    nbformat.validate(notebook)
+    assert (notebook.nbformat, notebook.nbformat_minor) == (4, 5)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.id for cell in code if cell.outputs or cell.execution_count is not None] == []
+    assert [cell.id for cell in notebook.cells if cell.metadata] == []
+    assert set(notebook.metadata) == {"kernelspec", "language_info"}
+    assert TOUR.stat().st_size < 50_000
+
+
+def test_the_saved_file_names_no_machine() -> None:
+    assert MACHINE_PATH.search(TOUR.read_text(encoding="utf-8")) is None
+    assert MACHINE_PATH.search('"/tmp/ipykernel_1/2.py"'), "the pattern finds what it is for"
+
+
+def test_triton_is_imported_after_the_switch() -> None:
+    first = next(cell.source for cell in saved().cells if cell.cell_type == "code")
+    assert 0 <= first.index("TRITON_INTERPRET") < first.index("import triton")

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from finding_samples import CULPRIT, altered
+
+from shadowgraph.findings import ByteFacts, Culprit, Finding, Kind, Reader, RowOverrun, Status
+from shadowgraph.reports.advice import advice
+from shadowgraph.reports.verdicts import form, plural, verdict, when, who
+from shadowgraph.tracking.guards import Side
+from shadowgraph.tracking.phases import Phase
+
+WHEN = "while preparing replay 7 of graph#1"
+NAMED = "draft.kv_indices (int32[3, 128], 1,536 bytes)"
+NODE = Culprit(Status.CONFIRMED, "aten", "aten.add_", 4)
+
+
+def rows(*lost: int) -> tuple[RowOverrun, ...]:
+    return tuple(RowOverrun(index, 128, 16, count, (index + 1,), 99) for index, count in enumerate(lost))
+
+
+def bytes_at(first: int, last: int, side: Side | None, count: int | None = None) -> ByteFacts:
+    changed = last - first + 1 if count is None else count
+    return ByteFacts(first, last, changed, ((first, last),), 1, side, 0, False)
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({}, f"fill_indices wrote 48 bytes past the end of {NAMED} {WHEN}"),
+        ({"bytes": bytes_at(1536, 1536, Side.AFTER)}, f"fill_indices wrote 1 byte past the end of {NAMED} {WHEN}"),
+        (
+            {"bytes": bytes_at(1536, 1536 + 4447, Side.AFTER, 9), "culprit": NODE, "phase": Phase.REPLAY},
+            f"aten.add_ (node 4) wrote 4,448 bytes past the end of {NAMED} in replay 7 of graph#1",
+        ),
+        (
+            {"bytes": bytes_at(-12, -5, Side.BEFORE), "culprit": Culprit(Status.UNKNOWN)},
+            f"an unseen writer wrote 12 bytes before the start of {NAMED} {WHEN}",
+        ),
+        (
+            {"bytes": bytes_at(512, 520, Side.SLACK)},
+            f"fill_indices wrote bytes [512, 520] of {NAMED}, which this graph did not capture, {WHEN}",
+        ),
+        (
+            {"bytes": bytes_at(512, 520, Side.ROW), "rows": rows(1)},
+            f"fill_indices wrote past the width of row 0 of {NAMED} into the next; 1 entry lost {WHEN}",
+        ),
+        (
+            {"bytes": bytes_at(512, 520, Side.ROW), "rows": rows(200, 1008, 0)},
+            f"fill_indices wrote past the width of rows 0, 1, 2 of {NAMED} into the next; 1,208 entries lost {WHEN}",
+        ),
+        (
+            {"bytes": bytes_at(512, 520, Side.ROW), "rows": rows(*[1] * 64)},
+            f"fill_indices wrote past the width of rows 0, 1, 2, 3 and 60 more of {NAMED} into the next; "
+            f"64 entries lost {WHEN}",
+        ),
+    ],
+    ids=["after", "one byte", "in a replay", "before", "slack", "one row", "rows", "many rows"],
+)
+def test_out_of_bounds(facts: dict[str, Any], said: str) -> None:
+    assert verdict(altered(**facts)) == f"SG101 out-of-bounds write: {said}"
+
+
+@pytest.mark.parametrize(
+    ("reader", "owned"),
+    [
+        (None, "which host code owns,"),
+        (Reader("host", "tolist"), "which the host had read before and read again (tolist) without writing it,"),
+    ],
+)
+def test_mutation(reader: Reader | None, owned: str) -> None:
+    finding = altered(
+        code="SG102", kind=Kind.SG102, reader=reader, bytes=bytes_at(0, 7, None, 5), culprit=NODE, phase=Phase.REPLAY
+    )
+    said = f"aten.add_ (node 4) changed 5 bytes of draft.kv_indices, {owned} in replay 7 of graph#1"
+    assert verdict(finding) == f"SG102 in-graph mutation: {said}"
+
+
+def test_invariant() -> None:
+    rule = "nondecreasing: [3] = 1 after [2] = 5"
+    said = f"draft.kv_indices breaks {rule}, last written by fill_indices, {WHEN}"
+    assert verdict(altered(code="SG109", kind=Kind.SG109, rule=rule)) == f"SG109 invariant broken: {said}"
+
+
+@pytest.mark.parametrize("code", [kind.name for kind in Kind if kind.name not in {"SG101", "SG102", "SG109"}])
+def test_kinds_without_words_of_their_own(code: str) -> None:
+    finding = altered(code=code, kind=Kind[code], bytes=None)
+    assert verdict(finding) == f"{code} {Kind[code]}: fill_indices on draft.kv_indices {WHEN}"
+
+
+@pytest.mark.parametrize(
+    ("phase", "graph", "said"),
+    [
+        (Phase.PREPARE, "graph#1", "while preparing replay 7 of graph#1"),
+        (Phase.REPLAY, "graph#1", "in replay 7 of graph#1"),
+        (Phase.PREPARE, None, "in prepare"),
+        (Phase.REPLAY, None, "in a replay"),
+        (Phase.SETUP, None, "during set-up, before any replay"),
+        (Phase.CAPTURE, "graph#1", "during a capture"),
+        (Phase.EAGER, None, "in eager code"),
+    ],
+)
+def test_when(phase: Phase, graph: str | None, said: str) -> None:
+    finding = altered(phase=phase, graph=graph)
+    assert when(finding) == said
+    assert verdict(finding).endswith(f" {said}")
+
+
+@pytest.mark.parametrize(
+    ("culprit", "said"),
+    [(CULPRIT, "fill_indices"), (NODE, "aten.add_ (node 4)"), (Culprit(Status.UNKNOWN), "an unseen writer")],
+)
+def test_who(culprit: Culprit, said: str) -> None:
+    assert who(altered(culprit=culprit)) == said
+    first = Culprit(Status.CONFIRMED, "aten", "aten.add_", 0)
+    assert who(altered(culprit=first)) == "aten.add_ (node 0)"
+
+
+def test_numbers_and_forms() -> None:
+    assert [plural(n, "byte") for n in (0, 1, 2, 4448)] == ["0 bytes", "1 byte", "2 bytes", "4,448 bytes"]
+    assert (form("int32", (3, 128)), form("bool", (7,)), form("float32", ())) == (
+        "int32[3, 128]",
+        "bool[7]",
+        "float32[]",
+    )
+
+
+def finding_on(side: Side | None, code: str = "SG101") -> Finding:
+    return altered(code=code, kind=Kind[code], bytes=bytes_at(0, 3, side))
+
+
+def test_advice_by_kind_and_side() -> None:
+    said = [advice(finding_on(side)) for side in (Side.AFTER, Side.SLACK, Side.ROW)]
+    said += [advice(finding_on(None, code)) for code in ("SG102", "SG109")]
+    assert all(said)
+    assert len(set(said)) == 5
+    assert advice(finding_on(Side.BEFORE)) == said[0]
+    assert advice(altered(code="SG109", kind=Kind.SG109, bytes=None)) == said[-1]
+    assert advice(finding_on(None, "SG104")) == ""

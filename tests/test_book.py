@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from finding_samples import FINDING, altered
+
+from shadowgraph.book import FindingBook, read_suppressions
+from shadowgraph.errors import MissingFileError, UsageError
+from shadowgraph.findings import Finding, Reader, Severity, fingerprint
+from shadowgraph.tracking.guards import Side
+
+PRINT = fingerprint(FINDING)
+
+
+@pytest.fixture
+def book() -> FindingBook:
+    return FindingBook()
+
+
+# -- merging ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_first_sighting_gets_an_id_and_its_fingerprint(book: FindingBook) -> None:
+    kept, new = book.add(altered(id=0, fingerprint="stale"), "kernel")
+    assert new
+    assert (kept.id, kept.revision, kept.occurrences, kept.fingerprint) == (1, 1, 1, PRINT)
+    assert book.findings == (kept,)
+    assert book.notes == ()
+
+
+def test_the_same_cause_again_is_one_more_occurrence_of_the_first_sighting(book: FindingBook) -> None:
+    first, _ = book.add(FINDING, "kernel")
+    kept, new = book.add(altered(replay=8, bytes__last=9999, message="later"), "kernel")
+    assert not new
+    assert (kept.occurrences, kept.replay, kept.bytes, kept.message) == (2, first.replay, first.bytes, first.message)
+    assert (kept.id, kept.revision) == (1, 1)
+    assert book.add(FINDING, "kernel")[0].occurrences == 3
+    assert len(book.findings) == 1
+
+
+@pytest.mark.parametrize(
+    ("facts", "key"),
+    [
+        ({"code": "SG102"}, "kernel"),
+        ({"buffer__serial": 13}, "kernel"),
+        ({"bytes__side": Side.BEFORE}, "kernel"),
+        ({"bytes__side": None}, "kernel"),
+        ({"bytes": None}, "kernel"),
+        ({}, "another kernel"),
+    ],
+    ids=["code", "buffer", "side", "no side", "no bytes", "key"],
+)
+def test_another_cause_is_another_finding(book: FindingBook, facts: dict[str, Any], key: str) -> None:
+    book.add(FINDING, "kernel")
+    kept, new = book.add(altered(**facts), key)
+    assert new
+    assert kept.id == 2
+    assert [finding.id for finding in book.findings] == [1, 2]
+    assert [finding.occurrences for finding in book.findings] == [1, 1]
+
+
+def note(**facts: Any) -> Finding:
+    return altered(**{"severity": Severity.NOTE} | facts)
+
+
+def test_notes_are_kept_apart_and_count_like_findings(book: FindingBook) -> None:
+    kept, new = book.add(note(), "kernel")
+    assert new
+    assert (book.findings, book.notes) == ((), (kept,))
+    assert not book.add(note(), "kernel")[1]
+    assert book.notes[0].occurrences == 2
+
+
+def test_a_note_that_proves_a_fault_is_a_new_revision_with_the_surer_facts(book: FindingBook) -> None:
+    book.add(note(replay=3, message="in replay 3", reader=None), "kernel")
+    reader = Reader("host", "tolist")
+    kept, new = book.add(altered(replay=5, message="in replay 5", reader=reader), "kernel")
+    assert new, "it is told now"
+    assert (kept.id, kept.revision, kept.occurrences, kept.severity) == (1, 2, 2, Severity.ERROR)
+    assert (kept.replay, kept.reader, kept.message) == (5, reader, "in replay 5"), "one sighting's facts, not a mixture"
+    assert (book.findings, book.notes) == ((kept,), ())
+    assert not book.add(FINDING, "kernel")[1]
+
+
+def test_a_fault_stays_one_when_it_is_seen_as_a_note(book: FindingBook) -> None:
+    book.add(FINDING, "kernel")
+    kept, new = book.add(note(replay=99), "kernel")
+    assert not new
+    assert (kept.severity, kept.occurrences, kept.replay) == (Severity.ERROR, 2, FINDING.replay)
+
+
+def test_findings_stay_in_order_of_arrival(book: FindingBook) -> None:
+    for key in "cab":
+        book.add(FINDING, key)
+    book.add(FINDING, "b")
+    assert [(finding.id, finding.occurrences) for finding in book.findings] == [(1, 1), (2, 1), (3, 2)]
+
+
+# -- suppressions ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_suppressed_is_counted_and_not_kept() -> None:
+    book = FindingBook(frozenset({PRINT}))
+    kept, new = book.add(FINDING, "kernel")
+    assert not new
+    assert kept.fingerprint == PRINT
+    book.add(FINDING, "kernel")
+    assert (book.findings, book.notes, book.suppressed) == ((), (), 2)
+    other, new = book.add(altered(culprit__name="another"), "another")
+    assert new
+    assert (other.id, book.findings, book.suppressed) == (1, (other,), 2)
+
+
+def suppressions(tmp_path: Path, text: str) -> frozenset[str]:
+    path = tmp_path / "known.txt"
+    path.write_text(text, encoding="utf-8")
+    return read_suppressions(str(path))
+
+
+def test_a_file_of_fingerprints(tmp_path: Path) -> None:
+    text = "# known\n\n0123456789ab  a bug of ours, 3 < 4\n  abcdefabcdef#upstream\n\t# more\n0123456789ab\n"
+    assert suppressions(tmp_path, text) == {"0123456789ab", "abcdefabcdef"}
+    assert suppressions(tmp_path, "") == frozenset()
+    assert suppressions(tmp_path, "0123456789ab\r\nabcdefabcdef") == {"0123456789ab", "abcdefabcdef"}
+    assert suppressions(tmp_path, "\ufeff0123456789ab\n") == {"0123456789ab"}, "as some editors write UTF-8"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "word"),
+    [
+        ("SG101 out-of-bounds write\n", 1, "SG101"),
+        ("# fine\n0123456789ab\n\n0123456789a\n", 4, "0123456789a"),
+        ("0123456789abc", 1, "0123456789abc"),
+        ("0123456789AB", 1, "0123456789AB"),
+        ("\n0123456789ag # g", 2, "0123456789ag"),
+    ],
+)
+def test_a_line_without_a_fingerprint(tmp_path: Path, text: str, line: int, word: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        suppressions(tmp_path, text)
+    assert f"known.txt:{line}: '{word}' is no fingerprint (12 hexadecimal digits, see a report)" in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing.txt")
+    with pytest.raises(MissingFileError, match=r"cannot read suppressions .*missing\.txt"):
+        read_suppressions(missing)
+    with pytest.raises(MissingFileError, match="cannot read suppressions"):
+        read_suppressions(str(tmp_path))
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(MissingFileError, match="cannot read suppressions"):
+        read_suppressions(str(binary))
+
+
+def test_a_finding_can_be_suppressed_by_what_its_report_shows(tmp_path: Path) -> None:
+    kept, _ = FindingBook().add(FINDING, "kernel")
+    book = FindingBook(suppressions(tmp_path, f"{kept.fingerprint} {kept.code} known upstream\n"))
+    book.add(altered(replay=1, buffer__address=1, buffer__serial=77), "kernel")
+    assert book.suppressed == 1

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import pytest
+
+from shadowgraph.coverage import Coverage, CoverageLog
+from shadowgraph.graphs.model import Access, Graph, Launch, LaunchKind, Node, Pointer
+from shadowgraph.tracking.buffers import Buffer, Ledger, Role
+from shadowgraph.tracking.views import TensorView
+
+
+def graph(serial: int, *pointers: tuple[int, int, Access]) -> Graph:
+    """A graph with a node for each (start, bytes, access)."""
+    nodes = []
+    for index, (start, nbytes, access) in enumerate(pointers):
+        view = TensorView(start, start, nbytes, (nbytes,), (1,), "uint8", 1, "cpu")
+        nodes.append(Node(index, Launch(LaunchKind.ATEN, "aten.add", (Pointer("x", view, access),))))
+    return Graph(serial, f"graph#{serial}", nodes)
+
+
+def buffer(ledger: Ledger, start: int, nbytes: int, tail: int = 512, graph: int | None = None) -> Buffer:
+    made = Buffer(ledger.next_serial(), start, nbytes, Role.STATIC, shape=(nbytes,), tail_guard=tail, graph=graph)
+    return ledger.add(made)
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger()
+
+
+def measured(ledger: Ledger, *graphs: Graph) -> Coverage:
+    log = CoverageLog()
+    for one in graphs:
+        log.note(one, [b for b in ledger if b.guarded], ledger)
+    return log.coverage(dropped=0)
+
+
+def test_written_bytes_by_how_they_are_guarded(ledger: Ledger) -> None:
+    buffer(ledger, 1000, 100)
+    buffer(ledger, 2000, 300, tail=0)
+    found = measured(ledger, graph(1, (1000, 100, Access.WRITE), (2000, 300, Access.READ_WRITE)))
+    assert found == Coverage(written=400, exact=100, unguarded=("uint8[300]",), dropped=0, inputs=1)
+    assert found.percent == 25
+
+
+def test_what_is_only_read_does_not_count(ledger: Ledger) -> None:
+    buffer(ledger, 1000, 100)
+    buffer(ledger, 2000, 300, tail=0)
+    found = measured(ledger, graph(1, (1000, 50, Access.UNKNOWN), (2000, 300, Access.READ)))
+    assert found == Coverage(written=50, exact=50, unguarded=(), dropped=0, inputs=1)
+
+
+def test_buffers_without_guards_count_once_however_often_graphs_use_them(ledger: Ledger) -> None:
+    for start, tail in ((1000, 512), (2000, 0), (3000, 0), (4000, 0)):
+        buffer(ledger, start, 100, tail)
+    first = graph(1, (1000, 100, Access.READ), (2000, 100, Access.READ), (2050, 10, Access.WRITE))
+    assert measured(ledger, first, graph(2, (2000, 4, Access.READ), (3000, 4, Access.READ))).inputs == 2
+
+
+def test_a_byte_counts_once_a_graph(ledger: Ledger) -> None:
+    buffer(ledger, 1000, 100)
+    found = measured(ledger, graph(1, (1000, 60, Access.WRITE), (1040, 60, Access.WRITE), (1000, 100, Access.WRITE)))
+    assert (found.written, found.exact) == (100, 100)
+
+
+def test_graphs_are_summed_and_a_capture_again_replaces_its_first(ledger: Ledger) -> None:
+    buffer(ledger, 1000, 100)
+    buffer(ledger, 2000, 300, tail=0)
+    first, second = graph(1, (1000, 100, Access.WRITE)), graph(2, (2000, 300, Access.WRITE))
+    again = graph(1, (1000, 10, Access.WRITE))
+    assert (measured(ledger, first, second).written, measured(ledger, first, second).exact) == (400, 100)
+    assert (measured(ledger, first, second, again).written, measured(ledger, first, second, again).exact) == (310, 10)
+
+
+def test_memory_that_nobody_tracks_is_written_and_not_guarded(ledger: Ledger) -> None:
+    buffer(ledger, 1000, 100)
+    found = measured(ledger, graph(1, (900, 200, Access.WRITE)))
+    assert (found.written, found.exact, found.unguarded) == (200, 100, ())
+
+
+def test_tenants_that_were_freed_in_the_capture_were_guarded(ledger: Ledger) -> None:
+    old = buffer(ledger, 1000, 100, graph=1)
+    ledger.free(old)
+    new = buffer(ledger, 1000, 40, graph=1)
+    log = CoverageLog()
+    log.note(graph(1, (1000, 100, Access.WRITE)), [new], ledger)
+    assert (log.coverage(0).written, log.coverage(0).exact) == (100, 100)
+
+
+def test_the_largest_forms_without_guards_are_listed(ledger: Ledger) -> None:
+    sizes = [10, 500, 30, 40, 300, 60, 70, 80, 90, 100, 500]
+    spans = [(1000 * i, size, Access.WRITE) for i, size in enumerate(sizes, 1)]
+    for start, size, _ in spans:
+        buffer(ledger, start, size, tail=0)
+    names = ("uint8[500]", "uint8[300]", *(f"uint8[{n}]" for n in (100, 90, 80, 70, 60, 40)))
+    assert measured(ledger, graph(1, *spans)).unguarded == names
+
+
+@pytest.mark.parametrize(
+    ("written", "exact", "percent"), [(0, 0, 0), (100, 100, 100), (1000, 999, 99), (1000, 4, 0), (8, 5, 62)]
+)
+def test_percent_is_never_rounded_up(written: int, exact: int, percent: int) -> None:
+    assert Coverage(written, exact, (), 0).percent == percent
+
+
+def test_the_sentence_at_the_end_of_a_report() -> None:
+    assert Coverage(100, 63, (), 0).sentence() == "63 % of graph-written bytes guarded exactly, 0 records dropped"
+    assert Coverage(100, 63, (), 7).sentence() == "63 % of graph-written bytes guarded exactly, 7 records dropped"
+    assert Coverage(100, 63, (), 0, 1).sentence().endswith("; 1 buffer that graphs use has no guards")
+    assert Coverage(100, 63, (), 0, 2).sentence().endswith("; 2 buffers that graphs use have no guards")
+    assert Coverage(0, 0, (), 2).sentence() == "no graph wrote anything yet, 2 records dropped"
+    assert CoverageLog().coverage(3) == Coverage(0, 0, (), 3)

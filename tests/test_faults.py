@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from shadowgraph.errors import FindingsError, UsageError
+from shadowgraph.faults import FaultLog, faults, shield, shielded
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> None:
+    faults.clear()
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("not even this works")
+
+
+def test_faults_are_counted_by_place_and_kind() -> None:
+    log = FaultLog()
+    for error in (ValueError("a"), ValueError("a"), ValueError("b"), KeyError("a")):
+        log.note("here", error)
+    log.note("there", ValueError("a"))
+    assert log.counts == {
+        "here: ValueError: a": 2,
+        "here: ValueError: b": 1,
+        "here: KeyError: 'a'": 1,
+        "there: ValueError: a": 1,
+    }
+    assert log.total == 5
+    log.clear()
+    assert (log.counts, log.total) == ({}, 0)
+
+
+def test_counts_are_a_copy() -> None:
+    log = FaultLog()
+    log.counts["made up"] = 3
+    assert log.total == 0
+
+
+def test_each_kind_is_logged_once_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    log = FaultLog()
+    with caplog.at_level(logging.WARNING, logger="shadowgraph"):
+        for _ in range(3):
+            try:
+                raise ValueError("first line\nsecond line")
+            except ValueError as error:
+                log.note("check", error)
+    (record,) = caplog.records
+    assert record.getMessage() == "shadowgraph fault in check: ValueError: first line (the program goes on)"
+    assert record.exc_info is not None
+    assert record.exc_info[2] is not None
+    assert log.counts == {"check: ValueError: first line": 3}
+
+
+def test_an_error_that_cannot_be_printed_is_counted_all_the_same() -> None:
+    with shielded("check"):
+        raise Unprintable
+    assert list(faults.counts.values()) == [1]
+    assert "Unprintable" in next(iter(faults.counts))
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), AssertionError(), RuntimeError("y"), StopIteration()])
+def test_an_exception_of_ours_stays_with_us(error: Exception) -> None:
+    with shielded("a place"):
+        raise error
+    assert faults.counts == {f"a place: {type(error).__name__}: {error}": 1}
+
+
+@pytest.mark.parametrize("error", [UsageError("x"), FindingsError("x"), KeyboardInterrupt(), SystemExit(3)])
+def test_deliberate_errors_and_the_users_interrupt_pass(error: BaseException) -> None:
+    @shield("a place")
+    def raising() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught, shielded("a place"):
+        raise error
+    assert caught.value is error
+    with pytest.raises(type(error)):
+        raising()
+    assert faults.total == 0
+
+
+def test_nothing_is_counted_where_nothing_goes_wrong() -> None:
+    with shielded("a place"):
+        done = True
+    assert done
+    assert faults.total == 0
+
+
+def test_a_shielded_function_gives_its_result_or_none() -> None:
+    @shield("half")
+    def half(number: int, *, of: int = 1) -> float:
+        """Divide."""
+        return of / number
+
+    assert half(2) == 0.5
+    assert half(4, of=2) == 0.5
+    assert half(0) is None
+    assert faults.counts == {"half: ZeroDivisionError: division by zero": 1}
+    assert (half.__name__, half.__doc__) == ("half", "Divide.")
+
+
+def test_counting_from_many_threads() -> None:
+    log = FaultLog()
+    logging.getLogger("shadowgraph").disabled = True
+    try:
+        work = [threading.Thread(target=lambda: [log.note("t", ValueError("x")) for _ in range(500)]) for _ in range(4)]
+        for thread in work:
+            thread.start()
+        for thread in work:
+            thread.join()
+    finally:
+        logging.getLogger("shadowgraph").disabled = False
+    assert log.counts == {"t: ValueError: x": 2000}

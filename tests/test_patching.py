@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shadowgraph.patching import PatchSet
+
+
+class Base:
+    def say(self, word: str = "") -> str:
+        return f"base {word}"
+
+    def other(self) -> str:
+        return "other"
+
+    @staticmethod
+    def fixed(word: str) -> str:
+        return f"fixed {word}"
+
+    @classmethod
+    def of(cls, word: str) -> str:
+        return f"{cls.__name__} {word}"
+
+
+class Child(Base):
+    pass
+
+
+def louder(original: Callable[..., Any]) -> Callable[..., Any]:
+    def loud(*args: Any, **kwargs: Any) -> str:
+        return f"{original(*args, **kwargs)}!"
+
+    return loud
+
+
+@pytest.fixture
+def patches() -> PatchSet:
+    return PatchSet()
+
+
+def test_a_patch_holds_until_it_is_undone(patches: PatchSet) -> None:
+    one = Base()
+    before = dict(vars(Base))
+    patches.install([(Base, "say", louder), (Base, "other", louder)])
+    assert patches.installed
+    assert (one.say("x"), one.say(word="y"), Child().say("z"), one.other()) == (
+        "base x!",
+        "base y!",
+        "base z!",
+        "other!",
+    )
+    patches.uninstall()
+    assert not patches.installed
+    assert one.say("x") == "base x"
+    assert dict(vars(Base)) == before
+
+
+def test_an_inherited_attribute_is_inherited_again(patches: PatchSet) -> None:
+    patches.install([(Child, "say", louder)])
+    assert (Child().say(), Base().say()) == ("base !", "base ")
+    patches.uninstall()
+    assert "say" not in vars(Child)
+    assert Child().say() == "base "
+
+
+def test_installs_nest(patches: PatchSet) -> None:
+    patches.install([(Base, "say", louder)])
+    patches.install([(Base, "say", louder)])
+    assert Base().say() == "base !", "installed once, not twice"
+    patches.uninstall()
+    assert patches.installed
+    assert Base().say() == "base !"
+    patches.uninstall()
+    assert Base().say() == "base "
+
+
+def test_undoing_too_often_does_nothing(patches: PatchSet) -> None:
+    patches.uninstall()
+    patches.install([(Base, "say", louder)])
+    assert Base().say() == "base !"
+    patches.uninstall()
+    patches.uninstall()
+    patches.install([(Base, "say", louder)])
+    assert Base().say() == "base !"
+    patches.uninstall()
+    assert Base().say() == "base "
+
+
+def test_the_original_is_known_while_patched(patches: PatchSet) -> None:
+    say = Base.say
+    assert patches.original(Base, "say") is None
+    patches.install([(Base, "say", louder), (Base, "say", louder)])
+    assert patches.original(Base, "say") is say
+    assert patches.original(Base, "other") is None
+    assert Base().say() == "base !!"
+    patches.uninstall()
+    assert patches.original(Base, "say") is None
+    assert Base.say is say
+
+
+def refuse(original: Callable[..., Any]) -> Callable[..., Any]:
+    raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    ("target", "error"),
+    [
+        ((Base, "missing", louder), AttributeError),
+        ((Base, "other", refuse), RuntimeError),
+        ((int, "bit_count", louder), TypeError),
+    ],
+    ids=["no such attribute", "the wrapper fails", "a class that cannot be changed"],
+)
+def test_all_or_nothing(patches: PatchSet, target: Any, error: type[Exception]) -> None:
+    before = dict(vars(Base))
+    with pytest.raises(error):
+        patches.install([(Base, "say", louder), target])
+    assert not patches.installed
+    assert dict(vars(Base)) == before
+    assert patches.original(Base, "say") is None
+    patches.install([(Base, "say", louder)])
+    assert Base().say() == "base !"
+    patches.uninstall()
+
+
+def test_static_and_class_methods_stay_what_they_are(patches: PatchSet) -> None:
+    before = dict(vars(Base))
+    patches.install([(Base, "fixed", louder), (Base, "of", louder)])
+    assert (Base.fixed("x"), Base().fixed("x")) == ("fixed x!", "fixed x!")
+    assert (Base.of("x"), Child().of("x")) == ("Base x!", "Child x!")
+    patches.uninstall()
+    assert dict(vars(Base)) == before
+
+
+def test_two_sets_over_one_attribute_undone_in_reverse(patches: PatchSet) -> None:
+    second = PatchSet()
+    patches.install([(Base, "say", louder)])
+    second.install([(Base, "say", louder)])
+    assert Base().say() == "base !!"
+    second.uninstall()
+    assert Base().say() == "base !"
+    patches.uninstall()
+    assert Base().say() == "base "
