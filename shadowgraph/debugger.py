@@ -9,12 +9,13 @@ from typing import IO
 
 import torch
 
+from shadowgraph.backends import backend_of
 from shadowgraph.checks.rules import Rule, rule_of
 from shadowgraph.coverage import Coverage
-from shadowgraph.errors import BackendError, UnknownBufferError, UsageError
+from shadowgraph.errors import UnknownBufferError, UsageError
 from shadowgraph.faults import faults
 from shadowgraph.findings import Finding
-from shadowgraph.graphs import eager, host_reads, triton_host
+from shadowgraph.graphs import eager
 from shadowgraph.graphs.events import listeners
 from shadowgraph.graphs.host import HostGraph
 from shadowgraph.graphs.model import Graph
@@ -24,7 +25,6 @@ from shadowgraph.reports.text import Report
 from shadowgraph.settings import Settings
 from shadowgraph.supervisor import Supervisor
 from shadowgraph.tracking.aliases import NameBook
-from shadowgraph.tracking.allocator import host_allocator
 from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.foreign import track_foreign
 from shadowgraph.tracking.guards import GuardPolicy
@@ -48,12 +48,11 @@ class Debugger:
     """
 
     def __init__(self, settings: Settings) -> None:
-        if settings.backend != "host":
-            raise BackendError("backend 'cuda' is not in this version; use backend='host' (HostGraph, host_graph)")
         self.settings = settings
-        self._allocator = host_allocator()
-        self._work = Supervisor(settings, self._allocator)
-        self._policy = GuardPolicy(settings.near_guard, settings.far_guard, settings.guard_memory)
+        self._backend = backend_of(settings)
+        self._allocator = self._backend.allocator
+        self._work = Supervisor(settings, self._allocator, self._backend.engine)
+        self._policy = GuardPolicy(settings.near_guard, settings.far_guard, self._backend.guard_memory)
         self._mode = eager.EagerMode(self._allocator, self._work.is_tracked)
         self._entered = ExitStack()
         self._mode_thread: int | None = None
@@ -73,8 +72,7 @@ class Debugger:
         if any(isinstance(listener, Supervisor) for listener in listeners):
             raise UsageError("a debugger is active already; stop it, or use that one (shadowgraph.current())")
         self._faults_before = faults.total
-        triton_host.install()
-        host_reads.install()
+        self._backend.start()
         self._allocator.policy = self._policy
         self._allocator.isolate_captures = self.settings.layout == "isolate"
         self._allocator.before_retire = self._work.retiring
@@ -96,8 +94,7 @@ class Debugger:
             listeners.remove(self._work)
             self._allocator.policy, self._allocator.before_retire = None, None
             self._allocator.isolate_captures = False
-            host_reads.uninstall()
-            triton_host.uninstall()
+            self._backend.stop()
 
     def pause(self) -> None:
         """Stop checking; captures and replays go on as without a debugger. What happens meanwhile is not judged."""
@@ -162,10 +159,10 @@ class Debugger:
         return watch
 
     @contextmanager
-    def prepare(self, graph: HostGraph | None = None) -> Iterator[None]:
+    def prepare(self, graph: HostGraph | torch.cuda.CUDAGraph | None = None) -> Iterator[None]:
         """Mark host code that refreshes the inputs of a graph's coming replay. Optional: unmarked code is told by
         what it touches."""
-        model = graph.model if graph is not None else None
+        model = model_of(graph)
         self._work.flush("prepare_begin")
         self._work.preparing.append(model)
         try:
@@ -178,7 +175,9 @@ class Debugger:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Findings so far; never waits."""
+        """Findings that have arrived; never waits."""
+        if self._started:
+            self._work.gather()
         return self._work.book.findings
 
     @property
@@ -211,6 +210,9 @@ class Debugger:
             faults={} if faults.total == self._faults_before else faults.counts,
             guards_shrunk=self._policy.shrunk,
             guards_dropped=self._policy.dropped + self._allocator.unguarded_for_memory,
+            left_alone=self._backend.left_alone(),
+            lost=self._work.lost,
+            last_values=tuple(self._work.last_values()) if self._work.lost else (),
             watches=tuple((watch.name, tuple(watch.changes), watch.dropped) for watch in self._work.watches.watches),
         )
 
@@ -238,9 +240,17 @@ class Debugger:
     def _locate(self, tensor: object) -> tuple[Buffer, TensorView]:
         if not isinstance(tensor, torch.Tensor):
             raise UnknownBufferError(f"expected a tensor, got {type(tensor).__name__}")
-        if not is_plain(tensor) or not tensor.numel():
+        if not is_plain(tensor, torch.device(self._allocator.device).type) or not tensor.numel():
             raise UnknownBufferError(
                 f"this tensor ({tensor.dtype}, {tuple(tensor.shape)}, {tensor.device}, {tensor.layout}) has no plain "
-                "host memory to track"
+                f"{self._allocator.device} memory to track"
             )
         return track_foreign(self._work.context.ledger, tensor, current_stack()), TensorView.of(tensor)
+
+
+def model_of(graph: HostGraph | torch.cuda.CUDAGraph | None) -> Graph | None:
+    """The model of a graph, or None for one that was captured before anybody watched."""
+    if graph is None or isinstance(graph, HostGraph):
+        return graph.model if graph is not None else None
+    state = getattr(graph, "_shadowgraph", None)
+    return state.model if state is not None else None

@@ -35,7 +35,8 @@ class Settings:
         Bytes of canary beyond the near guard after a buffer, read after a near hit; None: as many as the buffer has,
         from 4 KiB to 1 MiB.
     guard_memory
-        Most bytes that guards may add in all; past it guards shrink to the near ones, then stop.
+        Most bytes that guards may add in all; past it guards shrink to the near ones, then stop. None: 1 GiB on the
+        host, 5 % of a card.
     shadow_limit
         Largest buffer in bytes whose values are compared across a replay unless it is protected or watched.
     suppressions
@@ -49,7 +50,7 @@ class Settings:
     layout: Layout = "isolate"
     near_guard: int = 256
     far_guard: int | None = None
-    guard_memory: int = 1 << 30
+    guard_memory: int | None = None
     shadow_limit: int = 1 << 20
     suppressions: str | None = None
     infer: bool = True
@@ -59,7 +60,7 @@ class Settings:
         _check_choice("layout", self.layout, ("isolate", "faithful"))
         for name in ("near_guard", "far_guard", "guard_memory", "shadow_limit"):
             value = getattr(self, name)
-            if not isinstance(value, int) and not (name == "far_guard" and value is None):
+            if not isinstance(value, int) and not (name in ("far_guard", "guard_memory") and value is None):
                 raise UsageError(f"{name} must be a whole number of bytes, not {value!r}")
         if self.near_guard < 16:
             raise UsageError(f"near_guard must be at least 16 bytes, not {self.near_guard}")

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+from typing import Concatenate, ParamSpec
 
 import msgspec
 
@@ -11,10 +15,10 @@ from shadowgraph.book import FindingBook, read_suppressions
 from shadowgraph.checks.base import Check, Checkpoint, Context, Draft
 from shadowgraph.checks.registry import Checks
 from shadowgraph.coverage import Coverage, CoverageLog
-from shadowgraph.engines.base import Shadow
-from shadowgraph.engines.numpy_engine import NumpyEngine
+from shadowgraph.engines.base import Engine, Shadow
+from shadowgraph.engines.launcher import DeviceLostError, is_device_loss
 from shadowgraph.errors import FindingsError
-from shadowgraph.faults import shielded
+from shadowgraph.faults import logger, shielded
 from shadowgraph.findings import Severity
 from shadowgraph.graphs.events import Listener
 from shadowgraph.graphs.model import Graph, Launch, Node
@@ -29,8 +33,25 @@ from shadowgraph.tracking.ranges import ByteRange
 from shadowgraph.tracking.stacks import Stack
 from shadowgraph.tracking.stores import StoreLog
 from shadowgraph.tracking.views import TensorView
-from shadowgraph.tracking.writes import Write, write_of
+from shadowgraph.tracking.writes import Write, WriteLog, write_of
 from shadowgraph.watches import Watches
+
+P = ParamSpec("P")
+
+
+def survives(method: Callable[Concatenate[Supervisor, P], None]) -> Callable[Concatenate[Supervisor, P], None]:
+    """A device that is lost ends the checking, not the program."""
+
+    @wraps(method)
+    def watched(self: Supervisor, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            method(self, *args, **kwargs)
+        except Exception as error:
+            if not is_device_loss(error):
+                raise
+            self.lose(error)
+
+    return watched
 
 
 class Supervisor(Listener):
@@ -40,44 +61,71 @@ class Supervisor(Listener):
     ----------
     paused
         While true, events pass unseen.
+    lost
+        Why nothing can be read from the device any more, or None.
     preparing
         Graphs of the `prepare` blocks that are open, innermost last.
     """
 
-    def __init__(self, settings: Settings, allocator: HostAllocator) -> None:
+    def __init__(self, settings: Settings, allocator: HostAllocator, engine: Engine) -> None:
         self.settings = settings
         self.allocator = allocator
         suppressions = read_suppressions(settings.suppressions) if settings.suppressions else frozenset()
         self.book = FindingBook(suppressions)
-        engine = NumpyEngine(allocator.arena.base)
         names = NameBook(allocator.ledger)
         self.context = Context(settings, allocator, allocator.ledger, engine, names, self._take)
         self.checks = Checks(self.context)
         self.watches = Watches(self.context)
         self.paused = False
+        self.lost: str | None = None
+        self._plans: dict[int, tuple[tuple[int, int], Shadow]] = {}
         self.preparing: list[Graph | None] = []
         self._all: tuple[Check, ...] = (*self.checks.all, self.watches)
+        # Only the checks that do something: this is the replay path.
+        self._enders = [c for c in self._all if type(c).checkpoint_ends is not Check.checkpoint_ends]
+        self._beginners = [c for c in self._all if type(c).replay_begins is not Check.replay_begins]
         self._lock = threading.RLock()
         self._coverage = CoverageLog()
+        self._new: list[Graph] = []
         self._replaying: Graph | None = None
         self._capturing = False
         self._shadow: Shadow | None = None
         self._node_writes: dict[tuple[int, int], Write] = {}
         self._guards: tuple[int, tuple[Guard, ...]] = (-1, ())
 
+    @survives
     def flush(self, at: str, phase: Phase | None = None, graph: Graph | None = None, replay: int | None = None) -> None:
         """Check now, as the end of a phase."""
         if not self.paused and self._replaying is None:
             with self._lock:
-                self._judge(Checkpoint(at, phase, graph, replay))
+                self._judge(at, phase, graph, replay)
 
+    @survives
     def recheck(self) -> None:
         """Check guards and declared rules now."""
         self.flush("check")
+        self.drain()
         if not self.paused:
             for check in self._all:
                 with shielded("check"):
                     check.recheck(Checkpoint("check"))
+
+    def lose(self, error: Exception) -> None:
+        """The device is gone: stop checking, keep what is on the host."""
+        if self.lost is None:
+            self.lost = str(error).split("\n", 1)[0]
+            logger.warning("shadowgraph: checking ends, the device is lost: %s", self.lost)
+        self.paused = True
+
+    def last_values(self) -> list[tuple[str, str, bytes]]:
+        """Name, dtype and bytes of small buffers as they were at the last boundary, from host memory."""
+        found: dict[int, tuple[str, str, bytes]] = {}
+        for _, shadow in self._plans.values():
+            for _, where, data in getattr(shadow, "last_values", list)():
+                buffer = self.context.ledger.owner(where.start, where.stop)
+                if buffer is not None and data:
+                    found[where.start] = (self.context.names.name_of(buffer, where)[0], buffer.dtype, data)
+        return list(found.values())
 
     def rearm(self) -> None:
         """Arm every standing guard anew, without looking at it."""
@@ -85,8 +133,15 @@ class Supervisor(Listener):
             self.allocator.arm(buffer)
         self.context.writes.clear()
 
+    @property
+    def declared(self) -> int:
+        """Changes with every declaration that a replay's comparison depends on."""
+        return len(self.watches.watches) + self.checks.mutation.declared
+
     def coverage(self) -> Coverage:
-        return self._coverage.coverage(self.context.writes.dropped)
+        """Coverage of all graphs captured so far."""
+        self._introduce()
+        return self._coverage.coverage(self.context.writes.dropped + self.context.engine.dropped)
 
     def is_tracked(self, where: ByteRange) -> bool:
         """Whether a range belongs to a buffer of the ledger."""
@@ -98,31 +153,45 @@ class Supervisor(Listener):
         self.flush("capture_begin")
         self._capturing = True
 
+    @survives
     def capture_ended(self, graph: Graph) -> None:
         self._capturing = False
         self.context.graphs[graph.serial] = graph
+        self._new.append(graph)
+        if not self.context.engine.asynchronous:
+            self._introduce()
+
+    def _introduce(self) -> None:
+        """Let the checks look at graphs captured since the last time: at the end of a capture, or before first use
+        where a capture must stay fast."""
+        if not self._new:
+            return
+        new, self._new = self._new, []
         self.context.names.refresh()
-        self._coverage.note(graph, list(self.allocator.tenants.values()), self.context.ledger)
-        for check in self._all:
-            check.captured(graph)
+        for graph in new:
+            self._coverage.note(graph, list(self.allocator.tenants.values()), self.context.ledger)
+            for check in self._all:
+                check.captured(graph)
 
     def graph_reset(self, graph: Graph) -> None:
         self._capturing = False
         self.context.graphs.pop(graph.serial, None)
+        self._plans.pop(graph.serial, None)
         for key in [key for key in self._node_writes if key[0] == graph.serial]:
             del self._node_writes[key]
 
+    @survives
     def replay_began(self, graph: Graph) -> None:
         if self.paused:
             return
         with self._lock:
             self.context.graphs.setdefault(graph.serial, graph)
-            checkpoint = Checkpoint("replay_begin", None, graph, graph.replays)
-            self._judge(checkpoint)
-            for check in self._all:
+            self._shadow = self._plan(graph)
+            checkpoint = self._judge("replay_begin", None, graph, graph.replays, take=self._shadow)
+            for check in self._beginners:
                 check.replay_begins(checkpoint)
-            parts = [part for check in self._all for part in check.parts(graph)]
-            self._shadow = self.context.engine.snapshot(parts)
+            if not self.context.engine.asynchronous:
+                self._drain()
             self._replaying = graph
 
     def node_ran(self, graph: Graph, node: Node, stores: StoreLog | None) -> None:
@@ -133,17 +202,19 @@ class Supervisor(Listener):
         if write.opaque or self.settings.sync:
             self._guards_now(Checkpoint("node", Phase.REPLAY, graph, graph.replays))
 
+    def replay_failed(self, graph: Graph) -> None:
+        self._replaying = self._shadow = None
+
+    @survives
     def replay_ended(self, graph: Graph) -> None:
         if self.paused or self._replaying is not graph:
             return
         with self._lock:
             self._replaying = None
-            checkpoint = Checkpoint("replay_end", Phase.REPLAY, graph, graph.replays)
             shadow, self._shadow = self._shadow, None
-            if shadow is not None:
-                self.context.engine.check_snapshot(checkpoint, shadow)
-            self._judge(checkpoint)
+            self._judge("replay_end", Phase.REPLAY, graph, graph.replays, compare=shadow)
 
+    @survives
     def launch_ran(self, launch: Launch, stores: StoreLog | None) -> None:
         if self.paused or self._capturing or self._replaying is not None:
             return
@@ -154,12 +225,18 @@ class Supervisor(Listener):
             replay = model.replays + 1 if model else None
             self._guards_now(Checkpoint("launch", Phase.PREPARE if marked else None, model, replay))
 
+    @survives
     def host_read(self, view: TensorView, how: str, stack: Stack) -> None:
         if self.paused or self._capturing or self._replaying is not None:
             return
+        if self.context.engine.asynchronous:
+            if not self.is_tracked(ByteRange(view.start, view.stop)):
+                return
+            self.drain()  # the read itself is about to wait for the device
         for check in self._all:
             check.host_read(view, how, stack, Checkpoint("host_read"))
 
+    @survives
     def retiring(self, buffer: Buffer) -> None:
         """A tenant's guards are about to be overwritten by the next tenant's: look a last time."""
         if self.paused or self._capturing:
@@ -167,24 +244,63 @@ class Supervisor(Listener):
         graph = self._replaying
         phase, replay = (Phase.REPLAY, graph.replays) if graph else (None, None)
         guards = guards_of(buffer, self.settings.near_guard)
-        self.context.engine.check_guards(Checkpoint("retire", phase, graph, replay), guards)
+        checkpoint = Checkpoint("retire", phase, graph, replay, self.context.writes, next(self.context.clock))
+        self.context.engine.check(checkpoint, guards)
         self._drain()
 
     # -- parts -------------------------------------------------------------------------------------------------
 
-    def _judge(self, checkpoint: Checkpoint) -> None:
-        """Check every guard, hand out all evidence, start a new segment of writes."""
-        self._guards_now(checkpoint)
-        for check in self._all:
-            check.checkpoint_ends(checkpoint)
-        self.context.writes.clear()
+    def _judge(
+        self,
+        at: str,
+        phase: Phase | None,
+        graph: Graph | None,
+        replay: int | None,
+        take: Shadow | None = None,
+        compare: Shadow | None = None,
+    ) -> Checkpoint:
+        """Check every guard, hand out what evidence has arrived, start a new segment of writes."""
+        context, writes = self.context, self.context.writes
+        if writes:
+            context.writes = WriteLog(writes.dropped)
+        checkpoint = Checkpoint(at, phase, graph, replay, writes, next(context.clock))
+        context.engine.check(checkpoint, self._standing_guards(), take, compare)
+        if take is None or self.settings.sync or not context.engine.asynchronous:  # else the replay's end asks for both
+            self._drain()
+        if writes:
+            for check in self._enders:
+                check.checkpoint_ends(checkpoint)
+        return checkpoint
 
     def _guards_now(self, checkpoint: Checkpoint) -> None:
-        self.context.engine.check_guards(checkpoint, self._standing_guards())
+        """Check every guard in the middle of a segment."""
+        checkpoint = replace(checkpoint, writes=self.context.writes, order=next(self.context.clock))
+        self.context.engine.check(checkpoint, self._standing_guards())
         self._drain()
 
-    def _drain(self) -> None:
-        for result in self.context.engine.poll():
+    def _plan(self, graph: Graph) -> Shadow:
+        """What to compare across a replay; worked out anew when memory or declarations have changed."""
+        self._introduce()
+        version = (self.context.ledger.version, self.declared)
+        known = self._plans.get(graph.serial)
+        if known is None or known[0] != version:
+            parts = [part for check in self._all for part in check.parts(graph)]
+            known = self._plans[graph.serial] = (version, self.context.engine.shadow(parts))
+        return known[1]
+
+    @survives
+    def gather(self) -> None:
+        """Judge what has arrived; never waits."""
+        if self._replaying is None and not self.paused:
+            with self._lock:
+                self._drain()
+
+    def drain(self) -> None:
+        """Wait for everything that was asked for, and judge it."""
+        self._drain(wait=True)
+
+    def _drain(self, wait: bool = False) -> None:
+        for result in self.context.engine.poll(wait or self.settings.sync):
             assert isinstance(result.tag, Checkpoint)
             for evidence in result.evidence:
                 if isinstance(evidence.subject, Guard):
@@ -193,6 +309,12 @@ class Supervisor(Listener):
                 for check in self._all:
                     if check.owns(evidence.subject):
                         check.changed(evidence, result.tag)
+            for key, data in result.fetched:
+                for check in self._all:
+                    if check.owns(key):
+                        check.fetched(key, data, result.tag)
+        if self.context.engine.lost is not None and not self.paused:
+            raise DeviceLostError(self.context.engine.lost)
 
     def _standing_guards(self) -> tuple[Guard, ...]:
         version, guards = self._guards

@@ -77,6 +77,13 @@ def test_memory_that_nobody_tracks_is_written_and_not_guarded(ledger: Ledger) ->
     assert (found.written, found.exact, found.unguarded) == (200, 100, ())
 
 
+def test_a_guard_that_does_not_stand_now_is_none(ledger: Ledger) -> None:
+    guarded = buffer(ledger, 1000, 100)
+    log = CoverageLog()
+    log.note(graph(1, (1000, 100, Access.WRITE)), [], ledger)
+    assert (guarded.guarded, log.coverage(0).exact, log.coverage(0).unguarded) == (True, 0, ())
+
+
 def test_tenants_that_were_freed_in_the_capture_were_guarded(ledger: Ledger) -> None:
     old = buffer(ledger, 1000, 100, graph=1)
     ledger.free(old)

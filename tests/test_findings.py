@@ -98,9 +98,22 @@ def test_what_is_no_finding_is_invalid_by_the_schema(part: str, field: str, valu
         jsonschema.validate(json.loads(json.dumps(document)), json_schema())
 
 
-def test_a_finding_is_frozen() -> None:
+@pytest.mark.parametrize(
+    "part",
+    [
+        FINDING,
+        *(FINDING.buffer, FINDING.culprit, FINDING.bytes, FINDING.neighbour, FINDING.reader, FINDING.window),
+        *(FINDING.aliases[0], FINDING.rows[0], FINDING.culprit.stack[0]),
+    ],
+    ids=lambda part: type(part).__name__,
+)
+def test_a_finding_is_frozen(part: msgspec.Struct) -> None:
     with pytest.raises(AttributeError):
-        FINDING.id = 2  # type: ignore[misc]
+        setattr(part, part.__struct_fields__[0], "changed")
+
+
+def test_a_new_finding_was_seen_once() -> None:
+    assert (SPARSE.occurrences, SPARSE.revision, SPARSE.id, SPARSE.confidence) == (1, 1, 0, "high")
 
 
 @pytest.mark.parametrize(("last", "past_end"), [(1583, 48), (1536, 1), (1535, 0), (100, 0), (-1, 0)], ids=str)
@@ -206,6 +219,14 @@ def test_another_rule_is_another_cause() -> None:
 def test_paths_of_either_system_are_one_place() -> None:
     windows = (Frame("C:\\srv\\app\\draft.py", 3, "prepare"),)
     assert fingerprint(altered(culprit__stack=windows)) == PRINT
+
+
+def test_the_number_of_a_notebooks_cell_does_not_count() -> None:
+    prints = {
+        fingerprint(altered(culprit__stack=(Frame(file, 3, function),)))
+        for file, function in (("In[3]", "plan"), ("In[17]", "plan"), ("In[3]", "fill"))
+    }
+    assert len(prints) == 2
 
 
 def test_without_bytes_or_culprit_there_is_a_fingerprint_too() -> None:

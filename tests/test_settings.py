@@ -39,6 +39,8 @@ def test_what_is_no_number_of_bytes(text: str) -> None:
 def test_the_defaults_are_documented_and_need_no_gpu() -> None:
     settings = Settings()
     assert (settings.backend, settings.layout, settings.sync, settings.infer) == ("host", "isolate", False, True)
+    assert (settings.near_guard, settings.far_guard) == (256, None)
+    assert (settings.guard_memory, settings.shadow_limit) == (None, 1 << 20)
     assert Settings.from_environment({}) == settings
     documented = Settings.__doc__ or ""
     assert [field.name for field in dataclasses.fields(Settings) if f"\n    {field.name}\n" not in documented] == []
@@ -103,7 +105,7 @@ def test_variables_that_do_not_parse(variable: str, text: str, message: str) -> 
         ({"guard_memory": -5}, "guard_memory must not be negative, not -5"),
         ({"near_guard": "64K"}, "near_guard must be a whole number of bytes, not '64K'"),
         ({"shadow_limit": 0.5}, "shadow_limit must be a whole number of bytes, not 0.5"),
-        ({"guard_memory": None}, "guard_memory must be a whole number of bytes, not None"),
+        ({"shadow_limit": None}, "shadow_limit must be a whole number of bytes, not None"),
         ({"near_guards": 64, "sync": True}, "no option 'near_guards'; options are: backend, far_guard, guard_memory, "),
     ],
 )

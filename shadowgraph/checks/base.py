@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from shadowgraph.engines.base import Engine, Evidence
@@ -32,12 +33,18 @@ class Checkpoint:
         The phase that just ended, when it is certain; None where it depends on what was written.
     graph, replay
         The graph and its replay that the phase belongs to.
+    writes
+        Launches since the checkpoint before, from which damage gets its culprit.
+    order
+        When it was, among checkpoints and host writes: evidence may arrive after later ones.
     """
 
     at: str
     phase: Phase | None = None
     graph: Graph | None = None
     replay: int | None = None
+    writes: WriteLog = field(default_factory=WriteLog, compare=False, repr=False)
+    order: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +101,8 @@ class Context:
         Live captured graphs by serial.
     writes
         Writes since the last checkpoint.
+    clock
+        Numbers checkpoints and host writes.
     report
         Hands a draft over.
     """
@@ -106,6 +115,7 @@ class Context:
     report: Callable[[Draft], None]
     graphs: dict[int, Graph] = field(default_factory=dict)
     writes: WriteLog = field(default_factory=WriteLog)
+    clock: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def graphs_on(self, where: ByteRange) -> list[Graph]:
         """Captured graphs that were given a view of the range."""
@@ -138,8 +148,11 @@ class Check:
     def broken_guard(self, evidence: Evidence[object], checkpoint: Checkpoint) -> None:
         """A guard does not hold its canary any more (and was re-armed)."""
 
+    def fetched(self, key: object, data: bytes, checkpoint: Checkpoint) -> None:
+        """Bytes that this check asked the engine for."""
+
     def checkpoint_ends(self, checkpoint: Checkpoint) -> None:
-        """All evidence of a checkpoint has been handed out; the write log still stands."""
+        """All evidence of a checkpoint has been handed out."""
 
     def host_read(self, view: TensorView, how: str, stack: Stack, checkpoint: Checkpoint) -> None:
         """The host is about to read a view."""

@@ -25,6 +25,14 @@ _WRITES = 64  # last writes to ruled buffers remembered, for the culprit
 
 
 @dataclass(frozen=True, slots=True)
+class _Look:
+    """Key of bytes asked for: the part of an invariant's view that the coming graph captured."""
+
+    invariant: Invariant
+    part: ByteRange
+
+
+@dataclass(frozen=True, slots=True)
 class Invariant:
     """A rule over a contiguous view of a buffer. `inferred` rules look only at what a graph captured."""
 
@@ -65,7 +73,8 @@ class Invariants(Check):
                 continue
             inferred = Invariant(buffer, view, nondecreasing, inferred=True)
             parts = graph.captured(inferred.where)
-            if parts and all(self._breach(inferred, part) is None for part in parts):
+            read = self.context.engine.read
+            if parts and all(self._breach(inferred, p, read(self._usable(inferred, p))) is None for p in parts):
                 self.invariants.append(inferred)
 
     def replay_begins(self, checkpoint: Checkpoint) -> None:
@@ -73,7 +82,18 @@ class Invariants(Check):
         assert graph is not None
         for invariant in self._living():
             for part in graph.captured(invariant.where):
-                self._judge(invariant, part, checkpoint, Phase.PREPARE, graph, checkpoint.replay, None)
+                whole = part if invariant.rule.prefix_safe else invariant.where
+                self.context.engine.fetch(checkpoint, _Look(invariant, whole), self._usable(invariant, whole))
+
+    def owns(self, key: object) -> bool:
+        return isinstance(key, _Look)
+
+    def fetched(self, key: object, data: bytes, checkpoint: Checkpoint) -> None:
+        assert isinstance(key, _Look)
+        breach = self._breach(key.invariant, key.part, data)
+        if breach is not None:
+            blame = Phase.PREPARE, checkpoint.graph, checkpoint.replay
+            self._found(key.invariant, key.part, breach, checkpoint, blame, None)
 
     def host_read(self, view: TensorView, how: str, stack: Stack, checkpoint: Checkpoint) -> None:
         where = ByteRange(view.start, view.stop)
@@ -82,7 +102,7 @@ class Invariants(Check):
             if part is not None and part.nbytes and (not invariant.inferred or self._is_captured(where)):
                 frame = stack[0] if stack else None
                 reader = Reader("host", how, None, frame.file if frame else None, frame.line if frame else None)
-                self._judge(invariant, part, checkpoint, None, None, None, reader)
+                self._judge(invariant, part, checkpoint, reader)
 
     def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         if any(write.ranges.overlaps(invariant.where) for invariant in self.invariants):
@@ -91,7 +111,7 @@ class Invariants(Check):
     def recheck(self, checkpoint: Checkpoint) -> None:
         for invariant in self._living():
             if not invariant.inferred:
-                self._judge(invariant, invariant.where, checkpoint, None, None, None, None)
+                self._judge(invariant, invariant.where, checkpoint, None)
 
     def _is_captured(self, where: ByteRange) -> bool:
         """Whether some graph was given exactly this range: then the host reads it to plan for that graph."""
@@ -104,41 +124,25 @@ class Invariants(Check):
     def _living(self) -> list[Invariant]:
         return [invariant for invariant in self.invariants if invariant.buffer.alive]
 
-    def _judge(
+    def _judge(self, invariant: Invariant, part: ByteRange, checkpoint: Checkpoint, reader: Reader | None) -> None:
+        whole = part if invariant.rule.prefix_safe else invariant.where
+        breach = self._breach(invariant, whole, self.context.engine.read(self._usable(invariant, whole)))
+        if breach is not None:
+            self._found(invariant, whole, breach, checkpoint, None, reader)
+
+    def _found(
         self,
         invariant: Invariant,
-        part: ByteRange,
+        whole: ByteRange,
+        breach: Breach,
         checkpoint: Checkpoint,
-        phase: Phase | None,
-        graph: Graph | None,
-        replay: int | None,
+        blame: tuple[Phase, Graph | None, int | None] | None,
         reader: Reader | None,
     ) -> None:
-        whole = part if invariant.rule.prefix_safe else invariant.where
-        breach = self._breach(invariant, whole)
-        if breach is None:
-            return
         first = whole.start + breach.index * invariant.view.itemsize
         broken = ByteRange(first, first + invariant.view.itemsize)
         writer = next((w for w in reversed(self._writes) if w[0].ranges.overlaps(broken)), None)
-        origin = writer[2] if writer else None
-        if phase is None:
-            phase = Phase.REPLAY if origin is not None else (writer[1] if writer and writer[1] else Phase.EAGER)
-            graph, replay = (origin, origin.replays) if origin is not None else (None, None)
-        self._report(invariant, breach, broken, checkpoint, writer, phase, graph, replay, reader)
-
-    def _report(
-        self,
-        invariant: Invariant,
-        breach: Breach,
-        broken: ByteRange,
-        checkpoint: Checkpoint,
-        writer: tuple[Write, Phase | None, Graph | None] | None,
-        phase: Phase,
-        graph: Graph | None,
-        replay: int | None,
-        reader: Reader | None,
-    ) -> None:
+        phase, graph, replay = blame or _origin(writer)
         self.context.report(
             Draft(
                 code="SG109",
@@ -156,22 +160,34 @@ class Invariants(Check):
                 reader=reader,
                 rule=f"{invariant.rule.name}: {breach.shown}",
                 confidence="medium" if invariant.inferred else "high",
-                key=invariant.rule.name,
+                key=f"{invariant.rule.name} {self.invariants.index(invariant)}",  # two lambdas have one name
             )
         )
 
-    def _breach(self, invariant: Invariant, part: ByteRange) -> Breach | None:
+    def _usable(self, invariant: Invariant, part: ByteRange) -> ByteRange:
+        """Whole elements of a part."""
         item = invariant.view.itemsize
-        usable = part.nbytes // item * item
-        data = self.context.engine.read(ByteRange(part.start, part.start + usable))
+        return ByteRange(part.start, part.start + part.nbytes // item * item)
+
+    def _breach(self, invariant: Invariant, part: ByteRange, data: bytes) -> Breach | None:
         values = np.frombuffer(data, dtype=np.dtype(invariant.view.dtype))
         if not invariant.rule.prefix_safe:
             values = values.reshape(invariant.view.shape)
         try:
-            return invariant.rule.breach(values, (part.start - invariant.view.start) // item)
+            return invariant.rule.breach(values, (part.start - invariant.view.start) // invariant.view.itemsize)
         except Exception as error:  # a rule is the user's code: its fault is not a breach
             faults.note(f"rule {invariant.rule.name}", error)
             return None
+
+
+def _origin(writer: tuple[Write, Phase | None, Graph | None] | None) -> tuple[Phase, Graph | None, int | None]:
+    """Phase, graph and replay of the last write."""
+    if writer is None:
+        return Phase.EAGER, None, None
+    _, phase, graph = writer
+    if graph is not None:
+        return Phase.REPLAY, graph, graph.replays
+    return phase or Phase.EAGER, None, None
 
 
 def _hull(graph: Graph) -> ByteRange:

@@ -8,12 +8,14 @@ them, and the host reads them again with no write of its own in between. Without
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from shadowgraph.checks.base import Check, Checkpoint, Context, Draft
+from shadowgraph.checks.blame import suspects
 from shadowgraph.engines.base import Evidence
 from shadowgraph.findings import Reader, Severity
 from shadowgraph.graphs.model import Graph
@@ -24,6 +26,7 @@ from shadowgraph.tracking.stacks import Stack
 from shadowgraph.tracking.views import TensorView
 from shadowgraph.tracking.writes import Write
 
+_HOST_WRITES = 512  # remembered for evidence that arrives late
 _INTEGERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"}
 
 
@@ -61,10 +64,16 @@ class InGraphMutation(Check):
         self._graph_made = RangeSet()  # changed by a graph, not rewritten by the host since
         self._clean_reads = RangeSet()  # read by the host while they held what the host had written
         self._host_made: dict[int, bool] = {}
+        self._host_writes: deque[tuple[int, RangeSet]] = deque(maxlen=_HOST_WRITES)
 
     def protect(self, buffer: Buffer, where: ByteRange) -> None:
         """Declare bytes that no graph may change."""
         self._protected.append(_Protected(buffer, where))
+
+    @property
+    def declared(self) -> int:
+        """How many declarations were made."""
+        return len(self._protected)
 
     def parts(self, graph: Graph) -> Iterable[tuple[object, ByteRange]]:
         for declared in self._protected:
@@ -90,6 +99,11 @@ class InGraphMutation(Check):
         ranges = _elements(evidence.ranges, subject.buffer)
         beyond = _elements([(evidence.ranges[-1][0], evidence.last)], subject.buffer)  # more than 16 are not listed
         self._graph_made = self._graph_made | ranges | beyond
+        for order, written in self._host_writes:  # evidence may arrive after the host has written again
+            if order > checkpoint.order:
+                ranges, self._graph_made = ranges - written, self._graph_made - written
+        if not ranges:
+            return
         self._dirty[subject.buffer.serial] = _Dirty(draft, ranges, _counts(evidence, draft))
 
     def host_read(self, view: TensorView, how: str, stack: Stack, checkpoint: Checkpoint) -> None:
@@ -104,6 +118,7 @@ class InGraphMutation(Check):
     def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         if graph is not None:
             return
+        self._host_writes.append((next(self.context.clock), write.ranges))
         for part in write.ranges:
             self._graph_made.discard(part)
         for serial, dirty in list(self._dirty.items()):
@@ -131,7 +146,7 @@ class InGraphMutation(Check):
             dirty.ranges.discard(part)
 
     def _draft(self, evidence: Evidence[object], buffer: Buffer, checkpoint: Checkpoint) -> Draft:
-        culprits = tuple(self.context.writes.culprits(*evidence.parts))
+        culprits = suspects(self.context, checkpoint, buffer, evidence.parts)
         return Draft(
             code="SG102",
             checkpoint=checkpoint,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shadowgraph.checks.base import Check, Checkpoint, Draft
-from shadowgraph.checks.blame import draft_phase
+from shadowgraph.checks.blame import draft_phase, suspects
 from shadowgraph.checks.rows import row_overruns
 from shadowgraph.checks.stray import stray_stores
 from shadowgraph.engines.base import Evidence
@@ -50,7 +50,7 @@ class OutOfBounds(Check):
 
     def checkpoint_ends(self, checkpoint: Checkpoint) -> None:
         """What a launch's own stores show where no guard could break: lost rows, and unguarded buffers overrun."""
-        for write in self.context.writes:
+        for write in checkpoint.writes:
             for buffer, side, where in stray_stores(write, self.context.ledger):
                 self._report_stray(write, buffer, side, where, checkpoint)
             for buffer, view in self._tables(write):
@@ -59,7 +59,7 @@ class OutOfBounds(Check):
                     self._report_rows(write, buffer, view, rows, checkpoint)
 
     def _report(self, evidence: Evidence[object], buffer: Buffer, side: Side, checkpoint: Checkpoint) -> None:
-        culprits = tuple(self.context.writes.culprits(*evidence.parts))
+        culprits = suspects(self.context, checkpoint, buffer, evidence.parts)
         phase, graph, replay = draft_phase(self.context, checkpoint, buffer.range, culprits)
         self.context.report(
             Draft(
@@ -138,7 +138,7 @@ class OutOfBounds(Check):
         if write.stores is None:
             return []
         found = []
-        for view in {p.view for p in write.launch.pointers if len(p.view.shape) == 2}:
+        for view in dict.fromkeys(p.view for p in write.launch.pointers if len(p.view.shape) == 2):
             buffer = self.context.ledger.owner(view.start, view.stop)
             if buffer is not None and write.ranges.overlaps(ByteRange(view.start, view.stop)):
                 found.append((buffer, view))

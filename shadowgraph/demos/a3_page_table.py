@@ -92,6 +92,7 @@ CASES = (
         program=inner_rows,
         damage=damage_inside,
         carved=True,
+        host_only=True,
         expected=(
             Expected(
                 "SG101",

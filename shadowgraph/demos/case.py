@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shadowgraph.errors import InvalidCaseError
@@ -26,8 +26,10 @@ class Expected:
     launched_in: str | None = None
     lost: tuple[int, ...] | None = None
 
-    def missing(self, findings: Sequence[Finding]) -> str | None:
-        """Why no finding fits, or None when one does."""
+    def missing(self, findings: Sequence[Finding], names_launches: bool = True) -> str | None:
+        """Why no finding fits, or None when one does; without `names_launches` launches and rows are not compared."""
+        if not names_launches:
+            return replace(self, culprit=None, launched_in=None, lost=None).missing(findings)
         same = [f for f in findings if f.code == self.code and self.buffer in f.buffer.name]
         for finding in same:
             if not self._differences(finding):
@@ -66,6 +68,10 @@ class Case:
         What must be found in the buggy program; the fixed twin must be silent. Empty for a control.
     options
         Debugger options.
+    carved
+        The program takes its buffers from one flat tensor under the debugger too.
+    host_only
+        What it shows takes the launches' own stores.
     """
 
     id: str
@@ -76,6 +82,7 @@ class Case:
     damage: Callable[[Any], bool] | None = None
     options: tuple[tuple[str, Any], ...] = ()
     carved: bool = False
+    host_only: bool = False
 
     @property
     def control(self) -> bool:

@@ -62,6 +62,7 @@ def semaphore(device: Any, debugger: Any, fixed: bool, carve: int) -> None:
     debugger.name("lock", lock)
     debugger.protect(lock)
     graph = device.graph()
+    device.warm_up(lambda: bump[(4,)](lock, BLOCK=1))
     with device.capture(graph):
         bump[(4,)](lock, BLOCK=1)
     for _ in range(3):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -17,6 +18,7 @@ class HostDevice:
     """The host backend: Triton's interpreter, `HostGraph`."""
 
     name = "host"
+    names_launches = True
     device = torch.device("cpu")
 
     def __init__(self) -> None:
@@ -30,6 +32,34 @@ class HostDevice:
 
     def pool(self) -> tuple[int, int]:
         return graph_pool_handle()
+
+    def warm_up(self, run: Callable[[], object]) -> None:
+        """Nothing to do: kernels are interpreted."""
+
+
+class CudaDevice:
+    """The cuda backend: compiled kernels, the program's own `torch.cuda.CUDAGraph`."""
+
+    name = "cuda"
+    names_launches = False  # stores are not seen on a device: launches are candidates there
+
+    def __init__(self) -> None:
+        self.device = torch.device("cuda", torch.cuda.current_device())
+
+    def graph(self) -> torch.cuda.CUDAGraph:
+        return torch.cuda.CUDAGraph()
+
+    def capture(self, graph: torch.cuda.CUDAGraph, pool: Any = None) -> AbstractContextManager[None]:
+        captured: AbstractContextManager[None] = torch.cuda.graph(graph, pool=pool)
+        return captured
+
+    def pool(self) -> Any:
+        return torch.cuda.graph_pool_handle()
+
+    def warm_up(self, run: Callable[[], object]) -> None:
+        """Kernels are compiled and loaded before a capture."""
+        run()
+        torch.cuda.synchronize()
 
 
 def enable_interpreter() -> None:

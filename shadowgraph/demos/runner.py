@@ -83,7 +83,8 @@ def run_case(case: Case, device: Any, **options: Any) -> Outcome:
         chosen = {"backend": device.name, **dict(case.options), **options}
         if not case.control:
             outcome.buggy, outcome.memory = _watched(case, device, False, chosen)
-            missing = [expected.missing(outcome.buggy.findings) for expected in case.expected]
+            found, exact = outcome.buggy.findings, device.names_launches
+            missing = [expected.missing(found, exact) for expected in case.expected]
             outcome.complaints += [text for text in missing if text]
         outcome.fixed, _ = _watched(case, device, True, chosen)
         outcome.complaints += [f"the fixed twin is not silent: {f.message}" for f in outcome.fixed.findings]

@@ -61,6 +61,7 @@ class Result:
 
     tag: object
     evidence: tuple[Evidence[object], ...]
+    fetched: tuple[tuple[object, bytes], ...] = ()
 
 
 class Shadow(Protocol):
@@ -93,11 +94,22 @@ class Engine(Protocol):
     def check_snapshot(self, tag: object, snapshot: Shadow) -> None:
         """Compare memory with a shadow; evidence comes from `poll`."""
 
+    def fetch(self, tag: object, key: object, where: ByteRange) -> None:
+        """Ask for the bytes that a range holds at this point of the stream; they come from `poll`."""
+
     def read(self, where: ByteRange) -> bytes:
         """Bytes of a range, now. Waits for the device."""
 
     def digest(self, where: ByteRange) -> bytes:
         """A hash of a range, now."""
+
+    @property
+    def lost(self) -> str | None:
+        """Why nothing can be read any more, or None."""
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether results arrive later than they are asked for."""
 
     @property
     def dropped(self) -> int:

@@ -38,6 +38,8 @@ class NumpyEngine:
     def __init__(self, origin: int) -> None:
         self.origin = origin
         self.dropped = 0  # nothing can be lost on the way
+        self.asynchronous = False
+        self.lost: str | None = None
         self._results: list[Result] = []
 
     def arm(self, guard: Guard) -> None:
@@ -90,6 +92,9 @@ class NumpyEngine:
                 if found is not None:
                     evidence.append(found)
         return evidence
+
+    def fetch(self, tag: object, key: object, where: ByteRange) -> None:
+        self._results.append(Result(tag, (), ((key, self.read(where)),)))
 
     def read(self, where: ByteRange) -> bytes:
         return _view(where).tobytes()

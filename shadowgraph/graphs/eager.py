@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from shadowgraph.faults import shielded
 from shadowgraph.graphs import host_reads
 from shadowgraph.graphs.events import emit, listeners
+from shadowgraph.graphs.growing import call_with_outs, grow, wanted_size
 from shadowgraph.graphs.model import Access, Launch, LaunchKind, Pointer
 from shadowgraph.graphs.schemas import Schema, schema_of
 from shadowgraph.graphs.tensors import Rehomed, is_plain, named_tensors, storage_key, tensors_in
@@ -50,6 +51,7 @@ class EagerMode(TorchDispatchMode):
     def __init__(self, allocator: HostAllocator, tracked: Callable[[ByteRange], bool]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._allocator, self._tracked = allocator, tracked
+        self._device = torch.device(allocator.device).type
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -62,15 +64,19 @@ class EagerMode(TorchDispatchMode):
             return func(*args, **kwargs)
         schema: Schema | None = None
         with shielded("eager operator"):
-            schema = schema_of(func)
+            schema = schema_of(func, args)
         if schema is None:
             return func(*args, **kwargs)
-        if schema.host_read:
+        if schema.host_read or self._copies_to_host(schema, args, kwargs):
             for tensor in tensors_in(args):
                 host_reads.note_read(tensor, schema.name)
-        if schema.name.startswith("aten.resize_.") and _local.guard_depth:
-            return self._resize(func, args, kwargs)
-        results = func(*args, **kwargs)
+        if schema.resizes:
+            self._make_room(args[0], args[1])
+        if schema.outs:
+            outs, empty = schema.outs, bool(_local.guard_depth)
+            results = call_with_outs(func, outs, args, kwargs, self._allocate, take_empty=empty)
+        else:
+            results = func(*args, **kwargs)
         if schema.written and listeners:
             with shielded("eager write"):
                 self._note_write(schema, args, kwargs)
@@ -81,17 +87,27 @@ class EagerMode(TorchDispatchMode):
                 return self._guarded(results, args, kwargs)
         return results
 
+    def _copies_to_host(self, schema: Schema, args: Any, kwargs: Any) -> bool:
+        """A device-to-host copy is a host read; on the host backend nothing tells one from any other copy."""
+        if self._device == "cpu" or not schema.name.startswith(("aten.copy_", "aten._to_copy")):
+            return False
+        if schema.name.startswith("aten._to_copy"):
+            return bool(args[0].is_cuda and str(kwargs.get("device")) == "cpu")
+        return bool(args[0].is_cpu and args[1].is_cuda)
+
     def _note_write(self, schema: Schema, args: Any, kwargs: Any) -> None:
         pointers = []
         tracked = False
         for name, tensor in named_tensors(schema.names, args, kwargs):
-            if not is_plain(tensor):
+            if not is_plain(tensor, self._device):
                 continue
             view = TensorView.of(tensor)
             access = schema.access(name)
             pointers.append(Pointer(name, view, access))
             tracked = tracked or (access is not Access.READ and self._tracked(ByteRange(view.start, view.stop)))
-        if tracked:
+        # flashinfer's plan copies onto its own buffer what it is about to read: nothing was written
+        onto_itself = schema.name == "aten.copy_.default" and len({p.view for p in pointers}) < len(pointers)
+        if tracked and not onto_itself:
             emit("launch_ran", Launch(LaunchKind.ATEN, schema.name, tuple(pointers), current_stack()), None)
 
     def _guarded_constant(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -103,8 +119,8 @@ class EagerMode(TorchDispatchMode):
 
     def _guarded(self, results: Any, args: Any, kwargs: Any) -> Any:
         with shielded("guarded allocation"):
-            inputs = {storage_key(t) for t in tensors_in((args, kwargs)) if is_plain(t)}
-            return Rehomed(results, inputs, self._allocate).results
+            inputs = {storage_key(t) for t in tensors_in((args, kwargs)) if is_plain(t, self._device)}
+            return Rehomed(results, inputs, self._allocate, self._device).results
         return results
 
     def _allocate(self, nbytes: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.UntypedStorage | None:
@@ -114,19 +130,11 @@ class EagerMode(TorchDispatchMode):
             self._allocator.unguarded_for_memory += 1
             return None
 
-    def _resize(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
-        # Exact-size storages cannot grow: take a new one, then let the operator set the geometry.
-        tensor = args[0]
-        wanted = tensor.itemsize * (int(torch.Size(args[1]).numel()) + tensor.storage_offset())
-        storage = tensor.untyped_storage()
-        if wanted > storage.nbytes() and not storage.resizable():
+    def _make_room(self, tensor: torch.Tensor, size: Any) -> None:
+        """Storages of ours cannot grow; where one would have to, it is replaced first."""
+        if not tensor.untyped_storage().resizable():
             with shielded("guarded resize"):
-                home = self._allocate(wanted, tensor.dtype, tuple(args[1]))
-                if home is not None:
-                    kept = torch.empty(0, dtype=torch.uint8).set_(home)
-                    kept[: storage.nbytes()].copy_(torch.empty(0, dtype=torch.uint8).set_(storage))
-                    tensor.set_(home, tensor.storage_offset(), tensor.size(), tensor.stride())
-        return func(*args, **kwargs)
+                grow(tensor, wanted_size(size), self._allocate)
 
 
 class guard_allocations:

@@ -31,6 +31,9 @@ class Listener:
     def node_ran(self, graph: Graph, node: Node, stores: StoreLog | None) -> None:
         """A node of a replay ran; stores are known for Triton nodes."""
 
+    def replay_failed(self, graph: Graph) -> None:
+        """A replay raised; it ran in part or not at all."""
+
     def replay_ended(self, graph: Graph) -> None:
         """A replay is complete."""
 

@@ -156,6 +156,7 @@ class HostGraph:
             for step in self._steps:  # leave every guard where it stands after a whole replay
                 if isinstance(step, TenancyNode):
                     step.run(False)
+            emit("replay_failed", self.model)
             raise
         emit("replay_ended", self.model)
 

@@ -51,7 +51,7 @@ def note_read(tensor: torch.Tensor, how: str) -> None:
     try:
         view: TensorView | None = None
         with shielded("host read"):
-            view = TensorView.of(tensor) if is_plain(tensor) else None
+            view = TensorView.of(tensor) if (tensor.is_cuda or is_plain(tensor)) else None
         if view is not None and view.nbytes:
             emit("host_read", view, how, current_stack())
     finally:

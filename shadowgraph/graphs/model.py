@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from shadowgraph.tracking.launches import Access, Launch, LaunchKind, Pointer
 from shadowgraph.tracking.ranges import ByteRange, RangeSet
@@ -19,7 +19,6 @@ class Node:
     launch: Launch
 
 
-@dataclass(slots=True)
 class Graph:
     """A captured graph. Edges are implicit on the host backend: each node follows the one before it.
 
@@ -31,12 +30,24 @@ class Graph:
         Replays begun so far.
     """
 
-    serial: int
-    name: str
-    nodes: list[Node] = field(default_factory=list)
-    replays: int = 0
-    _views: list[ByteRange] | None = field(default=None, repr=False)
-    _spans: RangeSet | None = field(default=None, repr=False)
+    def __init__(self, serial: int, name: str, nodes: Iterable[Node] = ()) -> None:
+        self.serial, self.name = serial, name
+        self.replays = 0
+        self._nodes: list[Node] = list(nodes)
+        self._build: Callable[[], list[Node]] | None = None
+        self._spans: RangeSet | None = None
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Every node, in launch order."""
+        if self._build is not None:
+            build, self._build = self._build, None
+            self._nodes = build()
+        return self._nodes
+
+    def build_later(self, build: Callable[[], list[Node]]) -> None:
+        """Give a function that makes the nodes, called when they are first asked for."""
+        self._build, self._spans = build, None
 
     def pointers(self) -> Iterator[tuple[Node, Pointer]]:
         """Every pointer of every node, in launch order."""

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from shadowgraph.errors import CaptureError
 from shadowgraph.graphs import triton_host
+from shadowgraph.graphs.growing import bytes_of, call_with_outs, grow, wanted_size
 from shadowgraph.graphs.model import Access, Graph, Launch, LaunchKind, Node, Pointer
 from shadowgraph.graphs.nodes import AtenNode, CallableNode, Step, TenancyNode, TritonNode
 from shadowgraph.graphs.refusals import HOST_READ, READS, SEEDED, call_name, no_plain_memory, shaped_by_data
@@ -41,6 +42,7 @@ from shadowgraph.tracking.views import TensorView
 
 Given = list[tuple[str, torch.Tensor]]  # an operator's tensor arguments by name
 
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _CPU_KERNEL = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
 
@@ -89,9 +91,11 @@ class Recorder(TorchDispatchMode):
         if not isinstance(func, OpOverload):
             self.refuse(f"the higher-order operator {func}", "its parts cannot be recorded; call them one by one")
         schema = schema_of(func, args)
-        if schema.composite or schema.python_bodied:
+        if schema.python_bodied or schema.composite:
             with self:  # its inner operators are what a graph holds
-                return func.redispatch(_CPU_KERNEL, *args, **kwargs)
+                if schema.python_bodied:
+                    return func.redispatch(_CPU_KERNEL, *args, **kwargs)
+                return func._op_dk(_COMPOSITE, *args, **kwargs)
         self._stack = None
         given = list(named_tensors(schema.names, args, kwargs))
         self._refuse_what_cannot_be_held(schema, args, kwargs, given)
@@ -109,7 +113,7 @@ class Recorder(TorchDispatchMode):
 
     def _run(self, func: OpOverload, schema: Schema, args: Any, kwargs: Any, given: Given) -> Any:
         if schema.outs:
-            results = self._call_with_outs(func, schema, args, kwargs)
+            results = call_with_outs(func, schema.outs, args, kwargs, self._allocate, take_empty=True)
         else:
             results = func(*args, **kwargs)
         if schema.random:
@@ -145,48 +149,10 @@ class Recorder(TorchDispatchMode):
 
     # -- memory that grows and values made in Python -----------------------------------------------------------
 
-    def _call_with_outs(self, func: OpOverload, schema: Schema, args: Any, kwargs: Any) -> Any:
-        """Run with ``out=`` tensors; those that would have to grow get memory of the graph, at the same objects."""
-        outs = {name: kwargs[name] for name in schema.outs if name in kwargs}
-        before = [(t, t.untyped_storage().nbytes()) for t in tensors_in(outs)]
-        if all(t.numel() for t, _ in before):
-            try:
-                results = func(*args, **kwargs)
-            except RuntimeError as error:
-                if "not resizable" not in str(error):
-                    raise
-            else:
-                for tensor, nbytes in before:
-                    if tensor.untyped_storage().nbytes() != nbytes:
-                        self._settle_in(tensor, tensor)
-                return results
-        blank = map_tensors(outs, lambda t: torch.empty(0, dtype=t.dtype))
-        func(*args, **{**kwargs, **blank})
-        for (tensor, _), result in zip(before, tensors_in(blank), strict=True):
-            self._settle_in(tensor, result)
-        results = tuple(outs.values())
-        return results[0] if len(results) == 1 else results
-
-    def _settle_in(self, tensor: torch.Tensor, result: torch.Tensor) -> None:
-        """Point a tensor object at memory of the graph that holds what `result` holds."""
-        home = Rehomed(result, set(), self._allocate).fresh[0]
-        if home is None:
-            tensor.resize_(result.shape)
-        else:
-            tensor.set_(home.untyped_storage(), home.storage_offset(), home.size(), home.stride())
-
     def _resized(self, func: OpOverload, schema: Schema, args: Any, kwargs: Any) -> Any:
-        """A resize that grows: new memory of the graph, the old bytes copied by a node, the same tensor object."""
-        tensor, size = args[0], args[1].size() if isinstance(args[1], torch.Tensor) else torch.Size(args[1])
-        old = tensor.untyped_storage()
-        wanted = tensor.itemsize * (size.numel() + tensor.storage_offset())
-        if wanted > old.nbytes():
-            new = self._allocate(wanted, tensor.dtype, tuple(size))
-            tensor.set_(new, tensor.storage_offset(), tensor.size(), tensor.stride())
-            if old.nbytes():
-                source, target = _bytes_of(old), _bytes_of(new)[: old.nbytes()]
-                target.copy_(source)
-                self._add_copy(schema.name, target, source)
+        copied = grow(args[0], wanted_size(args[1]), self._allocate)
+        if copied is not None:
+            self._add_copy(schema.name, *copied)
         return func(*args, **kwargs)
 
     def _add_copy(self, name: str, target: torch.Tensor, source: torch.Tensor) -> None:
@@ -214,9 +180,9 @@ class Recorder(TorchDispatchMode):
         """
         self._unwritten.discard(int(storage._cdata))
         if storage.nbytes() and storage.resizable():
-            kept = _bytes_of(storage).clone()
+            kept = bytes_of(storage).clone()
             self.constants[int(kept.untyped_storage()._cdata)] = kept.untyped_storage()
-            self._add_copy("aten.lift_fresh.default", _bytes_of(storage), kept)
+            self._add_copy("aten.lift_fresh.default", bytes_of(storage), kept)
 
     # -- launches and callables --------------------------------------------------------------------------------
 
@@ -327,7 +293,3 @@ class Recorder(TorchDispatchMode):
 
     def _only_constants(self, args: Any) -> bool:
         return all(int(t.untyped_storage()._cdata) in self._unwritten for t in tensors_in(args))
-
-
-def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8).set_(storage)

@@ -24,6 +24,8 @@ _OVERWRITES = {
 # Change a tensor object and not its bytes.
 _METADATA = {"aten::set_", "aten::detach_", "aten::requires_grad_", "aten::_version", "aten::record_stream"}
 _RESIZES = {"aten::resize_", "aten::resize_as_", "aten::_resize_output_"}
+# Where a Python kernel that runs on the host may be registered; without a key it is a composite one.
+_KERNELS = ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd", "")
 # Return nothing and raise if a value is bad.
 _ASSERTIONS = {"aten::_assert_async", "aten::_linalg_check_errors"}
 # Write running statistics that their schema does not mark as written, while training (the argument at that position).
@@ -125,4 +127,4 @@ def _python_bodied(operator: OpOverload) -> bool:
     if operator.namespace in {"aten", "prim", "prims"}:
         return False
     name = operator.name().replace("::", "/")
-    return any(f"{name}/{key}" in torch.library._impls for key in ("CPU", "CompositeExplicitAutograd"))
+    return any(f"{name}/{key}" in torch.library._impls for key in _KERNELS)

@@ -15,10 +15,10 @@ from shadowgraph.tracking.views import TensorView
 Allocate = Callable[[int, torch.dtype, tuple[int, ...]], torch.UntypedStorage | None]
 
 
-def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has ordinary strided CPU memory that an address describes."""
+def is_plain(tensor: torch.Tensor, device: str = "cpu") -> bool:
+    """Whether a tensor has ordinary strided memory, which an address describes, on a device of that type."""
     return (
-        tensor.is_cpu
+        (tensor.is_cpu if device == "cpu" else tensor.is_cuda)
         and tensor.layout is torch.strided
         and not (tensor.is_quantized or tensor.is_nested or tensor._is_zerotensor())
     )
@@ -77,7 +77,8 @@ class Aliases:
 
 def view_of(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
     """`like`'s geometry over another storage, conjugate and negative bits included."""
-    made = torch.empty(0, dtype=like.dtype).set_(storage, like.storage_offset(), like.size(), like.stride())
+    blank = torch.empty(0, dtype=like.dtype, device=storage.device)
+    made = blank.set_(storage, like.storage_offset(), like.size(), like.stride())
     if like.is_conj():
         made = torch._conj(made)
     if like.is_neg():
@@ -138,15 +139,15 @@ class Rehomed:
         The first result that has no plain memory, or None.
     """
 
-    def __init__(self, results: Any, inputs: set[int], allocate: Allocate) -> None:
-        self._inputs, self._allocate = inputs, allocate
+    def __init__(self, results: Any, inputs: set[int], allocate: Allocate, device: str = "cpu") -> None:
+        self._inputs, self._allocate, self._device = inputs, allocate, device
         self._homes: dict[int, torch.UntypedStorage | None] = {}
         self.fresh: list[torch.Tensor | None] = []
         self.strange: torch.Tensor | None = None
         self.results = map_tensors(results, self._move)
 
     def _move(self, tensor: torch.Tensor) -> torch.Tensor:
-        plain = is_plain(tensor)
+        plain = is_plain(tensor, self._device)
         if not plain:
             self.strange = tensor if self.strange is None else self.strange
         home = self._home(tensor) if plain and storage_key(tensor) not in self._inputs else None
@@ -163,6 +164,12 @@ class Rehomed:
         if key not in self._homes:
             home = self._allocate(storage.nbytes(), tensor.dtype, tuple(tensor.shape)) if storage.nbytes() else None
             if home is not None:
-                ctypes.memmove(home.data_ptr(), storage.data_ptr(), storage.nbytes())
+                self._copy(storage, home)
             self._homes[key] = home
         return self._homes[key]
+
+    def _copy(self, storage: torch.UntypedStorage, home: torch.UntypedStorage) -> None:
+        if self._device == "cpu":
+            ctypes.memmove(home.data_ptr(), storage.data_ptr(), storage.nbytes())
+        else:  # on the current stream, behind what made the result
+            home.copy_(storage, non_blocking=True)

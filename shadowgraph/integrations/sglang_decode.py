@@ -1,4 +1,4 @@
-"""Decode-time buffers of sglang, on the CPU: aiter's index buffer, and the graph runner's static inputs."""
+"""Decode-time buffers of sglang: aiter's index buffer, and on the CPU the graph runner's static inputs."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ class AiterKvIndices:
         Longest context, in tokens.
     page : int
         Tokens of a KV page.
+    device : torch.device or str
+        The CPU or a CUDA device; the backend is AMD's, but neither its sizes nor its kernel depend on that.
 
     Attributes
     ----------
@@ -32,22 +34,22 @@ class AiterKvIndices:
         sglang's object. ``backend.cuda_graph_kv_indices`` is int32, 1-D, once allocated.
     """
 
-    def __init__(self, max_bs: int, ctx: int, page: int) -> None:
+    def __init__(self, max_bs: int, ctx: int, page: int, device: torch.device | str = "cpu") -> None:
         if min(max_bs, ctx, page) < 1:
             raise ValueError("max_bs, ctx and page must be at least 1")
-        self.max_bs, self.ctx, self.page = max_bs, ctx, page
+        self.max_bs, self.ctx, self.page, self.device = max_bs, ctx, page, torch.device(device)
         cls = load("sglang.srt.layers.attention.aiter_backend").AiterAttnBackend
         self.backend: Any = cls.__new__(cls)
         vars(self.backend).update(
-            device="cpu",
+            device=str(self.device),
             page_size=page,
             max_context_len=ctx,
             skip_prefill=True,
             use_mla=False,
             use_sliding_window_kv_pool=False,
             use_triton_unified_attention=False,
-            req_to_token=token_pool(max_bs, ctx).req_to_token,
-            kv_indptr=torch.zeros(max_bs + 1, dtype=torch.int32),
+            req_to_token=token_pool(max_bs, ctx, self.device).req_to_token,
+            kv_indptr=torch.zeros(max_bs + 1, dtype=torch.int32, device=self.device),
         )
 
     @property
@@ -57,7 +59,8 @@ class AiterKvIndices:
 
     def allocate(self, fixed: bool = False) -> None:
         """Let sglang allocate its static buffers; ``fixed`` gives it an index buffer of one entry a token instead."""
-        buffer = torch.zeros(self.page_entries * self.page, dtype=torch.int32) if fixed else None
+        entries = self.page_entries * self.page
+        buffer = torch.zeros(entries, dtype=torch.int32, device=self.device) if fixed else None
         self.backend.init_cuda_graph_state(self.max_bs, self.max_bs, kv_indices_buf=buffer)
 
     def fill(self, seq_lens: Sequence[int]) -> None:
@@ -66,7 +69,7 @@ class AiterKvIndices:
         Writes `bytes_past_end` bytes behind the buffer.
         """
         check_lengths(seq_lens, self.max_bs, self.ctx)
-        batch = forward_batch(seq_lens)
+        batch = forward_batch(seq_lens, device=self.device)
         self.backend.init_forward_metadata_replay_cuda_graph(
             batch.batch_size,
             batch.req_pool_indices,

@@ -1,4 +1,4 @@
-"""EAGLE's draft attention backend of sglang, on the CPU."""
+"""EAGLE's draft attention backend of sglang, on the CPU or on a GPU."""
 
 from __future__ import annotations
 
@@ -96,6 +96,8 @@ class EagleDraft:
         Draft steps, at least 2.
     page_size : int
         Tokens of a KV page.
+    device : torch.device or str
+        The CPU, where the kernel is interpreted and what asks for CUDA is sent there, or the current CUDA device.
 
     Attributes
     ----------
@@ -106,19 +108,28 @@ class EagleDraft:
         sglang's object; every entry of ``pool.req_to_token`` is a different value above 0.
     """
 
-    def __init__(self, max_bs: int, topk: int, ctx: int, steps: int, page_size: int = 1) -> None:
+    def __init__(
+        self,
+        max_bs: int,
+        topk: int,
+        ctx: int,
+        steps: int,
+        page_size: int = 1,
+        device: torch.device | str = "cpu",
+    ) -> None:
         if min(max_bs, topk, ctx, page_size) < 1 or steps < 2:
             raise ValueError("max_bs, topk, ctx and page_size must be at least 1 and steps at least 2")
         self.max_bs, self.topk, self.ctx, self.steps, self.page_size = max_bs, topk, ctx, steps, page_size
+        self.device = torch.device(device)
         flashinfer_backend = load("sglang.srt.layers.attention.flashinfer_backend")
         load("sglang.srt.speculative.eagle_info")
         # A branch reads its own new slots behind the context; with pages each branch starts on a page of its own.
         pages = -(-(page_size - 1 + steps) // page_size)
-        self.pool = token_pool(max_bs, ctx + topk * pages * page_size)
+        self.pool = token_pool(max_bs, ctx + topk * pages * page_size, self.device)
         runner = SimpleNamespace(
             req_to_token_pool=self.pool,
             page_size=page_size,
-            device="cpu",
+            device=str(self.device),
             model_config=SimpleNamespace(context_len=ctx),
         )
         with _replaced(flashinfer_backend, "FlashInferAttnBackend", PlanRecorder):
@@ -134,7 +145,8 @@ class EagleDraft:
             ``topk`` times longer context.
         """
         longest = self.ctx * (self.topk if fixed else 1)
-        with host_device(), _replaced(self.backend, "max_context_len", longest):
+        redirect = host_device() if self.device.type == "cpu" else contextlib.nullcontext()
+        with redirect, _replaced(self.backend, "max_context_len", longest):
             self.backend.init_cuda_graph_state(self.max_bs, self.max_bs * self.topk)
 
     def use_buffer(self, buffer: torch.Tensor) -> None:
@@ -160,8 +172,9 @@ class EagleDraft:
         check_lengths(seq_lens, self.max_bs, self.ctx)
         batch = forward_batch(
             seq_lens,
+            device=self.device,
             req_to_token_pool=self.pool,
-            positions=torch.tensor(seq_lens, dtype=torch.int64).repeat_interleave(self.topk),
+            positions=torch.tensor(seq_lens, dtype=torch.int64, device=self.device).repeat_interleave(self.topk),
             spec_info=load("sglang.srt.speculative.eagle_info").EagleDraftInput(),
         )
         self.backend.init_forward_metadata_replay_cuda_graph(batch, len(seq_lens))
@@ -210,7 +223,8 @@ class EagleDraft:
         Parameters
         ----------
         memory : torch.Tensor
-            int32, 1-D: the buffer's memory from its first byte, with at least `bytes_past_end` behind the buffer.
+            int32, 1-D, on the driver's device: the buffer's memory from its first byte, with at least `bytes_past_end`
+            behind the buffer.
         seq_lens : sequence of int
             The lengths of that `prepare`.
 

@@ -1,6 +1,7 @@
-"""Drive real, unmodified sglang 0.5.12.post1 on a machine without a GPU.
+"""Drive real, unmodified sglang 0.5.12.post1, on a machine without a GPU or on one.
 
-The drivers run sglang's own allocation and prepare code on the CPU, its Triton kernels through Triton's interpreter.
+The drivers run sglang's own allocation and prepare code. On the CPU its Triton kernels go through Triton's interpreter;
+`EagleDraft` and `AiterKvIndices` also take a CUDA device, where the kernels are compiled.
 What sglang would hand to a GPU library goes to objects that keep what they were given. Importing this module imports
 neither sglang nor Triton; constructing a driver does.
 

@@ -1,4 +1,4 @@
-"""Import sglang's modules on a machine without a GPU, ready to run there."""
+"""Import sglang's modules so that they run where they are: kernels compiled on a GPU, interpreted without one."""
 
 from __future__ import annotations
 
@@ -44,6 +44,8 @@ def require_sglang() -> None:
 def enable_interpreter() -> None:
     """Set ``TRITON_INTERPRET=1``, so that Triton kernels defined from now on run on the CPU.
 
+    Does nothing where there is a CUDA device: Triton compiles for it.
+
     Raises
     ------
     BackendError
@@ -54,6 +56,8 @@ def enable_interpreter() -> None:
     Torch imports Triton by itself, for one at the first operation under a Python ``TorchDispatchMode``: call this
     before any such mode is entered.
     """
+    if torch.cuda.is_available():
+        return
     language = sys.modules.get("triton.language")
     if language is not None and type(language.cdiv).__name__ != "InterpretedFunction":
         raise BackendError(
@@ -65,7 +69,7 @@ def enable_interpreter() -> None:
 
 @functools.cache
 def load(name: str) -> ModuleType:
-    """Import one sglang module, prepared for a machine without a GPU.
+    """Import one sglang module; where there is no GPU, or packages are missing, that is prepared for first.
 
     Parameters
     ----------
@@ -89,11 +93,11 @@ def load(name: str) -> ModuleType:
         return import_module(name)
 
 
-def token_pool(size: int, width: int) -> Any:
-    """A real ``ReqToTokenPool`` on the CPU, every entry of which is a different value above 0 (row 0 included)."""
-    pool = load("sglang.srt.mem_cache.memory_pool").ReqToTokenPool(size, width, "cpu", enable_memory_saver=False)
+def token_pool(size: int, width: int, device: torch.device | str = "cpu") -> Any:
+    """A real ``ReqToTokenPool``, every entry of which is a different value above 0 (row 0 included)."""
+    pool = load("sglang.srt.mem_cache.memory_pool").ReqToTokenPool(size, width, str(device), enable_memory_saver=False)
     table = pool.req_to_token
-    table.copy_(torch.arange(1, table.numel() + 1, dtype=torch.int32).view_as(table))
+    table.copy_(torch.arange(1, table.numel() + 1, dtype=torch.int32, device=table.device).view_as(table))
     return pool
 
 
@@ -103,16 +107,24 @@ def check_lengths(seq_lens: Sequence[int], max_bs: int, longest: int) -> None:
         raise ValueError(f"seq_lens must hold 1 to {max_bs} lengths from 1 to {longest}, got {list(seq_lens)}")
 
 
-def forward_batch(seq_lens: Sequence[int], **fields: Any) -> Any:
-    """A real ``ForwardBatch`` for one decode step; request i sits in slot i + 1 (slot 0 is sglang's padding slot)."""
+def forward_batch(seq_lens: Sequence[int], *, device: torch.device | str = "cpu", **fields: Any) -> Any:
+    """A real ``ForwardBatch`` for one decode step; request i sits in slot i + 1 (slot 0 is sglang's padding slot).
+
+    Parameters
+    ----------
+    device : torch.device or str
+        Where its tensors are; ``seq_lens_cpu`` stays on the host.
+    fields
+        Fields of a ``ForwardBatch`` to set or to replace.
+    """
     info = load("sglang.srt.model_executor.forward_batch_info")
     lens_cpu = torch.tensor(seq_lens, dtype=torch.int32)
     values = {
         "forward_mode": info.ForwardMode.DECODE,
         "batch_size": len(seq_lens),
         "input_ids": None,
-        "req_pool_indices": torch.arange(1, len(seq_lens) + 1, dtype=torch.int64),
-        "seq_lens": lens_cpu.clone(),
+        "req_pool_indices": torch.arange(1, len(seq_lens) + 1, dtype=torch.int64, device=device),
+        "seq_lens": torch.tensor(seq_lens, dtype=torch.int32, device=device),
         "seq_lens_cpu": lens_cpu,
         "seq_lens_sum": sum(seq_lens),
         "out_cache_loc": None,

@@ -29,6 +29,12 @@ class RunFacts(msgspec.Struct, frozen=True):
         Blocks whose guards got smaller than asked for, and blocks without any, for want of memory.
     watches
         Name, changes and changes dropped of each watched tensor.
+    left_alone
+        Captures whose memory has no guards, by reason.
+    lost
+        Why nothing could be read from the device any more, or None.
+    last_values
+        When it was lost: name, dtype and bytes of small buffers at the last boundary that reached the host.
     """
 
     findings: tuple[Finding, ...]
@@ -40,6 +46,9 @@ class RunFacts(msgspec.Struct, frozen=True):
     guards_shrunk: int
     guards_dropped: int
     watches: tuple[tuple[str, tuple[Change, ...], int], ...]
+    left_alone: dict[str, int] = {}
+    lost: str | None = None
+    last_values: tuple[tuple[str, str, bytes], ...] = ()
 
 
 def document(facts: RunFacts) -> dict[str, Any]:

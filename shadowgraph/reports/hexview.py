@@ -36,12 +36,13 @@ def hex_rows(finding: Finding) -> list[HexRow]:
         low, high = max(start, 0), min(start + ROW, len(found))
         changed = tuple(expected[i] != found[i] for i in range(low, high))
         if any(changed):
-            values = _values(found[low:high], finding.buffer.dtype, window.offset + low)
+            values = decoded(found[low:high], finding.buffer.dtype, window.offset + low)
             rows.append(HexRow(window.offset + low, expected[low:high], found[low:high], changed, values))
     return rows[:ROWS]
 
 
-def _values(data: bytes, dtype: str, offset: int) -> str:
+def decoded(data: bytes, dtype: str, offset: int = 0) -> str:
+    """Bytes as values of a dtype; `offset` counts from where an element starts. Empty for a dtype that numpy lacks."""
     halves = dtype == "bfloat16"  # the upper halves of float32, which numpy has no type for
     try:
         kind = np.dtype(np.uint16 if halves else dtype)

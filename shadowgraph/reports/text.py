@@ -12,7 +12,7 @@ from shadowgraph.findings import Culprit, Finding, Severity
 from shadowgraph.reports.advice import advice
 from shadowgraph.reports.console import console
 from shadowgraph.reports.document import RunFacts, to_json
-from shadowgraph.reports.hexview import HexRow, hex_rows
+from shadowgraph.reports.hexview import HexRow, decoded, hex_rows
 from shadowgraph.reports.verdicts import form, plural, verdict
 from shadowgraph.tracking.guards import Side
 from shadowgraph.tracking.stacks import Stack
@@ -53,6 +53,7 @@ def lines(facts: RunFacts) -> Iterator[Text]:
         yield from _finding(finding)
         yield Text()
     yield from _watches(facts)
+    yield from _lost(facts)
     yield from _summary(facts)
 
 
@@ -177,6 +178,15 @@ def _watches(facts: RunFacts) -> Iterator[Text]:
         yield Text()
 
 
+def _lost(facts: RunFacts) -> Iterator[Text]:
+    if facts.lost is None:
+        return
+    yield Text(f"shadowgraph: the device is lost, checking ended: {facts.lost}", style="bold red")
+    for name, dtype, data in facts.last_values:
+        yield _row("last seen", f"{name} ({dtype}): {decoded(data[: 16 * 8], dtype)}")
+    yield _row("kept", "ledger, names, launches and findings so far; device memory after the last boundary is not")
+
+
 def _summary(facts: RunFacts) -> Iterator[Text]:
     for fault, count in facts.faults.items():
         yield Text(f"shadowgraph's own fault, {count} times (the program went on): {fault}", style="yellow")
@@ -185,6 +195,13 @@ def _summary(facts: RunFacts) -> Iterator[Text]:
             f"guards: {facts.guards_shrunk:,} made smaller, {facts.guards_dropped:,} left out: no memory for more",
             style="yellow",
         )
+    for reason, count in facts.left_alone.items():
+        yield Text(f"guards: left out of {plural(count, 'capture')}: {reason}", style="yellow")
+    for name, _, _ in facts.graphs:
+        if "captured earlier" in name:
+            yield Text(
+                f"{name}: its nodes and pool are unknown; replays, names and declared buffers only", style="yellow"
+            )
     if facts.suppressed:
         yield Text(f"suppressed: {facts.suppressed:,}")
     for finding in facts.findings:

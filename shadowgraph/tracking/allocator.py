@@ -91,6 +91,8 @@ class HostAllocator:
         Whether memory freed during a capture waits for its end before it is reused.
     """
 
+    device = "cpu"
+
     def __init__(self, arena: HostArena | None = None) -> None:
         self._lock = QuietLock()
         self._arena = arena
@@ -168,6 +170,7 @@ class HostAllocator:
                 shape=shape,
                 itemsize=dtype.itemsize,
                 stack=current_stack() if stack is None else stack,
+                device=self.device,
                 graph=graph,
                 pool=pool.serial,
                 head_guard=block.guards.head,
@@ -175,7 +178,7 @@ class HostAllocator:
             )
             self.install_tenant(buffer)
             self.ledger.add(buffer)
-        storage = storage_at(block.address, nbytes)
+        storage = self._storage_at(block.address, nbytes)
         finalizer = weakref.finalize(storage, later, partial(self._release, block, buffer, pool))
         finalizer.atexit = False
         return storage, buffer
@@ -206,6 +209,13 @@ class HostAllocator:
         """Fill a range of the arena with its canary."""
         arena = self.arena
         arena.view(where.start, where.stop).data[:] = canary(where.start - arena.base, where.nbytes)
+
+    def holds(self, address: int) -> bool:
+        """Whether an address lies in memory of ours."""
+        return self.arena.holds(address)
+
+    def _storage_at(self, address: int, nbytes: int) -> torch.UntypedStorage:
+        return storage_at(address, nbytes)
 
     def _take(self, pool: Pool, capacity: int) -> Block | None:
         """A free block; of static buffers only one whose guards are the present policy's own."""

@@ -40,6 +40,8 @@ class Buffer:
         Canary bytes directly before and after; 0 when not guarded.
     graph
         Serial of the graph whose capture allocated it, or None.
+    inexact
+        Bytes between this tenant's end and its tail guard, where a larger tenant of the block keeps it back.
     freed_at
         Serial counter at its free, or None while it lives.
     """
@@ -57,6 +59,7 @@ class Buffer:
     pool: int | None = None
     head_guard: int = 0
     tail_guard: int = 0
+    inexact: int = 0
     freed_at: int | None = None
     handle: int = field(default=-1, repr=False)
 

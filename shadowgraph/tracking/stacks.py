@@ -23,6 +23,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 Stack = tuple[Frame, ...]
+RawStack = tuple[tuple[str, int, str], ...]
 
 
 def current_stack(limit: int = 12) -> Stack:
@@ -46,10 +47,31 @@ def current_stack(limit: int = 12) -> Stack:
     return tuple(frames)
 
 
+def raw_stack(limit: int) -> RawStack:
+    """The caller's nearest frames as file, line and function, for a hot path; `stack_of` makes a stack of it."""
+    found: list[tuple[str, int, str]] = []
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and len(found) < limit:
+        code = frame.f_code
+        filename = code.co_filename
+        skip = _skip_cache.get(filename)
+        if skip is None:
+            skip = _is_machinery(filename)
+        if not skip:
+            found.append((filename, frame.f_lineno, code.co_name))
+        frame = frame.f_back
+    return tuple(found)
+
+
+def stack_of(raw: RawStack) -> Stack:
+    """A stack from its raw form."""
+    return tuple(Frame(cell_label(filename) or filename, line, function) for filename, line, function in raw)
+
+
 def cell_label(filename: str) -> str | None:
     """``In[3]`` for the code of a notebook's cell, None elsewhere. Not cached: a cell that runs again is renumbered."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)  # missing while it is being imported
+    shell = get_ipython() if get_ipython is not None else None
     named = shell.compile.format_code_name(filename) if shell is not None else None
     return f"In[{named[1].split('[')[-1].rstrip(']')}]" if named else None
 

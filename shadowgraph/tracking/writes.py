@@ -50,9 +50,9 @@ class WriteLog:
         Writes forgotten because too many came between two checkpoints.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dropped: int = 0) -> None:
         self._writes: list[Write] = []
-        self.dropped = 0
+        self.dropped = dropped
 
     def add(self, write: Write) -> None:
         if len(self._writes) >= LIMIT:

@@ -99,6 +99,22 @@ def test_sync_raises_at_the_node() -> None:
         assert after.item() == 0, "the node after the guilty one did not run"
 
 
+def test_a_replay_that_raises_does_not_end_the_checking() -> None:
+    def fail() -> None:
+        raise OSError("mine")
+
+    with sg.debug() as debugger:
+        table = guarded(debugger, 4)
+        graph = sg.HostGraph()
+        with sg.host_graph(graph):
+            table.add_(1)
+            graph.call(fail)
+        with pytest.raises(OSError, match="mine"):
+            graph.replay()
+        overflow(table)
+        assert only(debugger.check()).past_end == 4
+
+
 def test_pause_and_resume() -> None:
     with sg.debug() as debugger:
         table = guarded(debugger, 4)
@@ -189,7 +205,7 @@ def test_guard_memory_runs_out_by_degrees() -> None:
 def test_no_memory_for_a_guarded_buffer_leaves_it_where_torch_put_it(monkeypatch: pytest.MonkeyPatch) -> None:
     small = HostAllocator(HostArena(1 << 30))
     small.arena.take(small.arena.size - 4096)
-    monkeypatch.setattr("shadowgraph.debugger.host_allocator", lambda: small)
+    monkeypatch.setattr("shadowgraph.backends.host_allocator", lambda: small)
     with sg.debug() as debugger:
         table = guarded(debugger, 1 << 20)
         assert not small.arena.holds(table.data_ptr())

@@ -94,6 +94,18 @@ def test_a_host_rewrite_in_between_is_silence(rewrite: str) -> None:
     assert debugger.notes == ()
 
 
+def test_a_copy_onto_itself_is_no_rewrite() -> None:
+    """What flashinfer's plan does when it is handed its wrapper's own buffer."""
+    with sg.debug() as debugger:
+        indptr, lens = table(debugger, [0, 4, 8]), table(debugger, [4, 7])
+        graph = captured(lambda: indptr[1:].copy_(lens.cumsum(0)))
+        indptr.cpu()
+        graph.replay()
+        indptr.copy_(indptr)
+        indptr.cpu()
+    assert only(debugger.findings).code == "SG102"
+
+
 def test_an_output_that_the_host_never_read_before_is_a_note() -> None:
     with sg.debug() as debugger:
         tokens = table(debugger, [5, 9, 2])

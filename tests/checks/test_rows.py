@@ -71,6 +71,13 @@ def test_an_overrun_may_reach_several_rows_and_past_the_end() -> None:
     assert overruns(row_writer(view, [14, 4, 3]), view) == [(0, 10, 7, (1, 2, 3))]
 
 
+@pytest.mark.parametrize(("order", "lost"), [((0, 1), (8, 0)), ((1, 0), (4, 4))])
+def test_past_the_end_only_what_was_overwritten_is_lost(order: tuple[int, int], lost: tuple[int, int]) -> None:
+    """Nobody's row lies there, so that the program that ran last lost nothing."""
+    view = table(2, 4)
+    assert overruns(row_writer(view, [12, 8], order=order), view) == [(0, 8, lost[0], (1, 2)), (1, 4, lost[1], (2,))]
+
+
 def test_what_lies_past_the_end_is_told_by_one_number() -> None:
     view = table(2, 4)
     assert overruns(row_writer(view, [4, 40]), view) == [(1, 36, 0, (2,))]

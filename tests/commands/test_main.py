@@ -113,7 +113,7 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_selftest_can_fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from shadowgraph.engines.numpy_engine import NumpyEngine
 
-    monkeypatch.setattr(NumpyEngine, "check_guards", lambda self, tag, guards: None)
+    monkeypatch.setattr(NumpyEngine, "_broken", lambda self, guards: [])
     assert main(["doctor", "--selftest"]) == doctor.SELFTEST_FAILED
     assert "an overflow of 12 bytes was reported as []" in capsys.readouterr().out
 

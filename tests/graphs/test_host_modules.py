@@ -159,11 +159,11 @@ class Cube(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(x)
-        return torch.pow(x, 3)
+        return x**3
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        (x,) = ctx.saved_tensors
+        x: torch.Tensor = ctx.saved_tensors[0]
         return 3 * x * x * gradient
 
 
@@ -250,6 +250,7 @@ def twice_plus(x: torch.Tensor, seen: torch.Tensor, by: float) -> torch.Tensor:
 
 library = torch.library.Library("shadowgraph_tests", "FRAGMENT")
 library.define("minus_one(Tensor x) -> Tensor")
+library.define("plus_two(Tensor x) -> Tensor")
 library.define("halve_(Tensor(a!) x) -> ()")
 
 
@@ -263,6 +264,12 @@ def halve_(x: torch.Tensor) -> None:
     x.mul_(0.5)
 
 
+def plus_two(x: torch.Tensor) -> torch.Tensor:
+    calls["plus_two"] += 1
+    return x + 2
+
+
+library.impl("plus_two", plus_two)
 library.impl("minus_one", minus_one, "CPU")
 library.impl("halve_", halve_, "CompositeExplicitAutograd")
 
@@ -270,7 +277,8 @@ library.impl("halve_", halve_, "CompositeExplicitAutograd")
 def custom(s: State) -> Any:
     y = torch.ops.shadowgraph_tests.minus_one(twice_plus(s["x"], s["seen"], 0.5))
     torch.ops.shadowgraph_tests.halve_(y)
-    return y
+    with torch.inference_mode():  # which does not take composite operators apart
+        return y, torch.ops.shadowgraph_tests.plus_two(s["x"]), torch.subtract(y, 2.0)
 
 
 def test_the_operators_inside_a_custom_operator_are_captured_and_its_python_is_not_run_again() -> None:
@@ -281,7 +289,7 @@ def test_the_operators_inside_a_custom_operator_are_captured_and_its_python_is_n
     graph, _ = capture(program, state)
     graph.replay()
     graph.replay()
-    assert calls == {"twice_plus": 1, "minus_one": 1, "halve_": 1}
+    assert calls == {"twice_plus": 1, "minus_one": 1, "halve_": 1, "plus_two": 1}
     assert all(node.launch.name.startswith("aten.") for node in graph.model.nodes)
     assert torch.equal(state["seen"], torch.full((2,), 2.0))
 

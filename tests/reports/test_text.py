@@ -12,6 +12,7 @@ from finding_samples import FINDING, altered, run_of
 
 from shadowgraph.coverage import Coverage
 from shadowgraph.findings import Alias, Culprit, Finding, Neighbour, Reader, RowOverrun, Severity, Status
+from shadowgraph.reports.advice import advice
 from shadowgraph.reports.document import RunFacts
 from shadowgraph.reports.text import Report
 from shadowgraph.reports.verdicts import verdict
@@ -61,6 +62,7 @@ def row(said: str, label: str) -> list[str]:
         ("read by", ["graph#1 node 4 aten.sum at /srv/app/model.py:33"]),
         ("alias", ["worker.indices is draft.kv_indices", "wrapper.buf is draft.kv_indices[0:9]"]),
         ("neighbour", ["next by address: draft.seq_lens (int64[2]), 512 bytes away"]),
+        ("do", [advice(FINDING)]),
         ("finding", ["#1, error, confidence high, seen at replay_begin, fingerprint 0123456789ab"]),
     ],
 )
@@ -181,6 +183,8 @@ def test_what_stood_in_the_way_is_said() -> None:
     assert "shadowgraph's own fault, 3 times (the program went on): check: KeyError: 1\n" in said
     assert re.search(r"^guards: 2 .*1,000 left out", said, re.MULTILINE)
     assert "guards:" not in text(suppressed=1)
+    assert "guards:" in text(guards_shrunk=1)
+    assert "guards:" in text(guards_dropped=1)
     assert "suppressed" not in text(guards_shrunk=1)
 
 
@@ -227,9 +231,14 @@ def test_a_terminal_gets_colour(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     stream = Terminal()
-    Report(run_of(FINDING)).print(stream)
-    assert ESCAPE in stream.getvalue()
-    assert re.sub(rf"{ESCAPE}\[[\d;]*m", "", stream.getvalue()) == str(Report(run_of(FINDING)))
+    report = Report(run_of(FINDING, notes=(altered(severity=Severity.NOTE),)))
+    report.print(stream)
+    coloured = stream.getvalue()
+    assert re.sub(rf"{ESCAPE}\[[\d;]*m", "", coloured) == str(report)
+    assert coloured.startswith(f"{ESCAPE}[1;31mSG101")
+    assert f"{ESCAPE}[1;33mSG101" in coloured
+    assert f"{ESCAPE}[1;31m07 " in coloured, "changed bytes stand out"
+    assert f"{ESCAPE}[2ma1 " in coloured
 
 
 def test_str_is_plain_wherever_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

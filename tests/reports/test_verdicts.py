@@ -51,12 +51,21 @@ def bytes_at(first: int, last: int, side: Side | None, count: int | None = None)
             f"fill_indices wrote past the width of rows 0, 1, 2 of {NAMED} into the next; 1,208 entries lost {WHEN}",
         ),
         (
+            {"bytes": bytes_at(512, 520, Side.ROW), "rows": rows(1, 1, 1, 1)},
+            f"fill_indices wrote past the width of rows 0, 1, 2, 3 of {NAMED} into the next; 4 entries lost {WHEN}",
+        ),
+        (
+            {"bytes": bytes_at(512, 520, Side.ROW), "rows": rows(*[1] * 5)},
+            f"fill_indices wrote past the width of rows 0, 1, 2, 3 and 1 more of {NAMED} into the next; "
+            f"5 entries lost {WHEN}",
+        ),
+        (
             {"bytes": bytes_at(512, 520, Side.ROW), "rows": rows(*[1] * 64)},
             f"fill_indices wrote past the width of rows 0, 1, 2, 3 and 60 more of {NAMED} into the next; "
             f"64 entries lost {WHEN}",
         ),
     ],
-    ids=["after", "one byte", "in a replay", "before", "slack", "one row", "rows", "many rows"],
+    ids=["after", "one byte", "in a replay", "before", "slack", "one row", "rows", "four", "five", "many rows"],
 )
 def test_out_of_bounds(facts: dict[str, Any], said: str) -> None:
     assert verdict(altered(**facts)) == f"SG101 out-of-bounds write: {said}"

@@ -143,10 +143,10 @@ def test_partial_overlaps_are_told_by_their_bytes(book: Book) -> None:
     base = book.tensor(32)
     book.names.add("a", base[0:16])
     book.names.add("b", base[8:24])
-    book.names.add("c", base[24:32])
+    book.names.add("c", base[20:32])
     assert book.name(base) == "a"
     assert book.relations(base) == {"b": "bytes [32, 64)"}, "c shares no byte with a"
-    assert book.relations(base, base[8:24]) == {"a": "bytes [0, 32)"}
+    assert book.relations(base, base[8:24]) == {"a": "bytes [0, 32)", "c": "bytes [48, 64)"}
 
 
 def test_other_forms_of_the_same_bytes(book: Book) -> None:
@@ -193,8 +193,11 @@ def test_columns_of_one_table_are_no_aliases(book: Book) -> None:
     book.names.add("k", table[:, 0:4])
     book.names.add("v", table[:, 4:8])
     assert groups(book) == []
-    book.names.add("third", table[:, 3:5])
-    assert sorted(groups(book)[0]) == ["k", "third", "v"]
+    book.names.add("k_again", table[1:, 0:4])
+    book.names.add("v_again", table[:2, 6:8])
+    assert sorted(sorted(group) for group in groups(book)) == [["k", "k_again"], ["v", "v_again"]]
+    book.names.add("between", table[:, 3:5])
+    assert [sorted(group) for group in groups(book)] == [["between", "k", "k_again", "v", "v_again"]]
 
 
 def test_owners_of_freed_memory_are_in_no_group(book: Book) -> None:
@@ -270,6 +273,10 @@ def test_owners_of_a_range(book: Book) -> None:
     serial = book.buffer(base).serial
     assert [owner.path for owner in book.names.owners_of(span(base[20:21]), serial)] == ["n.high"]
     assert book.names.owners_of(span(base), serial + 1) == []
+    untracked = torch.zeros(4)
+    book.names.add("u", untracked)
+    assert [owner.path for owner in book.names.owners_of(span(untracked))] == ["u"]
+    assert book.names.owners_of(span(untracked), serial + 1) == []
 
 
 def test_a_buffer_as_a_flat_view() -> None:

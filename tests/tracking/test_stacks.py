@@ -3,7 +3,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 import threading
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
@@ -14,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import shadowgraph
 from shadowgraph.tracking import stacks as stacks_module
-from shadowgraph.tracking.stacks import Stack, current_stack
+from shadowgraph.tracking.stacks import Frame, Stack, current_stack
 
 PACKAGE = os.path.dirname(os.path.abspath(shadowgraph.__file__))
 STDLIB = os.path.dirname(os.__file__)
@@ -53,8 +55,14 @@ def test_the_limit_keeps_the_innermost(limit: int) -> None:
     def deep(levels: int) -> Stack:
         return deep(levels - 1) if levels else current_stack(limit)
 
-    stack = deep(20)
-    assert [frame.function for frame in stack] == ["deep"] * limit
+    assert [frame.function for frame in deep(20)] == ["deep"] * limit
+
+
+def test_twelve_frames_are_kept_unless_asked_otherwise() -> None:
+    def deep(levels: int) -> Stack:
+        return deep(levels - 1) if levels else current_stack()
+
+    assert len(deep(20)) == 12
 
 
 def test_frames_of_context_managers_partials_and_threads_are_left_out() -> None:
@@ -124,6 +132,23 @@ def test_whose_frames_are_kept(filename: str, kept: bool) -> None:
     assert (frame.file == filename) is kept
     if kept:
         assert (frame.line, frame.function) == (2, "place")
+
+
+def test_the_code_of_a_notebooks_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell is called by its number, and below it there is nothing of the program's own."""
+
+    class Compiler:
+        def format_code_name(self, name: str) -> tuple[str, str] | None:
+            return ("Cell", "In[3]") if name == "/tmp/ipykernel_1/77.py" else None
+
+    shell = types.SimpleNamespace(compile=Compiler())
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[arg-type]
+    namespace: dict[str, object] = {"look": current_stack}
+    exec(compile("def f():\n    return look()\nseen = f()\n", "/tmp/ipykernel_1/77.py", "exec"), namespace)
+    assert namespace["seen"] == (Frame("In[3]", 2, "f"), Frame("In[3]", 3, "<module>"))
+    assert current_stack(1)[0].file == __file__
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: None))  # type: ignore[arg-type]
+    assert stack_from("/tmp/ipykernel_1/77.py")[0].file == "/tmp/ipykernel_1/77.py"
 
 
 def test_what_a_file_is_found_out_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_stores_are_believed_and_arguments_are_not() -> None:
     log = StoreLog()
     log.add((0, 0, 0), np.array([5000, 5004], dtype=np.uint64), np.zeros(2, dtype=np.int32), 4)
     made = write_of(launch(pointer(1000, 4, Access.UNKNOWN)), log)
-    assert (list(made.ranges), made.stores, made.node) == ([ByteRange(5000, 5008)], log, None)
+    assert (list(made.ranges), made.stores, made.node, made.opaque) == ([ByteRange(5000, 5008)], log, None, False)
     assert list(write_of(launch(pointer(1000, 4, Access.UNKNOWN)), StoreLog()).ranges) == []
 
 

@@ -1,0 +1,129 @@
+"""The two backends behind one surface: where memory comes from, who compares it, what is patched while watching."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from shadowgraph.engines.base import Engine
+from shadowgraph.engines.numpy_engine import NumpyEngine
+from shadowgraph.graphs import host_reads, triton_host
+from shadowgraph.settings import Settings
+from shadowgraph.tracking.allocator import HostAllocator, host_allocator
+
+if TYPE_CHECKING:
+    from shadowgraph.engines.cupy_engine import CupyEngine
+    from shadowgraph.tracking.cuda_allocator import CudaAllocator
+
+
+class Backend(Protocol):
+    """What a debugger needs of a backend."""
+
+    allocator: HostAllocator
+    engine: Engine
+    guard_memory: int
+
+    def start(self) -> None:
+        """Patch what must be patched."""
+
+    def stop(self) -> None:
+        """Undo it."""
+
+    def left_alone(self) -> dict[str, int]:
+        """Captures whose memory has no guards, by reason."""
+
+
+class HostBackend:
+    """Graphs captured with `HostGraph`, compared by numpy."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.allocator = host_allocator()
+        self.engine: Engine = NumpyEngine(self.allocator.arena.base)
+        self.guard_memory = settings.guard_memory if settings.guard_memory is not None else 1 << 30
+
+    def start(self) -> None:
+        triton_host.install()
+        host_reads.install()
+
+    def stop(self) -> None:
+        host_reads.uninstall()
+        triton_host.uninstall()
+
+    def left_alone(self) -> dict[str, int]:
+        return {}
+
+
+class CudaBackend:
+    """The program's own CUDA graphs on the current device, compared on the device.
+
+    Raises
+    ------
+    BackendError
+        Without a CUDA device, or with a torch that is too old.
+    MissingPackageError
+        Without a cupy or cuda-bindings that fit.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        from shadowgraph.graphs.compat import require_gpu
+
+        require_gpu()
+        from shadowgraph.graphs.cuda import CudaGraphs
+        from shadowgraph.graphs.cuda_pools import GuardedPools
+
+        torch.cuda.init()
+        device = torch.cuda.current_device()
+        allocator = _cuda_allocator(device)
+        self.allocator: HostAllocator = allocator
+        self.engine: Engine = allocator.engine
+        total = torch.cuda.get_device_properties(device).total_memory
+        self.guard_memory = settings.guard_memory if settings.guard_memory is not None else total // 20
+        self.pools: GuardedPools | None = None
+        if settings.layout == "isolate" and not _expandable_segments():
+            self.pools = GuardedPools(
+                allocator.arena, settings.near_guard, settings.near_guard, self.guard_memory, allocator.drop_tenant
+            )
+        self.graphs = CudaGraphs(allocator, self.pools)
+
+    def start(self) -> None:
+        from shadowgraph.graphs import triton_cuda
+
+        triton_cuda.install()
+        host_reads.install()
+        self.graphs.install()
+
+    def stop(self) -> None:
+        from shadowgraph.graphs import triton_cuda
+
+        self.graphs.uninstall()
+        host_reads.uninstall()
+        triton_cuda.uninstall()
+
+    def left_alone(self) -> dict[str, int]:
+        """Captures whose pools have no guards, by reason."""
+        if self.pools is not None:
+            return dict(self.pools.left_alone)
+        return {"expandable segments are on": self.graphs.captures} if _expandable_segments() else {}
+
+
+def _expandable_segments() -> bool:
+    """Whether the caching allocator maps memory piecemeal: it takes no pools of other allocators then."""
+    settings = torch.cuda.memory._snapshot().get("allocator_settings", {})
+    return bool(settings.get("expandable_segments", False))
+
+
+@cache
+def _cuda_allocator(device: int) -> CudaAllocator:
+    """One allocator and engine a device: buffers outlive the debugger that guarded them."""
+    from shadowgraph.engines.cupy_engine import CupyEngine
+    from shadowgraph.tracking.cuda_allocator import CudaAllocator
+
+    engine: CupyEngine = CupyEngine(device)
+    return CudaAllocator(engine, device)
+
+
+def backend_of(settings: Settings) -> Backend:
+    """The backend that the settings name."""
+    return CudaBackend(settings) if settings.backend == "cuda" else HostBackend(settings)

@@ -1,0 +1,72 @@
+"""Evidence that comes back through pinned memory: the record's layout, and a reader that never waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from shadowgraph.engines.base import RANGES, WINDOW
+
+# As `struct Record` in kernels.cu.
+RECORD = np.dtype(
+    [
+        ("sequence", "<u8"),
+        ("check", "<u4"),
+        ("is_part", "<u4"),
+        ("index", "<u4"),
+        ("truncated", "<u4"),
+        ("first", "<u8"),
+        ("last", "<u8"),
+        ("count", "<u8"),
+        ("window", "<u8"),
+        ("window_len", "<u4"),
+        ("ranges_listed", "<u4"),
+        ("ranges_total", "<u4"),
+        ("unused", "<u4"),
+        ("ranges", "<u8", (2 * RANGES,)),
+        ("expected", "u1", (WINDOW,)),
+        ("found", "u1", (WINDOW,)),
+    ]
+)
+
+
+class RingReader:
+    """Reads records in the order in which the device numbered them.
+
+    Parameters
+    ----------
+    records
+        The ring's slots, an array of `RECORD` over pinned memory that somebody else owns.
+
+    Attributes
+    ----------
+    dropped
+        Records that were overwritten before they were read.
+    """
+
+    def __init__(self, records: npt.NDArray[np.void]) -> None:
+        self._records = records
+        self._sequence = records["sequence"]
+        self._next = 0
+        self.dropped = 0
+
+    def take(self) -> Iterator[np.void]:
+        """Copies of the records that arrived since the last call."""
+        capacity = len(self._records)
+        while True:
+            slot = self._next % capacity
+            arrived = int(self._sequence[slot])
+            if arrived <= self._next:
+                return
+            if arrived > self._next + 1:  # the ring went round: what was here is lost
+                lost = arrived - 1 - self._next
+                self.dropped += lost
+                self._next += lost
+            record = self._records[slot].copy()
+            if int(self._sequence[slot]) == arrived:  # not overwritten while it was copied
+                yield record
+            else:
+                self.dropped += 1
+            self._next = arrived

@@ -1,0 +1,214 @@
+"""The program's own `torch.cuda.CUDAGraph`: its captures, replays and resets, seen by patching the class's methods."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import torch
+
+from shadowgraph.faults import shielded
+from shadowgraph.graphs import cuda_capture
+from shadowgraph.graphs.compat import relaxed_capture
+from shadowgraph.graphs.cuda_capture import CaptureMode
+from shadowgraph.graphs.cuda_pools import GuardedPool, GuardedPools
+from shadowgraph.graphs.events import emit, listeners
+from shadowgraph.graphs.model import Graph
+from shadowgraph.graphs.pool_buffers import enter_pool_buffers, requested_sizes
+from shadowgraph.patching import PatchSet
+from shadowgraph.tracking.cuda_allocator import CudaAllocator
+from shadowgraph.tracking.quiet import later
+
+_serials = itertools.count(1)
+_patches = PatchSet()
+
+
+@dataclass(slots=True)
+class _State:
+    """What is known of one CUDAGraph object; lives on the object."""
+
+    model: Graph
+    mode: CaptureMode | None = None
+    pool: GuardedPool | None = None
+    history: bool = False  # whether we switched the allocator's history on
+    finalizer: Any = field(default=None, repr=False)
+
+
+class CudaGraphs:
+    """Watches every `torch.cuda.CUDAGraph` of the process between `install` and `uninstall`.
+
+    Parameters
+    ----------
+    pools
+        Guarded pools to put in place of private ones (layout ``isolate``), or None to leave all pools alone.
+    """
+
+    def __init__(self, allocator: CudaAllocator, pools: GuardedPools | None) -> None:
+        self._allocator, self._pools = allocator, pools
+        self.captures = 0
+
+    def install(self) -> None:
+        """Patch the class; undone by `uninstall`."""
+        wraps: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+            "capture_begin": self._wrap_begin,
+            "capture_end": self._wrap_end,
+            "replay": self._wrap_replay,
+            "reset": self._wrap_reset,
+            "pool": self._wrap_pool,
+        }
+        _patches.install([(torch.cuda.CUDAGraph, name, wrap) for name, wrap in wraps.items()])
+
+    def uninstall(self) -> None:
+        """Put the methods back."""
+        _patches.uninstall()
+
+    def _wrap_begin(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def capture_begin(graph: Any, pool: Any = None, *args: Any, **kwargs: Any) -> None:
+            state: _State | None = None
+            with shielded("capture_begin"):
+                state = self._begin(pool)
+            inside = state.pool.pool.id if state is not None and state.pool is not None else pool
+            try:
+                original(graph, inside, *args, **kwargs)
+            except BaseException:
+                if state is not None:  # refused: the graph keeps the capture that it had
+                    self._drop(state)
+                raise
+            if state is not None:
+                self._forget(graph)
+                with shielded("capture_begin"):
+                    self._began(graph, state)
+
+        return capture_begin
+
+    def _begin(self, pool: Any) -> _State:
+        serial = next(_serials)
+        state = _State(Graph(serial, f"graph#{serial}"))
+        emit("capture_began", state.model)
+        self.captures += 1
+        if self._pools is not None and not _inductor_captures():
+            state.pool = self._pools.stand_in(pool)
+            state.history = state.pool is not None and _start_history()
+        return state
+
+    def _began(self, graph: Any, state: _State) -> None:
+        graph._shadowgraph = state
+        state.finalizer = weakref.finalize(graph, later, partial(emit, "graph_reset", state.model))
+        state.finalizer.atexit = False
+        state.mode = CaptureMode(state.model, self._allocator.ledger, isolate=state.pool is not None)
+        cuda_capture.enter(state.mode)
+
+    def _drop(self, state: _State) -> None:
+        """A capture comes to nothing."""
+        with shielded("capture"):
+            if state.mode is not None:
+                mode, state.mode = state.mode, None
+                cuda_capture.leave(mode)
+            if state.history:
+                state.history = False
+                torch.cuda.memory._record_memory_history(enabled=None)
+            if state.finalizer is not None:
+                state.finalizer.detach()
+            if state.pool is not None:
+                for tenants in state.pool.tenancies.values():
+                    tenants.pop(state.model.serial, None)
+        emit("graph_reset", state.model)
+
+    def _wrap_end(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def capture_end(graph: Any) -> None:
+            state: _State | None = getattr(graph, "_shadowgraph", None)
+            mode: CaptureMode | None = None
+            if state is not None and state.mode is not None:
+                mode, state.mode = state.mode, None
+                with shielded("capture_end"):
+                    cuda_capture.leave(mode)
+            try:
+                original(graph)
+            except BaseException:
+                self._forget(graph)
+                raise
+            if state is not None and mode is not None:
+                with shielded("capture_end"):
+                    self._end(state, mode)
+
+        return capture_end
+
+    def _end(self, state: _State, mode: CaptureMode) -> None:
+        requested = requested_sizes(state.pool) if state.pool is not None else {}
+        if state.history:
+            state.history = False
+            torch.cuda.memory._record_memory_history(enabled=None)
+        mode.finish()
+        if state.pool is not None:
+            enter_pool_buffers(self._allocator, state.pool, state.model, requested, mode.made)
+            with relaxed_capture():  # guards must stand before a replay on whatever stream
+                torch.cuda.current_stream().synchronize()
+        emit("capture_ended", state.model)
+
+    def _wrap_replay(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def replay(graph: Any) -> None:
+            state: _State | None = getattr(graph, "_shadowgraph", None)
+            if not listeners:
+                original(graph)
+                return
+            if state is None:
+                serial = next(_serials)
+                state = graph._shadowgraph = _State(Graph(serial, f"graph#{serial} (captured earlier)"))
+            model = state.model
+            model.replays += 1
+            emit("replay_began", model)
+            try:
+                original(graph)
+            except BaseException:
+                emit("replay_failed", model)
+                raise
+            emit("replay_ended", model)
+
+        return replay
+
+    def _wrap_reset(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def reset(graph: Any) -> None:
+            self._forget(graph)
+            original(graph)
+
+        return reset
+
+    def _wrap_pool(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def pool(graph: Any) -> Any:
+            handle = original(graph)
+            return self._pools.handle_of(handle) if self._pools is not None else handle
+
+        return pool
+
+    def _forget(self, graph: Any) -> None:
+        """The graph's capture is over: its ledger ends."""
+        state: _State | None = getattr(graph, "_shadowgraph", None)
+        if state is not None:
+            graph._shadowgraph = None
+            self._drop(state)
+
+
+def _inductor_captures() -> bool:
+    """Whether inductor's cudagraph trees are the caller: they account for their pool by themselves."""
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(12):
+        if frame is None:
+            break
+        if frame.f_code.co_filename.endswith("cudagraph_trees.py"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _start_history() -> bool:
+    """Record allocations with their requested sizes, unless the program does so already."""
+    if torch._C._cuda_isHistoryEnabled():
+        return False
+    torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=1_000_000)
+    return True
