@@ -1,0 +1,318 @@
+"""What watching costs on a GPU: ratios within one run against the same graphs unwatched, ABBA order, warmed, medians.
+
+python tools/bench_cuda.py [--rounds 9] [--replays 100] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import shadowgraph as sg
+from shadowgraph.engines.cupy_engine import CupyEngine
+from shadowgraph.tracking.guards import Guard, Side
+from shadowgraph.tracking.ranges import ByteRange
+
+Run = Callable[[], None]
+
+
+def timed(run: Run, replays: int) -> tuple[float, float, float]:
+    """Device, host and wall microseconds a call, over `replays` calls."""
+    torch.cuda.synchronize()
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    began = time.perf_counter()
+    begin.record()
+    for _ in range(replays):
+        run()
+    end.record()
+    host = time.perf_counter() - began
+    torch.cuda.synchronize()
+    wall = time.perf_counter() - began
+    return begin.elapsed_time(end) / replays * 1e3, host / replays * 1e6, wall / replays * 1e6
+
+
+def abba(plain: Run, watched: Run, rounds: int, replays: int) -> dict[str, float]:
+    """Medians of both, timed in the order A B B A after a warm-up of each."""
+    for run in (plain, watched):
+        for _ in range(10):
+            run()
+    seen: dict[str, list[tuple[float, float, float]]] = {"plain": [], "watched": []}
+    for _ in range(rounds):
+        for name in ("plain", "watched", "watched", "plain"):
+            seen[name].append(timed(plain if name == "plain" else watched, replays))
+    out = {}
+    for at, what in enumerate(("device", "host", "wall")):
+        a, b = (statistics.median(row[at] for row in seen[name]) for name in ("plain", "watched"))
+        out |= {f"{what}_plain_us": round(a, 2), f"{what}_watched_us": round(b, 2), f"{what}_added_us": round(b - a, 2)}
+    out["wall_ratio"] = round(out["wall_watched_us"] / out["wall_plain_us"], 4)
+    return out
+
+
+def idle_host(run: Run, replays: int) -> float:
+    """Median host microseconds of a call while the device is idle before each."""
+    times = []
+    for _ in range(replays):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times) * 1e6
+
+
+def replay_cost(make: Callable[[sg.Debugger], Any], rounds: int, replays: int) -> dict[str, Any]:
+    """Replays of one graph through the original method and through the watched one."""
+    original = torch.cuda.CUDAGraph.replay
+    with sg.debug(backend="cuda", layout="isolate") as debugger:
+        graph, kept = make(debugger)
+        cost: dict[str, Any] = abba(lambda: original(graph), graph.replay, rounds, replays)
+        cost["host_idle_plain_us"] = round(idle_host(lambda: original(graph), 300), 2)
+        cost["host_idle_watched_us"] = round(idle_host(graph.replay, 300), 2)
+        cost["guards"] = len(debugger._work._standing_guards())
+        cost["findings"] = len(debugger.check())
+        cost["coverage"] = debugger.coverage().sentence()
+        del kept
+    return cost
+
+
+def small_nodes(debugger: sg.Debugger) -> Any:
+    """129 nodes of 4 KiB each: all launch overhead."""
+    with debugger.guard():
+        buffers = [torch.zeros(1024, dtype=torch.int32, device="cuda") for _ in range(64)]
+
+    def body() -> None:
+        for buffer in buffers:
+            buffer.add_(1)
+        buffers[7].add_(1)
+        for buffer in buffers:
+            buffer.mul_(2)
+
+    return captured(body), buffers
+
+
+def gpu_bound(debugger: sg.Debugger) -> Any:
+    """Over a millisecond of matrix products."""
+    with debugger.guard():
+        a = [torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+        out = torch.zeros(4096, 4096, device="cuda", dtype=torch.bfloat16)
+
+    def body() -> None:
+        for _ in range(8):
+            torch.mm(a[0], a[1], out=out)
+
+    return captured(body), (a, out)
+
+
+def captured(body: Run) -> torch.cuda.CUDAGraph:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        body()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        body()
+    return graph
+
+
+def many_guards(count: int, near: int, stride: int, rounds: int, copy: float) -> dict[str, Any]:
+    """One check launch over `count` guards at a stride, against the bound of 10 us and 60 % of copy bandwidth."""
+    engine = CupyEngine()
+    room = torch.empty(count * stride + near, dtype=torch.uint8, device="cuda")
+    starts = [room.data_ptr() + i * stride for i in range(count)]
+    guards = tuple(
+        Guard(None, Side.AFTER, ByteRange(a, a + near), ByteRange(a, a + near))  # type: ignore[arg-type]
+        for a in starts
+    )
+    if stride <= near * 4:
+        engine.fill(ByteRange(room.data_ptr(), room.data_ptr() + room.numel()))
+    else:
+        for guard in guards:
+            engine.arm(guard)
+    engine.check("warm", guards)
+    (result,) = engine.poll(wait=True)
+    assert not result.evidence, "armed guards are intact"
+    device = queued(lambda: engine.check("timed", guards), rounds, 50)
+    engine.poll(wait=True)
+    bound = 10 + count * near / (0.6 * copy) * 1e6
+    return {
+        "guards": count,
+        "near_bytes": near,
+        "stride": stride,
+        "device_us": round(device, 2),
+        "bound_us": round(bound, 2),
+        "met": device <= bound,
+    }
+
+
+def copy_bandwidth(nbytes: int = 1 << 30) -> float:
+    """Bytes read plus bytes written a second of a device-to-device copy."""
+    a, b = (torch.empty(nbytes, dtype=torch.uint8, device="cuda") for _ in range(2))
+    device, _, _ = timed(lambda: b.copy_(a), 20)
+    return 2 * nbytes / (device / 1e6)
+
+
+def queued(run: Run, rounds: int, count: int = 20) -> float:
+    """Median device microseconds of a call, launched behind a sleep so that the device runs them back to back."""
+    times = []
+    for _ in range(rounds):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda._sleep(2_000_000)
+        begin.record()
+        for _ in range(count):
+            run()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) / count * 1e3)
+    return statistics.median(times)
+
+
+def diffs(nbytes: int, rounds: int) -> dict[str, Any]:
+    """One comparison of a range with its shadow against a plain copy of as many bytes, both reads counted."""
+    engine = CupyEngine()
+    room = torch.empty(nbytes, dtype=torch.uint8, device="cuda").random_()
+    twin = torch.empty_like(room)
+    shadow = engine.snapshot([("key", ByteRange(room.data_ptr(), room.data_ptr() + nbytes))])
+    engine.check_snapshot("warm", shadow)
+    assert not engine.poll(wait=True)[-1].evidence, "nothing changed"
+    device = queued(lambda: engine.check_snapshot("timed", shadow), rounds)
+    engine.poll(wait=True)
+    plain = queued(lambda: twin.copy_(room), rounds)
+    return {
+        "nbytes": nbytes,
+        "diff_us": round(device, 1),
+        "copy_us": round(plain, 1),
+        "of_copy": round(plain / device, 3),
+        "met": plain >= 0.6 * device,
+    }
+
+
+def capture_cost(rounds: int) -> dict[str, Any]:
+    """Capture of a decode step of a language model, plain and watched, in turn."""
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=1024, hidden_size=512, intermediate_size=1024, num_hidden_layers=8, num_attention_heads=8,
+        num_key_value_heads=8, max_position_embeddings=256,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).eval().cuda().bfloat16()
+    cache = transformers.StaticCache(config=config, max_cache_len=128)
+    token = torch.full((1, 1), 7, device="cuda")
+    position = torch.zeros(1, dtype=torch.int64, device="cuda")
+    mask = torch.zeros(1, 1, 1, 128, dtype=torch.bool, device="cuda")
+
+    def step() -> torch.Tensor:
+        with torch.no_grad():
+            out = model(
+                token, attention_mask=mask, position_ids=position[None], past_key_values=cache, cache_position=position,
+                use_cache=True,
+            )  # fmt: skip
+        logits: torch.Tensor = out.logits
+        return logits
+
+    def capture() -> tuple[float, torch.cuda.CUDAGraph]:
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        with torch.cuda.graph(graph):
+            step()
+        torch.cuda.synchronize()
+        return time.perf_counter() - began, graph
+
+    def watched() -> tuple[float, int, int]:
+        with sg.debug(backend="cuda", layout="isolate") as debugger:
+            seconds, _graph = capture()
+            nodes = len(debugger.graphs[0].nodes)
+            return seconds, nodes, debugger._backend.graphs._pools.added  # type: ignore[attr-defined]
+
+    class Bare(TorchDispatchMode):
+        """What any Python dispatch mode costs, doing nothing."""
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    def bare() -> float:
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        with torch.cuda.graph(graph), Bare():
+            step()
+        torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+    for _ in range(2):
+        step()
+        capture()
+        watched()
+        bare()
+    plain, seen, modes = [], [], []
+    for _ in range(rounds):
+        plain.append(capture()[0])
+        seen.append(watched())
+        modes.append(bare())
+        seen.append(watched())
+        plain.append(capture()[0])
+    a, b = statistics.median(plain), statistics.median(row[0] for row in seen)
+    return {
+        "plain_ms": round(a * 1e3, 2),
+        "watched_ms": round(b * 1e3, 2),
+        "ratio": round(b / a, 3),
+        "bare_mode_ratio": round(statistics.median(modes) / a, 3),
+        "launches": seen[0][1],
+        "segment_bytes": seen[0][2],
+        "met": b <= 1.5 * a,
+    }
+
+
+def memory_added() -> list[dict[str, Any]]:
+    """Bytes that a guarded static buffer takes beyond what was asked for, by size."""
+    rows = []
+    with sg.debug(backend="cuda") as debugger:
+        for nbytes in (16, 4096, 65536, 1 << 20, 16 << 20, 256 << 20):
+            before = debugger._policy.used
+            with debugger.guard():
+                kept = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
+            rows.append({"nbytes": nbytes, "guard_bytes": debugger._policy.used - before})
+            del kept
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--replays", type=int, default=100)
+    parser.add_argument("--json", metavar="FILE")
+    args = parser.parse_args()
+    copy = copy_bandwidth()
+    report: dict[str, Any] = {
+        "card": torch.cuda.get_device_name(),
+        "torch": str(torch.__version__),
+        "copy_tb_per_s": round(copy / 1e12, 3),
+        "small_nodes": replay_cost(small_nodes, args.rounds, args.replays),
+        "gpu_bound": replay_cost(gpu_bound, args.rounds, 20),
+        "guards": [
+            many_guards(20_000, 128, 128, args.rounds, copy),
+            many_guards(20_000, 128, 2 << 20, args.rounds, copy),
+        ],
+        "diffs": [diffs(n, args.rounds) for n in (1 << 20, 64 << 20, 1 << 30)],
+        "capture": capture_cost(args.rounds),
+        "memory_by_size": memory_added(),
+    }
+    text = json.dumps(report, indent=1)
+    print(text)
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

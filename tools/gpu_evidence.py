@@ -1,0 +1,160 @@
+"""Run what needs a GPU and keep what it printed.
+
+    python tools/gpu_evidence.py [--only tests|bench|sanitizer] [--out DIR]
+
+Writes small JSON files: the card, versions, each GPU test with its outcome, the benchmark, and what compute-sanitizer
+says of the same overflow. The command that makes them again is in each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("torch", "triton", "cupy-cuda13x", "cuda-bindings", "numpy", "flashinfer-python", "sglang", "transformers")
+
+OVERFLOW = """
+import sys, time, torch, triton, triton.language as tl
+@triton.jit
+def fill(p, n, BLOCK: tl.constexpr):
+    o = tl.arange(0, BLOCK); tl.store(p + o, o, mask=o < n)
+buffers = [torch.zeros(1024, dtype=torch.int32, device='cuda') for _ in range(64)]
+def body():
+    for b in buffers: b.add_(1)
+    fill[(1,)](buffers[7], 1034, BLOCK=2048)
+    for b in buffers: b.mul_(2)
+body(); torch.cuda.synchronize()
+g = torch.cuda.CUDAGraph()
+with torch.cuda.graph(g): body()
+for _ in range(3): g.replay()
+torch.cuda.synchronize(); began = time.perf_counter()
+for _ in range(20): g.replay()
+torch.cuda.synchronize(); print('replay_us', round((time.perf_counter() - began) / 20 * 1e6, 1))
+"""
+CONTROL = """
+import cupy as cp
+code = 'extern "C" __global__ void w(unsigned int* p,int n){int i=threadIdx.x+blockIdx.x*blockDim.x; if(i<n) p[i]=i;}'
+k = cp.RawKernel(code, 'w')
+p = cp.cuda.runtime.malloc(4096); k((9,),(128,),(cp.uint64(p),cp.int32(1034))); cp.cuda.runtime.deviceSynchronize()
+print('control done')
+"""
+
+
+def circumstances(command: str) -> dict[str, Any]:
+    """The card and the versions that a result depends on."""
+    import torch
+
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {
+        "command": command,
+        "card": torch.cuda.get_device_name(),
+        "capability": ".".join(map(str, torch.cuda.get_device_capability())),
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        "packages": found,
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def tests(out: Path, words: list[str]) -> int:
+    """Every test that carries the marker ``gpu``."""
+    with tempfile.TemporaryDirectory() as folder:
+        xml = Path(folder) / "results.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", f"--junitxml={xml}"]
+        code = subprocess.run([*command, *words], cwd=ROOT).returncode
+        rows = []
+        for case in ElementTree.parse(xml).getroot().iter("testcase"):
+            outcome = next((kind for kind in ("failure", "error", "skipped") if case.find(kind) is not None), "passed")
+            name = f"{case.get('classname', '').removeprefix('tests.')}::{case.get('name')}"
+            rows.append({"test": name, "outcome": outcome, "seconds": round(float(case.get("time", 0)), 2)})
+    counts = {kind: sum(row["outcome"] == kind for row in rows) for kind in ("passed", "failure", "error", "skipped")}
+    said = " ".join(["tools/gpu_evidence.py --only tests", *(["--", *words] if words else [])])
+    write(out / "gpu_tests.json", {**circumstances(said), **counts, "tests": rows})
+    return code
+
+
+def bench(out: Path) -> int:
+    """The benchmark's own JSON, with the circumstances."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "bench.json"
+        code = subprocess.run([sys.executable, "tools/bench_cuda.py", "--json", str(path)], cwd=ROOT).returncode
+        if path.exists():
+            body = json.loads(path.read_text())
+            write(out / "bench_cuda.json", {**circumstances("tools/gpu_evidence.py --only bench"), **body})
+    return code
+
+
+def sanitizer(out: Path) -> int:
+    """The same overflow in a replay: plain, under compute-sanitizer, and with its positive control."""
+    runs = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in (("overflow.py", OVERFLOW), ("control.py", CONTROL)):
+            Path(folder, name).write_text(text)
+        memcheck = ["compute-sanitizer", "--tool", "memcheck", "--print-limit", "2"]
+        for what, prefix, script, environment in (
+            ("plain", [], "overflow.py", {}),
+            ("memcheck", memcheck, "overflow.py", {}),
+            ("memcheck, padding 65536", [*memcheck, "--padding", "65536"], "overflow.py", {}),
+            ("memcheck, no caching allocator", memcheck, "overflow.py", {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}),
+            ("memcheck, positive control on cudaMalloc", memcheck, "control.py", {}),
+        ):
+            done = subprocess.run(
+                [*prefix, sys.executable, script], cwd=folder, env={**os.environ, **environment}, capture_output=True,
+                text=True, timeout=150,
+            )  # fmt: skip
+            text = done.stdout + done.stderr
+            took, errors = re.search(r"replay_us ([\d.]+)", text), re.search(r"ERROR SUMMARY: (\d+)", text)
+            runs.append(
+                {
+                    "run": what,
+                    "replay_us": float(took.group(1)) if took else None,
+                    "errors": int(errors.group(1)) if errors else None,
+                    "invalid_writes_named": text.count("Invalid __global__ write"),
+                }
+            )
+    write(out / "compute_sanitizer.json", {**circumstances("tools/gpu_evidence.py --only sanitizer"), "runs": runs})
+    return 0
+
+
+def write(path: Path, body: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(body, indent=1) + "\n")
+    print(f"{path.name} written")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=("tests", "bench", "sanitizer"))
+    parser.add_argument("--out", type=Path, default=ROOT / "tools" / "evidence")
+    parser.add_argument("pytest", nargs="*", help="further words for pytest, after --")
+    args = parser.parse_args()
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    code = 0
+    if args.only in (None, "tests"):
+        code = tests(args.out, args.pytest)
+    if args.only in (None, "bench"):
+        code = bench(args.out) or code
+    if args.only in (None, "sanitizer"):
+        code = sanitizer(args.out) or code
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
