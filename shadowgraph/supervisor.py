@@ -92,6 +92,8 @@ class Supervisor(Listener):
         self._shadow: Shadow | None = None
         self._node_writes: dict[tuple[int, int], Write] = {}
         self._guards: tuple[int, tuple[Guard, ...]] = (-1, ())
+        self._far: list[Guard] = []  # looked at in full
+        self._turn = -1
 
     @survives
     def flush(self, at: str, phase: Phase | None = None, graph: Graph | None = None, replay: int | None = None) -> None:
@@ -104,6 +106,9 @@ class Supervisor(Listener):
     def recheck(self) -> None:
         """Check guards and declared rules now."""
         self.flush("check")
+        if not self.paused and self._far and not self.context.engine.asynchronous:
+            checkpoint = Checkpoint("check", writes=self.context.writes, order=next(self.context.clock))
+            self.context.engine.check(checkpoint, tuple(self._far))
         self.drain()
         if not self.paused:
             for check in self._all:
@@ -264,7 +269,10 @@ class Supervisor(Listener):
         if writes:
             context.writes = WriteLog(writes.dropped)
         checkpoint = Checkpoint(at, phase, graph, replay, writes, next(context.clock))
-        context.engine.check(checkpoint, self._standing_guards(), take, compare)
+        guards = self._standing_guards()
+        if take is None and not context.engine.asynchronous:
+            guards = (*guards, *self._next_far())
+        context.engine.check(checkpoint, guards, take, compare)
         if take is None or self.settings.sync or not context.engine.asynchronous:  # else the replay's end asks for both
             self._drain()
         if writes:
@@ -322,7 +330,15 @@ class Supervisor(Listener):
             tenants = list(self.allocator.tenants.values())
             guards = tuple(guard for b in tenants for guard in guards_of(b, self.settings.near_guard))
             self._guards = (self.allocator.tenancies, guards)
+            self._far = [replace(g, near=g.whole) for g in guards if g.whole.nbytes > g.near.nbytes]
         return guards
+
+    def _next_far(self) -> tuple[Guard, ...]:
+        """The guard whose turn it is to be looked at in full, for writes that jumped over the near part."""
+        if not self._far:
+            return ()
+        self._turn = (self._turn + 1) % len(self._far)
+        return (self._far[self._turn],)
 
     def _note(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         self.context.writes.add(write)

@@ -183,6 +183,24 @@ def test_a_write_that_reaches_the_end_of_what_is_armed_says_so() -> None:
     assert "there may be more" in str(debugger.report(quiet=True))
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_write_that_jumps_over_the_near_guard(asked: bool) -> None:
+    """Found at once by `check()`; by replays when the guard's turn comes to be looked at in full."""
+    with sg.debug() as debugger:
+        tables = [guarded(debugger, 64) for _ in range(3)]
+        graph, _kept = reader_of(tables[0])
+        graph.replay()
+        poke(tables[1], 256 + 2000, 8)
+        if asked:
+            debugger.check()
+        else:
+            for _ in debugger._work._standing_guards():
+                graph.replay()
+        findings = debugger.findings
+    found = only(findings)
+    assert (found.bytes.first, found.bytes.last, found.bytes.distance) == (2256, 2263, 2000)
+
+
 def test_neighbour_and_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shadowgraph.tracking.allocator._allocator", None)  # no memory of other tests in between
 
