@@ -67,7 +67,7 @@ class CudaBackend:
     """
 
     def __init__(self, settings: Settings) -> None:
-        from shadowgraph.graphs.compat import require_gpu
+        from shadowgraph.compat import require_gpu
 
         require_gpu()
         from shadowgraph.graphs.cuda import CudaGraphs
@@ -75,9 +75,9 @@ class CudaBackend:
 
         torch.cuda.init()
         device = torch.cuda.current_device()
-        allocator = _cuda_allocator(device)
+        allocator, engine = _cuda_memory(device)
         self.allocator: HostAllocator = allocator
-        self.engine: Engine = allocator.engine
+        self.engine: Engine = engine
         total = torch.cuda.get_device_properties(device).total_memory
         self.guard_memory = settings.guard_memory if settings.guard_memory is not None else total // 20
         self.pools: GuardedPools | None = None
@@ -115,13 +115,13 @@ def _expandable_segments() -> bool:
 
 
 @cache
-def _cuda_allocator(device: int) -> CudaAllocator:
+def _cuda_memory(device: int) -> tuple[CudaAllocator, CupyEngine]:
     """One allocator and engine a device: buffers outlive the debugger that guarded them."""
     from shadowgraph.engines.cupy_engine import CupyEngine
     from shadowgraph.tracking.cuda_allocator import CudaAllocator
 
-    engine: CupyEngine = CupyEngine(device)
-    return CudaAllocator(engine, device)
+    engine = CupyEngine(device)
+    return CudaAllocator(engine, device), engine
 
 
 def backend_of(settings: Settings) -> Backend:

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from shadowgraph.compat import relaxed_capture, require_cupy
 from shadowgraph.engines.base import Evidence, Result, Shadow
 from shadowgraph.engines.launcher import Launcher
 from shadowgraph.engines.ring import RECORD, RingReader
-from shadowgraph.graphs.compat import relaxed_capture, require_cupy
 from shadowgraph.tracking.canary import PERIOD, canary
 from shadowgraph.tracking.guards import Guard, Side
 from shadowgraph.tracking.ranges import ByteRange

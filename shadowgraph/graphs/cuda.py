@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from shadowgraph.compat import relaxed_capture
 from shadowgraph.faults import shielded
 from shadowgraph.graphs import cuda_capture
-from shadowgraph.graphs.compat import relaxed_capture
 from shadowgraph.graphs.cuda_capture import CaptureMode
 from shadowgraph.graphs.cuda_pools import GuardedPool, GuardedPools
 from shadowgraph.graphs.events import emit, listeners

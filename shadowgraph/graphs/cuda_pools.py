@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from shadowgraph.compat import relaxed_capture, require_cupy
 from shadowgraph.faults import faults
-from shadowgraph.graphs.compat import relaxed_capture, require_cupy
 from shadowgraph.tracking.arena import HostArena, round_up
 
 PoolHandle = tuple[int, int]

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 
-from shadowgraph.engines.cupy_engine import CupyEngine
-from shadowgraph.graphs.compat import relaxed_capture
+from shadowgraph.compat import relaxed_capture
 from shadowgraph.tracking.allocator import Block, HostAllocator, Pool
 from shadowgraph.tracking.ranges import ByteRange
 from shadowgraph.tracking.slabs import SlabArena
+
+
+class Filler(Protocol):
+    """Who writes canaries into device memory: the engine of the cuda backend."""
+
+    def fill(self, where: ByteRange) -> None:
+        """Fill a range on the current stream."""
+
+    def fill_many(self, ranges: Sequence[ByteRange]) -> None:
+        """Fill many ranges in one launch on the current stream."""
 
 
 class CudaAllocator(HostAllocator):
@@ -22,8 +31,8 @@ class CudaAllocator(HostAllocator):
     for that, in `guard()` and nowhere else.
     """
 
-    def __init__(self, engine: CupyEngine, device: int) -> None:
-        self.engine, self._index = engine, device
+    def __init__(self, filler: Filler, device: int) -> None:
+        self._filler, self._index = filler, device
         self._batched: list[ByteRange] | None = None
         super().__init__(SlabArena(device))
         self.device = f"cuda:{device}"
@@ -32,7 +41,7 @@ class CudaAllocator(HostAllocator):
         if self._batched is not None:
             self._batched.append(where)
         else:
-            self.engine.fill(where)
+            self._filler.fill(where)
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -42,7 +51,7 @@ class CudaAllocator(HostAllocator):
             yield
         finally:
             ranges, self._batched = self._batched, None
-            self.engine.fill_many(ranges)
+            self._filler.fill_many(ranges)
 
     def drop_tenant(self, address: int) -> None:
         """Memory at an address goes back to CUDA: nothing may look at its guards any more."""

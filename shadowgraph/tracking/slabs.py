@@ -6,7 +6,7 @@ import threading
 from bisect import bisect_right
 from typing import Any
 
-from shadowgraph.graphs.compat import relaxed_capture, require_cupy
+from shadowgraph.compat import relaxed_capture, require_cupy
 from shadowgraph.tracking.arena import HostArena
 
 SLAB = 128 << 20
