@@ -62,7 +62,7 @@ def culprit_of(write: Write) -> Culprit:
     launch = write.launch
     frame = launch.stack[0] if launch.stack else None
     return Culprit(
-        status=Status.CANDIDATE if write.opaque else Status.CONFIRMED,
+        status=Status.CANDIDATE if write.opaque or write.hull else Status.CONFIRMED,
         kind=str(launch.kind),
         name=launch.name,
         node=write.node,

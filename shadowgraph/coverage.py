@@ -62,7 +62,7 @@ class CoverageLog:
         """Measure a captured graph. `tenants`: buffers with guards standing."""
         written = RangeSet.of(ByteRange(p.view.start, p.view.stop) for _, p in graph.pointers() if p.may_write)
         own = [buffer for buffer in ledger.freed if buffer.graph == graph.serial]  # tenants of blocks reused since
-        missing = written - RangeSet.of(buffer.range for buffer in (*tenants, *own) if buffer.guarded)
+        missing = written - RangeSet.of(buffer.range for buffer in (*tenants, *own) if buffer.exact)
         self._by_graph[graph.serial] = (written.nbytes, written.nbytes - missing.nbytes)
         used = {b.serial for p in graph.spans for b in ledger.overlapping(p.start, p.stop) if not b.guarded}
         self._inputs |= used

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import IO
 
+import numpy as np
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from shadowgraph.backends import backend_of
 from shadowgraph.checks.rules import Rule, rule_of
@@ -34,6 +36,8 @@ from shadowgraph.tracking.stacks import current_stack
 from shadowgraph.tracking.views import TensorView
 from shadowgraph.watches import Watch
 
+_NO_OWNERS = (type(None), bool, int, float, complex, str, bytes, bytearray, memoryview, np.generic, np.ndarray, type)
+
 
 class Debugger:
     """Watches the graphs of this process between `start` and `stop`.
@@ -53,8 +57,7 @@ class Debugger:
         self._allocator = self._backend.allocator
         self._work = Supervisor(settings, self._allocator, self._backend.engine)
         self._policy = GuardPolicy(settings.near_guard, settings.far_guard, self._backend.guard_memory)
-        self._mode = eager.EagerMode(self._allocator, self._work.is_tracked)
-        self._entered = ExitStack()
+        self._mode: eager.EagerMode | None = None
         self._mode_thread: int | None = None
         self._started = False
         self._faults_before = 0
@@ -76,21 +79,29 @@ class Debugger:
         self._allocator.policy = self._policy
         self._allocator.isolate_captures = self.settings.layout == "isolate"
         self._allocator.before_retire = self._work.retiring
+        self._work.rearm()  # what was broken while nobody watched is not judged
         listeners.append(self._work)
-        self._entered.enter_context(self._mode)
+        leave_stopped_modes()
+        self._mode = eager.EagerMode(self._allocator, self._work.is_tracked)
+        self._mode.__enter__()  # type: ignore[no-untyped-call]
         self._mode_thread = threading.get_ident()
         self._started = True
 
     def stop(self) -> None:
-        """Check once more and stop watching; every patch is undone. Does nothing when not started."""
+        """Check once more and stop watching; every patch is undone. Does nothing when not started.
+
+        From another thread than the one that started it, too: that thread's mode does nothing from here on, and leaves
+        its stack when the thread next begins or ends a debugger.
+        """
         if not self._started:
             return
         try:
             self.check()
         finally:
             self._started = False
-            if threading.get_ident() == self._mode_thread:
-                self._entered.close()
+            if self._mode is not None:
+                self._mode.inert = True
+            leave_stopped_modes()
             listeners.remove(self._work)
             self._allocator.policy, self._allocator.before_retire = None, None
             self._allocator.isolate_captures = False
@@ -104,7 +115,8 @@ class Debugger:
     def resume(self) -> None:
         """Check again from here on; guards are armed anew first."""
         self._work.rearm()
-        self._work.paused = False
+        self._work.checks.invariants.forget_writers()
+        self._work.paused = self._work.lost is not None
 
     # -- what a user declares ----------------------------------------------------------------------------------
 
@@ -126,8 +138,16 @@ class Debugger:
         Returns
         -------
         int
-            Tensors found. Objects that can be weakly referenced are walked again as memory comes and goes.
+            Tensors found. Objects that can be weakly referenced are walked again as memory comes and goes, so that 0
+            of such an object may be more later.
+
+        Raises
+        ------
+        UnknownBufferError
+            For what holds no tensor by nature: a number, a string, None, a class.
         """
+        if issubclass(type(owner), _NO_OWNERS):  # `isinstance` may run the program's code
+            raise UnknownBufferError(f"name({name!r}) needs an object that holds tensors, not {type(owner).__name__}")
         return self._work.context.names.add(name, owner)
 
     def protect(self, tensor: torch.Tensor) -> None:
@@ -213,6 +233,8 @@ class Debugger:
             left_alone=self._backend.left_alone(),
             lost=self._work.lost,
             last_values=tuple(self._work.last_values()) if self._work.lost else (),
+            names_unread=self.names.unread,
+            names_cut_short=self.names.truncated,
             watches=tuple((watch.name, tuple(watch.changes), watch.dropped) for watch in self._work.watches.watches),
         )
 
@@ -248,9 +270,20 @@ class Debugger:
         return track_foreign(self._work.context.ledger, tensor, current_stack()), TensorView.of(tensor)
 
 
+def leave_stopped_modes() -> None:
+    """Take the modes of stopped debuggers off the top of this thread's stack.
+
+    A mode can be left only in its own thread, and only from the top; below others it stays, inert.
+    """
+    while isinstance(mode := _get_current_dispatch_mode(), eager.EagerMode) and mode.inert:
+        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+
 def model_of(graph: HostGraph | torch.cuda.CUDAGraph | None) -> Graph | None:
     """The model of a graph, or None for one that was captured before anybody watched."""
     if graph is None or isinstance(graph, HostGraph):
         return graph.model if graph is not None else None
+    if not isinstance(graph, torch.cuda.CUDAGraph):
+        raise UsageError(f"expected a HostGraph or a torch.cuda.CUDAGraph, got {type(graph).__name__}")
     state = getattr(graph, "_shadowgraph", None)
     return state.model if state is not None else None

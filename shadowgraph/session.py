@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from shadowgraph.debugger import Debugger
+from shadowgraph.debugger import Debugger, leave_stopped_modes
 from shadowgraph.errors import UsageError
 from shadowgraph.settings import Settings
 
@@ -44,7 +44,7 @@ def debug(**options: Any) -> Iterator[Debugger]:
     try:
         yield debugger
     finally:
-        _end()
+        _end(debugger)
 
 
 def install(**options: Any) -> Debugger:
@@ -60,9 +60,8 @@ def install(**options: Any) -> Debugger:
 
 
 def uninstall() -> None:
-    """Check a last time and undo `install`. Does nothing when nothing is installed."""
-    if _current is not None:
-        _end()
+    """Check a last time and undo `install`, from any thread. Does nothing when nothing is installed."""
+    _end(_current)
 
 
 def _begin(options: dict[str, Any]) -> Debugger:
@@ -75,8 +74,10 @@ def _begin(options: dict[str, Any]) -> Debugger:
     return debugger
 
 
-def _end() -> None:
+def _end(debugger: Debugger | None) -> None:
+    """Stop a debugger, unless that was done meanwhile by another thread, and maybe another debugger started."""
     global _current
-    debugger, _current = _current, None
-    if debugger is not None:
+    if debugger is not None and debugger is _current:
+        _current = None
         debugger.stop()
+    leave_stopped_modes()

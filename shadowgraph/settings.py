@@ -52,16 +52,23 @@ class Settings:
     far_guard: int | None = None
     guard_memory: int | None = None
     shadow_limit: int = 1 << 20
-    suppressions: str | None = None
+    suppressions: str | os.PathLike[str] | None = None
     infer: bool = True
 
     def __post_init__(self) -> None:
         _check_choice("backend", self.backend, ("host", "cuda"))
         _check_choice("layout", self.layout, ("isolate", "faithful"))
+        for name in ("sync", "infer"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise UsageError(f"{name} must be True or False, not {_shown(value)}")
+        if self.suppressions is not None and not isinstance(self.suppressions, (str, os.PathLike)):
+            raise UsageError(f"suppressions must be the path of a file, not {_shown(self.suppressions)}")
         for name in ("near_guard", "far_guard", "guard_memory", "shadow_limit"):
             value = getattr(self, name)
-            if not isinstance(value, int) and not (name in ("far_guard", "guard_memory") and value is None):
-                raise UsageError(f"{name} must be a whole number of bytes, not {value!r}")
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not whole and not (name in ("far_guard", "guard_memory") and value is None):
+                raise UsageError(f"{name} must be a whole number of bytes, not {_shown(value)}")
         if self.near_guard < 16:
             raise UsageError(f"near_guard must be at least 16 bytes, not {self.near_guard}")
         for name in ("far_guard", "guard_memory", "shadow_limit"):
@@ -101,9 +108,15 @@ class Settings:
         return cls(**options)
 
 
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise UsageError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if not isinstance(value, str) or value not in choices:
+        raise UsageError(f"{name} must be one of {', '.join(choices)}, not {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    """A value in one line, however long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _parse(name: str, text: str) -> Any:

@@ -17,18 +17,21 @@ from shadowgraph.checks.registry import Checks
 from shadowgraph.coverage import Coverage, CoverageLog
 from shadowgraph.engines.base import Engine, Shadow
 from shadowgraph.engines.launcher import DeviceLostError, is_device_loss
-from shadowgraph.errors import FindingsError
-from shadowgraph.faults import logger, shielded
+from shadowgraph.errors import FindingsError, ShadowgraphError
+from shadowgraph.faults import faults, logger, shielded
 from shadowgraph.findings import Severity
 from shadowgraph.graphs.events import Listener
 from shadowgraph.graphs.model import Graph, Launch, Node
 from shadowgraph.reports.verdicts import verdict
 from shadowgraph.settings import Settings
+from shadowgraph.standing import StandingGuards
 from shadowgraph.tracking.aliases import NameBook
 from shadowgraph.tracking.allocator import HostAllocator
 from shadowgraph.tracking.buffers import Buffer
+from shadowgraph.tracking.foreign import drop_stale
 from shadowgraph.tracking.guards import Guard, guards_of
 from shadowgraph.tracking.phases import Phase
+from shadowgraph.tracking.quiet import QuietLock, settle
 from shadowgraph.tracking.ranges import ByteRange
 from shadowgraph.tracking.stacks import Stack
 from shadowgraph.tracking.stores import StoreLog
@@ -40,18 +43,28 @@ P = ParamSpec("P")
 
 
 def survives(method: Callable[Concatenate[Supervisor, P], None]) -> Callable[Concatenate[Supervisor, P], None]:
-    """A device that is lost ends the checking, not the program."""
+    """A device that is lost ends the checking, not the program; other faults of ours are counted and go no further."""
 
     @wraps(method)
     def watched(self: Supervisor, /, *args: P.args, **kwargs: P.kwargs) -> None:
         try:
             method(self, *args, **kwargs)
         except Exception as error:
-            if not is_device_loss(error):
+            if is_device_loss(error):
+                self.lose(error)
+            elif isinstance(error, ShadowgraphError):
                 raise
-            self.lose(error)
+            else:
+                faults.note(method.__name__, error)
 
     return watched
+
+
+class _Local(threading.local):
+    """Replays that run in this thread, innermost last: a callable in a graph may replay another."""
+
+    def __init__(self) -> None:
+        self.replays: list[tuple[Graph, Shadow]] = []
 
 
 class Supervisor(Listener):
@@ -84,21 +97,19 @@ class Supervisor(Listener):
         # Only the checks that do something: this is the replay path.
         self._enders = [c for c in self._all if type(c).checkpoint_ends is not Check.checkpoint_ends]
         self._beginners = [c for c in self._all if type(c).replay_begins is not Check.replay_begins]
-        self._lock = threading.RLock()
+        self._lock = QuietLock()
+        self._local = _Local()
+        self._standing = StandingGuards(allocator, settings.near_guard)
         self._coverage = CoverageLog()
         self._new: list[Graph] = []
-        self._replaying: Graph | None = None
-        self._capturing = False
-        self._shadow: Shadow | None = None
+        self._capturing: set[int] = set()
         self._node_writes: dict[tuple[int, int], Write] = {}
-        self._guards: tuple[int, tuple[Guard, ...]] = (-1, ())
-        self._far: list[Guard] = []  # looked at in full
-        self._turn = -1
 
     @survives
     def flush(self, at: str, phase: Phase | None = None, graph: Graph | None = None, replay: int | None = None) -> None:
         """Check now, as the end of a phase."""
         if not self.paused and self._replaying is None:
+            drop_stale(self.context.ledger)  # what was freed or moved must not be read
             with self._lock:
                 self._judge(at, phase, graph, replay)
 
@@ -106,9 +117,9 @@ class Supervisor(Listener):
     def recheck(self) -> None:
         """Check guards and declared rules now."""
         self.flush("check")
-        if not self.paused and self._far and not self.context.engine.asynchronous:
+        if not self.paused and not self.context.engine.asynchronous:
             checkpoint = Checkpoint("check", writes=self.context.writes, order=next(self.context.clock))
-            self.context.engine.check(checkpoint, tuple(self._far))
+            self.context.engine.check(checkpoint, self._standing.in_full())
         self.drain()
         if not self.paused:
             for check in self._all:
@@ -132,6 +143,7 @@ class Supervisor(Listener):
                     found[where.start] = (self.context.names.name_of(buffer, where)[0], buffer.dtype, data)
         return list(found.values())
 
+    @survives
     def rearm(self) -> None:
         """Arm every standing guard anew, without looking at it."""
         for buffer in list(self.allocator.tenants.values()):
@@ -154,13 +166,18 @@ class Supervisor(Listener):
 
     # -- what the backend tells --------------------------------------------------------------------------------
 
+    @property
+    def _replaying(self) -> Graph | None:
+        """The graph that replays in this thread."""
+        return self._local.replays[-1][0] if self._local.replays else None
+
     def capture_began(self, graph: Graph) -> None:
         self.flush("capture_begin")
-        self._capturing = True
+        self._capturing.add(graph.serial)
 
     @survives
     def capture_ended(self, graph: Graph) -> None:
-        self._capturing = False
+        self._capturing.discard(graph.serial)
         self.context.graphs[graph.serial] = graph
         self._new.append(graph)
         if not self.context.engine.asynchronous:
@@ -179,7 +196,7 @@ class Supervisor(Listener):
                 check.captured(graph)
 
     def graph_reset(self, graph: Graph) -> None:
-        self._capturing = False
+        self._capturing.discard(graph.serial)
         self.context.graphs.pop(graph.serial, None)
         self._plans.pop(graph.serial, None)
         for key in [key for key in self._node_writes if key[0] == graph.serial]:
@@ -189,15 +206,22 @@ class Supervisor(Listener):
     def replay_began(self, graph: Graph) -> None:
         if self.paused:
             return
+        if self.context.engine.asynchronous:
+            settle()
+        else:
+            drop_stale(self.context.ledger)
         with self._lock:
             self.context.graphs.setdefault(graph.serial, graph)
-            self._shadow = self._plan(graph)
-            checkpoint = self._judge("replay_begin", None, graph, graph.replays, take=self._shadow)
+            shadow = self._plan(graph)
+            outer = self._replaying
+            if outer is not None:  # what ran so far in this thread were nodes of the outer graph
+                self._judge("replay_begin", Phase.REPLAY, outer, outer.replays)
+            checkpoint = self._judge("replay_begin", None, graph, graph.replays, take=shadow)
             for check in self._beginners:
                 check.replay_begins(checkpoint)
             if not self.context.engine.asynchronous:
                 self._drain()
-            self._replaying = graph
+            self._local.replays.append((graph, shadow))
 
     def node_ran(self, graph: Graph, node: Node, stores: StoreLog | None) -> None:
         if self.paused or self._replaying is not graph:
@@ -207,16 +231,23 @@ class Supervisor(Listener):
         if write.opaque or self.settings.sync:
             self._guards_now(Checkpoint("node", Phase.REPLAY, graph, graph.replays))
 
+    @survives
     def replay_failed(self, graph: Graph) -> None:
-        self._replaying = self._shadow = None
+        """What its nodes did before it raised was done in this replay."""
+        if self._replaying is graph:
+            self._local.replays.pop()
+            if not self.paused:
+                with self._lock:
+                    self._judge("replay_failed", Phase.REPLAY, graph, graph.replays)
 
     @survives
     def replay_ended(self, graph: Graph) -> None:
-        if self.paused or self._replaying is not graph:
+        if self._replaying is not graph:
+            return
+        _, shadow = self._local.replays.pop()
+        if self.paused:
             return
         with self._lock:
-            self._replaying = None
-            shadow, self._shadow = self._shadow, None
             self._judge("replay_end", Phase.REPLAY, graph, graph.replays, compare=shadow)
 
     @survives
@@ -269,9 +300,9 @@ class Supervisor(Listener):
         if writes:
             context.writes = WriteLog(writes.dropped)
         checkpoint = Checkpoint(at, phase, graph, replay, writes, next(context.clock))
-        guards = self._standing_guards()
+        guards = self._standing.now()
         if take is None and not context.engine.asynchronous:
-            guards = (*guards, *self._next_far())
+            guards = (*guards, *self._standing.in_turn(writes))
         context.engine.check(checkpoint, guards, take, compare)
         if take is None or self.settings.sync or not context.engine.asynchronous:  # else the replay's end asks for both
             self._drain()
@@ -283,7 +314,7 @@ class Supervisor(Listener):
     def _guards_now(self, checkpoint: Checkpoint) -> None:
         """Check every guard in the middle of a segment."""
         checkpoint = replace(checkpoint, writes=self.context.writes, order=next(self.context.clock))
-        self.context.engine.check(checkpoint, self._standing_guards())
+        self.context.engine.check(checkpoint, self._standing.now())
         self._drain()
 
     def _plan(self, graph: Graph) -> Shadow:
@@ -324,26 +355,11 @@ class Supervisor(Listener):
         if self.context.engine.lost is not None and not self.paused:
             raise DeviceLostError(self.context.engine.lost)
 
-    def _standing_guards(self) -> tuple[Guard, ...]:
-        version, guards = self._guards
-        if version != self.allocator.tenancies:
-            tenants = list(self.allocator.tenants.values())
-            guards = tuple(guard for b in tenants for guard in guards_of(b, self.settings.near_guard))
-            self._guards = (self.allocator.tenancies, guards)
-            self._far = [replace(g, near=g.whole) for g in guards if g.whole.nbytes > g.near.nbytes]
-        return guards
-
-    def _next_far(self) -> tuple[Guard, ...]:
-        """The guard whose turn it is to be looked at in full, for writes that jumped over the near part."""
-        if not self._far:
-            return ()
-        self._turn = (self._turn + 1) % len(self._far)
-        return (self._far[self._turn],)
-
     def _note(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
-        self.context.writes.add(write)
-        for check in self._all:
-            check.written(write, phase, graph)
+        with self._lock:
+            self.context.writes.add(write)
+            for check in self._all:
+                check.written(write, phase, graph)
 
     def _write_of_node(self, graph: Graph, node: Node, stores: StoreLog | None) -> Write:
         if stores is not None:
@@ -359,5 +375,7 @@ class Supervisor(Listener):
         finding = finding_of(draft, self.context)
         finding = msgspec.structs.replace(finding, message=verdict(finding), coverage=self.coverage().sentence())
         kept, new = self.book.add(finding, draft.key)
+        if new and kept.severity is Severity.ERROR:
+            logger.error("%s", kept.message)  # at once: the program may not live to its report
         if new and self.settings.sync and kept.severity is Severity.ERROR:
             raise FindingsError(kept.message)

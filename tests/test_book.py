@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from finding_samples import FINDING, altered
+from finding_samples import AFTER, FINDING, altered
+from msgspec.structs import replace
 
 from shadowgraph.book import FindingBook, read_suppressions
 from shadowgraph.errors import MissingFileError, UsageError
-from shadowgraph.findings import Finding, Reader, Severity, fingerprint
+from shadowgraph.findings import ByteFacts, Finding, Kind, Reader, RowOverrun, Severity, Window, fingerprint
 from shadowgraph.tracking.guards import Side
 
 PRINT = fingerprint(FINDING)
@@ -32,7 +33,7 @@ def test_a_first_sighting_gets_an_id_and_its_fingerprint(book: FindingBook) -> N
 
 def test_the_same_cause_again_is_one_more_occurrence_of_the_first_sighting(book: FindingBook) -> None:
     first, _ = book.add(FINDING, "kernel")
-    kept, new = book.add(altered(replay=8, bytes__last=9999, message="later"), "kernel")
+    kept, new = book.add(altered(replay=8, message="later"), "kernel")
     assert not new
     assert (kept.occurrences, kept.replay, kept.bytes, kept.message) == (2, first.replay, first.bytes, first.message)
     assert (kept.id, kept.revision) == (1, 1)
@@ -89,6 +90,94 @@ def test_a_fault_stays_one_when_it_is_seen_as_a_note(book: FindingBook) -> None:
     kept, new = book.add(note(replay=99), "kernel")
     assert not new
     assert (kept.severity, kept.occurrences, kept.replay) == (Severity.ERROR, 2, FINDING.replay)
+
+
+# -- a later sighting that is worse ----------------------------------------------------------------------------------
+
+WORSE = ByteFacts(1536, 1663, 128, ((1536, 1663),), 1, Side.AFTER, 0, True)
+WORSE_WINDOW = Window(1520, "a1" * 160, "a1" * 16 + "07" * 128 + "a1" * 16)
+WORSE_ROWS = (RowOverrun(2, 128, 32, 0, (3,), 3),)
+
+
+def worse(**facts: Any) -> Finding:
+    return altered(**{"bytes": WORSE, "window": WORSE_WINDOW, "rows": WORSE_ROWS, "replay": 9} | facts)
+
+
+def test_a_worse_sighting_widens_the_known_one(book: FindingBook) -> None:
+    first, _ = book.add(altered(message="was 48 bytes"), "kernel")
+    kept, new = book.add(worse(message="in replay 9"), "kernel")
+    assert not new
+    assert (kept.id, kept.revision, kept.occurrences) == (1, 2, 2)
+    assert (kept.bytes, kept.window, kept.rows) == (WORSE, WORSE_WINDOW, WORSE_ROWS)
+    assert (kept.phase, kept.graph, kept.replay) == (first.phase, first.graph, first.replay)
+    assert "wrote up to 128 bytes past the end" in kept.message
+    assert kept.message.endswith("first while preparing replay 7 of graph#1")
+    assert book.findings == (kept,)
+
+
+def test_a_milder_sighting_changes_nothing_but_the_count(book: FindingBook) -> None:
+    first, _ = book.add(worse(message="first"), "kernel")
+    kept, _ = book.add(FINDING, "kernel")
+    assert kept == replace(first, occurrences=2)
+
+
+def test_the_extremes_of_two_sightings_are_kept(book: FindingBook) -> None:
+    book.add(altered(bytes=ByteFacts(-40, -30, 11, ((-40, -30),), 1, Side.BEFORE, 29, False)), "kernel")
+    second = ByteFacts(-20, -1, 9, ((-20, -17), (-5, -1)), 2, Side.BEFORE, 0, True)
+    kept, _ = book.add(altered(bytes=second, window=WORSE_WINDOW), "kernel")
+    ranges = second.ranges
+    assert kept.bytes == ByteFacts(-40, -1, 11, ranges, 2, Side.BEFORE, 0, True), "ranges of the wider sighting"
+    assert (kept.revision, kept.window) == (2, WORSE_WINDOW)
+
+
+def test_more_bytes_within_the_same_extent_are_no_new_revision(book: FindingBook) -> None:
+    book.add(FINDING, "kernel")
+    full = replace(AFTER, count=48, ranges=((1536, 1583),), ranges_total=1)
+    kept, _ = book.add(altered(bytes=full, window=WORSE_WINDOW), "kernel")
+    assert (kept.bytes, kept.window, kept.revision) == (full, WORSE_WINDOW, 1)
+
+
+def test_a_note_does_not_widen_a_fault(book: FindingBook) -> None:
+    first, _ = book.add(FINDING, "kernel")
+    kept, _ = book.add(worse(severity=Severity.NOTE), "kernel")
+    assert (kept.bytes, kept.revision, kept.occurrences) == (first.bytes, 1, 2)
+
+
+# -- rules that stay broken ------------------------------------------------------------------------------------------
+
+
+def broken_rule(at: str, index: int = 2, value: int = 9) -> Finding:
+    broken = ByteFacts(4 * index, 4 * index + 3, 4, ((4 * index, 4 * index + 3),), 1, None, 0, False)
+    rule = f"index_range(0, 8): [{index}] = {value}"
+    return altered(code="SG109", kind=Kind.SG109, detected_at=at, rule=rule, bytes=broken)
+
+
+def test_a_check_that_sees_the_same_breach_adds_nothing(book: FindingBook) -> None:
+    first, _ = book.add(broken_rule("replay_begin"), "rule")
+    for _ in range(5):
+        assert book.add(broken_rule("check"), "rule") == (first, False)
+    assert book.add(broken_rule("replay_begin"), "rule")[0].occurrences == 2, "a replay relied on it again"
+
+
+def test_another_breach_is_one_occurrence_however_often_it_is_checked(book: FindingBook) -> None:
+    first, _ = book.add(broken_rule("check"), "rule")
+    for _ in range(3):
+        kept, _ = book.add(broken_rule("check", index=0, value=8), "rule")
+        assert kept.occurrences == 2
+    assert (kept.rule, kept.bytes, kept.revision) == (first.rule, first.bytes, 1), "bytes and text of one breach"
+    assert book.add(broken_rule("check", value=10), "rule")[0].occurrences == 3
+
+
+def test_a_check_may_prove_what_was_a_note(book: FindingBook) -> None:
+    book.add(replace(broken_rule("replay_begin"), severity=Severity.NOTE), "rule")
+    kept, new = book.add(broken_rule("check"), "rule")
+    assert new
+    assert (kept.severity, kept.revision, kept.occurrences) == (Severity.ERROR, 2, 2)
+
+
+def test_other_findings_at_a_check_are_counted(book: FindingBook) -> None:
+    book.add(altered(detected_at="check"), "kernel")
+    assert book.add(altered(detected_at="check"), "kernel")[0].occurrences == 2
 
 
 def test_findings_stay_in_order_of_arrival(book: FindingBook) -> None:

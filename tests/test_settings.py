@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shadowgraph.errors import UsageError
@@ -106,6 +108,13 @@ def test_variables_that_do_not_parse(variable: str, text: str, message: str) -> 
         ({"near_guard": "64K"}, "near_guard must be a whole number of bytes, not '64K'"),
         ({"shadow_limit": 0.5}, "shadow_limit must be a whole number of bytes, not 0.5"),
         ({"shadow_limit": None}, "shadow_limit must be a whole number of bytes, not None"),
+        ({"near_guard": True}, "near_guard must be a whole number of bytes, not True"),
+        ({"sync": "no"}, "sync must be True or False, not 'no'"),
+        ({"sync": 1}, "sync must be True or False, not 1"),
+        ({"infer": None}, "infer must be True or False, not None"),
+        ({"suppressions": 5}, "suppressions must be the path of a file, not 5"),
+        ({"backend": 3}, "backend must be one of host, cuda, not 3"),
+        ({"layout": ["isolate"]}, "layout must be one of isolate, faithful, not ['isolate']"),
         ({"near_guards": 64, "sync": True}, "no option 'near_guards'; options are: backend, far_guard, guard_memory, "),
     ],
 )
@@ -113,6 +122,18 @@ def test_options_that_do_not_fit(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         Settings().with_options(**options)
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("option", ["sync", "near_guard", "suppressions", "backend"])
+def test_a_value_that_does_not_fit_is_told_in_one_short_line(option: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Settings().with_options(**{option: np.zeros((40, 40))})
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 140
+
+
+def test_suppressions_may_be_a_path() -> None:
+    assert Settings().with_options(suppressions=Path("known.txt")).suppressions == Path("known.txt")
 
 
 def test_smallest_values_that_fit() -> None:

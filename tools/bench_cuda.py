@@ -75,7 +75,7 @@ def replay_cost(make: Callable[[sg.Debugger], Any], rounds: int, replays: int) -
         cost: dict[str, Any] = abba(lambda: original(graph), graph.replay, rounds, replays)
         cost["host_idle_plain_us"] = round(idle_host(lambda: original(graph), 300), 2)
         cost["host_idle_watched_us"] = round(idle_host(graph.replay, 300), 2)
-        cost["guards"] = len(debugger._work._standing_guards())
+        cost["guards"] = len(debugger._work._standing.now())
         cost["findings"] = len(debugger.check())
         cost["coverage"] = debugger.coverage().sentence()
         del kept

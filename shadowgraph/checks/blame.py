@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from shadowgraph.checks.base import Checkpoint, Context
@@ -31,24 +32,50 @@ def suspects(
 
 
 def draft_phase(context: Context, checkpoint: Checkpoint, where: ByteRange, culprits: tuple[Write, ...]) -> Blame:
-    """Phase, graph and replay of damage to `where`, or done by `culprits`.
+    """Phase, graph and replay of damage to `where`, or done by `culprits`, since the checkpoint before.
 
-    A checkpoint that knows its phase settles it. Otherwise unmarked host code ran: it was *prepare* when it touched
-    what a captured graph reads, and then the replay is that graph's coming one; else *setup* before the first replay
-    of any graph, and *eager* after it.
+    A checkpoint that knows its phase settles it, `eager_phase` the rest.
     """
     if checkpoint.phase is not None:
         return checkpoint.phase, checkpoint.graph, checkpoint.replay
-    touched = _graphs(context, where, culprits)
     coming = checkpoint.graph
-    if coming is not None and coming in touched:
-        return Phase.PREPARE, coming, checkpoint.replay
-    if touched and checkpoint.at != "capture_begin":
-        reader = touched[0]
-        # The coming graph's replay is counted already, another's is not.
-        return Phase.PREPARE, reader, reader.replays + 1
-    replayed = any(graph.replays for graph in context.graphs.values())
-    return (Phase.EAGER if replayed else Phase.SETUP), None, None
+    done = {serial: graph.replays for serial, graph in list(context.graphs.items())}
+    if coming is not None and checkpoint.replay is not None:
+        done[coming.serial] = checkpoint.replay - 1  # the coming replay is counted already
+    if checkpoint.at == "capture_begin":
+        return _apart(done)
+    return eager_phase(context, coming, where, culprits, done)
+
+
+def eager_phase(
+    context: Context,
+    coming: Graph | None,
+    where: ByteRange,
+    culprits: tuple[Write, ...],
+    done: Mapping[int, int],
+) -> Blame:
+    """Phase, graph and replay of what unmarked host code did.
+
+    It was *prepare* when it touched what a captured graph reads, and then the replay is that graph's coming one; else
+    *setup* before the first replay of any graph, and *eager* after it.
+
+    Parameters
+    ----------
+    coming
+        The graph about to replay when the damage was seen, preferred to others.
+    done
+        Replays begun, by serial, when the code ran; graphs that are not in it were not captured yet.
+    """
+    touched = [graph for graph in _graphs(context, where, culprits) if graph.serial in done]
+    if touched:
+        reader = coming if coming is not None and coming in touched else touched[0]
+        return Phase.PREPARE, reader, done[reader.serial] + 1
+    return _apart(done)
+
+
+def _apart(done: Mapping[int, int]) -> Blame:
+    """Blame of code that touched nothing a graph reads."""
+    return (Phase.EAGER if any(done.values()) else Phase.SETUP), None, None
 
 
 def _graphs(context: Context, where: ByteRange, culprits: tuple[Write, ...]) -> list[Graph]:

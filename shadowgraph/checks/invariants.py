@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from shadowgraph.checks.base import Check, Checkpoint, Context, Draft
+from shadowgraph.checks.blame import Blame, draft_phase, eager_phase
 from shadowgraph.checks.rules import Breach, Rule, nondecreasing
 from shadowgraph.faults import faults
-from shadowgraph.findings import Reader
+from shadowgraph.findings import Reader, Severity
 from shadowgraph.graphs.model import Graph
 from shadowgraph.tracking.buffers import Buffer
+from shadowgraph.tracking.foreign import still_there
 from shadowgraph.tracking.phases import Phase
 from shadowgraph.tracking.ranges import ByteRange
 from shadowgraph.tracking.stacks import Stack
@@ -46,17 +48,35 @@ class Invariant:
         return ByteRange(self.view.start, self.view.stop)
 
 
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """A write to a ruled buffer and when it was: in a replay of `graph`, or by eager code in a marked `phase`.
+
+    `done` has the replays begun by then, by the serials of the graphs captured by then; `order` is the clock's.
+    """
+
+    write: Write
+    phase: Phase | None
+    graph: Graph | None
+    done: dict[int, int]
+    order: int
+
+
 class Invariants(Check):
     """Judges rules at the start of a replay, at a host read and on request; never in the middle of a graph."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.invariants: list[Invariant] = []
-        self._writes: deque[tuple[Write, Phase | None, Graph | None]] = deque(maxlen=_WRITES)
+        self._writes: deque[_Noted] = deque(maxlen=_WRITES)
 
     def declare(self, buffer: Buffer, view: TensorView, rule: Rule, inferred: bool = False) -> None:
         """Add a rule."""
         self.invariants.append(Invariant(buffer, view, rule, inferred))
+
+    def forget_writers(self) -> None:
+        """After writes that nobody saw: the last one seen need not be the last one."""
+        self._writes.clear()
 
     def captured(self, graph: Graph) -> None:
         """Infer `nondecreasing` for index pointers, by name, whose captured part keeps that rule now."""
@@ -69,9 +89,9 @@ class Invariants(Check):
             if not _INDPTR.search(owner.path.rsplit(".", 1)[-1]):
                 continue
             buffer = self.context.ledger.owner(view.start, view.stop)
-            if buffer is None or any(i.where == ByteRange(view.start, view.stop) for i in self.invariants):
+            inferred = Invariant(buffer, view, nondecreasing, inferred=True) if buffer is not None else None
+            if inferred is None or any(i.where == inferred.where and i.rule is nondecreasing for i in self._living()):
                 continue
-            inferred = Invariant(buffer, view, nondecreasing, inferred=True)
             parts = graph.captured(inferred.where)
             read = self.context.engine.read
             if parts and all(self._breach(inferred, p, read(self._usable(inferred, p))) is None for p in parts):
@@ -92,43 +112,53 @@ class Invariants(Check):
         assert isinstance(key, _Look)
         breach = self._breach(key.invariant, key.part, data)
         if breach is not None:
-            blame = Phase.PREPARE, checkpoint.graph, checkpoint.replay
-            self._found(key.invariant, key.part, breach, checkpoint, blame, None)
+            sure = not key.invariant.inferred or self._ends_before_the_tail(key.invariant, key.part)
+            self._found(key.invariant, key.part, breach, checkpoint, None, sure)
 
     def host_read(self, view: TensorView, how: str, stack: Stack, checkpoint: Checkpoint) -> None:
         where = ByteRange(view.start, view.stop)
         for invariant in self._living():
             part = invariant.where.intersect(where)
-            if part is not None and part.nbytes and (not invariant.inferred or self._is_captured(where)):
+            if part is not None and part.nbytes and (not invariant.inferred or self._is_captured(invariant, where)):
                 frame = stack[0] if stack else None
                 reader = Reader("host", how, None, frame.file if frame else None, frame.line if frame else None)
                 self._judge(invariant, part, checkpoint, reader)
 
     def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         if any(write.ranges.overlaps(invariant.where) for invariant in self.invariants):
-            self._writes.append((write, phase, graph))
+            done = {serial: known.replays for serial, known in list(self.context.graphs.items())}
+            self._writes.append(_Noted(write, phase, graph, done, next(self.context.clock)))
 
     def recheck(self, checkpoint: Checkpoint) -> None:
         for invariant in self._living():
             if not invariant.inferred:
                 self._judge(invariant, invariant.where, checkpoint, None)
 
-    def _is_captured(self, where: ByteRange) -> bool:
-        """Whether some graph was given exactly this range: then the host reads it to plan for that graph."""
+    def _is_captured(self, invariant: Invariant, where: ByteRange) -> bool:
+        """Whether some graph was given exactly this range, in one view or in several that join (all but the first
+        element and all but the last): then the host reads it to plan for that graph."""
         return any(
-            p.view.start == where.start and p.view.stop == where.stop
-            for graph in self.context.graphs.values()
-            for _, p in graph.pointers()
+            where in graph.captured(invariant.where)
+            or any(p.view.start == where.start and p.view.stop == where.stop for _, p in graph.pointers())
+            for graph in list(self.context.graphs.values())
         )
 
+    def _ends_before_the_tail(self, invariant: Invariant, part: ByteRange) -> bool:
+        """Whether a captured part leaves out the end of what is named, as one cut to a batch's size does.
+
+        A graph that was given the whole may read a prefix of it only, and the rest be left from a larger batch.
+        """
+        start = invariant.where.start
+        return any(i.where.start == start and i.where.stop > part.stop for i in self._living())
+
     def _living(self) -> list[Invariant]:
-        return [invariant for invariant in self.invariants if invariant.buffer.alive]
+        return [invariant for invariant in self.invariants if still_there(invariant.buffer)]
 
     def _judge(self, invariant: Invariant, part: ByteRange, checkpoint: Checkpoint, reader: Reader | None) -> None:
         whole = part if invariant.rule.prefix_safe else invariant.where
         breach = self._breach(invariant, whole, self.context.engine.read(self._usable(invariant, whole)))
         if breach is not None:
-            self._found(invariant, whole, breach, checkpoint, None, reader)
+            self._found(invariant, whole, breach, checkpoint, reader, sure=True)
 
     def _found(
         self,
@@ -136,13 +166,14 @@ class Invariants(Check):
         whole: ByteRange,
         breach: Breach,
         checkpoint: Checkpoint,
-        blame: tuple[Phase, Graph | None, int | None] | None,
         reader: Reader | None,
+        sure: bool,
     ) -> None:
         first = whole.start + breach.index * invariant.view.itemsize
         broken = ByteRange(first, first + invariant.view.itemsize)
-        writer = next((w for w in reversed(self._writes) if w[0].ranges.overlaps(broken)), None)
-        phase, graph, replay = blame or _origin(writer)
+        writer = self._last_writer(invariant, whole, broken, checkpoint)
+        phase, graph, replay = self._blame(writer, broken, checkpoint)
+        confidence = "medium" if invariant.inferred else "high"
         self.context.report(
             Draft(
                 code="SG109",
@@ -153,16 +184,41 @@ class Invariants(Check):
                 count=breach.count * invariant.view.itemsize,
                 ranges=((broken.start, broken.stop - 1),),
                 ranges_total=breach.count,
-                culprits=(writer[0],) if writer else (),
+                culprits=(writer.write,) if writer else (),
                 phase=phase,
                 graph=graph,
                 replay=replay,
                 reader=reader,
                 rule=f"{invariant.rule.name}: {breach.shown}",
-                confidence="medium" if invariant.inferred else "high",
+                severity=Severity.ERROR if sure else Severity.NOTE,
+                confidence=confidence if sure else "low",
                 key=f"{invariant.rule.name} {self.invariants.index(invariant)}",  # two lambdas have one name
             )
         )
+
+    def _last_writer(
+        self, invariant: Invariant, whole: ByteRange, broken: ByteRange, checkpoint: Checkpoint
+    ) -> _Noted | None:
+        """Who wrote the broken element last; of an order also the element before it, which may be the wrong one.
+
+        What was written after the bytes were asked for does not count: a device may hand them over late.
+        """
+        if invariant.rule is nondecreasing:
+            broken = ByteRange(max(whole.start, broken.start - invariant.view.itemsize), broken.stop)
+        for noted in reversed(self._writes):
+            early = not checkpoint.order or noted.order < checkpoint.order
+            if early and noted.write.ranges.overlaps(broken):
+                return noted
+        return None
+
+    def _blame(self, writer: _Noted | None, broken: ByteRange, checkpoint: Checkpoint) -> Blame:
+        """Phase, graph and replay of the last write, as they were when it happened."""
+        if writer is None:
+            return draft_phase(self.context, checkpoint, broken, ())
+        if writer.graph is not None:
+            return Phase.REPLAY, writer.graph, writer.done.get(writer.graph.serial, writer.graph.replays)
+        blame = eager_phase(self.context, checkpoint.graph, broken, (writer.write,), writer.done)
+        return blame if writer.phase is None or blame[0] is writer.phase else (writer.phase, None, None)
 
     def _usable(self, invariant: Invariant, part: ByteRange) -> ByteRange:
         """Whole elements of a part."""
@@ -178,16 +234,6 @@ class Invariants(Check):
         except Exception as error:  # a rule is the user's code: its fault is not a breach
             faults.note(f"rule {invariant.rule.name}", error)
             return None
-
-
-def _origin(writer: tuple[Write, Phase | None, Graph | None] | None) -> tuple[Phase, Graph | None, int | None]:
-    """Phase, graph and replay of the last write."""
-    if writer is None:
-        return Phase.EAGER, None, None
-    _, phase, graph = writer
-    if graph is not None:
-        return Phase.REPLAY, graph, graph.replays
-    return phase or Phase.EAGER, None, None
 
 
 def _hull(graph: Graph) -> ByteRange:

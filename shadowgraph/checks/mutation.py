@@ -1,16 +1,19 @@
 """SG102: a replay changed a buffer that host code owns.
 
 Declared with `protect()`, it is reported at the first replay that changes a value. Inferred, it takes four facts: the
-host initialised an integer buffer with more than a constant, the host read those values as they were, a replay changed
+host wrote more than a constant into an integer buffer, the host read those values as they were, a replay changed
 them, and the host reads them again with no write of its own in between. Without the earlier read, and for a counter
 (every changed element moved by the same amount), it is a note: reading back what a graph wrote is what outputs are for.
+
+A buffer that is both in one, such as input ids whose prompt the host read and that a graph then feeds the next token
+back into, shows the same four facts as overwritten index pointers. It is reported too; hence the medium confidence.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,14 +23,19 @@ from shadowgraph.engines.base import Evidence
 from shadowgraph.findings import Reader, Severity
 from shadowgraph.graphs.model import Graph
 from shadowgraph.tracking.buffers import Buffer, Role
+from shadowgraph.tracking.foreign import still_there
+from shadowgraph.tracking.launches import LaunchKind
 from shadowgraph.tracking.phases import Phase
 from shadowgraph.tracking.ranges import ByteRange, RangeSet
 from shadowgraph.tracking.stacks import Stack
 from shadowgraph.tracking.views import TensorView
-from shadowgraph.tracking.writes import Write
+from shadowgraph.tracking.writes import Write, extent
 
 _HOST_WRITES = 512  # remembered for evidence that arrives late
 _INTEGERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"}
+_ARITHMETIC = {"add_", "sub_", "index_add_", "scatter_add_", "_foreach_add_", "_foreach_sub_"}
+_DIRTY = 64  # replays remembered for each buffer
+_EAGER_JUDGINGS = 8  # after these, a device's buffer that the host fills with constants is read ever more seldom
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +55,53 @@ class _Candidate:
 
 @dataclass(slots=True)
 class _Dirty:
-    """Bytes that a replay changed and the host has not rewritten."""
+    """Bytes that a replay changed and neither the host nor a later replay has rewritten."""
 
     draft: Draft
     ranges: RangeSet
     counter: bool
+
+
+@dataclass(slots=True)
+class _Story:
+    """What is known of one buffer; ends with its free, so that the next tenant of the address inherits nothing.
+
+    Attributes
+    ----------
+    host_made
+        Whether the host put more than a constant into it; None while it was not looked at.
+    rewrites
+        Bytes that the host has written since it was found to be constant.
+    openings
+        How often `rewrites` began anew.
+    graph_made
+        Bytes changed by a graph and not rewritten by the host since.
+    clean_reads
+        Bytes that the host read while they held what the host had written.
+    dirty
+        What replays changed, the latest last; no byte is in two of them.
+    """
+
+    buffer: Buffer
+    host_made: bool | None = None
+    rewrites: RangeSet = field(default_factory=RangeSet)
+    openings: int = 0
+    graph_made: RangeSet = field(default_factory=RangeSet)
+    clean_reads: RangeSet = field(default_factory=RangeSet)
+    dirty: list[_Dirty] = field(default_factory=list)
+
+    def clean_dirt(self, part: ByteRange) -> None:
+        """Forget what replays changed in some bytes."""
+        for dirty in self.dirty:
+            dirty.ranges.discard(part)
+        self.dirty = [dirty for dirty in self.dirty if dirty.ranges]
+
+    def adopt(self) -> None:
+        """Found to be host-made late: nobody watched what graphs did to the bytes that the host did not rewrite."""
+        self.host_made = True
+        for part in RangeSet.of([self.buffer.range]) - self.rewrites:
+            self.graph_made.add(part)
+            self.clean_reads.discard(part)
 
 
 class InGraphMutation(Check):
@@ -60,10 +110,8 @@ class InGraphMutation(Check):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._protected: list[_Protected] = []
-        self._dirty: dict[int, _Dirty] = {}
-        self._graph_made = RangeSet()  # changed by a graph, not rewritten by the host since
-        self._clean_reads = RangeSet()  # read by the host while they held what the host had written
-        self._host_made: dict[int, bool] = {}
+        self._stories: dict[int, _Story] = {}
+        self._reopened = 0
         self._host_writes: deque[tuple[int, RangeSet]] = deque(maxlen=_HOST_WRITES)
 
     def protect(self, buffer: Buffer, where: ByteRange) -> None:
@@ -72,16 +120,17 @@ class InGraphMutation(Check):
 
     @property
     def declared(self) -> int:
-        """How many declarations were made."""
-        return len(self._protected)
+        """Changes with every declaration, and with every host write that may make a buffer a candidate."""
+        return len(self._protected) + self._reopened
 
     def parts(self, graph: Graph) -> Iterable[tuple[object, ByteRange]]:
-        for declared in self._protected:
-            if declared.buffer.alive:
-                yield declared, declared.where
+        self._stories = {serial: story for serial, story in self._stories.items() if story.buffer.alive}
+        protected = [declared for declared in self._protected if declared.buffer.alive]
+        for declared in protected:
+            yield declared, declared.where
         if not self.context.settings.infer:
             return
-        covered = RangeSet.of(declared.where for declared in self._protected)
+        covered = RangeSet.of(declared.where for declared in protected)
         for buffer in self.context.ledger:
             if self._is_candidate(buffer, graph) and not covered.overlaps(buffer.range):
                 yield _Candidate(buffer), buffer.range
@@ -96,39 +145,77 @@ class InGraphMutation(Check):
         if isinstance(subject, _Protected):
             self.context.report(draft)
             return
+        if not subject.buffer.alive:
+            return
+        story = self._story(subject.buffer)
         ranges = _elements(evidence.ranges, subject.buffer)
         beyond = _elements([(evidence.ranges[-1][0], evidence.last)], subject.buffer)  # more than 16 are not listed
-        self._graph_made = self._graph_made | ranges | beyond
+        story.graph_made = story.graph_made | ranges | beyond
+        for part in ranges:
+            story.clean_dirt(part)
         for order, written in self._host_writes:  # evidence may arrive after the host has written again
             if order > checkpoint.order:
-                ranges, self._graph_made = ranges - written, self._graph_made - written
-        if not ranges:
-            return
-        self._dirty[subject.buffer.serial] = _Dirty(draft, ranges, _counts(evidence, draft))
+                ranges, story.graph_made = ranges - written, story.graph_made - written
+        if ranges:
+            story.dirty = [*story.dirty[1 - _DIRTY :], _Dirty(draft, ranges, _counts(evidence, draft))]
 
     def host_read(self, view: TensorView, how: str, stack: Stack, checkpoint: Checkpoint) -> None:
-        where = ByteRange(view.start, view.stop)
-        for dirty in list(self._dirty.values()):
-            hit = dirty.ranges.intersection(where)
-            if hit and dirty.draft.buffer.alive and not self._rewritten_unseen(dirty.draft):
-                self._report_read(dirty, hit, how, stack)
-        for part in RangeSet.of([where]) - self._graph_made:
-            self._clean_reads.add(part)
+        where, _ = extent(view)
+        for buffer in self.context.ledger.overlapping(view.start, view.stop):
+            if not _may_be_owned(buffer):
+                continue
+            story = self._story(buffer)
+            self._judge_read(story, where, how, stack)
+            for part in where:
+                for piece in RangeSet.of(filter(None, [part.intersect(buffer.range)])) - story.graph_made:
+                    story.clean_reads.add(piece)
 
     def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         if graph is not None:
             return
         self._host_writes.append((next(self.context.clock), write.ranges))
-        for part in write.ranges:
-            self._graph_made.discard(part)
-        for serial, dirty in list(self._dirty.items()):
-            for part in write.ranges:
-                dirty.ranges.discard(part)
-            if not dirty.ranges:
-                del self._dirty[serial]
+        for story in self._stories.values():
+            pieces = write.ranges.intersection(story.buffer.range)
+            if not pieces or not still_there(story.buffer):
+                continue
+            if story.host_made is False:
+                self._reopen(story, pieces)
+            for part in pieces:
+                story.graph_made.discard(part)
+                story.clean_dirt(part)
 
-    def _report_read(self, dirty: _Dirty, hit: list[ByteRange], how: str, stack: Stack) -> None:
-        known = any(self._clean_reads.overlaps(part) for part in hit)
+    def _story(self, buffer: Buffer) -> _Story:
+        if buffer.serial not in self._stories:
+            if len(self._stories) % 64 == 63:
+                self._stories = {serial: story for serial, story in self._stories.items() if story.buffer.alive}
+            self._stories[buffer.serial] = _Story(buffer)
+        return self._stories[buffer.serial]
+
+    def _reopen(self, story: _Story, pieces: list[ByteRange]) -> None:
+        """The host wrote a buffer that was constant: have it looked at again before the next replay."""
+        if not story.rewrites:
+            story.openings += 1
+            late = story.openings > _EAGER_JUDGINGS and self.context.engine.asynchronous
+            if late and story.openings & (story.openings - 1):
+                return
+            self._reopened += 1
+        for part in RangeSet.of(pieces) - story.rewrites:
+            story.clean_reads.discard(part)  # they were reads of a constant, or of what a graph wrote unwatched
+            story.rewrites.add(part)
+
+    def _judge_read(self, story: _Story, where: RangeSet, how: str, stack: Stack) -> None:
+        latest: dict[str, tuple[_Dirty, list[ByteRange]]] = {}  # a graph's last replay speaks for those before
+        for dirty in story.dirty:
+            hit = [piece for part in where for piece in dirty.ranges.intersection(part)]
+            if hit and not self._rewritten_unseen(dirty):
+                latest[dirty.draft.key] = dirty, hit
+        for dirty, hit in latest.values():
+            self._report_read(story, dirty, hit, how, stack)
+        for part in where if latest else ():
+            story.clean_dirt(part)
+
+    def _report_read(self, story: _Story, dirty: _Dirty, hit: list[ByteRange], how: str, stack: Stack) -> None:
+        known = any(story.clean_reads.overlaps(part) for part in hit)
         sure = known and not dirty.counter
         frame = stack[0] if stack else None
         reader = Reader("host", how, None, frame.file if frame else None, frame.line if frame else None)
@@ -142,8 +229,6 @@ class InGraphMutation(Check):
                 confidence="medium",
             )
         )
-        for part in hit:
-            dirty.ranges.discard(part)
 
     def _draft(self, evidence: Evidence[object], buffer: Buffer, checkpoint: Checkpoint) -> Draft:
         culprits = suspects(self.context, checkpoint, buffer, evidence.parts)
@@ -167,21 +252,42 @@ class InGraphMutation(Check):
         )
 
     def _is_candidate(self, buffer: Buffer, graph: Graph) -> bool:
-        if buffer.role is Role.POOL or buffer.dtype not in _INTEGERS:
+        if not _may_be_owned(buffer):
             return False
         if buffer.nbytes > self.context.settings.shadow_limit or not graph.writers(buffer.range):
             return False
-        if buffer.serial not in self._host_made:
-            values = np.frombuffer(self.context.engine.read(buffer.range), dtype=np.uint8)
-            elements = values.reshape(-1, buffer.itemsize) if buffer.nbytes % buffer.itemsize == 0 else values[:, None]
-            self._host_made[buffer.serial] = bool((elements != elements[0]).any())
-        return self._host_made[buffer.serial]
+        story = self._story(buffer)
+        if story.host_made is None:
+            story.host_made = self._varies(buffer, RangeSet.of([buffer.range]))
+        elif not story.host_made and story.rewrites:
+            if self._varies(buffer, story.rewrites):
+                story.adopt()
+            story.rewrites = RangeSet()
+        return story.host_made
 
-    def _rewritten_unseen(self, draft: Draft) -> bool:
+    def _varies(self, buffer: Buffer, where: RangeSet) -> bool:
+        """Whether two elements in some bytes of a buffer differ; reading them waits for a device."""
+        values = np.frombuffer(self.context.engine.read(buffer.range), dtype=np.uint8)
+        size = buffer.itemsize if buffer.nbytes % buffer.itemsize == 0 else 1
+        chosen = np.zeros(len(values), dtype=bool)
+        for part in where:
+            chosen[part.start - buffer.start : part.stop - buffer.start] = True
+        elements = values.reshape(-1, size)[chosen.reshape(-1, size).any(axis=1)]
+        return bool((elements != elements[:1]).any())
+
+    def _rewritten_unseen(self, dirty: _Dirty) -> bool:
         """Whether the bytes are no longer what the replay left: the host wrote them where we could not see it."""
-        if draft.window is None or not draft.found:
+        start, found = dirty.draft.window, dirty.draft.found
+        if start is None or not found:
             return False
-        return self.context.engine.read(ByteRange(draft.window, draft.window + len(draft.found))) != draft.found
+        window = ByteRange(start, start + len(found))
+        now = self.context.engine.read(window)
+        places = [slice(part.start - start, part.stop - start) for part in dirty.ranges.intersection(window)]
+        return any(now[place] != found[place] for place in places)
+
+
+def _may_be_owned(buffer: Buffer) -> bool:
+    return buffer.role is not Role.POOL and buffer.dtype in _INTEGERS
 
 
 def _elements(ranges: Iterable[tuple[int, int]], buffer: Buffer) -> RangeSet:
@@ -196,7 +302,11 @@ def _elements(ranges: Iterable[tuple[int, int]], buffer: Buffer) -> RangeSet:
 
 
 def _counts(evidence: Evidence[object], draft: Draft) -> bool:
-    """Whether every element that the culprits wrote moved by one and the same amount."""
+    """Whether every element that the culprits wrote moved by one and the same amount.
+
+    Where they are sums in place, elements may also stay: that is how masked counters step. Anything else that leaves
+    elements as they were could be a recomputed table.
+    """
     buffer = draft.buffer
     skip = (buffer.start - evidence.window) % buffer.itemsize
     usable = (len(evidence.found) - skip) // buffer.itemsize * buffer.itemsize
@@ -210,4 +320,10 @@ def _counts(evidence: Evidence[object], draft: Draft) -> bool:
         for part in write.ranges:
             written |= (addresses >= part.start) & (addresses < part.stop)
     steps = np.unique((after - before)[written | (after != before)])
-    return bool(steps.size == 1)
+    summed = bool(draft.culprits) and all(_sums(write) for write in draft.culprits)
+    return bool(steps.size == 1 or (summed and np.count_nonzero(steps) == 1))
+
+
+def _sums(write: Write) -> bool:
+    operator = write.launch.name.removeprefix("aten.").split(".")[0]
+    return write.launch.kind is LaunchKind.ATEN and operator in _ARITHMETIC

@@ -42,6 +42,9 @@ class OutOfBounds(Check):
 
     def changed(self, evidence: Evidence[object], checkpoint: Checkpoint) -> None:
         assert isinstance(evidence.subject, _Slack)
+        writes = checkpoint.writes.culprits(*evidence.parts)
+        if writes and all(write.node is None for write in writes):
+            return  # eager code of another thread filled it while this graph ran
         self._report(evidence, evidence.subject.buffer, Side.SLACK, checkpoint)
 
     def broken_guard(self, evidence: Evidence[object], checkpoint: Checkpoint) -> None:
@@ -61,6 +64,9 @@ class OutOfBounds(Check):
     def _report(self, evidence: Evidence[object], buffer: Buffer, side: Side, checkpoint: Checkpoint) -> None:
         culprits = suspects(self.context, checkpoint, buffer, evidence.parts)
         phase, graph, replay = draft_phase(self.context, checkpoint, buffer.range, culprits)
+        # Found only because its turn came to be read in full: it may have been there for long.
+        late = isinstance(evidence.subject, Guard) and evidence.subject.near == evidence.subject.whole
+        confidence = "low" if late and not culprits else "high"
         self.context.report(
             Draft(
                 code="SG101",
@@ -81,6 +87,7 @@ class OutOfBounds(Check):
                 graph=graph,
                 replay=replay,
                 rows=rows_of(culprits[-1], buffer) if culprits else (),
+                confidence=confidence,
                 key=culprits[-1].launch.name if culprits else "",
             )
         )

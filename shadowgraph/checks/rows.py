@@ -27,6 +27,7 @@ class _Lanes:
     offsets: Ints  # bytes from the table's start
     programs: Ints  # index on the grid axis under test
     values: npt.NDArray[np.void]
+    atomic: npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,9 @@ class _Table:
 def row_overruns(log: StoreLog, view: TensorView, around: ByteRange) -> tuple[RowOverrun, ...]:
     """Rows that were overrun in one launch, or nothing where no grid axis walks the view's rows.
 
+    Nothing either for a log that keeps ranges only. Elements that any program reached by an atomic are never lost:
+    programs that combine their values in one place mean to meet there.
+
     Parameters
     ----------
     view
@@ -51,7 +55,7 @@ def row_overruns(log: StoreLog, view: TensorView, around: ByteRange) -> tuple[Ro
     if table is None:
         return ()
     stores = log.within(around)
-    if {store.itemsize for store in stores} != {view.itemsize}:
+    if {store.itemsize for store in stores} != {view.itemsize}:  # no stores either
         return ()
     every = (_lanes(stores, view.start, axis) for axis in range(3))
     walking = [lanes for lanes in every if _walks_rows(lanes, table)]
@@ -71,10 +75,11 @@ def _table(view: TensorView) -> _Table | None:
 def _lanes(stores: list[Store], start: int, axis: int) -> _Lanes:
     offsets = np.concatenate([store.addresses.astype(np.int64) - start for store in stores])
     programs = np.concatenate([np.full(store.addresses.size, store.program[axis], dtype=np.int64) for store in stores])
+    atomic = np.concatenate([np.full(store.addresses.size, store.atomic) for store in stores])
     raw = [np.ascontiguousarray(s.values).view(np.uint8).reshape(-1, s.itemsize) for s in stores]
     joined = np.ascontiguousarray(np.concatenate(raw))
     # Opaque bytes compare alike whatever the dtypes of the stores.
-    return _Lanes(offsets, programs, joined.view(np.dtype((np.void, joined.shape[1]))).reshape(-1))
+    return _Lanes(offsets, programs, joined.view(np.dtype((np.void, joined.shape[1]))).reshape(-1), atomic)
 
 
 def _walks_rows(lanes: _Lanes, table: _Table) -> bool:
@@ -93,9 +98,11 @@ def _overruns(lanes: _Lanes, table: _Table) -> tuple[RowOverrun, ...]:
         shared = np.flatnonzero((lanes.programs != row) & np.isin(lanes.offsets, lanes.offsets[past]))
         everyone = np.flatnonzero(np.isin(lanes.offsets, lanes.offsets[past]))
         own, others, final = (_last_values(lanes, chosen) for chosen in (past, shared, everyone))
+        combined = set(lanes.offsets[everyone[lanes.atomic[everyone]]].tolist())
         # Inside the table one of the two rows loses, whichever ran last; past its end only the one that ran first.
         end = table.rows * table.stride
-        lost = sum(1 for at, value in others.items() if own[at] != value and (at < end or final[at] != own[at]))
+        meeting = ((at, value) for at, value in others.items() if at not in combined)
+        lost = sum(1 for at, value in meeting if own[at] != value and (at < end or final[at] != own[at]))
         hit = np.minimum(np.array(sorted(own)) // table.stride, table.rows)
         into = tuple(int(r) for r in np.unique(hit))
         found.append(RowOverrun(int(row), table.width // table.itemsize, len(own), lost, into, table.rows))

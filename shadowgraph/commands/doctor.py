@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import msgspec
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from shadowgraph.reports.console import console
@@ -19,6 +19,7 @@ from shadowgraph.reports.console import console
 HELP = "say what is here, what is missing, what to install"
 SELFTEST_FAILED = 13
 _OLDEST_TORCH = (2, 10)
+_WIDE = 10_000  # columns of what is no terminal: a pipe has no width to cut a line at
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -170,9 +171,13 @@ def _tried(what: str, use: str, action: Callable[[], str]) -> Line:
 
 
 def _show(lines: list[Line]) -> None:
-    table: Any = Table("", "found", "for", "what to do", box=None)
+    out = console()
+    if not out.is_terminal:
+        out.width = _WIDE
+    columns = (Column(header, overflow="fold") for header in ("", "found", "for", "what to do"))
+    table: Any = Table(*columns, box=None)
     colours = {"ok": "green", "missing": "yellow", "wrong": "bold red"}
     for line in lines:
         cells = (Text(cell) for cell in (line.found, line.needed_for, line.advice))
         table.add_row(Text(line.what, style=colours[line.state]), *cells)
-    console().print(table)
+    out.print(table)

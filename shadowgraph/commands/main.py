@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from shadowgraph.commands import demo, doctor
-from shadowgraph.errors import ShadowgraphError, UsageError
+from shadowgraph.errors import MissingFileError, ShadowgraphError, UsageError
 from shadowgraph.reports.console import silence_stdout
 
 _COMMANDS: dict[str, ModuleType] = {"demo": demo, "doctor": doctor}
@@ -39,6 +39,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; an error is one line on standard error and a distinct exit code."""
     top = parser()
+    if sys.stdout is None:  # closed by whoever started us
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     try:
         args = top.parse_args(argv)
         if args.command is None:
@@ -53,6 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         silence_stdout()  # the reader of a pipe went away: nothing is wrong, and nothing more can be said
         return 0
+    except OSError as error:
+        print(f"shadowgraph: error: cannot read or write: {error}", file=sys.stderr)
+        silence_stdout()
+        return MissingFileError.exit_code
     except KeyboardInterrupt:
         print("shadowgraph: interrupted", file=sys.stderr)
         return 130

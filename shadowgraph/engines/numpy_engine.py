@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from shadowgraph.engines.base import RANGES, WINDOW, Evidence, Result, Shadow
+from shadowgraph.tracking.buffers import Buffer, Role
 from shadowgraph.tracking.canary import canary
+from shadowgraph.tracking.foreign import still_there
 from shadowgraph.tracking.guards import Guard, Side
 from shadowgraph.tracking.memory import raw_bytes
 from shadowgraph.tracking.ranges import ByteRange
@@ -20,10 +22,10 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(slots=True)
 class NumpyShadow:
-    """Copies in host memory; None before the first."""
+    """Copies in host memory; None before the first, and for a part whose memory was not there any more."""
 
     parts: tuple[tuple[object, ByteRange], ...]
-    copies: tuple[Bytes, ...] | None = None
+    copies: tuple[Bytes | None, ...] | None = None
 
 
 class NumpyEngine:
@@ -54,7 +56,7 @@ class NumpyEngine:
         evidence = self._broken(guards)
         if take is not None:
             assert isinstance(take, NumpyShadow)
-            take.copies = tuple(_view(where).copy() for _, where in take.parts)
+            take.copies = _copies(take.parts)
         if compare is not None:
             assert isinstance(compare, NumpyShadow)
             evidence += self._changed(compare)
@@ -65,7 +67,7 @@ class NumpyEngine:
 
     def snapshot(self, parts: Sequence[tuple[object, ByteRange]]) -> NumpyShadow:
         shadow = self.shadow(parts)
-        shadow.copies = tuple(_view(where).copy() for _, where in shadow.parts)
+        shadow.copies = _copies(shadow.parts)
         return shadow
 
     def check_snapshot(self, tag: object, snapshot: Shadow) -> None:
@@ -86,6 +88,8 @@ class NumpyEngine:
     def _changed(self, shadow: NumpyShadow) -> list[Evidence[object]]:
         evidence: list[Evidence[object]] = []
         for (key, where), before in zip(shadow.parts, shadow.copies or (), strict=True):
+            if before is None or not _is_there(key):
+                continue
             now = _view(where)
             if not np.array_equal(before, now):
                 found = differences(key, where, before, now.copy())
@@ -112,6 +116,16 @@ class NumpyEngine:
 
 def _view(where: ByteRange) -> Bytes:
     return raw_bytes(where.start, where.nbytes)
+
+
+def _copies(parts: Sequence[tuple[object, ByteRange]]) -> tuple[Bytes | None, ...]:
+    return tuple(_view(where).copy() if _is_there(key) else None for key, where in parts)
+
+
+def _is_there(key: object) -> bool:
+    """Whether a part may be read: memory that we did not allocate may have gone since the part was listed."""
+    buffer = getattr(key, "buffer", None)
+    return not isinstance(buffer, Buffer) or buffer.role is not Role.FOREIGN or still_there(buffer)
 
 
 def differences(subject: object, where: ByteRange, expected: Bytes, found: Bytes) -> Evidence[object] | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shadowgraph.faults import shielded
@@ -32,6 +32,11 @@ class _Local(threading.local):
 _local = _Local()
 
 
+def _is_traced() -> bool:
+    """Whether ``make_fx`` traces this thread; it knows tensors as objects, so that none may be replaced."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
+
+
 def set_capturing(on: bool) -> None:
     """Stand aside in this thread while a capture records it."""
     _local.capturing = on
@@ -48,20 +53,28 @@ class EagerMode(TorchDispatchMode):
         Whether a byte range belongs to a buffer that somebody wants to hear about.
     """
 
+    inert = False  # its debugger has stopped, in a thread that could not take it off this one's stack
+
     def __init__(self, allocator: HostAllocator, tracked: Callable[[ByteRange], bool]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._allocator, self._tracked = allocator, tracked
         self._device = torch.device(allocator.device).type
+
+    supports_higher_order_operators = True
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         """Let a compiled function compile exactly as without us; its inside is not seen."""
         return True
 
-    def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload | HigherOrderOperator, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
-        if _local.capturing:
+        if self.inert:
             return func(*args, **kwargs)
+        if _local.capturing or not isinstance(func, OpOverload) or func.namespace == "prim":
+            return func(*args, **kwargs)  # a higher-order operator or an attribute of a tensor that only fakes it
         schema: Schema | None = None
         with shielded("eager operator"):
             schema = schema_of(func, args)
@@ -72,15 +85,15 @@ class EagerMode(TorchDispatchMode):
                 host_reads.note_read(tensor, schema.name)
         if schema.resizes:
             self._make_room(args[0], args[1])
+        guarding = bool(_local.guard_depth) and not _is_traced()
         if schema.outs:
-            outs, empty = schema.outs, bool(_local.guard_depth)
-            results = call_with_outs(func, outs, args, kwargs, self._allocate, take_empty=empty)
+            results = call_with_outs(func, schema.outs, args, kwargs, self._allocate, take_empty=guarding)
         else:
             results = func(*args, **kwargs)
         if schema.written and listeners:
             with shielded("eager write"):
                 self._note_write(schema, args, kwargs)
-        if _local.guard_depth and not schema.host_read:
+        if guarding and not schema.host_read:
             if schema.name == "aten.lift_fresh.default":
                 return self._guarded_constant(results)
             if not func.is_view:
@@ -112,7 +125,7 @@ class EagerMode(TorchDispatchMode):
 
     def _guarded_constant(self, tensor: torch.Tensor) -> torch.Tensor:
         """``torch.tensor(data)`` gets a home of its own; ``from_numpy`` keeps sharing the array's memory."""
-        if tensor.untyped_storage().resizable():
+        if is_plain(tensor, self._device) and tensor.untyped_storage().resizable():
             moved: torch.Tensor = self._guarded(tensor, (), {})
             return moved
         return tensor
@@ -132,7 +145,7 @@ class EagerMode(TorchDispatchMode):
 
     def _make_room(self, tensor: torch.Tensor, size: Any) -> None:
         """Storages of ours cannot grow; where one would have to, it is replaced first."""
-        if not tensor.untyped_storage().resizable():
+        if is_plain(tensor, self._device) and not tensor.untyped_storage().resizable():
             with shielded("guarded resize"):
                 grow(tensor, wanted_size(size), self._allocate)
 

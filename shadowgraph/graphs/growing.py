@@ -8,13 +8,15 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from shadowgraph.graphs.tensors import Allocate, Rehomed, map_tensors, tensors_in
+from shadowgraph.graphs.tensors import Allocate, Rehomed, is_plain, map_tensors, tensors_in
 
 
 def call_with_outs(
     func: OpOverload, names: tuple[str, ...], args: Any, kwargs: Any, allocate: Allocate, take_empty: bool
 ) -> Any:
     """Run an operator with ``out=`` tensors; those that have to grow get memory from `allocate`.
+
+    Where one of them has no memory that an address describes (a sparse tensor), the operator runs as it is.
 
     Parameters
     ----------
@@ -25,6 +27,8 @@ def call_with_outs(
     """
     outs = {name: kwargs[name] for name in names if name in kwargs}
     given = list(tensors_in(outs))
+    if not all(is_plain(t, t.device.type) for t in given):
+        return func(*args, **kwargs)
     before = [t.untyped_storage().nbytes() for t in given]
     if not take_empty or all(t.numel() for t in given):
         try:

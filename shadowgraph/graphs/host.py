@@ -65,8 +65,15 @@ class HostGraph:
         self._undo = ExitStack()
         self._captured = False
 
-    def capture_begin(self, pool: PoolHandle | None = None, capture_error_mode: str = "global") -> None:
+    def capture_begin(
+        self,
+        pool: PoolHandle | None = None,
+        capture_error_mode: str = "global",
+        check_input_liveness: bool = False,
+    ) -> None:
         """Start recording this thread.
+
+        `check_input_liveness` changes nothing: a host graph always refuses to replay over freed inputs.
 
         Raises
         ------
@@ -138,7 +145,7 @@ class HostGraph:
         CaptureError
             When nothing was captured, or when this thread captures: a graph cannot hold another one here.
         FreedInputError
-            When a static input outside any guarded memory was freed since the capture.
+            When a static input outside any guarded memory was freed, or got other memory, since the capture.
         """
         if not self._captured:
             raise CaptureError(f"{self.model.name} holds no capture to replay")
@@ -244,11 +251,14 @@ class HostGraph:
 
     def _check_inputs(self) -> None:
         for reference, view, node in self._foreign.values():
-            if reference.expired():
+            storage = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
+            size, address = (storage.nbytes(), storage.data_ptr()) if storage is not None else (-1, -1)
+            if size < view.storage_nbytes or address != view.storage_address:
+                fate = "was freed" if storage is None else "was resized or moved to other memory"
                 at = f" at {node.launch.stack[0].file}:{node.launch.stack[0].line}" if node.launch.stack else ""
                 raise FreedInputError(
                     f"{self.model.name} cannot replay: {view.dtype}{list(view.shape)} read by node {node.index} "
-                    f"({node.launch.name}){at} was freed since the capture; keep static inputs alive"
+                    f"({node.launch.name}){at} {fate} since the capture; keep static inputs alive and in place"
                 )
 
 
@@ -257,25 +267,34 @@ class host_graph:
 
     Parameters
     ----------
-    graph
-        What to capture into.
+    cuda_graph
+        The `HostGraph` to capture into; named as in `torch.cuda.graph`.
     pool
         A handle from `graph_pool_handle` or another graph's ``pool()``, to share its memory.
     stream
         Accepted and ignored: the host has one order.
+    capture_error_mode
+        One of torch's three; they differ in nothing here.
+    enable_annotations
+        Accepted and ignored: there are no kernels of a profiler's to annotate.
+    check_input_liveness
+        Accepted; replays over freed inputs are always refused.
     """
 
     def __init__(
         self,
-        graph: HostGraph,
+        cuda_graph: HostGraph,
         pool: PoolHandle | None = None,
         stream: object | None = None,
         capture_error_mode: str = "global",
+        enable_annotations: bool = False,
+        check_input_liveness: bool = False,
     ) -> None:
-        self._graph, self._pool, self._mode = graph, pool, capture_error_mode
+        self._graph, self._pool, self._mode = cuda_graph, pool, capture_error_mode
+        self._check_input_liveness = check_input_liveness
 
     def __enter__(self) -> None:
-        self._graph.capture_begin(self._pool, self._mode)
+        self._graph.capture_begin(self._pool, self._mode, self._check_input_liveness)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

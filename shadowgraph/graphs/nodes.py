@@ -14,8 +14,7 @@ from shadowgraph.errors import CaptureError
 from shadowgraph.graphs import triton_host
 from shadowgraph.graphs.model import Node
 from shadowgraph.graphs.tensors import tensors_in
-from shadowgraph.tracking.allocator import HostAllocator
-from shadowgraph.tracking.buffers import Buffer
+from shadowgraph.tracking.allocator import HostAllocator, Tenancy
 from shadowgraph.tracking.stores import StoreLog
 
 
@@ -91,11 +90,11 @@ class CallableNode:
 class TenancyNode:
     """A block gets the tenant that was allocated here: the guards move to its size. No work of the program's own."""
 
-    buffer: Buffer
+    tenancy: Tenancy
     allocator: HostAllocator
 
     def run(self, watched: bool) -> StoreLog | None:
-        self.allocator.install_tenant(self.buffer)
+        self.allocator.install_tenant(self.tenancy.buffer)
         return None
 
 

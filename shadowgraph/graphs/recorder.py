@@ -7,6 +7,7 @@ number generator with them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -208,8 +209,7 @@ class Recorder(TorchDispatchMode):
         """A callable becomes a node; it is not run now."""
         pointers = [Pointer(f"reads[{i}]", TensorView.of(t), Access.READ) for i, t in enumerate(reads)]
         pointers += [Pointer(f"writes[{i}]", TensorView.of(t), Access.WRITE) for i, t in enumerate(writes)]
-        name = getattr(function, "__qualname__", repr(function))
-        node = self._node(Launch(LaunchKind.CALLABLE, name, tuple(pointers), current_stack()))
+        node = self._node(Launch(LaunchKind.CALLABLE, _callable_name(function), tuple(pointers), current_stack()))
         for tensor in (*reads, *writes, *tensors_in((args, kwargs))):
             if is_plain(tensor):
                 self._note_foreign(tensor, node)
@@ -235,7 +235,7 @@ class Recorder(TorchDispatchMode):
             nbytes, self.pool, Role.POOL, dtype, shape, self.graph.serial, self._caller()
         )
         self._own.add(buffer.start)
-        self.steps.append(TenancyNode(buffer, self.allocator))
+        self.steps.append(TenancyNode(self.allocator.claim(buffer), self.allocator))
         return storage
 
     def _note_foreign(self, tensor: torch.Tensor, node: Node) -> None:
@@ -293,3 +293,11 @@ class Recorder(TorchDispatchMode):
 
     def _only_constants(self, args: Any) -> bool:
         return all(int(t.untyped_storage()._cdata) in self._unwritten for t in tensors_in(args))
+
+
+def _callable_name(function: object) -> str:
+    """What to call a callable: nothing that changes between runs, and none of its arguments."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__qualname__", None)
+    return name if isinstance(name, str) else type(function).__qualname__

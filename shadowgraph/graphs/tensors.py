@@ -14,14 +14,34 @@ from shadowgraph.tracking.views import TensorView
 
 Allocate = Callable[[int, torch.dtype, tuple[int, ...]], torch.UntypedStorage | None]
 
+_ORDINARY = (torch.Tensor, torch.nn.Parameter)
+_is_functional = torch._is_functional_tensor
+_is_functorch = torch._C._functorch.is_functorch_wrapped_tensor
+
 
 def is_plain(tensor: torch.Tensor, device: str = "cpu") -> bool:
-    """Whether a tensor has ordinary strided memory, which an address describes, on a device of that type."""
+    """Whether a tensor has ordinary strided memory, which an address describes, on a device of that type.
+
+    Tensors that only stand for memory are not plain: fake and functional ones, wrappers of others.
+    """
     return (
         (tensor.is_cpu if device == "cpu" else tensor.is_cuda)
         and tensor.layout is torch.strided
         and not (tensor.is_quantized or tensor.is_nested or tensor._is_zerotensor())
+        and not (_is_functional(tensor) or _is_functorch(tensor))
+        and (type(tensor) in _ORDINARY or _has_memory(tensor))
     )
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """Whether a subclass has the memory that it claims: one that dispatches in Python may be a mere wrapper."""
+    if not torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python):
+        return True
+    try:
+        storage = torch.Tensor.untyped_storage(tensor)
+        return storage.device.type != "meta" and bool(storage.data_ptr())
+    except RuntimeError:
+        return False
 
 
 def view_facts(tensor: torch.Tensor) -> TensorView:

@@ -136,8 +136,10 @@ def _inside(addresses: Any, itemsize: int, allowed: list[ByteRange]) -> Mask:
     return inside
 
 
-def _note(log: StoreLog, builder: Any, addresses: Any, values: npt.NDArray[Any], lanes: Mask) -> None:
-    log.add(builder.grid_idx, addresses[lanes].astype(np.uint64), values[lanes].copy(), values.dtype.itemsize)
+def _note(
+    log: StoreLog, builder: Any, addresses: Any, values: npt.NDArray[Any], lanes: Mask, atomic: bool = False
+) -> None:
+    log.add(builder.grid_idx, addresses[lanes].astype(np.uint64), values[lanes].copy(), values.dtype.itemsize, atomic)
 
 
 def _note_memory(log: StoreLog, builder: Any, addresses: Any, dtype: np.dtype[Any], lanes: Mask) -> None:
@@ -146,4 +148,4 @@ def _note_memory(log: StoreLog, builder: Any, addresses: Any, dtype: np.dtype[An
 
     lanes = np.broadcast_to(lanes, np.shape(addresses))
     left = interpreter.load(addresses, np.ascontiguousarray(lanes), np.zeros(np.shape(addresses), dtype), dtype)
-    _note(log, builder, addresses, left, lanes)
+    _note(log, builder, addresses, left, lanes, atomic=True)

@@ -35,6 +35,8 @@ class RunFacts(msgspec.Struct, frozen=True):
         Why nothing could be read from the device any more, or None.
     last_values
         When it was lost: name, dtype and bytes of small buffers at the last boundary that reached the host.
+    names_unread, names_cut_short
+        Objects that the walks for names could not read, and named objects whose walk met a bound.
     """
 
     findings: tuple[Finding, ...]
@@ -49,6 +51,8 @@ class RunFacts(msgspec.Struct, frozen=True):
     left_alone: dict[str, int] = {}
     lost: str | None = None
     last_values: tuple[tuple[str, str, bytes], ...] = ()
+    names_unread: int = 0
+    names_cut_short: int = 0
 
 
 def document(facts: RunFacts) -> dict[str, Any]:

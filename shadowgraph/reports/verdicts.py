@@ -46,17 +46,24 @@ def who(finding: Finding) -> str:
 def verdict(finding: Finding) -> str:
     """The one-line verdict; never empty, and the same text for the same facts."""
     say = _SAYS.get(finding.code, _other)
-    return f"{finding.code} {finding.kind}: {say(finding)} {when(finding)}"
+    first = "first " if _of_several(finding) else ""
+    return f"{finding.code} {finding.kind}: {say(finding)} {first}{when(finding)}"
+
+
+def _of_several(finding: Finding) -> bool:
+    """Whether a later sighting reached further than the first one, whose phase and replay the finding tells."""
+    return finding.code == "SG101" and finding.revision > 1
 
 
 def _out_of_bounds(finding: Finding) -> str:
     facts, buffer = finding.bytes, finding.buffer
     assert facts is not None
     named = f"{buffer.name} ({form(buffer.dtype, buffer.shape)}, {plural(buffer.nbytes, 'byte')})"
+    most = "up to " if _of_several(finding) else ""
     if facts.side is Side.AFTER:
-        return f"{who(finding)} wrote {plural(finding.past_end, 'byte')} past the end of {named}"
+        return f"{who(finding)} wrote {most}{plural(finding.past_end, 'byte')} past the end of {named}"
     if facts.side is Side.BEFORE:
-        return f"{who(finding)} wrote {plural(-facts.first, 'byte')} before the start of {named}"
+        return f"{who(finding)} wrote {most}{plural(-facts.first, 'byte')} before the start of {named}"
     if facts.side is Side.ROW:
         lost = sum(row.lost for row in finding.rows)
         return (

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from dataclasses import dataclass
 
 from shadowgraph.tracking.buffers import Buffer, Ledger, Role
 from shadowgraph.tracking.names import Owner, walk
+from shadowgraph.tracking.quiet import QuietLock
 from shadowgraph.tracking.ranges import ByteRange, RangeIndex
 from shadowgraph.tracking.views import TensorView, describe_slice, overlaps
 
@@ -31,13 +31,23 @@ class NameBook:
     """
 
     def __init__(self, ledger: Ledger) -> None:
-        self._lock = threading.RLock()
+        self._lock = QuietLock()  # a retiring tenant's thread asks for names: no finalizer may want its lock here
         self._ledger = ledger
         self._roots: dict[str, weakref.ref[object]] = {}
         self._owners: dict[str, tuple[tuple[Owner, int], ...]] = {}
         self._index: RangeIndex[tuple[Owner, int]] | None = None
         self._seen_version = -1
-        self.truncated = 0
+        self._gaps: dict[str, tuple[int, bool]] = {}  # of the last walk of each root
+
+    @property
+    def unread(self) -> int:
+        """Objects and attributes that could not be read, and were skipped."""
+        return sum(errors for errors, _ in list(self._gaps.values()))
+
+    @property
+    def truncated(self) -> int:
+        """Roots whose walk met a bound, so that names may be missing."""
+        return sum(cut for _, cut in list(self._gaps.values()))
 
     def add(self, name: str, root: object) -> int:
         """Walk an object under a name; returns how many tensors it owns."""
@@ -134,7 +144,7 @@ class NameBook:
 
     def _walk(self, name: str, root: object) -> int:
         result = walk(root, name)
-        self.truncated += result.truncated
+        self._gaps[name] = result.errors, result.truncated
         pairs = []
         for owner in result.owners:
             buffer = self._ledger.owner(owner.view.start, owner.view.stop)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
+from shadowgraph.errors import FindingsError
 from shadowgraph.faults import shielded
 from shadowgraph.tracking.arena import HostArena, round_up
 from shadowgraph.tracking.buffers import Buffer, Ledger, Role
@@ -29,6 +31,16 @@ class Block:
     capacity: int
     guards: GuardSizes
     policy: GuardPolicy | None = None  # whose budget the guards are part of
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Tenancy:
+    """A graph's claim to write a buffer's bytes at each replay, also after the buffer was freed.
+
+    Lives as long as the graph's node that holds it; the allocator refers to it weakly.
+    """
+
+    buffer: Buffer
 
 
 class Pool:
@@ -100,7 +112,8 @@ class HostAllocator:
         self.ledger = Ledger()
         self.policy: GuardPolicy | None = None
         self.tenants: dict[int, Buffer] = {}
-        self.tenancies = 0  # changes of tenant so far
+        self.tenancies = 0  # changes of tenant or of where its guards stand, so far
+        self._claims: dict[int, list[weakref.ref[Tenancy]]] = {}  # by block address
         self.before_retire: Callable[[Buffer], None] | None = None
         self.isolate_captures = False
         self.static_pool = self.new_pool(users=1)
@@ -136,6 +149,8 @@ class HostAllocator:
             if not pool.users:
                 for block in pool.empty():
                     self._give_back(block)
+            for tenant in [b for b in self.tenants.values() if b.gap and b.alive and b.pool == pool.serial]:
+                self._move_guard(tenant)
 
     def storage(
         self,
@@ -176,24 +191,44 @@ class HostAllocator:
                 head_guard=block.guards.head,
                 tail_guard=block.guards.tail + block.capacity - nbytes if block.guards.tail else 0,
             )
-            self.install_tenant(buffer)
+            try:
+                self.install_tenant(buffer)
+            except BaseException:  # a finding in sync mode
+                pool.give(block)
+                raise
             self.ledger.add(buffer)
         storage = self._storage_at(block.address, nbytes)
         finalizer = weakref.finalize(storage, later, partial(self._release, block, buffer, pool))
         finalizer.atexit = False
         return storage, buffer
 
+    def claim(self, buffer: Buffer) -> Tenancy:
+        """Note that a graph writes a buffer at each replay, for as long as the caller holds what is returned."""
+        tenancy = Tenancy(buffer)
+        with self._lock:
+            standing = [claim for claim in self._claims.get(buffer.start, ()) if claim() is not None]
+            self._claims[buffer.start] = [*standing, weakref.ref(tenancy)]
+        return tenancy
+
     def install_tenant(self, buffer: Buffer) -> None:
-        """Let a buffer's guards stand around its block; those of the tenant before it are looked at a last time."""
-        if self.tenants.get(buffer.start) is buffer:
+        """Let a buffer's guards stand around its block; those of the tenant before it are looked at a last time.
+
+        While a tensor lives, tenants of other graphs do not move its guards: that would overwrite its bytes. So its
+        tail guard starts after the largest of them. A tenant that was freed makes way, and its guards are exact.
+        """
+        if self.tenants.get(buffer.start) is buffer and not buffer.gap:
             return
         with self._lock:
+            if self.tenants.get(buffer.start) is buffer:
+                self._move_guard(buffer)
+                return
             previous = self.tenants.get(buffer.start)
             if previous is not None and previous.alive and previous.graph != buffer.graph:
-                return  # a live tensor of another graph keeps its guards: to move them would overwrite its bytes
-            if previous is not None and self.before_retire is not None:
-                with shielded("check of a retiring tenant"):
-                    self.before_retire(previous)
+                return
+            if previous is not None:
+                self._look_last(previous)
+            if buffer.guarded:
+                buffer.keep_back(self._gap(buffer))
             self.tenants[buffer.start] = buffer
             self.tenancies += 1
             self.arm(buffer)
@@ -203,7 +238,7 @@ class HostAllocator:
         if buffer.head_guard:
             self.fill(ByteRange(buffer.start - buffer.head_guard, buffer.start))
         if buffer.tail_guard:
-            self.fill(ByteRange(buffer.stop, buffer.stop + buffer.tail_guard))
+            self.fill(ByteRange(buffer.guard_start, buffer.guard_start + buffer.tail_guard))
 
     def fill(self, where: ByteRange) -> None:
         """Fill a range of the arena with its canary."""
@@ -249,14 +284,40 @@ class HostAllocator:
     def _give_back(self, block: Block) -> None:
         """Return a block's span to the arena; its last tenant's guards are looked at a last time."""
         tenant = self.tenants.pop(block.address, None)
-        if tenant is not None:
+        self._claims.pop(block.address, None)
+        try:
+            if tenant is not None:
+                self.tenancies += 1
+                with suppress(FindingsError):  # it is in the book; a finalizer has nobody to raise it to
+                    self._look_last(tenant)
+        finally:
+            if block.policy is not None:
+                block.policy.release(block.guards)
+            self.arena.give(block.address - block.guards.head, block.guards.added + block.capacity)
+
+    def _look_last(self, tenant: Buffer) -> None:
+        if self.before_retire is not None:
+            with shielded("check of a retiring tenant"):
+                self.before_retire(tenant)
+
+    def _gap(self, buffer: Buffer) -> int:
+        """Bytes past a tenant's end that live graphs other than its own may write while it lives."""
+        if not buffer.alive:
+            return 0
+        claims = [claim() for claim in self._claims.get(buffer.start, ())]
+        others = [c.buffer.stop for c in claims if c is not None and c.buffer.graph != buffer.graph]
+        return max(0, max(others, default=0) - buffer.stop)
+
+    def _move_guard(self, buffer: Buffer) -> None:
+        """Let a standing tail guard start earlier, where graphs that kept it back are gone or the tensor died.
+
+        Never when a tensor dies: that may be in the middle of another graph's replay, over bytes that it just wrote.
+        """
+        old, gap = buffer.guard_start, self._gap(buffer)
+        if gap < buffer.gap:
+            buffer.keep_back(gap)
             self.tenancies += 1
-            if self.before_retire is not None:
-                with shielded("check of a retiring tenant"):
-                    self.before_retire(tenant)
-        if block.policy is not None:
-            block.policy.release(block.guards)
-        self.arena.give(block.address - block.guards.head, block.guards.added + block.capacity)
+            self.fill(ByteRange(buffer.guard_start, old))
 
 
 _allocator: HostAllocator | None = None

@@ -37,11 +37,13 @@ class Buffer:
     dtype, shape, itemsize
         As first allocated; views may differ.
     head_guard, tail_guard
-        Canary bytes directly before and after; 0 when not guarded.
+        Canary bytes before `start` and after `guard_start`; 0 when not guarded.
     graph
         Serial of the graph whose capture allocated it, or None.
     inexact
-        Bytes between this tenant's end and its tail guard, where a larger tenant of the block keeps it back.
+        Last bytes of `nbytes` that this tenant did not ask for, where one buffer stands for all tenants of a block.
+    gap
+        Bytes between `stop` and the tail guard, which other graphs may write while this tenant lives.
     freed_at
         Serial counter at its free, or None while it lives.
     """
@@ -60,6 +62,7 @@ class Buffer:
     head_guard: int = 0
     tail_guard: int = 0
     inexact: int = 0
+    gap: int = 0
     freed_at: int | None = None
     handle: int = field(default=-1, repr=False)
 
@@ -78,6 +81,21 @@ class Buffer:
     @property
     def guarded(self) -> bool:
         return self.tail_guard > 0
+
+    @property
+    def guard_start(self) -> int:
+        """First address of the tail guard."""
+        return self.stop + self.gap
+
+    @property
+    def exact(self) -> bool:
+        """Whether a guard starts at the last byte that was asked for; a freed tenant's does when it stands again."""
+        return self.guarded and not self.inexact and not (self.gap and self.alive)
+
+    def keep_back(self, gap: int) -> None:
+        """Let the tail guard start `gap` bytes after `stop`; its end stays where it is."""
+        self.tail_guard += self.gap - gap
+        self.gap = gap
 
     @property
     def row_nbytes(self) -> int | None:

@@ -11,17 +11,22 @@ from shadowgraph.tracking.buffers import Buffer, Ledger, Role
 from shadowgraph.tracking.quiet import later, settle
 from shadowgraph.tracking.stacks import Stack
 
+_storages: dict[Buffer, weakref.ref[torch.UntypedStorage]] = {}  # until the finalizer has done its work
+
 
 def track_foreign(ledger: Ledger, tensor: torch.Tensor, stack: Stack = ()) -> Buffer:
     """The ledger's buffer that holds a tensor's memory; made from its storage when there is none.
 
-    The entry ends with the storage and does not keep it alive. Dtype and shape are the tensor's when it spans the
-    storage, else those of the storage as a flat array.
+    The entry ends with the storage and does not keep it alive; `drop_stale` ends those of storages that have moved.
+    Dtype and shape are the tensor's when it spans the storage, else those of the storage as a flat array.
     """
     settle()  # an address may have changed hands since
     storage = tensor.untyped_storage()
     start, nbytes = storage.data_ptr(), storage.nbytes()
     known = ledger.owner(start, start + nbytes)
+    while known is not None and not still_there(known):
+        ledger.free(known)
+        known = ledger.owner(start, start + nbytes)
     if known is not None and known.start <= start and start + nbytes <= known.stop:
         return known
     whole = tensor.storage_offset() == 0 and tensor.numel() * tensor.element_size() == nbytes
@@ -37,6 +42,47 @@ def track_foreign(ledger: Ledger, tensor: torch.Tensor, stack: Stack = ()) -> Bu
         device=str(tensor.device),
     )
     ledger.add(buffer)
-    finalizer = weakref.finalize(storage, later, partial(ledger.free, buffer))
+    _storages[buffer] = weakref.ref(storage)
+    finalizer = weakref.finalize(storage, later, partial(_end, ledger, buffer))
     finalizer.atexit = False
     return buffer
+
+
+def still_there(buffer: Buffer) -> bool:
+    """Whether a buffer lives and its bytes are still where the ledger has them. Reads none of them; never raises.
+
+    False for foreign memory whose storage is gone, or has another address or size since: after `resize_`,
+    ``share_memory_()``, ``untyped_storage().resize_(0)``. This holds even where the finalizer waits.
+    """
+    if buffer.role is not Role.FOREIGN or not buffer.alive:
+        return buffer.alive
+    reference = _storages.get(buffer)
+    return reference is None or _matches(buffer, reference())
+
+
+def drop_stale(ledger: Ledger) -> int:
+    """End a ledger's entries of foreign memory that is not `still_there`; to call before a check reads.
+
+    Looks at every foreign buffer and reads none. The ledger's version changes if an entry ends.
+
+    Returns
+    -------
+    int
+        How many entries it ended, those of storages that died not counted.
+    """
+    settle()
+    ended = 0
+    for buffer in tuple(_storages.copy()):
+        if buffer.alive and not still_there(buffer) and ledger.get(buffer.serial) is buffer:
+            ledger.free(buffer)
+            ended += 1
+    return ended
+
+
+def _matches(buffer: Buffer, storage: torch.UntypedStorage | None) -> bool:
+    return storage is not None and storage.nbytes() == buffer.nbytes and storage.data_ptr() == buffer.start
+
+
+def _end(ledger: Ledger, buffer: Buffer) -> None:
+    _storages.pop(buffer, None)
+    ledger.free(buffer)

@@ -42,8 +42,8 @@ def guards_of(buffer: Buffer, near: int) -> tuple[Guard, ...]:
             Guard(buffer, Side.BEFORE, ByteRange(buffer.start - min(near, whole.nbytes), buffer.start), whole)
         )
     if buffer.tail_guard:
-        whole = ByteRange(buffer.stop, buffer.stop + buffer.tail_guard)
-        guards.append(Guard(buffer, Side.AFTER, ByteRange(buffer.stop, buffer.stop + min(near, whole.nbytes)), whole))
+        whole = ByteRange(buffer.guard_start, buffer.guard_start + buffer.tail_guard)
+        guards.append(Guard(buffer, Side.AFTER, ByteRange(whole.start, whole.start + min(near, whole.nbytes)), whole))
     return tuple(guards)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,12 +17,19 @@ ProgramId = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """One vector store of one program: an address and a value for each active lane."""
+    """One vector store of one program: an address and a value for each active lane.
+
+    Attributes
+    ----------
+    atomic
+        It combined its operand with what was there; `values` are what that left in memory.
+    """
 
     program: ProgramId
     addresses: Addresses
     values: npt.NDArray[np.generic]
     itemsize: int
+    atomic: bool = False
 
     @property
     def start(self) -> int:
@@ -31,28 +40,116 @@ class Store:
         return int(self.addresses.max()) + self.itemsize
 
 
-class StoreLog:
-    """All stores of a launch in the order they ran."""
+class Budget:
+    """Bytes that living logs may hold between them. Any thread may take and give back.
 
-    def __init__(self) -> None:
+    Attributes
+    ----------
+    limit
+        Most bytes held at a time.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._taken = 0
+        self._returned: deque[int] = deque()
+        self._lock = threading.Lock()
+
+    @property
+    def held(self) -> int:
+        """Bytes taken and not given back."""
+        with self._lock:
+            return self._settled()
+
+    def take(self, nbytes: int) -> bool:
+        """Take bytes if they fit."""
+        with self._lock:
+            if self._settled() + nbytes > self.limit:
+                return False
+            self._taken += nbytes
+            return True
+
+    def give_back(self, nbytes: int) -> None:
+        """Return bytes; without the lock, because a finalizer may run where this thread holds it."""
+        self._returned.append(nbytes)
+
+    def _settled(self) -> int:
+        while self._returned:
+            self._taken -= self._returned.popleft()
+        return self._taken
+
+
+SHARED = Budget(64 << 20)
+_OVERHEAD = 512  # bytes of a `Store` and its arrays beside their data
+
+
+class StoreLog:
+    """All stores of a launch in the order they ran.
+
+    Addresses and values are kept only while all logs of the process hold less than 64 MiB of them (about 80 launches
+    of 65,536 lanes between two checkpoints). The log that would exceed that keeps the ranges it wrote and nothing
+    else: whose store hit a byte stays known, which rows of a table were overrun does not. What a log holds is given
+    back when it is compacted or collected.
+
+    Parameters
+    ----------
+    budget
+        What the log may hold; shared by the process unless given.
+    """
+
+    def __init__(self, budget: Budget = SHARED) -> None:
         self.stores: list[Store] = []
         self._ranges: RangeSet | None = None
+        self._compacted = False
+        self._budget, self._held = budget, 0
 
-    def add(self, program: ProgramId, addresses: Addresses, values: npt.NDArray[np.generic], itemsize: int) -> None:
+    def __del__(self) -> None:
+        self._budget.give_back(self._held)
+
+    @property
+    def compacted(self) -> bool:
+        """Whether only ranges are left."""
+        return self._compacted
+
+    def add(
+        self,
+        program: ProgramId,
+        addresses: Addresses,
+        values: npt.NDArray[np.generic],
+        itemsize: int,
+        atomic: bool = False,
+    ) -> None:
         """Note a store's active lanes; the arrays are kept, so pass copies."""
-        if addresses.size:
-            self.stores.append(Store(program, addresses, values, itemsize))
-            self._ranges = None
+        if not addresses.size:
+            return
+        if not self._compacted:
+            nbytes = addresses.nbytes + values.nbytes + _OVERHEAD
+            if self._budget.take(nbytes):
+                self._held += nbytes
+                self.stores.append(Store(program, addresses, values, itemsize, atomic))
+                self._ranges = None
+                return
+            self.compact()
+        for part in _runs(addresses, itemsize):
+            self.ranges.add(part)
+
+    def compact(self) -> None:
+        """Forget addresses and values for good; stores to come leave their ranges only."""
+        self._ranges = self.ranges
+        self._compacted = True
+        self.stores.clear()
+        self._budget.give_back(self._held)
+        self._held = 0
 
     @property
     def ranges(self) -> RangeSet:
         """Every byte written."""
         if self._ranges is None:
-            self._ranges = RangeSet.of(part for itemsize in self._sizes() for part in self._runs(itemsize))
+            self._ranges = RangeSet.of(part for itemsize in self._sizes() for part in self._parts(itemsize))
         return self._ranges
 
     def within(self, where: ByteRange) -> list[Store]:
-        """The stores' lanes that reach into a range, in order."""
+        """The stores' lanes that reach into a range, in order; none of a compacted log."""
         found = []
         for store in self.stores:
             if store.stop <= where.start or where.stop <= store.start:
@@ -60,15 +157,20 @@ class StoreLog:
             ends = store.addresses + np.uint64(store.itemsize)
             inside = (ends > np.uint64(where.start)) & (store.addresses < np.uint64(where.stop))
             if inside.any():
-                found.append(Store(store.program, store.addresses[inside], store.values[inside], store.itemsize))
+                lanes = store.addresses[inside], store.values[inside]
+                found.append(Store(store.program, *lanes, store.itemsize, store.atomic))
         return found
 
     def _sizes(self) -> set[int]:
         return {store.itemsize for store in self.stores}
 
-    def _runs(self, itemsize: int) -> list[ByteRange]:
-        every = np.concatenate([store.addresses for store in self.stores if store.itemsize == itemsize])
-        distinct = np.unique(every)
-        breaks = np.flatnonzero(np.diff(distinct) > np.uint64(itemsize)) + 1
-        runs = np.split(distinct, breaks)
-        return [ByteRange(int(run[0]), int(run[-1]) + itemsize) for run in runs if run.size]
+    def _parts(self, itemsize: int) -> list[ByteRange]:
+        every = [store.addresses for store in self.stores if store.itemsize == itemsize]
+        return _runs(np.concatenate(every), itemsize)
+
+
+def _runs(addresses: Addresses, itemsize: int) -> list[ByteRange]:
+    """The bytes at addresses, of which there is at least one, joined where they meet."""
+    distinct = np.unique(addresses)
+    breaks = np.flatnonzero(np.diff(distinct) > np.uint64(itemsize)) + 1
+    return [ByteRange(int(run[0]), int(run[-1]) + itemsize) for run in np.split(distinct, breaks)]

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from shadowgraph.tracking.ranges import ByteRange
+
 if TYPE_CHECKING:
     import torch
 
@@ -118,6 +120,27 @@ class TensorView:
     def touches(self, start: int, stop: int) -> bool:
         """Whether any byte of any element lies in `[start, stop)`; gaps between rows do not count."""
         return start < stop and self.nbytes > 0 and _hits(self.address, _steps(self), self.itemsize, start, stop)
+
+    def ranges(self, limit: int) -> list[ByteRange] | None:
+        """The bytes of all elements without the gaps between them, one range for each gapless run.
+
+        Returns
+        -------
+        list of ByteRange or None
+            In row-major order; they overlap where the elements do. None where there are more than `limit` runs.
+        """
+        if not self.nbytes:
+            return []
+        steps, width = _steps(self), self.itemsize
+        while steps and steps[-1][0] <= width:
+            stride, size = steps.pop()
+            width += (size - 1) * stride
+        if math.prod(size for _, size in steps) > limit:
+            return None
+        starts = [self.address]
+        for stride, size in steps:
+            starts = [start + index * stride for start in starts for index in range(size)]
+        return [ByteRange(start, start + width) for start in starts]
 
 
 def overlaps(one: TensorView, other: TensorView) -> bool:

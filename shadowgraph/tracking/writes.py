@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shadowgraph.tracking.launches import Launch
+from shadowgraph.tracking.launches import Launch, LaunchKind
 from shadowgraph.tracking.ranges import ByteRange, RangeSet
 from shadowgraph.tracking.stores import StoreLog
+from shadowgraph.tracking.views import TensorView
 
 LIMIT = 4096  # writes remembered between two checkpoints
+ROWS = 1024  # gapless runs of a strided view that are told apart; it is done for every eager launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +21,13 @@ class Write:
     Attributes
     ----------
     ranges
-        Bytes written: exact from a store log, else the extents of the arguments that the launch may write.
+        Bytes written: exact from a store log, else those of the arguments that the launch may write.
     node
         Index in the replayed graph, or None for an eager launch.
     opaque
         It may have written anywhere: a callable, whatever it declared.
+    hull
+        `ranges` count in gaps of a strided argument, which the launch may well have left alone.
     """
 
     launch: Launch
@@ -31,14 +35,32 @@ class Write:
     stores: StoreLog | None = None
     node: int | None = None
     opaque: bool = False
+    hull: bool = False
+
+
+def extent(view: TensorView) -> tuple[RangeSet, bool]:
+    """The bytes of a view, and whether they count in the gaps of one that has more than `ROWS` gapless runs."""
+    exact = view.ranges(ROWS)
+    return (RangeSet.of([_hull(view)]), True) if exact is None else (RangeSet.of(exact), False)
 
 
 def write_of(launch: Launch, stores: StoreLog | None, node: int | None = None) -> Write:
     """A launch's writes from its stores, or from its pointers where stores are not known."""
     if stores is not None:
         return Write(launch, stores.ranges, stores, node)
-    written = [ByteRange(p.view.start, p.view.stop) for p in launch.pointers if p.may_write]
-    return Write(launch, RangeSet.of(written), None, node, opaque=launch.kind == "callable")
+    written = [p.view for p in launch.pointers if p.may_write]
+    if launch.kind is LaunchKind.ATEN:
+        extents = [extent(view) for view in written]
+        ranges = extents[0][0] if len(extents) == 1 else RangeSet.of(part for each, _ in extents for part in each)
+        return Write(launch, ranges, None, node, hull=any(hull for _, hull in extents))
+    # A kernel is given an address and strides of its own: no gap is safe from it.
+    gaps = any(view.ranges(1) is None for view in written)
+    opaque = launch.kind is LaunchKind.CALLABLE
+    return Write(launch, RangeSet.of(map(_hull, written)), None, node, opaque=opaque, hull=gaps)
+
+
+def _hull(view: TensorView) -> ByteRange:
+    return ByteRange(view.start, view.stop)
 
 
 class WriteLog:

@@ -279,3 +279,88 @@ def test_pointers_keep_their_alignment_and_tensors_their_size() -> None:
             assert table.storage_offset() == 0
             assert table.untyped_storage().nbytes() == 4 * table.numel()
             assert table.view(-1).shape == (table.numel(),)
+
+
+def test_stopped_by_another_thread() -> None:
+    with sg.debug():
+        thread = threading.Thread(target=sg.uninstall)
+        thread.start()
+        thread.join()
+        assert sg.current() is None
+        assert torch.ones(2).add_(1).tolist() == [2, 2]
+    assert untouched(), "the mode leaves the stack with the block"
+
+
+def test_stopped_by_another_thread_and_begun_again() -> None:
+    first = sg.install()
+    thread = threading.Thread(target=sg.uninstall)
+    thread.start()
+    thread.join()
+    with sg.debug() as debugger:
+        assert len(_get_current_dispatch_mode_stack()) == 1
+        table = guarded(debugger, 4)
+        overflow(table)
+        first.stop()
+    assert only(debugger.findings).past_end == 4
+    assert untouched()
+
+
+def test_a_block_does_not_end_the_debugger_of_another_thread() -> None:
+    begun: list[sg.Debugger] = []
+
+    def restart() -> None:
+        sg.uninstall()
+        begun.append(sg.install())
+
+    with sg.debug():
+        thread = threading.Thread(target=restart)
+        thread.start()
+        thread.join()
+    try:
+        assert sg.current() is begun[0]
+    finally:
+        sg.uninstall()
+    assert untouched()
+
+
+@pytest.mark.parametrize("thing", [5, "kv_indptr", None, 1.5, b"", torch.Tensor])
+def test_what_can_hold_no_tensor_cannot_be_named(thing: object) -> None:
+    with sg.debug() as debugger, pytest.raises(sg.UnknownBufferError, match="needs an object that holds tensors") as e:
+        debugger.name("x", thing)
+    assert "\n" not in str(e.value)
+
+
+def test_an_object_without_tensors_yet_is_named() -> None:
+    class Holder:
+        table: torch.Tensor
+
+    holder = Holder()
+    with sg.debug() as debugger:
+        assert debugger.name("holder", holder) == 0
+        assert debugger.name("empty", []) == 0
+        holder.table = guarded(debugger, 4)
+        overflow(holder.table)
+    assert only(debugger.findings).buffer.name == "holder.table"
+
+
+def test_walks_with_gaps_are_told() -> None:
+    with sg.debug() as debugger:
+        assert "names:" not in str(debugger.report(quiet=True))
+        deep: list[object] = []
+        for _ in range(20):
+            deep = [deep]
+        debugger.name("deep", deep)
+        debugger.name("deep", deep)
+        report = debugger.report(quiet=True)
+    assert (report.facts.names_unread, report.facts.names_cut_short) == (0, 1)
+    assert "names: 0 objects could not be read, 1 walk cut short" in str(report)
+
+
+def test_a_finalizer_that_wants_the_allocator_waits_for_the_names() -> None:
+    with sg.debug() as debugger:
+        held = [guarded(debugger, 4)]
+        buffers = len(debugger.buffers)
+        with debugger.names._lock:
+            held.clear()
+            assert len(debugger.buffers) == buffers, "not while the names are locked"
+        assert len(debugger.buffers) == buffers - 1

@@ -148,3 +148,142 @@ def test_a_protected_buffer_may_be_freed() -> None:
         debugger.check()
         assert debugger.report(quiet=True).facts.faults == {}
     assert debugger.findings == ()
+
+
+# -- who made what, and when -----------------------------------------------------------------------------------------
+
+
+def test_a_warm_up_on_zeros_hides_nothing_later() -> None:
+    with sg.debug() as debugger:
+        indptr, lens = table(debugger, [0, 0, 0]), table(debugger, [0, 0])
+        graph = captured(lambda: indptr[1:].copy_(lens.cumsum(0)))
+        graph.replay()
+        lens.copy_(torch.tensor([4, 7]))
+        indptr.copy_(torch.tensor([0, 4, 8]))
+        indptr.tolist()
+        graph.replay()
+        indptr.tolist()
+    assert only(debugger.findings).replay == 2
+
+
+def test_an_output_does_not_become_host_made_by_being_cleared() -> None:
+    with sg.debug() as debugger:
+        out, lens = table(debugger, [0, 0, 0]), table(debugger, [3, 1, 2])
+        graph = captured(lambda: out.copy_(lens * lens))
+        for step in range(4):
+            graph.replay()
+            out.tolist()
+            lens.copy_(torch.tensor([step, 5, 2]))
+            out[:1].zero_()
+    assert debugger.findings == ()
+
+
+def test_values_that_a_graph_left_unwatched_are_not_the_hosts() -> None:
+    """The host rewrites two elements of an output; the third is still the graph's, whoever read it before."""
+    with sg.debug() as debugger:
+        out, lens = table(debugger, [0, 0, 0]), table(debugger, [3, 1, 2])
+        graph = captured(lambda: out.copy_(lens * lens))
+        graph.replay()
+        out[:2].copy_(torch.tensor([7, 8]))
+        out.tolist()
+        lens.copy_(torch.tensor([3, 1, 5]))
+        graph.replay()
+        out[2:].tolist()
+    assert debugger.findings == ()
+
+
+def test_a_second_graph_does_not_hide_the_first() -> None:
+    with sg.debug() as debugger:
+        values, other = table(debugger, list(range(8))), table(debugger, [7, 3, 9, 1])
+        one, two = captured(lambda: values[:4].copy_(other)), captured(lambda: values[4:].copy_(other))
+        values.tolist()
+        one.replay()
+        two.replay()
+        values[:4].tolist()
+        assert only(debugger.findings).graph == one.model.name
+        values.tolist()
+    assert [found.graph for found in debugger.findings] == [one.model.name, two.model.name]
+
+
+def test_what_a_later_graph_overwrote_is_the_later_graphs() -> None:
+    with sg.debug() as debugger:
+        values, other = table(debugger, [1, 2, 3]), table(debugger, [7, 3, 9])
+        one, two = captured(lambda: values.copy_(other)), captured(lambda: values.copy_(other * other))
+        values.tolist()
+        one.replay()
+        two.replay()
+        values.tolist()
+    assert only(debugger.findings).graph == two.model.name
+
+
+def test_a_host_rewrite_of_another_column_hides_nothing() -> None:
+    with sg.debug() as debugger:
+        values, other = table(debugger, list(range(16))).view(4, 4), table(debugger, [9, 3, 7, 1])
+        graph = captured(lambda: values[:, 1].copy_(other))
+        values.tolist()
+        graph.replay()
+        values[:, 0].zero_()
+        values[:, 2].tolist()
+        assert debugger.findings == ()
+        values[:, 1].tolist()
+    assert only(debugger.findings).code == "SG102"
+
+
+def test_the_node_is_named_that_wrote_the_column() -> None:
+    with sg.debug(infer=False) as debugger:
+        values = table(debugger, list(range(16))).view(4, 4)
+        debugger.protect(values)
+        column = values[:, 1].clone()
+        graph = sg.HostGraph()
+        with sg.host_graph(graph):
+            values[:, 0].add_(5)
+            values[:, 1].copy_(column)
+        graph.replay()
+    assert (only(debugger.findings).culprit.node, debugger.findings[0].candidates) == (0, ())
+
+
+def test_columns_too_long_to_tell_apart_leave_the_culprit_open() -> None:
+    with sg.debug(infer=False) as debugger:
+        values = table(debugger, list(range(3000))).view(1500, 2)
+        debugger.protect(values)
+        captured(lambda: values[:, 0].add_(5)).replay()
+    assert only(debugger.findings).culprit.status == "candidate"
+
+
+def test_a_new_buffer_inherits_nothing_from_its_address() -> None:
+    with sg.debug() as debugger:
+        with debugger.guard():
+            old = torch.arange(10, dtype=torch.int32)
+        address = old.data_ptr()
+        old.tolist()
+        del old
+        with debugger.guard():
+            values = torch.arange(10, dtype=torch.int32)
+        assert values.data_ptr() == address, "the allocator gives the block out again"
+        other = torch.arange(10, 0, -1, dtype=torch.int32)
+        captured(lambda: values.copy_(other)).replay()
+        values.tolist()
+    assert debugger.findings == ()
+    assert only(debugger.notes).code == "SG102"
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_masked_counter_is_a_note(step: int) -> None:
+    with sg.debug() as debugger:
+        lens, active = table(debugger, [5, 9, 3]), table(debugger, [step, 0, step])
+        graph = captured(lambda: lens.add_(active))
+        lens.tolist()
+        graph.replay()
+        lens.tolist()
+    assert debugger.findings == ()
+    assert only(debugger.notes).code == "SG102"
+
+
+def test_a_fed_back_token_is_reported_with_medium_confidence() -> None:
+    with sg.debug() as debugger:
+        ids = table(debugger, [5, 9, 3], torch.int64)
+        graph = captured(lambda: ids.copy_((ids * ids) % 7))
+        ids.tolist()
+        graph.replay()
+        ids.tolist()
+    assert only(debugger.findings).confidence == "medium"

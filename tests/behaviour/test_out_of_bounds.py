@@ -194,7 +194,7 @@ def test_a_write_that_jumps_over_the_near_guard(asked: bool) -> None:
         if asked:
             debugger.check()
         else:
-            for _ in debugger._work._standing_guards():
+            for _ in debugger._work._standing.now():
                 graph.replay()
         findings = debugger.findings
     found = only(findings)

@@ -262,3 +262,33 @@ def test_a_program_that_starts_before_the_table_walks_nothing() -> None:
     log = row_writer(view, [6, 4])
     store(log, (0, 0, 0), [-1], [5])
     assert overruns(log, view) == []
+
+
+# -- atomics and forgotten stores ------------------------------------------------------------------------------------
+
+
+def test_what_atomics_combine_is_not_lost() -> None:
+    view = table(3, 4)
+    log = StoreLog()
+    for k in range(3):
+        for row in (k, min(k + 1, 2)):
+            addresses = np.array([BASE + 4 * e for e in range(4 * row, 4 * row + 4)], dtype=np.uint64)
+            log.add((k, 0, 0), addresses, np.full(4, 10 * k + row, dtype=np.int32), 4, atomic=True)
+    assert overruns(log, view) == [(0, 4, 0, (1,)), (1, 4, 0, (2,))]
+
+
+def test_plain_stores_beside_atomics_are_judged() -> None:
+    view = table(2, 4)
+    log = StoreLog()
+    store(log, (0, 0, 0), range(6), [1, 1, 1, 1, 5, 6])
+    store(log, (1, 0, 0), range(4, 8), [9, 9, 9, 9])
+    log.add((1, 0, 0), np.array([BASE + 16], dtype=np.uint64), np.array([10], dtype=np.uint32), 4, atomic=True)
+    assert overruns(log, view) == [(0, 2, 1, (1,))], "the element that met an atomic does not count"
+
+
+def test_a_log_that_keeps_ranges_only_shows_no_rows() -> None:
+    view = table(2, 4)
+    log = row_writer(view, [6, 4])
+    assert overruns(log, view) == [(0, 2, 2, (1,))]
+    log.compact()
+    assert overruns(log, view) == []

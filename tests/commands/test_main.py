@@ -91,13 +91,13 @@ def test_an_unexpected_error_is_one_line_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken() -> list[doctor.Line]:
-        raise OSError("disk on fire\nin two lines")
+        raise KeyError("disk on fire\nin two lines")
 
     monkeypatch.setattr(doctor, "examine", broken)
     assert main(["doctor"]) == 70
     assert capsys.readouterr().err.count("\n") == 1
     monkeypatch.setenv("SHADOWGRAPH_TRACEBACK", "1")
-    with pytest.raises(OSError, match="disk on fire"):
+    with pytest.raises(KeyError, match="disk on fire"):
         main(["doctor"])
 
 
@@ -108,6 +108,28 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines["torch"]["state"] == "ok"
     assert all(line["advice"] for line in document["lines"] if line["state"] == "missing")
     assert document["selftest"] == []
+
+
+def test_doctor_in_a_pipe_cuts_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    said = "one long advice, pip install 'shadowgraph[cuda13,plot,sglang,triton]'==" + "0" * 200
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(doctor, "examine", lambda: [doctor.Line("cupy-cuda13x", "missing", "-", "a GPU", said)])
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[1:]] == [["cupy-cuda13x", "-", "a", "GPU", *said.split()]]
+
+
+def test_doctor_on_a_narrow_terminal_folds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    said = "pip-install-" + "0123456789" * 20
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(doctor, "examine", lambda: [doctor.Line("cupy-cuda13x", "missing", "-", "a GPU", said)])
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = lines[0].index("what to do")
+    assert "".join(line[at:].strip() for line in lines[1:]) == said
+    assert all(len(line) <= 60 for line in lines)
 
 
 def test_the_selftest_can_fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,3 +172,32 @@ def test_without_triton_the_demo_says_what_to_install() -> None:
     done = run(code=code)
     assert done.returncode == 5
     assert done.stderr == "shadowgraph: error: the cases need Triton; run: pip install 'shadowgraph[triton]'\n"
+
+
+def test_a_full_disk_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "shadowgraph", "demo", "--list", "--set", "acceptance"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=300,
+        )
+    assert done.returncode == 3, done.stderr
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_closed_standard_output_is_no_error() -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; sys.stdout = None\n"
+            "from shadowgraph.commands.main import main\nsys.exit(main(['demo', '--list']))",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr

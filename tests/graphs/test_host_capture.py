@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import inspect
 import json
 import subprocess
 import sys
@@ -371,3 +373,47 @@ def test_what_torch_programs_call_on_a_graph_is_there(tmp_path: Path) -> None:
     assert names == ["aten.ones.default", "aten.add_.Tensor"]
     with pytest.raises(BackendError, match="no cudaGraph_t"):
         graph.raw_cuda_graph()
+
+
+# -- torch's surface ---------------------------------------------------------------------------------------------------
+
+
+def test_parameters_are_those_of_torch() -> None:
+    for ours, theirs in ((HostGraph.capture_begin, torch.cuda.CUDAGraph.capture_begin), (host_graph, torch.cuda.graph)):
+        mine = inspect.signature(ours).parameters
+        for place, (name, parameter) in enumerate(inspect.signature(theirs).parameters.items()):
+            assert list(mine)[place] == name
+            assert mine[name].default == parameter.default
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_input_liveness_is_checked_whether_asked_for_or_not(check: bool) -> None:
+    graph, x = HostGraph(), torch.ones(3)
+    with host_graph(cuda_graph=graph, enable_annotations=True, check_input_liveness=check):
+        _y = x + 1
+    graph.replay()
+    del x
+    with pytest.raises(FreedInputError):
+        graph.replay()
+
+
+class Doubler:
+    """A callable without a name of its own."""
+
+    def __call__(self, x: torch.Tensor) -> None:
+        x.mul_(2)
+
+
+def test_callables_are_called_the_same_in_every_run() -> None:
+    graph, x = HostGraph(), torch.ones(2)
+    with host_graph(graph):
+        graph.call(functools.partial(functools.partial(torch.Tensor.add_, x), 2))
+        graph.call(Doubler(), x)
+        graph.call(Doubler().__call__, x)
+    assert [node.launch.name for node in graph.model.nodes] == [
+        torch.Tensor.add_.__qualname__,
+        "Doubler",
+        "Doubler.__call__",
+    ]
+    graph.replay()
+    assert x.tolist() == [12, 12]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from blocks import buffer_of, intact
 
-from shadowgraph.errors import CaptureError
+from shadowgraph.errors import CaptureError, FindingsError
 from shadowgraph.graphs.host import HostGraph, graph_pool_handle, host_graph
 from shadowgraph.tracking.allocator import HostAllocator, host_allocator
 from shadowgraph.tracking.buffers import Buffer, Role
@@ -266,3 +266,48 @@ def test_a_failed_capture_gives_its_memory_back(allocator: HostAllocator) -> Non
         del y
         gc.collect()
         assert spans(allocator) == before
+
+
+# -- a finding in sync mode --------------------------------------------------------------------------------------------
+
+
+def test_a_finding_raised_while_a_block_is_given_back_leaks_nothing(
+    allocator: HostAllocator, policy: GuardPolicy
+) -> None:
+    before, guards, seen = spans(allocator), policy.used, []
+
+    def find(buffer: Buffer) -> None:
+        seen.append(buffer.nbytes)
+        raise FindingsError("found")
+
+    graph = HostGraph()
+    with host_graph(graph):
+        kept, _temporaries = torch.ones(1000), [torch.ones(300).sum() for _ in range(2)]
+    del _temporaries
+    allocator.before_retire = find
+    graph.reset()
+    del kept
+    assert spans(allocator) == before
+    assert policy.used == guards
+    assert {4000, 1200} <= set(seen)
+
+
+def test_a_finding_raised_while_a_block_changes_hands_leaves_the_block_in_its_pool(
+    allocator: HostAllocator, policy: GuardPolicy
+) -> None:
+    def allocate() -> tuple[torch.UntypedStorage, Buffer]:
+        return allocator.storage(72_000, allocator.static_pool, Role.STATIC, torch.float32, (18_000,))
+
+    def find(buffer: Buffer) -> None:
+        raise FindingsError("found")
+
+    storage, first = allocate()
+    del storage
+    used = spans(allocator)
+    allocator.before_retire = find
+    with pytest.raises(FindingsError):
+        allocate()
+    allocator.before_retire = None
+    _storage, second = allocate()
+    assert second.start == first.start
+    assert spans(allocator) == used

@@ -117,6 +117,7 @@ def test_masked_stores_note_their_active_lanes_only() -> None:
     assert facts(log, out) == [(0, [0, 16, 32, 48], [0, 1, 2, 3]), (1, [64, 80], [4, 5])]
     assert [store.program for store in log.stores] == [(0, 0, 0), (1, 0, 0)]
     assert {store.itemsize for store in log.stores} == {8}
+    assert not any(store.atomic for store in log.stores)
     start = out.data_ptr()
     assert list(log.ranges) == [ByteRange(start + 16 * i, start + 16 * i + 8) for i in range(6)]
     found = log.within(ByteRange(start + 36, start + 70))
@@ -168,6 +169,7 @@ def test_atomics_are_noted_with_what_they_left_in_memory() -> None:
         (2, [0], [106]), (2, [4], [22]),
     ]  # fmt: skip
     assert cells.tolist() == [106, 22, 7]
+    assert all(store.atomic for store in log.stores)
 
 
 def test_lanes_that_meet_in_one_address() -> None:

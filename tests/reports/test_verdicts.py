@@ -147,3 +147,17 @@ def test_advice_by_kind_and_side() -> None:
     assert advice(finding_on(Side.BEFORE)) == said[0]
     assert advice(altered(code="SG109", kind=Kind.SG109, bytes=None)) == said[-1]
     assert advice(finding_on(None, "SG104")) == ""
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({}, f"fill_indices wrote up to 48 bytes past the end of {NAMED} first {WHEN}"),
+        (
+            {"bytes": bytes_at(-12, -5, Side.BEFORE)},
+            f"fill_indices wrote up to 12 bytes before the start of {NAMED} first {WHEN}",
+        ),
+    ],
+)
+def test_the_worst_of_several_sightings(facts: dict[str, Any], said: str) -> None:
+    assert verdict(altered(revision=2, **facts)) == f"SG101 out-of-bounds write: {said}"

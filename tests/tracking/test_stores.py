@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shadowgraph.tracking.ranges import ByteRange
-from shadowgraph.tracking.stores import StoreLog
+from shadowgraph.tracking.stores import SHARED, Budget, StoreLog
 
 BASE = 1 << 40
 
@@ -97,3 +97,69 @@ def test_a_lane_is_within_where_one_of_its_bytes_is(start: int, stop: int, lanes
     store(log, [0, 4])
     store(log, [100])
     assert [int(a) - BASE for part in log.within(where(start, stop)) for a in part.addresses if a < BASE + 100] == lanes
+
+
+# -- what logs may hold ----------------------------------------------------------------------------------------------
+
+
+def filled(budget: Budget, lanes: int = 256) -> StoreLog:
+    """A log of one store; a lane takes 12 bytes."""
+    log = StoreLog(budget)
+    store(log, [4 * lane for lane in range(lanes)])
+    return log
+
+
+def test_a_log_over_budget_keeps_ranges_only() -> None:
+    budget = Budget(10_000)
+    logs = [filled(budget) for _ in range(5)]
+    assert [log.compacted for log in logs] == [False, False, True, True, True]
+    assert [len(log.stores) for log in logs] == [1, 1, 0, 0, 0]
+    assert [ranges(log) for log in logs] == [[(0, 1024)]] * 5
+    assert logs[-1].within(where(0, 1024)) == []
+    assert 0 < budget.held <= budget.limit
+
+
+def test_a_log_that_grows_over_budget_forgets_its_first_stores_too() -> None:
+    budget = Budget(10_000)
+    log = filled(budget)
+    store(log, [4096 + 8 * lane for lane in range(2)])
+    assert not log.compacted
+    store(log, [8 * lane for lane in range(1024)], itemsize=2)
+    assert (log.compacted, log.stores, budget.held) == (True, [], 0)
+    store(log, [5, 9000])
+    strided = [(8 * lane, 8 * lane + 2) for lane in range(129, 1024) if 8 * lane not in (4096, 4104)]
+    assert ranges(log) == sorted([(0, 1026), (4096, 4100), (4104, 4108), *strided, (9000, 9004)])
+
+
+def test_what_is_collected_or_compacted_is_given_back() -> None:
+    budget = Budget(10_000)
+    first, second = filled(budget), filled(budget)
+    held = budget.held
+    del first
+    assert budget.held == held // 2
+    assert not filled(budget).compacted
+    second.compact()
+    second.compact()
+    assert (budget.held, ranges(second)) == (0, [(0, 1024)])
+
+
+def test_many_small_stores_are_not_free() -> None:
+    log = StoreLog(Budget(10_000))
+    for lane in range(1000):
+        store(log, [4 * lane])
+    assert (log.compacted, ranges(log)) == (True, [(0, 4000)])
+
+
+def test_logs_of_a_process_share_a_budget() -> None:
+    log = StoreLog()
+    before = SHARED.held
+    store(log, list(range(0, 4096, 4)))
+    assert SHARED.held - before >= 1024 * 12
+    assert SHARED.limit == 64 << 20
+
+
+def test_atomic_stores_stay_marked() -> None:
+    log = StoreLog()
+    store(log, [0, 4])
+    log.add((1, 0, 0), np.array([BASE + 4], dtype=np.uint64), np.array([7], dtype=np.int32), 4, atomic=True)
+    assert [part.atomic for part in log.within(where(4, 8))] == [False, True]

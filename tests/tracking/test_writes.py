@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+from itertools import product
+from operator import mul
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shadowgraph.tracking import writes as writes_module
 from shadowgraph.tracking.launches import Access, Launch, LaunchKind, Pointer
@@ -52,6 +57,45 @@ def test_a_callable_is_opaque_for_its_declarations_do_not_bind_it() -> None:
     assert (silent.opaque, list(silent.ranges)) == (True, [])
     assert (honest.opaque, list(honest.ranges)) == (True, [ByteRange(1000, 1016)])
     assert not write_of(launch(kind=LaunchKind.ATEN), None).opaque
+
+
+def column(start: int, rows: int) -> Pointer:
+    return Pointer("x", TensorView(start, start, 16 * rows, (rows,), (4,), "int32", 4, "cpu"), Access.WRITE)
+
+
+def test_an_operator_leaves_the_gaps_of_a_strided_view_alone() -> None:
+    made = write_of(launch(column(1000, 3), column(1004, 2), kind=LaunchKind.ATEN), None)
+    assert list(made.ranges) == [ByteRange(1000, 1008), ByteRange(1016, 1024), ByteRange(1032, 1036)]
+    assert not made.hull
+
+
+def test_too_many_rows_to_tell_apart_are_one_hull(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writes_module, "ROWS", 3)
+    fits, made = (write_of(launch(column(1000, rows), kind=LaunchKind.ATEN), None) for rows in (3, 4))
+    assert (len(fits.ranges), fits.hull) == (3, False)
+    assert (list(made.ranges), made.hull) == ([ByteRange(1000, 1052)], True)
+
+
+def test_a_kernel_may_write_the_gaps_of_what_it_is_given() -> None:
+    made = write_of(launch(column(1000, 3)), None)
+    assert (list(made.ranges), made.hull) == ([ByteRange(1000, 1036)], True)
+    assert not write_of(launch(pointer(1000, 4, Access.UNKNOWN)), None).hull
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6)), max_size=3),
+    st.integers(1, 64),
+)
+def test_ranges_of_a_view_are_its_elements(dims: list[tuple[int, int]], limit: int) -> None:
+    shape, stride = tuple(size for size, _ in dims), tuple(step for _, step in dims)
+    view = TensorView(4096, 4096, 256, shape, stride, "int16", 2, "cpu")
+    starts = [4096 + 2 * sum(map(mul, index, stride)) for index in product(*map(range, shape))]
+    found = view.ranges(limit)
+    if found is None:
+        assert len(starts) > limit
+    else:
+        assert len(found) <= limit
+        assert RangeSet.of(found) == RangeSet.of(ByteRange(start, start + 2) for start in starts)
 
 
 # -- the journal -----------------------------------------------------------------------------------------------------
