@@ -129,6 +129,9 @@ def test_each_finding_is_logged_once_at_once(caplog: pytest.LogCaptureFixture) -
 
 
 def test_prepare_takes_graphs_only() -> None:
-    with sg.debug() as debugger, pytest.raises(sg.UsageError, match="expected a HostGraph"):
-        with debugger.prepare("graph"):  # type: ignore[arg-type]
-            torch.zeros(1)
+    with (
+        sg.debug() as debugger,
+        pytest.raises(sg.UsageError, match="expected a HostGraph"),
+        debugger.prepare("graph"),  # type: ignore[arg-type]
+    ):
+        torch.zeros(1)
