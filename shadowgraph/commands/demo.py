@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,6 @@ def run(args: argparse.Namespace) -> int:
     """Run the chosen cases; 0 when every bug was found and every fix was silent."""
     from shadowgraph.demos.device import HostDevice
 
-    logging.getLogger("shadowgraph").setLevel(logging.CRITICAL)  # findings are what is asked for; they follow below
     device = HostDevice()
     cases, hint = chosen(args.set, args.case)
     if args.list:
@@ -53,10 +53,11 @@ def run(args: argparse.Namespace) -> int:
     out = console()
     from shadowgraph.demos.runner import run_cases
 
-    for outcome in run_cases(cases, device):
-        outcomes.append(outcome)
-        if not quiet:
-            _show(out, outcome, args.reports)
+    with _unlogged():
+        for outcome in run_cases(cases, device):
+            outcomes.append(outcome)
+            if not quiet:
+                _show(out, outcome, args.reports)
     if args.picture:
         _draw(outcomes, args.picture, quiet)
     if quiet:
@@ -64,6 +65,18 @@ def run(args: argparse.Namespace) -> int:
     else:
         _conclude(out, outcomes, hint)
     return 0 if all(outcome.verdict == "passed" for outcome in outcomes) else FAILED
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Findings are what is asked for here: they are shown, not logged."""
+    log = logging.getLogger("shadowgraph")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def chosen(which: str, only: Iterable[str]) -> tuple[list[Case], str | None]:
