@@ -5,17 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable
-from functools import wraps
 from types import TracebackType
-from typing import ParamSpec, TypeVar
 
 from shadowgraph.errors import ShadowgraphError
 
 logger = logging.getLogger("shadowgraph")
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class FaultLog:
@@ -77,22 +71,3 @@ class shielded:
             return False
         faults.note(self._where, error)
         return True
-
-
-def shield(where: str) -> Callable[[Callable[P, R]], Callable[P, R | None]]:
-    """Decorator form of `shielded`; a faulting call returns None."""
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R | None]:
-        @wraps(function)
-        def guarded(*args: P.args, **kwargs: P.kwargs) -> R | None:
-            try:
-                return function(*args, **kwargs)
-            except ShadowgraphError:
-                raise
-            except Exception as error:
-                faults.note(where, error)
-                return None
-
-        return guarded
-
-    return decorate

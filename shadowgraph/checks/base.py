@@ -145,9 +145,6 @@ class Check:
     def replay_begins(self, checkpoint: Checkpoint) -> None:
         """The graph of the checkpoint is about to replay."""
 
-    def broken_guard(self, evidence: Evidence[object], checkpoint: Checkpoint) -> None:
-        """A guard does not hold its canary any more (and was re-armed)."""
-
     def fetched(self, key: object, data: bytes, checkpoint: Checkpoint) -> None:
         """Bytes that this check asked the engine for."""
 

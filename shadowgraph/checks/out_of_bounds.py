@@ -48,6 +48,7 @@ class OutOfBounds(Check):
         self._report(evidence, evidence.subject.buffer, Side.SLACK, checkpoint)
 
     def broken_guard(self, evidence: Evidence[object], checkpoint: Checkpoint) -> None:
+        """A guard does not hold its canary any more (the engine has armed it again)."""
         assert isinstance(evidence.subject, Guard)
         self._report(evidence, evidence.subject.buffer, evidence.subject.side, checkpoint)
 

@@ -97,13 +97,6 @@ class Buffer:
         self.tail_guard += self.gap - gap
         self.gap = gap
 
-    @property
-    def row_nbytes(self) -> int | None:
-        """Declared bytes of a row (the first dimension's stride), for buffers of two dimensions or more."""
-        if len(self.shape) < 2 or self.shape[0] == 0:
-            return None
-        return self.nbytes // self.shape[0]
-
 
 class Ledger:
     """All buffers by address and serial; thread-safe. Owns its records, never the memory.

@@ -32,20 +32,9 @@ class Storage:
 
 def test_the_facts_of_a_buffer() -> None:
     one = Buffer(1, 1000, 24, Role.POOL, shape=(3, 2), dtype="int32", itemsize=4)
-    assert (one.stop, one.range, one.alive, one.guarded, one.row_nbytes) == (
-        1024,
-        ByteRange(1000, 1024),
-        True,
-        False,
-        8,
-    )
+    assert (one.stop, one.range, one.alive, one.guarded) == (1024, ByteRange(1000, 1024), True, False)
     assert Buffer(2, 1000, 24, Role.POOL, tail_guard=1).guarded
     assert not Buffer(3, 1000, 24, Role.POOL, head_guard=1).guarded
-
-
-@pytest.mark.parametrize("shape", [(), (24,), (0, 8)])
-def test_without_rows_there_is_no_row_size(shape: tuple[int, ...]) -> None:
-    assert Buffer(1, 1000, 24, Role.POOL, shape=shape).row_nbytes is None
 
 
 def test_a_tenancy_is_equal_to_itself_only() -> None:
