@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
@@ -72,6 +73,7 @@ class CudaBackend:
         require_gpu()
         from shadowgraph.graphs.cuda import CudaGraphs
         from shadowgraph.graphs.cuda_pools import GuardedPools
+        from shadowgraph.graphs.native_pools import NativePools
 
         torch.cuda.init()
         device = torch.cuda.current_device()
@@ -81,11 +83,13 @@ class CudaBackend:
         total = torch.cuda.get_device_properties(device).total_memory
         self.guard_memory = settings.guard_memory if settings.guard_memory is not None else total // 20
         self.pools: GuardedPools | None = None
-        if settings.layout == "isolate" and not _expandable_segments():
+        self.native = NativePools(allocator, settings.near_guard)
+        expandable = _expandable_segments()
+        if settings.layout == "isolate" and not expandable:
             self.pools = GuardedPools(
                 allocator.arena, settings.near_guard, settings.near_guard, self.guard_memory, allocator.drop_tenant
             )
-        self.graphs = CudaGraphs(allocator, self.pools)
+        self.graphs = CudaGraphs(allocator, self.pools, self.native, expandable)
 
     def start(self) -> None:
         from shadowgraph.graphs import triton_cuda
@@ -103,9 +107,7 @@ class CudaBackend:
 
     def left_alone(self) -> dict[str, int]:
         """Captures whose pools have no guards, by reason."""
-        if self.pools is not None:
-            return dict(self.pools.left_alone)
-        return {"expandable segments are on": self.graphs.captures} if _expandable_segments() else {}
+        return dict(self.native.left_alone + (self.pools.left_alone if self.pools is not None else Counter()))
 
 
 def _expandable_segments() -> bool:

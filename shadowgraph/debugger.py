@@ -255,6 +255,7 @@ class Debugger:
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         """Live buffers, oldest first."""
+        self._allocator.enter_waiting()
         return tuple(self._work.context.ledger)
 
     # -- parts -------------------------------------------------------------------------------------------------

@@ -106,20 +106,24 @@ class Supervisor(Listener):
         self._node_writes: dict[tuple[int, int], Write] = {}
 
     @survives
-    def flush(self, at: str, phase: Phase | None = None, graph: Graph | None = None, replay: int | None = None) -> None:
-        """Check now, as the end of a phase."""
+    def flush(
+        self,
+        at: str,
+        phase: Phase | None = None,
+        graph: Graph | None = None,
+        replay: int | None = None,
+        in_full: bool = False,
+    ) -> None:
+        """Check now, as the end of a phase; with `in_full` guards over their whole length."""
         if not self.paused and self._replaying is None:
             drop_stale(self.context.ledger)  # what was freed or moved must not be read
             with self._lock:
-                self._judge(at, phase, graph, replay)
+                self._judge(at, phase, graph, replay, in_full=in_full)
 
     @survives
     def recheck(self) -> None:
         """Check guards and declared rules now."""
-        self.flush("check")
-        if not self.paused and not self.context.engine.asynchronous:
-            checkpoint = Checkpoint("check", writes=self.context.writes, order=next(self.context.clock))
-            self.context.engine.check(checkpoint, self._standing.in_full())
+        self.flush("check", in_full=True)
         self.drain()
         if not self.paused:
             for check in self._all:
@@ -146,8 +150,7 @@ class Supervisor(Listener):
     @survives
     def rearm(self) -> None:
         """Arm every standing guard anew, without looking at it."""
-        for buffer in list(self.allocator.tenants.values()):
-            self.allocator.arm(buffer)
+        self.allocator.rearm()
         self.context.writes.clear()
 
     @property
@@ -189,6 +192,7 @@ class Supervisor(Listener):
         if not self._new:
             return
         new, self._new = self._new, []
+        self.allocator.enter_waiting()
         self.context.names.refresh()
         for graph in new:
             self._coverage.note(graph, list(self.allocator.tenants.values()), self.context.ledger)
@@ -247,6 +251,7 @@ class Supervisor(Listener):
         _, shadow = self._local.replays.pop()
         if self.paused:
             return
+        settle()  # a graph that died during this one took its pool along
         with self._lock:
             self._judge("replay_end", Phase.REPLAY, graph, graph.replays, compare=shadow)
 
@@ -294,6 +299,7 @@ class Supervisor(Listener):
         replay: int | None,
         take: Shadow | None = None,
         compare: Shadow | None = None,
+        in_full: bool = False,
     ) -> Checkpoint:
         """Check every guard, hand out what evidence has arrived, start a new segment of writes."""
         context, writes = self.context, self.context.writes
@@ -301,9 +307,9 @@ class Supervisor(Listener):
             context.writes = WriteLog(writes.dropped)
         checkpoint = Checkpoint(at, phase, graph, replay, writes, next(context.clock))
         guards = self._standing.now()
-        if take is None and not context.engine.asynchronous:
-            guards = (*guards, *self._standing.in_turn(writes))
-        context.engine.check(checkpoint, guards, take, compare)
+        if writes and not in_full and not context.engine.asynchronous:
+            guards = (*guards, *self._standing.hit(writes))
+        context.engine.check(checkpoint, guards, take, compare, in_full)
         if take is None or self.settings.sync or not context.engine.asynchronous:  # else the replay's end asks for both
             self._drain()
         if writes:
@@ -343,7 +349,9 @@ class Supervisor(Listener):
             assert isinstance(result.tag, Checkpoint)
             for evidence in result.evidence:
                 if isinstance(evidence.subject, Guard):
-                    self.checks.out_of_bounds.broken_guard(evidence, result.tag)
+                    guard, order = evidence.subject, result.tag.order
+                    if guard.rearm or self.allocator.confirm(guard, order, self.context.clock):
+                        self.checks.out_of_bounds.broken_guard(evidence, result.tag)
                     continue
                 for check in self._all:
                     if check.owns(evidence.subject):

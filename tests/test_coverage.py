@@ -42,6 +42,19 @@ def test_written_bytes_by_how_they_are_guarded(ledger: Ledger) -> None:
     assert found.percent == 25
 
 
+def test_a_guard_at_a_distance_counts_as_such(ledger: Ledger) -> None:
+    kept_back = buffer(ledger, 1000, 100)
+    kept_back.keep_back(12)
+    behind = buffer(ledger, 2000, 300, tail=0)
+    behind.gap = 212
+    larger = buffer(ledger, 4000, 64)
+    larger.inexact = 24  # it stands for a tenant of 40 bytes, too
+    found = measured(ledger, graph(1, *((b.start, b.nbytes, Access.WRITE) for b in (kept_back, behind, larger))))
+    assert (found.written, found.exact, found.inexact, found.inputs, found.unguarded) == (464, 0, 464, 0, ())
+    assert found.gaps == (("uint8[300]", 212), ("uint8[64]", 24), ("uint8[100]", 12))
+    assert "100 % guarded at a distance" in found.sentence()
+
+
 def test_what_is_only_read_does_not_count(ledger: Ledger) -> None:
     buffer(ledger, 1000, 100)
     buffer(ledger, 2000, 300, tail=0)

@@ -21,9 +21,9 @@ from shadowgraph.tracking.views import TensorView
 from shadowgraph.tracking.writes import Write, WriteLog
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Checkpoint:
-    """Where a check runs; travels with the check as its tag.
+    """Where a check runs; travels with the check as its tag and is never changed (not frozen: that costs each replay).
 
     Attributes
     ----------
@@ -43,8 +43,8 @@ class Checkpoint:
     phase: Phase | None = None
     graph: Graph | None = None
     replay: int | None = None
-    writes: WriteLog = field(default_factory=WriteLog, compare=False, repr=False)
-    order: int = field(default=0, compare=False)
+    writes: WriteLog = field(default_factory=WriteLog, repr=False)
+    order: int = 0
 
 
 @dataclass(frozen=True, slots=True)

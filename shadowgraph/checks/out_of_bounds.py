@@ -65,9 +65,7 @@ class OutOfBounds(Check):
     def _report(self, evidence: Evidence[object], buffer: Buffer, side: Side, checkpoint: Checkpoint) -> None:
         culprits = suspects(self.context, checkpoint, buffer, evidence.parts)
         phase, graph, replay = draft_phase(self.context, checkpoint, buffer.range, culprits)
-        # Found only because its turn came to be read in full: it may have been there for long.
-        late = isinstance(evidence.subject, Guard) and evidence.subject.near == evidence.subject.whole
-        confidence = "low" if late and not culprits else "high"
+        unsure = _late(evidence) and (self.context.engine.asynchronous or not culprits)
         self.context.report(
             Draft(
                 code="SG101",
@@ -88,7 +86,7 @@ class OutOfBounds(Check):
                 graph=graph,
                 replay=replay,
                 rows=rows_of(culprits[-1], buffer) if culprits else (),
-                confidence=confidence,
+                confidence="low" if unsure else "high",
                 key=culprits[-1].launch.name if culprits else "",
             )
         )
@@ -153,6 +151,14 @@ class OutOfBounds(Check):
         return found
 
 
+def _late(evidence: Evidence[object]) -> bool:
+    """Whether damage was seen only because a far part had its turn to be read: it may have been there for long."""
+    guard = evidence.subject
+    if not isinstance(guard, Guard):
+        return False
+    return evidence.first >= guard.near.stop if guard.side is Side.AFTER else evidence.last < guard.near.start
+
+
 def _past_guards(write: Write, buffer: Buffer) -> bool:
     """Whether the launch also wrote outside the buffer, so that a guard's finding tells of the rows already."""
     outside = (_extent(buffer).start, buffer.start), (buffer.stop, _extent(buffer).stop)
@@ -182,12 +188,11 @@ def slack_of(graph: Graph, buffer: Buffer) -> list[ByteRange]:
     is how kernels are handed the whole of it.
     """
     spans = RangeSet()
-    for _, pointer in graph.pointers():
+    for _, pointer in graph.pointing_into(buffer.range):
         view = pointer.view
-        if view.start < buffer.stop and buffer.start < view.stop:
-            if len(view.shape) < len(buffer.shape):
-                return []
-            spans.add(ByteRange(max(view.start, buffer.start), min(view.stop, buffer.stop)))
+        if len(view.shape) < len(buffer.shape):
+            return []
+        spans.add(ByteRange(max(view.start, buffer.start), min(view.stop, buffer.stop)))
     if not spans:
         return []
     return list(RangeSet.of([buffer.range]) - spans)

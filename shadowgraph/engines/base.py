@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from shadowgraph.tracking.guards import Guard
 from shadowgraph.tracking.ranges import ByteRange
@@ -55,8 +55,7 @@ class Evidence(Generic[Subject]):
         return tuple(listed)
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """One submitted check's outcome."""
 
     tag: object
@@ -77,31 +76,28 @@ class Engine(Protocol):
     def arm(self, guard: Guard) -> None:
         """Fill a guard with its canary."""
 
-    def check_guards(self, tag: object, guards: Sequence[Guard]) -> None:
-        """Compare guards with their canaries and re-arm the broken ones; evidence comes from `poll`."""
-
     def shadow(self, parts: Sequence[tuple[object, ByteRange]]) -> Shadow:
         """Room for copies of ranges; nothing is copied yet."""
 
     def check(
-        self, tag: object, guards: Sequence[Guard], take: Shadow | None = None, compare: Shadow | None = None
+        self,
+        tag: object,
+        guards: Sequence[Guard],
+        take: Shadow | None = None,
+        compare: Shadow | None = None,
+        in_full: bool = False,
     ) -> None:
-        """Compare guards, and in the same step copy into a shadow or compare with one; evidence comes from `poll`."""
+        """Compare guards, and in the same step copy into a shadow or compare with one; evidence comes from `poll`.
 
-    def snapshot(self, parts: Sequence[tuple[object, ByteRange]]) -> Shadow:
-        """A shadow with copies made now."""
-
-    def check_snapshot(self, tag: object, snapshot: Shadow) -> None:
-        """Compare memory with a shadow; evidence comes from `poll`."""
+        Of every guard the near part is read, and of a few in turn a piece of what lies beyond; with `in_full` all of
+        all. A guard that does not hold its canary is measured over its whole length, and armed again if it asks for it.
+        """
 
     def fetch(self, tag: object, key: object, where: ByteRange) -> None:
         """Ask for the bytes that a range holds at this point of the stream; they come from `poll`."""
 
     def read(self, where: ByteRange) -> bytes:
         """Bytes of a range, now. Waits for the device."""
-
-    def digest(self, where: ByteRange) -> bytes:
-        """A hash of a range, now."""
 
     @property
     def lost(self) -> str | None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
@@ -15,57 +14,90 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from shadowgraph.compat import relaxed_capture, require_cupy
+from shadowgraph.compat import relaxed_capture
+from shadowgraph.engines.arming import THREADS, Arming
 from shadowgraph.engines.base import Evidence, Result, Shadow
+from shadowgraph.engines.cupy_shadow import CupyShadow, shadow_of
+from shadowgraph.engines.device import Device
+from shadowgraph.engines.guard_table import GuardTable, table_of
 from shadowgraph.engines.launcher import Launcher
 from shadowgraph.engines.ring import RECORD, RingReader
 from shadowgraph.tracking.canary import PERIOD, canary
-from shadowgraph.tracking.guards import Guard, Side
+from shadowgraph.tracking.guards import Guard
 from shadowgraph.tracking.ranges import ByteRange
 
-GUARD = np.dtype([("near", "<u8"), ("whole", "<u8"), ("nbytes", "<u8"), ("near_nbytes", "<u4"), ("after", "<u4")])
-CHUNK = np.dtype([("source", "<u8"), ("shadow", "<u8"), ("mirror", "<u8"), ("nbytes", "<u4"), ("part", "<u4")])
-PART = np.dtype(
-    [(n, "<u8") for n in ("start", "shadow", "nbytes", "first", "last", "count")] + [("done", "<u4"), ("chunks", "<u4")]
-)
-CHUNK_BYTES = 32 << 10
-THREADS = 256
-LANES = 8
+LANES = 8  # of a warp look at one guard's near part
+FAR_BLOCKS = 16  # pieces of far parts that each check looks at, in turn
 SLOTS = 1024  # checks in flight, and records in the ring
-MIRRORED = 64 << 10  # parts up to this size are copied to the host too, so that their last values survive the device
+TABLES = 8  # tuples of guards whose tables are kept
+GUARDS_ONLY, COPY, COMPARE = 0, 1, 2
+
+_capturing = torch.cuda.is_current_stream_capturing
+_Parts = Sequence[tuple[object, ByteRange]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CupyShadow:
-    """Room on the device for copies of ranges; owned by whoever asked for it, freed with it."""
+class _Step(ctypes.Structure):
+    """As `struct Step` in kernels.cu."""
 
-    parts: tuple[tuple[object, ByteRange], ...]
-    room: Any
-    chunks: Any
-    states: Any
-    chunk_count: int
-    mirror: Any
-    mirrored: dict[int, int]
-
-    def last_values(self) -> list[tuple[object, ByteRange, bytes]]:
-        """The mirrored parts as they were when last copied; needs no device."""
-        view = memoryview(self.mirror) if self.mirrored else memoryview(b"")
-        found = []
-        for index, offset in self.mirrored.items():
-            key, where = self.parts[index]
-            found.append((key, where, bytes(view[offset : offset + where.nbytes])))
-        return found
+    _fields_ = (
+        *((name, ctypes.c_uint64) for name in ("guards", "hits", "far", "chunks", "parts")),
+        *((n, ctypes.c_uint32) for n in ("n_guards", "guard_blocks", "n_far", "far_blocks", "n_parts", "mode")),
+    )
 
 
-@dataclass(slots=True)
+class _Prepared:
+    """A launcher whose arguments stand for one table, shadow and mode: what a replay asks for again and again."""
+
+    def __init__(self, function: int, fixed: tuple[int, int, int, int], mode: int) -> None:
+        wide, narrow = ctypes.c_uint64, ctypes.c_uint32
+        self.launcher = Launcher(function, (_Step, wide, wide, wide, wide, wide, narrow, narrow, narrow))
+        for value, address in zip(self.launcher.values[1:5], fixed, strict=True):
+            value.value = address
+        self.step, self.far_turn, self.far_all, self.check, self.slot = (
+            self.launcher.values[index] for index in (0, 5, 6, 7, 8)
+        )
+        self.mode = mode
+        self.table: GuardTable | None = None
+        self.shadow: CupyShadow | None = None
+        self.grid = -1  # nothing is prepared
+
+    def fits(self, table: GuardTable | None, shadow: CupyShadow | None) -> bool:
+        """Whether the arguments stand for these already."""
+        return self.table is table and self.shadow is shadow and self.grid >= 0
+
+    def set(self, table: GuardTable | None, shadow: CupyShadow | None) -> None:
+        """Let the arguments stand for these."""
+        self.table, self.shadow, step = table, shadow, self.step
+        guards = len(table.guards) if table is not None else 0
+        step.mode, step.n_guards, step.guard_blocks = self.mode, guards, -(-guards * LANES // THREADS)
+        step.n_far, step.far_blocks = (
+            (table.far_count, min(FAR_BLOCKS, table.far_count)) if table is not None else (0, 0)
+        )
+        if table is not None:
+            step.guards, step.hits, step.far = (int(a.data.ptr) for a in (table.rows, table.hits, table.far))
+        if shadow is not None:
+            step.chunks, step.parts = int(shadow.chunks.data.ptr), int(shadow.states.data.ptr)
+        step.n_parts = len(shadow.parts) if shadow is not None else 0
+        self.grid = step.guard_blocks + step.far_blocks + (shadow.chunk_count if shadow is not None else 0)
+
+
 class _Pending:
-    """A check that was launched and not yet seen to be done."""
+    """A check that was launched and not yet seen to be done; holds the device memory that it reads.
 
-    tag: object
-    guards: Sequence[Guard]
-    parts: Sequence[tuple[object, ByteRange]]
-    held: object  # device memory that the launch reads
-    evidence: list[tuple[tuple[int, int], Evidence[object]]] = field(default_factory=list)  # by guard, then by part
+    `evidence` is what has arrived of it so far: guards before parts, each with its index.
+    """
+
+    __slots__ = ("evidence", "guards", "held", "parts", "tag")
+
+    def __init__(self, tag: object, guards: Sequence[Guard], parts: _Parts, held: object) -> None:
+        self.tag, self.guards, self.parts, self.held = tag, guards, parts, held
+        self.evidence: list[tuple[tuple[int, int], Evidence[object]]] | None = None
+
+    def result(self) -> Result:
+        if self.evidence is None:
+            return Result(self.tag, ())
+        ordered = sorted(self.evidence, key=lambda pair: pair[0])  # warps report in any order; the answer has one
+        return Result(self.tag, tuple(evidence for _, evidence in ordered))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,45 +126,41 @@ class CupyEngine:
     asynchronous = True
 
     def __init__(self, device: int | None = None) -> None:
-        self._cp: Any = require_cupy()
-        self._device = torch.cuda.current_device() if device is None else device
+        index = torch.cuda.current_device() if device is None else device
+        self._device = Device(index)
         self._lock = threading.RLock()
         self._serial = 0
+        self._far_turn = 0
         self._pending: dict[int, _Pending] = {}
-        self._tables: dict[int, tuple[Sequence[Guard], Any]] = {}
-        self._streams: dict[int, Any] = {}
+        self._tables: dict[int, GuardTable] = {}
         self._unjudged: list[Result] = []
         self._fetches: deque[_Fetch] = deque()
-        self._kept: list[Any] = []
-        self._prepared: tuple[object, object, int] = (None, None, -1)
         self.lost: str | None = None
-        with relaxed_capture(), self._cp.cuda.Device(self._device):
+        cp = self._device.cp
+        with relaxed_capture(), cp.cuda.Device(index):
             source = files("shadowgraph.engines").joinpath("kernels.cu").read_text(encoding="utf-8")
-            module = self._cp.RawModule(code=source, options=("-std=c++17",))
+            module = cp.RawModule(code=source, options=("-std=c++17",))
             self._kernels = [module.get_function(name) for name in ("check_step", "arm", "arm_many")]
-            self._make_buffers()
-        wide, narrow, signed = ctypes.c_uint64, ctypes.c_uint32, ctypes.c_int32
-        step = (wide, signed, signed, wide, wide, signed, wide, wide, narrow, wide, wide, narrow)
-        self._step = Launcher(self._kernels[0].kernel.ptr, step)
-        self._arm = Launcher(self._kernels[1].kernel.ptr, (wide, wide, wide))
-        self._arm_many = Launcher(self._kernels[2].kernel.ptr, (wide, wide))
+        step, one, many = (kernel.kernel.ptr for kernel in self._kernels)
+        fixed = self._make_buffers()
+        self._prepared = [_Prepared(step, fixed, mode) for mode in (GUARDS_ONLY, COPY, COMPARE)]
+        self._arming = Arming(self._device, one, many, fixed[1])
         self._reader = RingReader(self._records)
 
-    def _make_buffers(self) -> None:
-        cp = self._cp
-        self._table = cp.asarray(np.frombuffer(canary(0, PERIOD) * 2, dtype=np.uint8))
-        self._pinned = cp.cuda.alloc_pinned_memory(SLOTS * RECORD.itemsize + SLOTS * 4)
+    def _make_buffers(self) -> tuple[int, int, int, int]:
+        """What every check uses: the ring, the canary's table, counters, and who is done."""
+        device = self._device
+        self._table = device.upload(np.frombuffer(canary(0, PERIOD) * 2, dtype=np.uint8))
+        self._pinned = device.pinned(SLOTS * RECORD.itemsize + SLOTS * 4)
         whole = np.frombuffer(self._pinned, dtype=np.uint8, count=SLOTS * RECORD.itemsize + SLOTS * 4)
-        whole[:] = 0
         self._records: npt.NDArray[np.void] = whole[: SLOTS * RECORD.itemsize].view(RECORD)
-        self._done = whole[SLOTS * RECORD.itemsize :].view(np.uint32)
+        self._done = whole[SLOTS * RECORD.itemsize :].data.cast("I")
         header = np.zeros(1, dtype=[("head", "<u4"), ("capacity", "<u4"), ("records", "<u8")])
         header["capacity"], header["records"] = SLOTS, self._pinned.ptr
-        self._ring = cp.asarray(header.view(np.uint8))
-        self._blocks_done = cp.zeros(SLOTS, dtype=cp.uint32)
-        cp.cuda.Device(self._device).synchronize()
-        self._fixed = (int(self._ring.data.ptr), int(self._table.data.ptr))
-        self._counters = (int(self._blocks_done.data.ptr), int(self._pinned.ptr) + SLOTS * RECORD.itemsize)
+        self._ring = device.upload(header.view(np.uint8))
+        self._counters = device.zeros(8 * SLOTS)
+        done = int(self._pinned.ptr) + SLOTS * RECORD.itemsize
+        return int(self._ring.data.ptr), int(self._table.data.ptr), int(self._counters.data.ptr), done
 
     @property
     def dropped(self) -> int:
@@ -140,104 +168,82 @@ class CupyEngine:
         return self._reader.dropped
 
     def arm(self, guard: Guard) -> None:
-        """Fill a guard on the current stream."""
-        self.fill(guard.whole)
+        """Fill a guard; every later check sees it filled."""
+        self._arming.fill(guard.whole)
 
     def fill(self, where: ByteRange) -> None:
-        """Fill a range with its canary on the current stream."""
-        if where.nbytes:
-            blocks = min(1024, -(-where.nbytes // (16 * THREADS)) + 1)
-            with self._lock:
-                self._arm.set((where.start, where.nbytes, self._fixed[1]))
-                self._arm.launch(blocks, THREADS, self._raw_stream())
+        """Fill a range with its canary; every later check sees it filled."""
+        self._arming.fill(where)
 
     def fill_many(self, ranges: Sequence[ByteRange]) -> None:
-        """Fill many ranges in one launch on the current stream."""
-        if ranges:
-            rows = np.array([(where.start, where.stop) for where in ranges], dtype=np.uint64)
-            with self._lock:
-                table = self._upload(rows)
-                self._arm_many.set((int(table.data.ptr), self._fixed[1]))
-                self._arm_many.launch(len(ranges), THREADS, self._raw_stream())
-                self._kept.append(table)  # until the launch has surely run; see `poll`
+        """Fill many ranges in one launch."""
+        self._arming.fill_many(ranges)
 
-    def shadow(self, parts: Sequence[tuple[object, ByteRange]]) -> CupyShadow:
-        """Room for copies of ranges; may synchronise, so ask once for a set of ranges."""
-        cp = self._cp
-        parts = tuple(parts)
-        offsets, total = [], 0
-        mirrored, mirror_total = _mirror_offsets(parts)
-        for _, where in parts:
-            total = -(-total // 16) * 16 + where.start % 16  # equally aligned, so that both sides load 16 bytes at once
-            offsets.append(total)
-            total += where.nbytes
-        with relaxed_capture(), cp.cuda.Device(self._device):
-            room = cp.empty(max(16, total), dtype=cp.uint8)
-            mirror = cp.cuda.alloc_pinned_memory(max(16, mirror_total))
-            states = np.zeros(len(parts), dtype=PART)
-            chunks: list[tuple[int, int, int, int, int]] = []
-            for index, ((_, where), offset) in enumerate(zip(parts, offsets, strict=True)):
-                host = mirror.ptr + mirrored[index] if index in mirrored else 0
-                pieces = _chunks(where, room.data.ptr + offset, host, index)
-                chunks += pieces
-                states[index] = (where.start, room.data.ptr + offset, where.nbytes, 2**64 - 1, 0, 0, 0, len(pieces))
-            on_device = [self._upload(np.array(chunks, dtype=CHUNK)), self._upload(states)]
-        return CupyShadow(parts, room, on_device[0], on_device[1], len(chunks), mirror, mirrored)
+    def fill_after(self) -> None:
+        """Let coming fills run behind what the current stream has queued, the last look at a guard for instance."""
+        self._arming.after()
+
+    def shadow(self, parts: _Parts) -> CupyShadow:
+        """Room for copies of ranges; the host waits a little, so ask once for a set of ranges."""
+        return shadow_of(self._device, tuple(parts))
 
     def check(
-        self, tag: object, guards: Sequence[Guard], take: Shadow | None = None, compare: Shadow | None = None
+        self,
+        tag: object,
+        guards: Sequence[Guard],
+        take: Shadow | None = None,
+        compare: Shadow | None = None,
+        in_full: bool = False,
     ) -> None:
         """One launch on the current stream; nothing at all while that stream captures."""
-        if torch.cuda.is_current_stream_capturing():
+        if _capturing():
             return
-        shadow = take if take is not None else compare
-        assert shadow is None or isinstance(shadow, CupyShadow)
-        mode = 0 if shadow is None or not shadow.chunk_count else (1 if take is not None else 2)
-        guard_blocks = -(-len(guards) * LANES // THREADS)
-        grid = guard_blocks + (shadow.chunk_count if shadow is not None and mode else 0)
+        shadow: Any = take if take is not None else compare
+        if shadow is not None and not shadow.chunk_count:
+            shadow = None
+        mode = GUARDS_ONLY if shadow is None else COPY if take is not None else COMPARE
         with self._lock:
-            if not grid:
+            table = self._table_of(guards) if guards else None
+            prepared = self._prepared[mode]
+            if not prepared.fits(table, shadow):
+                prepared.set(table, shadow)
+            if not prepared.grid:
                 self._unjudged.append(Result(tag, ()))
                 return
             self._serial = serial = self._serial % 0xFFFFFFFF + 1
-            table = self._guard_table(guards) if guards else None
-            parts = shadow.parts if shadow is not None and mode == 2 else ()
-            self._pending[serial] = _Pending(tag, guards, parts, (table, shadow, self._kept))
-            self._kept = []
-            before = self._prepared
-            if table is before[0] and shadow is before[1] and mode == before[2]:
-                self._step.put(8, serial)
-                self._step.put(11, serial % SLOTS)
+            parts = shadow.parts if mode == COMPARE else ()
+            self._pending[serial] = _Pending(tag, guards, parts, (table, shadow))
+            stream = self._device.raw_stream()
+            self._arming.order(stream)
+            if in_full and table is not None and table.far_count:
+                self._look_everywhere(table, serial, stream)
             else:
-                chunks, states = (int(shadow.chunks.data.ptr), int(shadow.states.data.ptr)) if shadow else (0, 0)
-                guards_at = int(table.data.ptr) if table is not None else 0
-                work = (guards_at, len(guards), guard_blocks, chunks, states, mode)
-                self._step.set((*work, *self._fixed, serial, *self._counters, serial % SLOTS))
-                self._prepared = (table, shadow, mode)
-            self._step.launch(grid, THREADS, self._raw_stream())
+                prepared.check.value, prepared.slot.value = serial, serial % SLOTS
+                prepared.far_turn.value = self._far_turn
+                self._far_turn += FAR_BLOCKS
+                prepared.launcher.launch(prepared.grid, THREADS, stream)
 
-    def check_guards(self, tag: object, guards: Sequence[Guard]) -> None:
-        self.check(tag, guards)
-
-    def snapshot(self, parts: Sequence[tuple[object, ByteRange]]) -> CupyShadow:
-        shadow = self.shadow(parts)
-        if shadow.chunk_count and not torch.cuda.is_current_stream_capturing():
-            with self._lock:
-                self.check(None, (), take=shadow)
-        return shadow
-
-    def check_snapshot(self, tag: object, snapshot: Shadow) -> None:
-        self.check(tag, (), compare=snapshot)
+    def _look_everywhere(self, table: GuardTable, serial: int, stream: int) -> None:
+        """One launch that reads every guard in full."""
+        prepared = self._prepared[GUARDS_ONLY]
+        prepared.set(table, None)
+        blocks = table.far_count * table.far_pieces
+        prepared.step.far_blocks, prepared.far_turn.value, prepared.far_all.value = blocks, 0, 1
+        prepared.check.value, prepared.slot.value = serial, serial % SLOTS
+        try:
+            prepared.launcher.launch(prepared.step.guard_blocks + blocks, THREADS, stream)
+        finally:
+            prepared.grid, prepared.far_all.value = -1, 0
 
     def fetch(self, tag: object, key: object, where: ByteRange) -> None:
         """Queue a copy into pinned memory on the current stream; nothing while that stream captures."""
-        if not where.nbytes or torch.cuda.is_current_stream_capturing():
+        if not where.nbytes or _capturing():
             return
+        device = self._device
         with self._lock, relaxed_capture():
-            pinned = self._cp.cuda.alloc_pinned_memory(where.nbytes)
-            stream = self._stream()
-            self._cp.cuda.runtime.memcpyAsync(pinned.ptr, where.start, where.nbytes, 2, stream.ptr)
-            event = self._cp.cuda.Event(disable_timing=True)
+            pinned, stream = device.cp.cuda.alloc_pinned_memory(where.nbytes), device.stream()
+            device.runtime.memcpyAsync(pinned.ptr, where.start, where.nbytes, 2, stream.ptr)
+            event = device.cp.cuda.Event(disable_timing=True)
             event.record(stream)
             self._fetches.append(_Fetch(tag, key, where.nbytes, pinned, event))
 
@@ -245,42 +251,31 @@ class CupyEngine:
         """Bytes of a range after what the current stream has queued; waits for it."""
         host = np.empty(where.nbytes, dtype=np.uint8)
         if where.nbytes:
-            runtime = self._cp.cuda.runtime
             with relaxed_capture():
-                stream = self._stream()
-                runtime.memcpyAsync(host.ctypes.data, where.start, where.nbytes, 2, stream.ptr)
+                stream = self._device.stream()
+                self._device.runtime.memcpyAsync(host.ctypes.data, where.start, where.nbytes, 2, stream.ptr)
                 stream.synchronize()
         return host.tobytes()
 
-    def digest(self, where: ByteRange) -> bytes:
-        return hashlib.blake2b(self.read(where), digest_size=16).digest()
-
     def poll(self, wait: bool = False) -> list[Result]:
         """Outcomes of checks that are done, in order of submission; with `wait` of all of them."""
-        if wait and (self._pending or self._fetches):
-            try:
-                with relaxed_capture():
-                    torch.cuda.synchronize(self._device)
-            except RuntimeError as error:
-                self.lost = str(error).split("\n", 1)[0]
         if not self._pending and not self._unjudged and not self._fetches:
             return []
+        if wait:
+            try:
+                with relaxed_capture():
+                    torch.cuda.synchronize(self._device.index)
+            except RuntimeError as error:
+                self.lost = str(error).split("\n", 1)[0]
         with self._lock:
             if self.lost is not None:  # what had reached the host in time still counts
                 self._fetches.clear()
-            finished = self._finished() if self.lost is None else list(self._pending)
-            for record in self._reader.take() if finished else ():
-                pending = self._pending.get(int(record["check"]))
-                if pending is not None:
-                    place = int(record["is_part"]), int(record["index"])
-                    pending.evidence.append((place, _evidence(record, pending)))
             results, self._unjudged = self._unjudged, []
+            finished = self._finished() if self.lost is None else list(self._pending)
+            if finished:
+                self._take_evidence()
             for serial in finished:
-                done = self._pending.pop(serial)
-                if done.tag is not None:
-                    # Blocks finish in any order; the answer has one.
-                    ordered = sorted(done.evidence, key=lambda pair: pair[0])
-                    results.append(Result(done.tag, tuple(evidence for _, evidence in ordered)))
+                results.append(self._pending.pop(serial).result())
             while self._fetches and self._arrived(self._fetches[0]):
                 fetch = self._fetches.popleft()
                 data = bytes(memoryview(fetch.pinned)[: fetch.nbytes])
@@ -293,91 +288,33 @@ class CupyEngine:
 
     def _finished(self) -> list[int]:
         """Serials of checks that are done, oldest first, up to the first that is not."""
-        finished = []
+        finished, done = [], self._done
         for serial in self._pending:
-            if self._done[serial % SLOTS] < serial:
+            if done[serial % SLOTS] < serial:
                 break
             finished.append(serial)
         return finished
 
-    def _guard_table(self, guards: Sequence[Guard]) -> Any:
+    def _take_evidence(self) -> None:
+        """Hand what has arrived to the checks that it belongs to, those not seen to be done included."""
+        for record in self._reader.take():
+            pending = self._pending.get(int(record["check"]))
+            if pending is not None:
+                is_part, index = int(record["is_part"]), int(record["index"])
+                subject: object = pending.parts[index][0] if is_part else pending.guards[index]
+                pending.evidence = [*(pending.evidence or ()), ((is_part, index), _evidence(record, subject))]
+
+    def _table_of(self, guards: Sequence[Guard]) -> GuardTable:
         known = self._tables.get(id(guards))
-        if known is None or known[0] is not guards:
-            rows = np.empty(len(guards), dtype=GUARD)
-            for row, guard in zip(rows, guards, strict=True):
-                after = guard.side is not Side.BEFORE
-                row["near"], row["whole"], row["nbytes"] = guard.near.start, guard.whole.start, guard.whole.nbytes
-                row["near_nbytes"], row["after"] = guard.near.nbytes, after
-            while len(self._tables) > 8:
+        if known is None or known.guards is not guards:
+            while len(self._tables) >= TABLES:
                 self._tables.pop(next(iter(self._tables)))
-            known = self._tables[id(guards)] = (guards, self._upload(rows))
-        return known[1]
-
-    def _upload(self, rows: npt.NDArray[Any]) -> Any:
-        """A device copy that every stream may read: the host waits for it, and only for it."""
-        cp = self._cp
-        with relaxed_capture(), cp.cuda.Device(self._device):
-            made = cp.empty(max(1, rows.nbytes), dtype=cp.uint8)
-            if rows.nbytes:
-                stream = self._side_stream()
-                flat = np.ascontiguousarray(rows).view(np.uint8).reshape(-1)
-                cp.cuda.runtime.memcpyAsync(made.data.ptr, flat.ctypes.data, rows.nbytes, 1, stream.ptr)
-                stream.synchronize()
-        return made
-
-    def _side_stream(self) -> Any:
-        if -1 not in self._streams:
-            self._streams[-1] = self._cp.cuda.Stream(non_blocking=True)
-        return self._streams[-1]
-
-    def _raw_stream(self) -> int:
-        return int(torch._C._cuda_getCurrentRawStream(self._device))
-
-    def _stream(self) -> Any:
-        handle = self._raw_stream()
-        known = self._streams.get(handle)
-        if known is None:
-            known = self._streams[handle] = self._cp.cuda.Stream.from_external(_Handle(handle))
+            known = self._tables[id(guards)] = table_of(self._device, guards)
         return known
 
 
-class _Handle:
-    """A raw stream under the CUDA stream protocol."""
-
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self._handle
-
-
-def _mirror_offsets(parts: Sequence[tuple[object, ByteRange]]) -> tuple[dict[int, int], int]:
-    """Where the small parts lie in pinned memory, by index, aligned like their sources; and the bytes in all."""
-    offsets, total = {}, 0
-    for index, (_, where) in enumerate(parts):
-        if where.nbytes <= MIRRORED:
-            total = -(-total // 16) * 16 + where.start % 16
-            offsets[index] = total
-            total += where.nbytes
-    return offsets, total
-
-
-def _chunks(where: ByteRange, shadow: int, mirror: int, part: int) -> list[tuple[int, int, int, int, int]]:
-    """Pieces of a range whose inner borders are aligned to 16 bytes."""
-    pieces = []
-    start = where.start
-    while start < where.stop:
-        stop = min(where.stop, start - start % 16 + CHUNK_BYTES)
-        done = start - where.start
-        pieces.append((start, shadow + done, mirror + done if mirror else 0, stop - start, part))
-        start = stop
-    return pieces
-
-
-def _evidence(record: np.void, pending: _Pending) -> Evidence[object]:
-    index, length = int(record["index"]), int(record["window_len"])
-    subject: object = pending.parts[index][0] if record["is_part"] else pending.guards[index]
-    listed = int(record["ranges_listed"])
+def _evidence(record: np.void, subject: object) -> Evidence[object]:
+    length, listed = int(record["window_len"]), int(record["ranges_listed"])
     pairs = record["ranges"][: 2 * listed].reshape(-1, 2)
     return Evidence(
         subject=subject,

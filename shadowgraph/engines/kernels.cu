@@ -12,10 +12,12 @@ typedef unsigned long long u64;
 #define RANGES 16
 #define SCAN 65536ull  // bytes searched for separate ranges once something broke
 #define LANES 8        // lanes that look at one guard's near part
+#define FAR_BYTES 8192 // of a guard's far part that one block looks at
 
-struct Guard { u64 near_lo, whole_lo, whole_len; u32 near_len, after; };
+struct Guard { u64 near_lo, whole_lo, whole_len; u32 near_len, flags; };  // flags: 1 after its buffer, 2 never rearmed
 struct Chunk { u64 source, shadow, mirror; u32 nbytes, part; };  // mirror: pinned host memory, or 0
-struct Part { u64 start, shadow, nbytes, first, last, count; u32 done, chunks; };
+struct Part { u64 start, shadow, nbytes, first, last, count; };
+struct Far { u64 lo, nbytes; u32 guard, unused; };
 struct Record {
   u64 sequence;
   u32 check, is_part, index, truncated;
@@ -101,7 +103,7 @@ __device__ void emit(Ring* ring, const u8* table, u32 check, u32 is_part, u32 in
   __threadfence_system();  // before the check counts as done; intact guards pay for no such fence
 }
 
-// A whole warp measures a broken guard over its full length, reports it and arms it again.
+// A whole warp measures a broken guard over its full length, reports it and arms it again where it may.
 __device__ void broken(const Guard& g, u32 index, Ring* ring, const u8* table, u32 check) {
   int lane = threadIdx.x & 31;
   u64 lo = g.whole_lo, hi = lo + g.whole_len, first = ~0ull, last = 0, count = 0;
@@ -114,57 +116,62 @@ __device__ void broken(const Guard& g, u32 index, Ring* ring, const u8* table, u
   }
   first = warp_min(first); last = warp_max(last); count = warp_sum(count);
   if (!count) return;
-  emit(ring, table, check, 0, index, lo, hi, 0, !g.after, g.after ? last == hi - 1 : first == lo, first, last, count);
+  bool after = g.flags & 1;
+  emit(ring, table, check, 0, index, lo, hi, 0, !after, after ? last == hi - 1 : first == lo, first, last, count);
   __syncwarp();
+  if (g.flags & 2) return;
   for (u64 p = first + lane; p <= last; p += 32) *(u8*)p = table[p & (PERIOD - 1)];
 }
 
-__device__ void guards_of_block(const Guard* guards, int n, Ring* ring, const u8* table, u32 check, int block) {
+// Near parts: a few lanes a guard. What is broken is marked; the check's last block reports it.
+__device__ bool look_near(const Guard* guards, u32* hits, int n, const u8* table, int block) {
   int group = (block * blockDim.x + threadIdx.x) / LANES, lane = threadIdx.x % LANES;
+  if (group >= n) return false;
+  u64 lo = guards[group].near_lo, hi = lo + guards[group].near_len;
   bool bad = false;
-  Guard g;
-  if (group < n) {
-    g = guards[group];
-    u64 lo = g.near_lo, hi = lo + g.near_len;
-    for (u64 p = (lo & ~15ull) + 16 * lane; p < hi; p += 16 * LANES) {
-      uint4 v = *(const uint4*)p, t = *(const uint4*)(table + (p & (PERIOD - 1)));
-      if (!same(v, t)) bad = bad || (differing(v, t) & inside(p, lo, hi));
-    }
+  for (u64 p = (lo & ~15ull) + 16 * lane; p < hi; p += 16 * LANES) {
+    uint4 v = *(const uint4*)p, t = *(const uint4*)(table + (p & (PERIOD - 1)));
+    if (!same(v, t)) bad = bad || (differing(v, t) & inside(p, lo, hi));
   }
-  u32 votes = __ballot_sync(~0u, bad);
-  while (votes) {
-    int leader = (__ffs(votes) - 1) / LANES * LANES;
-    Guard hit;
-    hit.whole_lo = __shfl_sync(~0u, g.whole_lo, leader); hit.whole_len = __shfl_sync(~0u, g.whole_len, leader);
-    hit.after = __shfl_sync(~0u, g.after, leader); hit.near_lo = 0; hit.near_len = 0;
-    broken(hit, (u32)__shfl_sync(~0u, group, leader), ring, table, check);
-    votes &= ~(((1u << LANES) - 1u) << leader);
-  }
+  if (bad) hits[group] = 1;
+  return bad;
 }
 
+// One piece of one guard's far part. Pieces come in turn: every guard's first, then every guard's second, and so on.
+__device__ bool look_far(const Far* far, u32* hits, u32 n, u64 turn, bool all, const u8* table) {
+  const Far& f = far[turn % n];
+  u64 pieces = (f.nbytes + FAR_BYTES - 1) / FAR_BYTES, piece = turn / n;
+  if (all && piece >= pieces) return false;
+  u64 lo = f.lo + piece % pieces * FAR_BYTES, end = f.lo + f.nbytes, hi = lo + FAR_BYTES < end ? lo + FAR_BYTES : end;
+  bool bad = false;
+  for (u64 p = (lo & ~15ull) + 16ull * threadIdx.x; p < hi; p += 16ull * blockDim.x) {
+    uint4 v = *(const uint4*)p, t = *(const uint4*)(table + (p & (PERIOD - 1)));
+    if (!same(v, t)) bad = bad || (differing(v, t) & inside(p, lo, hi));
+  }
+  if (bad) hits[f.guard] = 1;
+  return bad;
+}
+
+// The mirror holds what the shadow holds, so that only values that have changed since the last copy go to the host.
 __device__ void copy_chunk(const Chunk& c) {
   u64 lo = c.source, hi = lo + c.nbytes, shift = c.shadow - c.source;  // all are equally aligned to 16
   u64 mirror = c.mirror ? c.mirror - c.source : 0;
   for (u64 p = (lo & ~15ull) + 16ull * threadIdx.x; p < hi; p += 16ull * blockDim.x) {
     if (p >= lo && p + 16 <= hi) {
       uint4 v = *(const uint4*)p;
+      if (mirror && !same(v, *(const uint4*)(p + shift))) *(uint4*)(p + mirror) = v;
       *(uint4*)(p + shift) = v;
-      if (mirror) *(uint4*)(p + mirror) = v;
     } else {
       for (u64 q = p < lo ? lo : p; q < p + 16 && q < hi; ++q) {
-        *(u8*)(q + shift) = *(const u8*)q;
         if (mirror) *(u8*)(q + mirror) = *(const u8*)q;
+        *(u8*)(q + shift) = *(const u8*)q;
       }
     }
   }
 }
 
-__device__ void diff_chunk(const Chunk& c, Part* parts, Ring* ring, const u8* table, u32 check) {
-  __shared__ u64 first, last, count;
-  __shared__ bool closing;
-  if (threadIdx.x == 0) { first = ~0ull; last = 0; count = 0; closing = false; }
-  __syncthreads();
-  u64 lo = c.source, hi = lo + c.nbytes, shift = c.shadow - c.source;
+__device__ bool diff_chunk(const Chunk& c, Part* parts) {
+  u64 lo = c.source, hi = lo + c.nbytes, shift = c.shadow - c.source, first = ~0ull, last = 0, count = 0;
   for (u64 p = (lo & ~15ull) + 16ull * threadIdx.x; p < hi; p += 16ull * blockDim.x) {
     u32 bad = 0;
     if (p >= lo && p + 16 <= hi) {
@@ -175,40 +182,72 @@ __device__ void diff_chunk(const Chunk& c, Part* parts, Ring* ring, const u8* ta
         bad |= (*(const u8*)q != *(const u8*)(q + shift) ? 1u : 0u) << (q - p);
     }
     if (bad) {
-      atomicMin(&first, p + __ffs(bad) - 1); atomicMax(&last, p + 31 - __clz(bad)); atomicAdd(&count, (u64)__popc(bad));
+      u64 a = p + __ffs(bad) - 1, z = p + 31 - __clz(bad);
+      first = a < first ? a : first; last = z > last ? z : last; count += __popc(bad);
     }
   }
-  __syncthreads();
-  Part* part = parts + c.part;
-  if (threadIdx.x == 0) {
-    if (count) { atomicMin(&part->first, first); atomicMax(&part->last, last); atomicAdd(&part->count, count); }
-    __threadfence();
-    closing = atomicAdd(&part->done, 1u) == part->chunks - 1;
+  if (!__any_sync(~0u, count != 0)) return false;
+  first = warp_min(first); last = warp_max(last); count = warp_sum(count);
+  if ((threadIdx.x & 31) == 0) {
+    Part* part = parts + c.part;
+    atomicMin(&part->first, first); atomicMax(&part->last, last); atomicAdd(&part->count, count);
   }
-  __syncthreads();
-  if (!closing || threadIdx.x >= 32) return;
-  __threadfence();
-  u64 f = *(volatile u64*)&part->first, l = *(volatile u64*)&part->last, n = *(volatile u64*)&part->count;
-  if (n) emit(ring, table, check, 1, c.part, part->start, part->start + part->nbytes, part->shadow, false, false, f, l, n);
-  __syncwarp();
-  if (threadIdx.x == 0) { part->first = ~0ull; part->last = 0; part->count = 0; part->done = 0; }
+  return true;
 }
 
-// mode: 0 guards only, 1 copy chunks, 2 compare chunks.
-extern "C" __global__ void __launch_bounds__(256) check_step(const Guard* guards, int n_guards, int guard_blocks, const Chunk* chunks,
-    Part* parts, int mode, Ring* ring, const u8* table, u32 check, u32* blocks_done, volatile u32* checks_done, u32 slot) {
-  int block = blockIdx.x;
-  if (block < guard_blocks) guards_of_block(guards, n_guards, ring, table, check, block);
-  else if (mode == 1) copy_chunk(chunks[block - guard_blocks]);
-  else if (mode == 2) diff_chunk(chunks[block - guard_blocks], parts, ring, table, check);
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    __threadfence();
-    if (atomicAdd(&blocks_done[slot], 1u) == gridDim.x - 1) {
-      blocks_done[slot] = 0;
-      checks_done[slot] = check;
+// What one check works on. `far_turn` moves on with every check; with `far_all` every far piece is looked at.
+struct Step {
+  const Guard* guards; u32* hits; const Far* far; const Chunk* chunks; Part* parts;
+  u32 n_guards, guard_blocks, n_far, far_blocks, n_parts, mode;  // mode: 0 guards only, 1 copy chunks, 2 compare chunks
+};
+
+// The last block of a check that found something: one warp a broken guard, one warp a changed part.
+__device__ void report(const Step& s, Ring* ring, const u8* table, u32 check) {
+  u32 warp = threadIdx.x / 32, lane = threadIdx.x & 31, warps = blockDim.x / 32;
+  for (u32 base = warp * 32; base < s.n_guards; base += warps * 32) {
+    u32 g = base + lane;
+    u32 votes = __ballot_sync(~0u, g < s.n_guards && *(volatile u32*)&s.hits[g] && atomicExch(&s.hits[g], 0u));
+    for (; votes; votes &= votes - 1) {
+      u32 hit = base + __ffs(votes) - 1;
+      broken(s.guards[hit], hit, ring, table, check);
     }
   }
+  for (u32 i = warp; s.mode == 2 && i < s.n_parts; i += warps) {
+    Part* part = s.parts + i;
+    u64 first = *(volatile u64*)&part->first, last = *(volatile u64*)&part->last, count = *(volatile u64*)&part->count;
+    __syncwarp();
+    if (!count) continue;
+    emit(ring, table, check, 1, i, part->start, part->start + part->nbytes, part->shadow, false, false, first, last, count);
+    __syncwarp();
+    if (lane == 0) { part->first = ~0ull; part->last = 0; part->count = 0; }
+  }
+}
+
+// `counters`, by slot: blocks that are done in the low half, blocks that found something in the high half.
+extern "C" __global__ void __launch_bounds__(256) check_step(Step s, Ring* ring, const u8* table, u64* counters,
+    volatile u32* checks_done, u64 far_turn, u32 far_all, u32 check, u32 slot) {
+  __shared__ u64 before;
+  u32 block = blockIdx.x;
+  bool found = false;
+  if (block < s.guard_blocks) found = look_near(s.guards, s.hits, s.n_guards, table, block);
+  else if ((block -= s.guard_blocks) < s.far_blocks) found = look_far(s.far, s.hits, s.n_far, far_turn + block, far_all, table);
+  else if (s.mode == 1) copy_chunk(s.chunks[block - s.far_blocks]);
+  else if (s.mode == 2) found = diff_chunk(s.chunks[block - s.far_blocks], s.parts);
+  found = __syncthreads_or(found);
+  u64 own = found ? (1ull << 32) + 1 : 1;
+  if (threadIdx.x == 0) {
+    if (found) __threadfence();
+    before = atomicAdd(&counters[slot], own);
+    if ((u32)before == gridDim.x - 1) counters[slot] = 0;
+  }
+  __syncthreads();
+  if ((u32)before != gridDim.x - 1) return;
+  if ((before + own) >> 32) {
+    __threadfence();
+    report(s, ring, table, check);
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) checks_done[slot] = check;
 }
 
 // One block fills one range.

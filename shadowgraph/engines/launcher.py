@@ -23,7 +23,7 @@ def is_device_loss(error: BaseException) -> bool:
     return type(error).__name__ in kinds or (isinstance(error, RuntimeError) and "CUDA error" in str(error))
 
 
-_Scalar = type[ctypes.c_uint64] | type[ctypes.c_uint32] | type[ctypes.c_int32]
+_Parameter = type[ctypes.c_uint64] | type[ctypes.c_uint32] | type[ctypes.Structure]
 
 
 class Launcher:
@@ -35,26 +35,27 @@ class Launcher:
         A ``CUfunction`` handle, kept loaded by the caller.
     types
         The kernel's parameters in order.
+
+    Attributes
+    ----------
+    values
+        Their storage, read at each launch; a structure's fields are set in place.
     """
 
-    def __init__(self, function: int, types: Sequence[_Scalar]) -> None:
+    def __init__(self, function: int, types: Sequence[_Parameter]) -> None:
         self._driver: Any = ctypes.CDLL("libcuda.so.1")
         self._launch = self._driver.cuLaunchKernel
         # Without these, ctypes would pass handles as 32-bit integers.
         self._launch.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3]
         self._function = ctypes.c_void_p(function)
-        self._values = [kind() for kind in types]
-        addresses = [ctypes.addressof(value) for value in self._values]
+        self.values: list[Any] = [kind() for kind in types]
+        addresses = [ctypes.addressof(value) for value in self.values]
         self._arguments = (ctypes.c_void_p * len(addresses))(*addresses)
 
     def set(self, values: Sequence[int]) -> None:
-        """Give every argument its value."""
-        for slot, value in zip(self._values, values, strict=True):
+        """Give every argument, none of them a structure, its value."""
+        for slot, value in zip(self.values, values, strict=True):
             slot.value = value
-
-    def put(self, index: int, value: int) -> None:
-        """Give one argument its value."""
-        self._values[index].value = value
 
     def launch(self, blocks: int, threads: int, stream: int) -> None:
         """Queue one launch.

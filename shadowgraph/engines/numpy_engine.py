@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,6 +42,7 @@ class NumpyEngine:
         self.asynchronous = False
         self.lost: str | None = None
         self._results: list[Result] = []
+        self._turn = -1
 
     def arm(self, guard: Guard) -> None:
         _view(guard.whole)[:] = self._canary(guard.whole)
@@ -51,9 +51,15 @@ class NumpyEngine:
         return NumpyShadow(tuple(parts))
 
     def check(
-        self, tag: object, guards: Sequence[Guard], take: Shadow | None = None, compare: Shadow | None = None
+        self,
+        tag: object,
+        guards: Sequence[Guard],
+        take: Shadow | None = None,
+        compare: Shadow | None = None,
+        in_full: bool = False,
     ) -> None:
-        evidence = self._broken(guards)
+        self._turn += 1
+        evidence = self._broken(guards, in_full)
         if take is not None:
             assert isinstance(take, NumpyShadow)
             take.copies = _copies(take.parts)
@@ -62,27 +68,18 @@ class NumpyEngine:
             evidence += self._changed(compare)
         self._results.append(Result(tag, tuple(evidence)))
 
-    def check_guards(self, tag: object, guards: Sequence[Guard]) -> None:
-        self.check(tag, guards)
-
-    def snapshot(self, parts: Sequence[tuple[object, ByteRange]]) -> NumpyShadow:
-        shadow = self.shadow(parts)
-        shadow.copies = _copies(shadow.parts)
-        return shadow
-
-    def check_snapshot(self, tag: object, snapshot: Shadow) -> None:
-        self.check(tag, (), compare=snapshot)
-
-    def _broken(self, guards: Sequence[Guard]) -> list[Evidence[object]]:
+    def _broken(self, guards: Sequence[Guard], in_full: bool) -> list[Evidence[object]]:
         evidence: list[Evidence[object]] = []
-        for guard in guards:
-            near = guard.near
-            if _view(near).tobytes() == canary(near.start - self.origin, near.nbytes):
+        turn = self._turn % len(guards) if guards else 0
+        for index, guard in enumerate(guards):
+            read = guard.whole if in_full or index == turn else guard.near
+            if _view(read).tobytes() == canary(read.start - self.origin, read.nbytes):
                 continue
             found = differences(guard, guard.whole, self._canary(guard.whole), _view(guard.whole).copy())
             if found is not None:
                 evidence.append(found)
-                self.arm(guard)
+                if guard.rearm:
+                    self.arm(guard)
         return evidence
 
     def _changed(self, shadow: NumpyShadow) -> list[Evidence[object]]:
@@ -102,9 +99,6 @@ class NumpyEngine:
 
     def read(self, where: ByteRange) -> bytes:
         return _view(where).tobytes()
-
-    def digest(self, where: ByteRange) -> bytes:
-        return hashlib.blake2b(_view(where).data, digest_size=16).digest()
 
     def poll(self, wait: bool = False) -> list[Result]:
         results, self._results = self._results, []

@@ -13,17 +13,18 @@ from typing import Any
 
 import torch
 
-from shadowgraph.compat import relaxed_capture
 from shadowgraph.faults import shielded
 from shadowgraph.graphs import cuda_capture
 from shadowgraph.graphs.cuda_capture import CaptureMode
 from shadowgraph.graphs.cuda_pools import GuardedPool, GuardedPools
 from shadowgraph.graphs.events import emit, listeners
 from shadowgraph.graphs.model import Graph
-from shadowgraph.graphs.pool_buffers import enter_pool_buffers, requested_sizes
+from shadowgraph.graphs.native_pools import NativePools, segments_of
+from shadowgraph.graphs.pool_buffers import Made, Tenants, enter_pool_buffers, tenants_of
 from shadowgraph.patching import PatchSet
 from shadowgraph.tracking.cuda_allocator import CudaAllocator
 from shadowgraph.tracking.quiet import later
+from shadowgraph.tracking.ranges import RangeSet
 
 _serials = itertools.count(1)
 _patches = PatchSet()
@@ -36,6 +37,7 @@ class _State:
     model: Graph
     mode: CaptureMode | None = None
     pool: GuardedPool | None = None
+    native: bool = False  # whether guards may stand in the pool that the program itself would have
     history: bool = False  # whether we switched the allocator's history on
     finalizer: Any = field(default=None, repr=False)
 
@@ -46,12 +48,18 @@ class CudaGraphs:
     Parameters
     ----------
     pools
-        Guarded pools to put in place of private ones (layout ``isolate``), or None to leave all pools alone.
+        Guarded pools to put in place of private ones (layout ``isolate``), or None.
+    native
+        Guards for the pools that stay as they are.
+    expandable
+        Whether the allocator maps memory piecemeal, so that no pool has guards.
     """
 
-    def __init__(self, allocator: CudaAllocator, pools: GuardedPools | None) -> None:
-        self._allocator, self._pools = allocator, pools
-        self.captures = 0
+    def __init__(
+        self, allocator: CudaAllocator, pools: GuardedPools | None, native: NativePools, expandable: bool
+    ) -> None:
+        self._allocator, self._pools, self._native, self._expandable = allocator, pools, native, expandable
+        self._live: set[int] = set()  # serials of captures that count
 
     def install(self) -> None:
         """Patch the class; undone by `uninstall`."""
@@ -65,8 +73,9 @@ class CudaGraphs:
         _patches.install([(torch.cuda.CUDAGraph, name, wrap) for name, wrap in wraps.items()])
 
     def uninstall(self) -> None:
-        """Put the methods back."""
+        """Put the methods back; guards that only this debugger looks at go."""
         _patches.uninstall()
+        self._native.close()
 
     def _wrap_begin(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def capture_begin(graph: Any, pool: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -91,15 +100,17 @@ class CudaGraphs:
         serial = next(_serials)
         state = _State(Graph(serial, f"graph#{serial}"))
         emit("capture_began", state.model)
-        self.captures += 1
-        if self._pools is not None and not _inductor_captures():
-            state.pool = self._pools.stand_in(pool)
-            state.history = state.pool is not None and _start_history()
+        if not _inductor_captures():
+            state.pool = self._pools.stand_in(pool) if self._pools is not None else None
+            state.native = state.pool is None and self._native.may_guard(pool, self._expandable)
+            state.history = (state.pool is not None or state.native) and _start_history()
         return state
 
     def _began(self, graph: Any, state: _State) -> None:
         graph._shadowgraph = state
-        state.finalizer = weakref.finalize(graph, later, partial(emit, "graph_reset", state.model))
+        self._live.add(state.model.serial)
+        # Without the state: finalizers live until the interpreter has ended, and a pool must not.
+        state.finalizer = weakref.finalize(graph, later, partial(self._gone, state.model))
         state.finalizer.atexit = False
         state.mode = CaptureMode(state.model, self._allocator.ledger, isolate=state.pool is not None)
         cuda_capture.enter(state.mode)
@@ -118,7 +129,13 @@ class CudaGraphs:
             if state.pool is not None:
                 for tenants in state.pool.tenancies.values():
                     tenants.pop(state.model.serial, None)
-        emit("graph_reset", state.model)
+        self._gone(state.model)
+
+    def _gone(self, model: Graph) -> None:
+        """A graph is over; its pool may go with it."""
+        self._live.discard(model.serial)
+        self._native.dropped(model)
+        emit("graph_reset", model)
 
     def _wrap_end(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def capture_end(graph: Any) -> None:
@@ -135,21 +152,30 @@ class CudaGraphs:
                 raise
             if state is not None and mode is not None:
                 with shielded("capture_end"):
-                    self._end(state, mode)
+                    self._end(graph, state, mode)
 
         return capture_end
 
-    def _end(self, state: _State, mode: CaptureMode) -> None:
-        requested = requested_sizes(state.pool) if state.pool is not None else {}
+    def _end(self, graph: Any, state: _State, mode: CaptureMode) -> None:
+        """What must be read off now; the rest waits until somebody looks, so that a capture does not wait for it."""
+        snapshot = torch.cuda.memory._snapshot() if state.pool is not None or state.native else None
         if state.history:
             state.history = False
             torch.cuda.memory._record_memory_history(enabled=None)
         mode.finish()
-        if state.pool is not None:
-            enter_pool_buffers(self._allocator, state.pool, state.model, requested, mode.made)
-            with relaxed_capture():  # guards must stand before a replay on whatever stream
-                torch.cuda.current_stream().synchronize()
+        if snapshot is not None and state.pool is not None:
+            tenants = tenants_of(snapshot, state.pool.segments.__contains__)
+            self._allocator.waiting.append(partial(self._enter, state, tenants, mode.made))
+        elif snapshot is not None:
+            first, second = graph.pool()
+            handle = int(first), int(second)
+            within = RangeSet.of(segments_of(snapshot, handle))
+            self._native.captured(handle, state.model, tenants_of(snapshot, within.__contains__), mode.made)
         emit("capture_ended", state.model)
+
+    def _enter(self, state: _State, tenants: Tenants, made: Made) -> None:
+        if state.pool is not None and state.model.serial in self._live:
+            enter_pool_buffers(self._allocator, state.pool, state.model, tenants, made)
 
     def _wrap_replay(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def replay(graph: Any) -> None:

@@ -7,45 +7,45 @@ and the model is built from that when somebody first asks for it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from shadowgraph.faults import shielded
 from shadowgraph.graphs import eager
+from shadowgraph.graphs.light_mode import LightMode
 from shadowgraph.graphs.model import Access, Graph, Launch, LaunchKind, Node, Pointer
 from shadowgraph.graphs.schemas import schema_of
 from shadowgraph.graphs.tensors import is_plain, named_tensors, tensors_in
 from shadowgraph.tracking.buffers import Ledger
 from shadowgraph.tracking.foreign import track_foreign
-from shadowgraph.tracking.stacks import RawStack, raw_stack, stack_of
+from shadowgraph.tracking.stacks import Stack, Trace, gather, stacks_of
 from shadowgraph.tracking.views import TensorView
 
 _FRAMES = 6
 
-Form = tuple[torch.dtype, tuple[int, ...], RawStack]
-_Noted = tuple[OpOverload, Any, Any, Any, RawStack]
+Form = tuple[torch.dtype, tuple[int, ...], Trace]
+_Noted = tuple[OpOverload, Any, Any, Any, Trace]
+_Facts = tuple[int, int, int, tuple[int, ...], tuple[int, ...], torch.dtype, int]
 
 
-class _Facts:
+class _Operator:
     """One operator's tensors as plain numbers; no tensor is held."""
 
-    __slots__ = ("func", "inputs", "results", "stack")
+    __slots__ = ("func", "inputs", "results", "trace")
 
-    def __init__(self, func: OpOverload, inputs: list[Any], results: list[Any], stack: RawStack) -> None:
-        self.func, self.inputs, self.results, self.stack = func, inputs, results, stack
+    def __init__(self, func: OpOverload, inputs: list[tuple[str, _Facts]], results: list[_Facts], trace: Trace) -> None:
+        self.func, self.inputs, self.results, self.trace = func, inputs, results, trace
 
-    def node(self, index: int) -> Node:
+    def node(self, index: int, stack: Stack) -> Node:
         schema = schema_of(self.func)
         pointers = [Pointer(name, _view(facts), schema.access(name)) for name, facts in self.inputs]
         pointers += [Pointer("result", _view(facts), Access.WRITE) for facts in self.results]
-        return Node(index, Launch(LaunchKind.ATEN, schema.name, tuple(pointers), stack_of(self.stack)))
+        return Node(index, Launch(LaunchKind.ATEN, schema.name, tuple(pointers), stack))
 
 
-class CaptureMode(TorchDispatchMode):
+class CaptureMode(LightMode):
     """Notes each operator while one thread captures; changes nothing that runs.
 
     Parameters
@@ -63,18 +63,15 @@ class CaptureMode(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._graph, self._ledger, self._isolate = graph, ledger, isolate
         self._noted: list[_Noted | Launch] = []
-        self._facts: list[_Facts | Launch] = []
+        self._steps: list[_Operator | Launch] = []
+        self._inputs: set[tuple[int, int]] = set()  # storages that the ledger has for sure
+        self._known: dict[int, _Facts] = {}  # by identity of tensors that are kept
         self.made: dict[int, Form] = {}
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let a compiled function compile exactly as without us."""
-        return True
-
-    def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         results = func(*args, **kwargs) if kwargs else func(*args)
-        if not func.is_view:
-            self._noted.append((func, args, kwargs, results, raw_stack(_FRAMES)))
+        if isinstance(func, OpOverload) and not func.is_view:
+            self._noted.append((func, args, kwargs, results, gather()))
             if not self._isolate:  # tensors must die when the program lets them
                 self._settle()
         return results
@@ -86,10 +83,12 @@ class CaptureMode(TorchDispatchMode):
     def finish(self) -> None:
         """Read off what was noted and let the capture's tensors go; the model is built when it is first used."""
         self._settle()
-        facts = self._facts
+        self._known.clear()
+        steps = self._steps
 
         def nodes() -> list[Node]:
-            return [Node(i, f) if isinstance(f, Launch) else f.node(i) for i, f in enumerate(facts)]
+            stacks = iter(stacks_of([step.trace for step in steps if isinstance(step, _Operator)], _FRAMES))
+            return [Node(i, s) if isinstance(s, Launch) else s.node(i, next(stacks)) for i, s in enumerate(steps)]
 
         self._graph.build_later(nodes)
 
@@ -97,33 +96,45 @@ class CaptureMode(TorchDispatchMode):
         noted, self._noted = self._noted, []
         for entry in noted:
             with shielded("captured operator"):
-                self._facts.append(entry) if isinstance(entry, Launch) else self._read(*entry)
+                self._steps.append(entry) if isinstance(entry, Launch) else self._read(*entry)
 
-    def _read(self, func: OpOverload, args: Any, kwargs: Any, results: Any, stack: RawStack) -> None:
+    def _read(self, func: OpOverload, args: Any, kwargs: Any, results: Any, trace: Trace) -> None:
         schema = schema_of(func)
+        if schema.pure_view and not schema.allocates:  # it may have changed what we know of its tensors
+            self._known.clear()
+            return
         inputs, known = [], set()
         for name, tensor in named_tensors(schema.names, args, kwargs or {}):
-            if is_plain(tensor, "cuda"):
-                facts = _facts(tensor)
+            facts = self._facts(tensor)
+            if facts is not None:
                 inputs.append((name, facts))
                 known.add(facts[1])
-                if facts[1] not in self.made:
-                    track_foreign(self._ledger, tensor)
         fresh = []
-        for tensor in _plain_in(results):
-            facts = _facts(tensor)
-            if facts[1] not in known and facts[2]:
+        for tensor in tensors_in(results):
+            facts = self._facts(tensor, result=True)
+            if facts is not None and facts[1] not in known and facts[2]:
                 fresh.append(facts)
-                self.made[facts[1]] = (tensor.dtype, tuple(tensor.shape), stack)
+                self.made[facts[1]] = (tensor.dtype, tuple(tensor.shape), trace)
         if (inputs or fresh) and not schema.pure_view:
-            self._facts.append(_Facts(func, inputs, fresh, stack))
+            self._steps.append(_Operator(func, inputs, fresh, trace))
+
+    def _facts(self, tensor: torch.Tensor, result: bool = False) -> _Facts | None:
+        """A tensor's facts, None for one without plain device memory; inputs that nobody made here are entered."""
+        facts = self._known.get(id(tensor))
+        if facts is not None:
+            return facts
+        if not is_plain(tensor, "cuda"):
+            return None
+        facts = _facts(tensor)
+        if self._isolate:
+            self._known[id(tensor)] = facts
+        if not result and facts[1] not in self.made and facts[1:3] not in self._inputs:
+            track_foreign(self._ledger, tensor)
+            self._inputs.add(facts[1:3])
+        return facts
 
 
-def _plain_in(results: Any) -> Iterator[torch.Tensor]:
-    return (tensor for tensor in tensors_in(results) if is_plain(tensor, "cuda"))
-
-
-def _facts(tensor: torch.Tensor) -> tuple[int, int, int, tuple[int, ...], tuple[int, ...], torch.dtype, int]:
+def _facts(tensor: torch.Tensor) -> _Facts:
     storage = tensor.untyped_storage()
     return (
         tensor.data_ptr(),
@@ -136,7 +147,7 @@ def _facts(tensor: torch.Tensor) -> tuple[int, int, int, tuple[int, ...], tuple[
     )
 
 
-def _view(facts: Any) -> TensorView:
+def _view(facts: _Facts) -> TensorView:
     address, storage, nbytes, shape, stride, dtype, device = facts
     name = str(dtype).removeprefix("torch.")
     return TensorView(address, storage, nbytes, shape, stride, name, dtype.itemsize, f"cuda:{device}")
@@ -156,7 +167,7 @@ def current() -> CaptureMode | None:
 
 def enter(mode: CaptureMode) -> None:
     """Begin to note this thread's operators; the eager mode stands aside."""
-    eager.set_capturing(True)
+    eager.stand_aside()
     _local.mode = mode
     mode.__enter__()  # type: ignore[no-untyped-call]
 
@@ -165,4 +176,4 @@ def leave(mode: CaptureMode) -> None:
     """Stop noting."""
     mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
     _local.mode = None
-    eager.set_capturing(False)
+    eager.come_back()

@@ -20,7 +20,6 @@ PoolHandle = tuple[int, int]
 
 _Alloc = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
 _Free = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
-_forever: list[Any] = []  # callbacks must live as long as the process: the allocator may call them at its very end
 
 
 @dataclass(slots=True)
@@ -86,7 +85,6 @@ class GuardedPools:
         self._by_handle: dict[PoolHandle, GuardedPool] = {}
         self._by_id: dict[PoolHandle, PoolHandle] = {}
         self._private: weakref.WeakValueDictionary[PoolHandle, GuardedPool] = weakref.WeakValueDictionary()
-        self._making: GuardedPool | None = None
 
     def stand_in(self, handle: PoolHandle | None) -> GuardedPool | None:
         """The guarded pool for a program's handle (a new one for None), or None past the budget."""
@@ -98,8 +96,7 @@ class GuardedPools:
             if given is not None and given in self._private:  # from another graph's pool()
                 return self._private[given]
             if given is not None and torch.cuda.memory_snapshot(given):
-                self.left_alone["a MemPool of the program's own, in use already"] += 1
-                return None
+                return None  # in use already: `NativePools` says so
             if self.added >= self.budget:
                 self.left_alone["guard memory is used up"] += 1
                 return None
@@ -154,7 +151,8 @@ class GuardedPools:
         addresses = [ctypes.cast(callback, ctypes.c_void_p).value or 0 for callback in callbacks]
         allocator = torch._C._cuda_customAllocator(*addresses)
         pool = torch.cuda.MemPool(allocator, no_split=True)
-        _forever.extend((*callbacks, allocator))
+        for kept in (*callbacks, allocator):  # called even while the interpreter ends, when modules are empty already
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
         return GuardedPool(pool, segments)
 
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from shadowgraph.faults import shielded
 from shadowgraph.graphs import host_reads
 from shadowgraph.graphs.events import emit, listeners
 from shadowgraph.graphs.growing import call_with_outs, grow, wanted_size
+from shadowgraph.graphs.light_mode import LightMode
 from shadowgraph.graphs.model import Access, Launch, LaunchKind, Pointer
 from shadowgraph.graphs.schemas import Schema, schema_of
 from shadowgraph.graphs.tensors import Rehomed, is_plain, named_tensors, storage_key, tensors_in
@@ -27,6 +28,7 @@ from shadowgraph.tracking.views import TensorView
 class _Local(threading.local):
     guard_depth = 0
     capturing = False
+    aside: EagerMode | None = None  # taken off the stack for the time of a capture
 
 
 _local = _Local()
@@ -42,7 +44,24 @@ def set_capturing(on: bool) -> None:
     _local.capturing = on
 
 
-class EagerMode(TorchDispatchMode):
+def stand_aside() -> None:
+    """`set_capturing`, and off this thread's stack if nothing is above: each mode costs every operator microseconds."""
+    _local.capturing = True
+    mode = _get_current_dispatch_mode()
+    if isinstance(mode, EagerMode):
+        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        _local.aside = mode
+
+
+def come_back() -> None:
+    """Undo `stand_aside`."""
+    _local.capturing = False
+    mode, _local.aside = _local.aside, None
+    if mode is not None and not mode.inert:
+        mode.__enter__()  # type: ignore[no-untyped-call]
+
+
+class EagerMode(LightMode):
     """Watches one thread between captures and replays.
 
     Parameters
@@ -59,13 +78,6 @@ class EagerMode(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._allocator, self._tracked = allocator, tracked
         self._device = torch.device(allocator.device).type
-
-    supports_higher_order_operators = True
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let a compiled function compile exactly as without us; its inside is not seen."""
-        return True
 
     def __torch_dispatch__(
         self, func: OpOverload | HigherOrderOperator, types: Any, args: Any = (), kwargs: Any = None

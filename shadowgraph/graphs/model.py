@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from shadowgraph.tracking.launches import Access, Launch, LaunchKind, Pointer
-from shadowgraph.tracking.ranges import ByteRange, RangeSet
+from shadowgraph.tracking.ranges import ByteRange, RangeIndex, RangeSet
 
 __all__ = ["Access", "Graph", "Launch", "LaunchKind", "Node", "Pointer"]
 
@@ -36,6 +36,7 @@ class Graph:
         self._nodes: list[Node] = list(nodes)
         self._build: Callable[[], list[Node]] | None = None
         self._spans: RangeSet | None = None
+        self._index: tuple[int, RangeIndex[tuple[Node, Pointer]]] | None = None  # with the nodes that it was made of
 
     @property
     def nodes(self) -> list[Node]:
@@ -47,13 +48,21 @@ class Graph:
 
     def build_later(self, build: Callable[[], list[Node]]) -> None:
         """Give a function that makes the nodes, called when they are first asked for."""
-        self._build, self._spans = build, None
+        self._build, self._spans, self._index = build, None, None
 
     def pointers(self) -> Iterator[tuple[Node, Pointer]]:
         """Every pointer of every node, in launch order."""
         for node in self.nodes:
             for pointer in node.launch.pointers:
                 yield node, pointer
+
+    def pointing_into(self, where: ByteRange) -> list[tuple[Node, Pointer]]:
+        """Every pointer whose view has a byte in the range, in launch order."""
+        if self._index is None or self._index[0] != len(self.nodes):
+            views = ((ByteRange(p.view.start, p.view.stop), (node, p)) for node, p in self.pointers())
+            self._index = len(self.nodes), RangeIndex((span, pair) for span, pair in views if span.nbytes)
+        found = [pair for _, pair in self._index[1].overlapping(where.start, where.stop)]
+        return sorted(found, key=lambda pair: pair[0].index)
 
     @property
     def spans(self) -> RangeSet:
@@ -72,15 +81,8 @@ class Graph:
 
     def readers(self, where: ByteRange) -> list[Node]:
         """Nodes that may read a byte of the range, in launch order."""
-        return self._with(where, lambda pointer: pointer.may_read)
+        return list({node.index: node for node, pointer in self.pointing_into(where) if pointer.may_read}.values())
 
     def writers(self, where: ByteRange) -> list[Node]:
         """Nodes that may write a byte of the range by their signature, in launch order."""
-        return self._with(where, lambda pointer: pointer.may_write)
-
-    def _with(self, where: ByteRange, wanted: Callable[[Pointer], bool]) -> list[Node]:
-        return [
-            node
-            for node in self.nodes
-            if any(wanted(p) and p.view.start < where.stop and where.start < p.view.stop for p in node.launch.pointers)
-        ]
+        return list({node.index: node for node, pointer in self.pointing_into(where) if pointer.may_write}.values())

@@ -47,7 +47,8 @@ def verdict(finding: Finding) -> str:
     """The one-line verdict; never empty, and the same text for the same facts."""
     say = _SAYS.get(finding.code, _other)
     first = "first " if _of_several(finding) else ""
-    return f"{finding.code} {finding.kind}: {say(finding)} {first}{when(finding)}"
+    latest = "at the latest " if finding.confidence == "low" else ""
+    return f"{finding.code} {finding.kind}: {say(finding)} {first}{latest}{when(finding)}"
 
 
 def _of_several(finding: Finding) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +17,7 @@ from shadowgraph.faults import shielded
 from shadowgraph.tracking.arena import HostArena, round_up
 from shadowgraph.tracking.buffers import Buffer, Ledger, Role
 from shadowgraph.tracking.canary import canary
-from shadowgraph.tracking.guards import NO_GUARDS, GuardPolicy, GuardSizes
+from shadowgraph.tracking.guards import NO_GUARDS, Guard, GuardPolicy, GuardSizes
 from shadowgraph.tracking.memory import storage_at
 from shadowgraph.tracking.quiet import QuietLock, later
 from shadowgraph.tracking.ranges import ByteRange
@@ -101,6 +102,8 @@ class HostAllocator:
         Called with a tenant just before its guards make way for another's.
     isolate_captures
         Whether memory freed during a capture waits for its end before it is reused.
+    waiting
+        Work that enters what captures allocated; a capture must not wait for it (`enter_waiting`).
     """
 
     device = "cpu"
@@ -116,6 +119,7 @@ class HostAllocator:
         self._claims: dict[int, list[weakref.ref[Tenancy]]] = {}  # by block address
         self.before_retire: Callable[[Buffer], None] | None = None
         self.isolate_captures = False
+        self.waiting: deque[Callable[[], None]] = deque()
         self.static_pool = self.new_pool(users=1)
         self.unguarded_for_memory = 0
 
@@ -239,6 +243,29 @@ class HostAllocator:
             self.fill(ByteRange(buffer.start - buffer.head_guard, buffer.start))
         if buffer.tail_guard:
             self.fill(ByteRange(buffer.guard_start, buffer.guard_start + buffer.tail_guard))
+
+    def rearm(self) -> None:
+        """Arm every standing guard anew, without looking at it."""
+        with self.batch():
+            for buffer in list(self.tenants.values()):
+                self.arm(buffer)
+
+    def confirm(self, guard: Guard, order: int, clock: Iterator[int]) -> bool:
+        """Whether what changed in a guard that no check arms again is damage, and not told before.
+
+        `order`: when the check ran, by `clock`.
+        """
+        return True
+
+    def batch(self) -> AbstractContextManager[None]:
+        """Context in which guards may be armed together at its end."""
+        return nullcontext()
+
+    def enter_waiting(self) -> None:
+        """Do the work that captures left, oldest first; to call before ledger or guards are looked at."""
+        while self.waiting:
+            with self._lock, suppress(IndexError), shielded("buffers of a capture"):
+                self.waiting.popleft()()
 
     def fill(self, where: ByteRange) -> None:
         """Fill a range of the arena with its canary."""

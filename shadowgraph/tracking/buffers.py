@@ -43,7 +43,10 @@ class Buffer:
     inexact
         Last bytes of `nbytes` that this tenant did not ask for, where one buffer stands for all tenants of a block.
     gap
-        Bytes between `stop` and the tail guard, which other graphs may write while this tenant lives.
+        Bytes between `stop` and the tail guard, which other graphs may write while this tenant lives. Without a tail
+        guard: bytes to the next one's, which is another buffer's.
+    lent
+        Its guards stand in memory that another allocator may hand out: no check writes there.
     freed_at
         Serial counter at its free, or None while it lives.
     """
@@ -63,6 +66,7 @@ class Buffer:
     tail_guard: int = 0
     inexact: int = 0
     gap: int = 0
+    lent: bool = False
     freed_at: int | None = None
     handle: int = field(default=-1, repr=False)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, cast
 
@@ -10,6 +10,9 @@ import torch
 
 from shadowgraph.compat import relaxed_capture
 from shadowgraph.tracking.allocator import Block, HostAllocator, Pool
+from shadowgraph.tracking.buffers import Buffer
+from shadowgraph.tracking.guards import Guard
+from shadowgraph.tracking.holes import Placement
 from shadowgraph.tracking.ranges import ByteRange
 from shadowgraph.tracking.slabs import SlabArena
 
@@ -18,14 +21,17 @@ class Filler(Protocol):
     """Who writes canaries into device memory: the engine of the cuda backend."""
 
     def fill(self, where: ByteRange) -> None:
-        """Fill a range on the current stream."""
+        """Fill a range before the next check."""
 
     def fill_many(self, ranges: Sequence[ByteRange]) -> None:
-        """Fill many ranges in one launch on the current stream."""
+        """Fill many ranges in one launch."""
+
+    def fill_after(self) -> None:
+        """Let coming fills run behind what the current stream has queued."""
 
 
 class CudaAllocator(HostAllocator):
-    """`HostAllocator` over slabs of device memory; guards are armed by the engine on the current stream.
+    """`HostAllocator` over slabs of device memory; guards are armed by the engine on a stream of its own.
 
     A block is handed out again only after the device has done all that was queued when it was freed: the host waits
     for that, in `guard()` and nowhere else.
@@ -34,6 +40,7 @@ class CudaAllocator(HostAllocator):
     def __init__(self, filler: Filler, device: int) -> None:
         self._filler, self._index = filler, device
         self._batched: list[ByteRange] | None = None
+        self.confirm_lent: Callable[[Guard, int, Iterator[int]], bool] | None = None
         super().__init__(SlabArena(device))
         self.device = f"cuda:{device}"
 
@@ -46,12 +53,20 @@ class CudaAllocator(HostAllocator):
     @contextmanager
     def batch(self) -> Iterator[None]:
         """Arm all guards of the block in one launch at its end."""
+        if self._batched is not None:  # part of an outer batch
+            yield
+            return
         self._batched = []
         try:
             yield
         finally:
             ranges, self._batched = self._batched, None
             self._filler.fill_many(ranges)
+
+    def rearm(self) -> None:
+        """What the program has queued may still write where nobody looks: guards are armed behind it."""
+        self._filler.fill_after()
+        super().rearm()
 
     def drop_tenant(self, address: int) -> None:
         """Memory at an address goes back to CUDA: nothing may look at its guards any more."""
@@ -60,6 +75,39 @@ class CudaAllocator(HostAllocator):
             if buffer is not None:
                 self.tenancies += 1
                 self.ledger.free(buffer)
+
+    def hand_on_guards(self, before: Buffer, buffer: Buffer) -> None:
+        """Let a buffer of the same range take over the guards that stand there."""
+        buffer.head_guard, buffer.tail_guard, buffer.gap = before.head_guard, before.tail_guard, before.gap
+        with self._lock:
+            if self.tenants.get(before.start) is before:
+                self.tenants[buffer.start] = buffer
+                self.tenancies += 1
+
+    def move_guards(self, buffer: Buffer, placement: Placement) -> None:
+        """Let a buffer have other guards than it has, or its first ones; those that stand are looked at a last time."""
+        with self._lock:
+            if self.tenants.get(buffer.start) is buffer:
+                self._look_last(buffer)
+                del self.tenants[buffer.start]
+            buffer.head_guard, buffer.tail_guard, buffer.gap = placement.head, placement.tail, placement.gap
+            if placement.head or placement.tail:
+                self.tenants[buffer.start] = buffer
+                self.arm(buffer)
+            self.tenancies += 1
+
+    def confirm(self, guard: Guard, order: int, clock: Iterator[int]) -> bool:
+        """The memory may have been handed out meanwhile."""
+        return self.confirm_lent is None or self.confirm_lent(guard, order, clock)
+
+    def fill_behind(self, where: ByteRange) -> None:
+        """Fill a range behind what the current stream has queued."""
+        self._filler.fill_after()
+        self._filler.fill(where)
+
+    def _look_last(self, tenant: Buffer) -> None:
+        super()._look_last(tenant)
+        self._filler.fill_after()  # the look is queued; what is armed next may lie over it
 
     def _storage_at(self, address: int, nbytes: int) -> torch.UntypedStorage:
         place = torch.device("cuda", self._index)

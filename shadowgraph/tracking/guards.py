@@ -25,12 +25,19 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """One side's canary: the near part is read at every check, the whole after a near hit."""
+    """One side's canary: the near part is read at every check, the whole after a near hit.
+
+    Attributes
+    ----------
+    rearm
+        Whether the check that finds it broken arms it again.
+    """
 
     buffer: Buffer
     side: Side
     near: ByteRange
     whole: ByteRange
+    rearm: bool = True
 
 
 def guards_of(buffer: Buffer, near: int) -> tuple[Guard, ...]:
@@ -38,12 +45,12 @@ def guards_of(buffer: Buffer, near: int) -> tuple[Guard, ...]:
     guards = []
     if buffer.head_guard:
         whole = ByteRange(buffer.start - buffer.head_guard, buffer.start)
-        guards.append(
-            Guard(buffer, Side.BEFORE, ByteRange(buffer.start - min(near, whole.nbytes), buffer.start), whole)
-        )
+        close = ByteRange(buffer.start - min(near, whole.nbytes), buffer.start)
+        guards.append(Guard(buffer, Side.BEFORE, close, whole, not buffer.lent))
     if buffer.tail_guard:
         whole = ByteRange(buffer.guard_start, buffer.guard_start + buffer.tail_guard)
-        guards.append(Guard(buffer, Side.AFTER, ByteRange(whole.start, whole.start + min(near, whole.nbytes)), whole))
+        close = ByteRange(whole.start, whole.start + min(near, whole.nbytes))
+        guards.append(Guard(buffer, Side.AFTER, close, whole, not buffer.lent))
     return tuple(guards)
 
 

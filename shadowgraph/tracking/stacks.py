@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from types import FrameType
+from typing import Any
 
 import msgspec
+import torch
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _DEMOS = os.path.join(_PACKAGE, "demos") + os.sep
 _MACHINERY = ("torch", "triton", "numpy", "contextlib.py", "functools.py", "threading.py")
 _skip_cache: dict[str, bool] = {}
+_gather = torch._C._profiler.gather_traceback
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -23,7 +27,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 Stack = tuple[Frame, ...]
-RawStack = tuple[tuple[str, int, str], ...]
+Trace = Any  # torch's own record of a stack: it holds code objects, no frames and no locals
 
 
 def current_stack(limit: int = 12) -> Stack:
@@ -47,25 +51,28 @@ def current_stack(limit: int = 12) -> Stack:
     return tuple(frames)
 
 
-def raw_stack(limit: int) -> RawStack:
-    """The caller's nearest frames as file, line and function, for a hot path; `stack_of` makes a stack of it."""
-    found: list[tuple[str, int, str]] = []
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and len(found) < limit:
-        code = frame.f_code
-        filename = code.co_filename
-        skip = _skip_cache.get(filename)
-        if skip is None:
-            skip = _is_machinery(filename)
-        if not skip:
-            found.append((filename, frame.f_lineno, code.co_name))
-        frame = frame.f_back
-    return tuple(found)
+def gather() -> Trace:
+    """The calling thread's Python stack in a form that costs about a microsecond; `stacks_of` reads it."""
+    return _gather(True, False, False)
 
 
-def stack_of(raw: RawStack) -> Stack:
-    """A stack from its raw form."""
-    return tuple(Frame(cell_label(filename) or filename, line, function) for filename, line, function in raw)
+def stacks_of(traces: Sequence[Trace], limit: int) -> list[Stack]:
+    """What was gathered, as `current_stack` would have given it; many at once share the work."""
+    return [_stack_of(frames, limit) for frames in torch._C._profiler.symbolize_tracebacks([*traces])]
+
+
+def _stack_of(gathered: Sequence[Mapping[str, Any]], limit: int) -> Stack:
+    frames: list[Frame] = []
+    for entry in gathered:
+        if len(frames) >= limit:
+            break
+        file, function = entry["filename"], entry["name"]
+        if not _is_machinery(file):
+            cell = cell_label(file)
+            frames.append(Frame(cell or file, entry["line"], function))
+            if cell and function == "<module>":
+                break
+    return tuple(frames)
 
 
 def cell_label(filename: str) -> str | None:

@@ -239,13 +239,15 @@ def test_the_engine_reads_no_memory_that_has_gone() -> None:
         buffer = track_foreign(Ledger(), gone := torch.zeros(8))
 
     engine = NumpyEngine(0)
-    shadow = engine.snapshot([(Part, Part.buffer.range)])
+    shadow = engine.shadow([(Part, Part.buffer.range)])
+    engine.check("take", (), take=shadow)
     assert shadow.copies is not None
     assert shadow.copies[0] is not None
     Part.gone.untyped_storage().resize_(0)
-    engine.check_snapshot("after", shadow)
-    assert [result.evidence for result in engine.poll()] == [()]
-    assert engine.snapshot([(Part, Part.buffer.range)]).copies == (None,)
+    engine.check("after", (), compare=shadow)
+    assert [result.evidence for result in engine.poll()] == [(), ()]
+    engine.check("take", (), take=shadow)
+    assert shadow.copies == (None,)
 
 
 @pytest.mark.parametrize("grow", [lambda t: t.resize_(4 * LARGE), lambda t: t.untyped_storage().resize_(0)])

@@ -292,3 +292,33 @@ def test_a_driver_error_inside_the_allocation_callback(monkeypatch: pytest.Monke
     assert report.facts.findings == ()
     assert report.facts.left_alone["cudaMalloc refused a guarded segment"] >= 1, "counted"
     assert lines_with(str(report), "guards:", "left out"), str(report)
+
+
+# -- the end of the process --------------------------------------------------------------------------------------------
+
+
+def child_ends(layout: str, cyclic: bool) -> None:
+    """The process ends with graphs, tensors of their pools and a pool of the program's own still there."""
+    warm_kernels()
+    debugger = sg.install(backend="cuda", layout=layout)
+    source = torch.arange(64, dtype=torch.int32, device="cuda")
+    pool = torch.cuda.MemPool()
+    kept: Any = [capture(lambda: source * 2), capture(lambda: source * 3, pool=pool.id), pool]
+    for graph, _ in kept[:2]:
+        graph.replay()
+    if cyclic:
+        kept.append(kept)
+        sg.uninstall()
+        capture(lambda: source * 4)
+    else:
+        sys.modules[__name__].kept = kept  # type: ignore[attr-defined]
+    tell(values=[out.tolist()[1] for _, out in kept[:2]], findings=len(debugger.findings))
+
+
+@pytest.mark.parametrize("layout", ["isolate", "faithful"])
+@pytest.mark.parametrize("cyclic", [False, True])
+def test_a_process_ends_as_it_would_without_us(layout: str, cyclic: bool) -> None:
+    told, done = run_child("ends", layout, cyclic)
+    assert told == {"values": [2, 3], "findings": 0}
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "shadowgraph" not in done.stderr

@@ -1,0 +1,87 @@
+"""Canaries written by the device, on a stream of its own, so that a capture or a busy queue is never in the way."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from shadowgraph.compat import relaxed_capture
+from shadowgraph.engines.device import Device
+from shadowgraph.engines.launcher import Launcher
+from shadowgraph.tracking.ranges import ByteRange
+
+THREADS = 256
+
+
+class Arming:
+    """Fills ranges with their canary. Fills run in the order in which they are asked for. Thread-safe.
+
+    A check may run on any stream of the program's, so each stream waits, on the device, for the last fill before its
+    next check: `order`. Fills themselves wait for no work of the program's unless told to by `after`: nobody may write
+    a guard, so what is queued does not matter, except where memory has just been the program's own.
+
+    Parameters
+    ----------
+    table
+        Device address of the canary's table.
+    """
+
+    def __init__(self, device: Device, one: int, many: int, table: int) -> None:
+        wide = ctypes.c_uint64
+        self._device, self._table = device, table
+        self._one, self._many = Launcher(one, (wide, wide, wide)), Launcher(many, (wide, wide))
+        self._lock = threading.RLock()
+        with relaxed_capture(), device.cp.cuda.Device(device.index):
+            self._filled = device.cp.cuda.Event(disable_timing=True)
+            self._queued = device.cp.cuda.Event(disable_timing=True)
+        self._ordered: set[int] = set()  # streams that wait for the last fill already
+        self._kept: list[Any] = []  # tables that fills in flight read
+
+    def fill(self, where: ByteRange) -> None:
+        """Fill one range."""
+        if where.nbytes:
+            blocks = min(1024, -(-where.nbytes // (16 * THREADS)) + 1)
+            with self._lock:
+                self._one.set((where.start, where.nbytes, self._table))
+                self._one.launch(blocks, THREADS, self._device.arming.ptr)
+                self._mark()
+
+    def fill_many(self, ranges: Sequence[ByteRange]) -> None:
+        """Fill many ranges in one launch."""
+        if ranges:
+            rows = np.array([(where.start, where.stop) for where in ranges], dtype=np.uint64)
+            with self._lock:
+                if self._kept:
+                    self._let_go()
+                table = self._device.upload(rows)
+                self._many.set((int(table.data.ptr), self._table))
+                self._many.launch(len(ranges), THREADS, self._device.arming.ptr)
+                self._kept.append(table)
+                self._mark()
+
+    def after(self) -> None:
+        """Let coming fills run behind all that the current stream has queued."""
+        with self._lock, relaxed_capture():
+            self._queued.record(self._device.stream())
+            self._device.arming.wait_event(self._queued)
+
+    def order(self, stream: int) -> None:
+        """Let a stream wait for the fills so far; cheap when it does already."""
+        if stream not in self._ordered:
+            with self._lock, relaxed_capture():
+                self._device.runtime.streamWaitEvent(stream, self._filled.ptr)
+                self._ordered.add(stream)
+
+    def _let_go(self) -> None:
+        with relaxed_capture():
+            if self._filled.done:
+                self._kept.clear()
+
+    def _mark(self) -> None:
+        with relaxed_capture():
+            self._filled.record(self._device.arming)
+        self._ordered.clear()

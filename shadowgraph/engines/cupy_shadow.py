@@ -1,0 +1,81 @@
+"""Copies of ranges on the device, to compare with, and in pinned memory, to be left with when the device is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shadowgraph.engines.device import Device
+from shadowgraph.tracking.ranges import ByteRange
+
+CHUNK = np.dtype([("source", "<u8"), ("shadow", "<u8"), ("mirror", "<u8"), ("nbytes", "<u4"), ("part", "<u4")])
+PART = np.dtype([(name, "<u8") for name in ("start", "shadow", "nbytes", "first", "last", "count")])
+MIRRORED = 64 << 10  # parts up to this size are copied to the host too, so that their last values survive the device
+_SMALLEST, _LARGEST = 4 << 10, 32 << 10  # bytes that one block works on
+_BLOCKS = 1024  # enough to keep every multiprocessor busy; more bytes make larger pieces
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CupyShadow:
+    """Room on the device for copies of ranges; owned by whoever asked for it, freed with it."""
+
+    parts: tuple[tuple[object, ByteRange], ...]
+    room: Any
+    chunks: Any
+    states: Any
+    chunk_count: int
+    mirror: Any
+    mirrored: dict[int, int]
+
+    def last_values(self) -> list[tuple[object, ByteRange, bytes]]:
+        """The mirrored parts as they were when last copied; needs no device."""
+        view = memoryview(self.mirror) if self.mirrored else memoryview(b"")
+        found = []
+        for index, offset in self.mirrored.items():
+            key, where = self.parts[index]
+            found.append((key, where, bytes(view[offset : offset + where.nbytes])))
+        return found
+
+
+def shadow_of(device: Device, parts: tuple[tuple[object, ByteRange], ...]) -> CupyShadow:
+    """Room for copies of ranges, cleared; nothing is copied yet."""
+    ranges = [where for _, where in parts]
+    offsets, total = _offsets(ranges)
+    small = [index for index, where in enumerate(ranges) if where.nbytes <= MIRRORED]
+    places, mirror_total = _offsets([ranges[index] for index in small])
+    mirrored = dict(zip(small, places, strict=True))
+    room, mirror = device.zeros(total), device.pinned(mirror_total)
+    size = min(_LARGEST, max(_SMALLEST, sum(w.nbytes for w in ranges) // _BLOCKS // _SMALLEST * _SMALLEST))
+    states = np.zeros(len(parts), dtype=PART)
+    chunks: list[tuple[int, int, int, int, int]] = []
+    for index, (where, offset) in enumerate(zip(ranges, offsets, strict=True)):
+        shadow, host = int(room.data.ptr) + offset, mirror.ptr + mirrored[index] if index in mirrored else 0
+        chunks += _chunks(where, shadow, host, index, size)
+        states[index] = (where.start, shadow, where.nbytes, 2**64 - 1, 0, 0)
+    uploaded = [device.upload(np.array(chunks, dtype=CHUNK)), device.upload(states)]
+    return CupyShadow(parts, room, uploaded[0], uploaded[1], len(chunks), mirror, mirrored)
+
+
+def _offsets(ranges: Sequence[ByteRange]) -> tuple[list[int], int]:
+    """Where copies lie one after the other, aligned as their sources are, so that 16 bytes go at once; bytes in all."""
+    offsets, total = [], 0
+    for where in ranges:
+        total = -(-total // 16) * 16 + where.start % 16
+        offsets.append(total)
+        total += where.nbytes
+    return offsets, total
+
+
+def _chunks(where: ByteRange, shadow: int, mirror: int, part: int, size: int) -> list[tuple[int, int, int, int, int]]:
+    """Pieces of a range whose inner borders are aligned to 16 bytes."""
+    pieces = []
+    start = where.start
+    while start < where.stop:
+        stop = min(where.stop, start - start % 16 + size)
+        done = start - where.start
+        pieces.append((start, shadow + done, mirror + done if mirror else 0, stop - start, part))
+        start = stop
+    return pieces
