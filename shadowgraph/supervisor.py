@@ -22,6 +22,7 @@ from shadowgraph.faults import faults, logger, shielded
 from shadowgraph.findings import Severity
 from shadowgraph.graphs.events import Listener
 from shadowgraph.graphs.model import Graph, Launch, Node
+from shadowgraph.journal import Journal
 from shadowgraph.reports.verdicts import verdict
 from shadowgraph.settings import Settings
 from shadowgraph.standing import StandingGuards
@@ -85,6 +86,7 @@ class Supervisor(Listener):
         self.allocator = allocator
         suppressions = read_suppressions(settings.suppressions) if settings.suppressions else frozenset()
         self.book = FindingBook(suppressions)
+        self.journal = Journal()
         names = NameBook(allocator.ledger)
         self.context = Context(settings, allocator, allocator.ledger, engine, names, self._take)
         self.checks = Checks(self.context)
@@ -135,12 +137,16 @@ class Supervisor(Listener):
 
     def last_values(self) -> list[tuple[str, str, bytes]]:
         """Name, dtype and bytes of small buffers as they were at the last boundary, from host memory."""
-        found: dict[int, tuple[str, str, bytes]] = {}
-        for _, shadow in self._plans.values():
-            for _, where, data in getattr(shadow, "last_values", list)():
+        return [(self.context.names.name_of(b, where)[0], b.dtype, data) for _, b, where, data in self.mirrored()]
+
+    def mirrored(self) -> list[tuple[int, Buffer, ByteRange, bytes]]:
+        """What host memory mirrors: graph, buffer, range and its bytes when that graph last began to replay."""
+        found: dict[int, tuple[int, Buffer, ByteRange, bytes]] = {}
+        for serial, (_, shadow) in list(self._plans.items()):
+            for _, where, data in shadow.last_values():
                 buffer = self.context.ledger.owner(where.start, where.stop)
                 if buffer is not None and data:
-                    found[where.start] = (self.context.names.name_of(buffer, where)[0], buffer.dtype, data)
+                    found[where.start] = (serial, buffer, where, data)
         return list(found.values())
 
     @survives
@@ -156,9 +162,14 @@ class Supervisor(Listener):
         return len(self.watches.watches) + self.checks.mutation.declared
 
     def coverage(self) -> Coverage:
-        """Coverage of all graphs captured so far."""
-        self._introduce()
+        """Coverage of all graphs captured so far; of a lost device only those that were looked at before."""
+        if self.lost is None:
+            self._introduce()
         return self._coverage.coverage(self.context.writes.dropped + self.context.engine.dropped)
+
+    def guards(self) -> tuple[Guard, ...]:
+        """The guards that stand now."""
+        return self._standing.now()
 
     def is_tracked(self, where: ByteRange) -> bool:
         """Whether a range belongs to a buffer of the ledger."""
@@ -222,6 +233,7 @@ class Supervisor(Listener):
             if not self.context.engine.asynchronous:
                 self._drain()
             self._local.replays.append((graph, shadow))
+            self.journal.replayed(graph, checkpoint.order)
 
     def node_ran(self, graph: Graph, node: Node, stores: StoreLog | None) -> None:
         if self.paused or self._replaying is not graph:
@@ -358,6 +370,7 @@ class Supervisor(Listener):
     def _note(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         with self._lock:
             self.context.writes.add(write)
+            self.journal.launched(write, phase, graph)
             for check in self._all:
                 check.written(write, phase, graph)
 

@@ -266,6 +266,28 @@ def test_read_gives_the_bytes_of_now(bench: Bench, engine: Engine) -> None:
     assert engine.read(ByteRange(bench.base, bench.base)) == b""
 
 
+def test_read_many_gives_each_range_its_bytes_of_now(bench: Bench, engine: Engine) -> None:
+    ranges = [
+        ByteRange(bench.base + start, bench.base + start + n) for start, n in ((700, 3), (0, 0), (64, 4096), (65, 9))
+    ]
+    bench.write(bench.base + 64, bytes(range(64)))
+    views = engine.read_many(ranges)
+    assert [bytes(view) for view in views] == [bench.bytes_at(where.start, where.nbytes) for where in ranges]
+    bench.write(bench.base + 64, bytes(64))
+    assert bytes(views[3]) == bytes(range(1, 10)), "copies, which later writes leave alone"
+    assert engine.read_many([]) == []
+
+
+def test_small_parts_of_a_shadow_are_mirrored_on_the_host(bench: Bench, engine: Engine) -> None:
+    where = ByteRange(bench.base + 128, bench.base + 136)
+    bench.write(where.start, b"12345678")
+    shadow = engine.snapshot([("key", where)])
+    engine.check_snapshot("tag", shadow)
+    engine.poll(wait=True)
+    bench.write(where.start, b"abcdefgh")
+    assert shadow.last_values() == [("key", where, b"12345678")]
+
+
 def test_digests_tell_contents_apart_and_not_places(bench: Bench, engine: Engine) -> None:
     here, there = ByteRange(bench.base, bench.base + 32), ByteRange(bench.base + 100, bench.base + 132)
     same = engine.digest(here)
