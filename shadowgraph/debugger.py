@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import IO
 
 import numpy as np
@@ -14,7 +16,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from shadowgraph.backends import backend_of
 from shadowgraph.checks.rules import Rule, rule_of
 from shadowgraph.coverage import Coverage
-from shadowgraph.errors import UnknownBufferError, UsageError
+from shadowgraph.dumps.taking import take_dump
+from shadowgraph.errors import FindingsError, UnknownBufferError, UsageError
 from shadowgraph.faults import faults
 from shadowgraph.findings import Finding
 from shadowgraph.graphs import eager
@@ -218,6 +221,45 @@ class Debugger:
         if not quiet:
             made.print(file)
         return made
+
+    def dump(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        reason: str = "on demand",
+        limit: int | None = None,
+        redact: bool = False,
+        background: bool = False,
+        check: bool = True,
+    ) -> Path:
+        """Write all that is known, and the bytes that matter, into one file for `shadowgraph report`.
+
+        Parameters
+        ----------
+        path
+            A file, replaced at once when the new one is complete, or a directory, in which the dump gets a name of its
+            own.
+        limit
+            Most bytes; ``Settings.dump_limit`` when not given.
+        redact
+            Leave out every value of the program's memory (prompt ids may be anywhere) and the command line.
+        background
+            Return when the bytes are copied; a thread writes the file, and the interpreter's end waits for it. The file
+            appears when it is complete. What goes wrong in that thread is counted and logged.
+        check
+            Check first, as `report` does. Not done for a lost device, of which nothing is read. Pass False where a
+            check may be under way: in a signal handler, or in a log handler that is told of a finding.
+
+        Raises
+        ------
+        ShadowgraphError
+            When the file cannot be written or the arguments do not fit.
+        """
+        if check and self._started and self._work.lost is None:
+            with suppress(FindingsError):  # it is in the book
+                self.check()
+        most = self.settings.dump_limit if limit is None else limit
+        return take_dump(self._work, self.facts, path, reason=reason, limit=most, redact=redact, background=background)
 
     def facts(self) -> RunFacts:
         """Everything a report is made of, as data."""

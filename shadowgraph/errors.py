@@ -69,6 +69,28 @@ class UnknownBufferError(ShadowgraphError):
     exit_code: ClassVar[int] = 9
 
 
+class DumpError(ShadowgraphError):
+    """A file cannot be read as a dump."""
+
+
+class DamagedDumpError(DumpError):
+    """A dump that was cut, changed or made up."""
+
+    exit_code = 12
+
+
+class NewerDumpError(DumpError):
+    """A dump of a later schema."""
+
+    exit_code = 13
+
+
+class ForeignFileError(DumpError):
+    """A file that is no dump."""
+
+    exit_code = 14
+
+
 class InvalidCaseError(ShadowgraphError):
     """A test program's precondition did not hold, so that its result would prove nothing."""
 

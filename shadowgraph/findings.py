@@ -212,7 +212,7 @@ def fingerprint(finding: Finding) -> str:
     side = finding.bytes.side if finding.bytes else ""
     rule = (finding.rule or "").split(": ", 1)[0].split("(", 1)[0]  # without its numbers and the values that broke it
     text = "|".join((finding.code, str(side), where, culprit, place, rule))
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:12]
 
 
 def _place(frame: Frame) -> str:

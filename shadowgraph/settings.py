@@ -14,6 +14,7 @@ Layout = Literal["isolate", "faithful"]
 BackendName = Literal["host", "cuda"]
 
 PREFIX = "SHADOWGRAPH_"
+SMALLEST_DUMP = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,10 @@ class Settings:
         Path of a file of fingerprints (one a line, ``#`` comments) whose findings are counted but not shown.
     infer
         Apply the inferred rules (SG102 and SG109 without a declaration).
+    dump_limit
+        Largest dump in bytes; what does not fit is left out, the least useful first.
+    dump_whole
+        Largest buffer in bytes whose contents a dump holds in full; of larger ones it holds both ends.
     """
 
     backend: BackendName = "host"
@@ -54,6 +59,8 @@ class Settings:
     shadow_limit: int = 1 << 20
     suppressions: str | os.PathLike[str] | None = None
     infer: bool = True
+    dump_limit: int = 64 << 20
+    dump_whole: int = 64 << 10
 
     def __post_init__(self) -> None:
         _check_choice("backend", self.backend, ("host", "cuda"))
@@ -64,17 +71,19 @@ class Settings:
                 raise UsageError(f"{name} must be True or False, not {_shown(value)}")
         if self.suppressions is not None and not isinstance(self.suppressions, (str, os.PathLike)):
             raise UsageError(f"suppressions must be the path of a file, not {_shown(self.suppressions)}")
-        for name in ("near_guard", "far_guard", "guard_memory", "shadow_limit"):
+        for name in ("near_guard", "far_guard", "guard_memory", "shadow_limit", "dump_limit", "dump_whole"):
             value = getattr(self, name)
             whole = isinstance(value, int) and not isinstance(value, bool)
             if not whole and not (name in ("far_guard", "guard_memory") and value is None):
                 raise UsageError(f"{name} must be a whole number of bytes, not {_shown(value)}")
         if self.near_guard < 16:
             raise UsageError(f"near_guard must be at least 16 bytes, not {self.near_guard}")
-        for name in ("far_guard", "guard_memory", "shadow_limit"):
+        for name in ("far_guard", "guard_memory", "shadow_limit", "dump_limit", "dump_whole"):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise UsageError(f"{name} must not be negative, not {value}")
+        if self.dump_limit < SMALLEST_DUMP:
+            raise UsageError(f"dump_limit must be at least {SMALLEST_DUMP:,} bytes, not {self.dump_limit}")
 
     def with_options(self, **options: Any) -> Settings:
         """A copy with some options changed.

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
-from functools import wraps
-from typing import Concatenate, ParamSpec
 
 import msgspec
 
@@ -16,15 +13,17 @@ from shadowgraph.checks.base import Check, Checkpoint, Context, Draft
 from shadowgraph.checks.registry import Checks
 from shadowgraph.coverage import Coverage, CoverageLog
 from shadowgraph.engines.base import Engine, Shadow
-from shadowgraph.engines.launcher import DeviceLostError, is_device_loss
-from shadowgraph.errors import FindingsError, ShadowgraphError
-from shadowgraph.faults import faults, logger, shielded
+from shadowgraph.engines.launcher import DeviceLostError
+from shadowgraph.errors import FindingsError
+from shadowgraph.faults import logger, shielded
 from shadowgraph.findings import Severity
 from shadowgraph.graphs.events import Listener
 from shadowgraph.graphs.model import Graph, Launch, Node
+from shadowgraph.journal import Journal
 from shadowgraph.reports.verdicts import verdict
 from shadowgraph.settings import Settings
 from shadowgraph.standing import StandingGuards
+from shadowgraph.survival import survives
 from shadowgraph.tracking.aliases import NameBook
 from shadowgraph.tracking.allocator import HostAllocator
 from shadowgraph.tracking.buffers import Buffer
@@ -38,26 +37,6 @@ from shadowgraph.tracking.stores import StoreLog
 from shadowgraph.tracking.views import TensorView
 from shadowgraph.tracking.writes import Write, WriteLog, write_of
 from shadowgraph.watches import Watches
-
-P = ParamSpec("P")
-
-
-def survives(method: Callable[Concatenate[Supervisor, P], None]) -> Callable[Concatenate[Supervisor, P], None]:
-    """A device that is lost ends the checking, not the program; other faults of ours are counted and go no further."""
-
-    @wraps(method)
-    def watched(self: Supervisor, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            method(self, *args, **kwargs)
-        except Exception as error:
-            if is_device_loss(error):
-                self.lose(error)
-            elif isinstance(error, ShadowgraphError):
-                raise
-            else:
-                faults.note(method.__name__, error)
-
-    return watched
 
 
 class _Local(threading.local):
@@ -85,6 +64,7 @@ class Supervisor(Listener):
         self.allocator = allocator
         suppressions = read_suppressions(settings.suppressions) if settings.suppressions else frozenset()
         self.book = FindingBook(suppressions)
+        self.journal = Journal()
         names = NameBook(allocator.ledger)
         self.context = Context(settings, allocator, allocator.ledger, engine, names, self._take)
         self.checks = Checks(self.context)
@@ -139,12 +119,16 @@ class Supervisor(Listener):
 
     def last_values(self) -> list[tuple[str, str, bytes]]:
         """Name, dtype and bytes of small buffers as they were at the last boundary, from host memory."""
-        found: dict[int, tuple[str, str, bytes]] = {}
-        for _, shadow in self._plans.values():
-            for _, where, data in getattr(shadow, "last_values", list)():
+        return [(self.context.names.name_of(b, where)[0], b.dtype, data) for _, b, where, data in self.mirrored()]
+
+    def mirrored(self) -> list[tuple[int, Buffer, ByteRange, bytes]]:
+        """What host memory mirrors: graph, buffer, range and its bytes when that graph last began to replay."""
+        found: dict[int, tuple[int, Buffer, ByteRange, bytes]] = {}
+        for serial, (_, shadow) in list(self._plans.items()):
+            for _, where, data in shadow.last_values():
                 buffer = self.context.ledger.owner(where.start, where.stop)
                 if buffer is not None and data:
-                    found[where.start] = (self.context.names.name_of(buffer, where)[0], buffer.dtype, data)
+                    found[where.start] = (serial, buffer, where, data)
         return list(found.values())
 
     @survives
@@ -159,9 +143,14 @@ class Supervisor(Listener):
         return len(self.watches.watches) + self.checks.mutation.declared
 
     def coverage(self) -> Coverage:
-        """Coverage of all graphs captured so far."""
-        self._introduce()
+        """Coverage of all graphs captured so far; of a lost device only those that were looked at before."""
+        if self.lost is None:
+            self._introduce()
         return self._coverage.coverage(self.context.writes.dropped + self.context.engine.dropped)
+
+    def guards(self) -> tuple[Guard, ...]:
+        """The guards that stand now."""
+        return self._standing.now()
 
     def is_tracked(self, where: ByteRange) -> bool:
         """Whether a range belongs to a buffer of the ledger."""
@@ -226,6 +215,7 @@ class Supervisor(Listener):
             if not self.context.engine.asynchronous:
                 self._drain()
             self._local.replays.append((graph, shadow))
+            self.journal.replayed(graph, checkpoint.order)
 
     def node_ran(self, graph: Graph, node: Node, stores: StoreLog | None) -> None:
         if self.paused or self._replaying is not graph:
@@ -366,6 +356,7 @@ class Supervisor(Listener):
     def _note(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         with self._lock:
             self.context.writes.add(write)
+            self.journal.launched(write, phase, graph)
             for check in self._all:
                 check.written(write, phase, graph)
 

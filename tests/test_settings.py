@@ -113,9 +113,11 @@ def test_variables_that_do_not_parse(variable: str, text: str, message: str) -> 
         ({"sync": 1}, "sync must be True or False, not 1"),
         ({"infer": None}, "infer must be True or False, not None"),
         ({"suppressions": 5}, "suppressions must be the path of a file, not 5"),
+        ({"dump_limit": 1 << 10}, "dump_limit must be at least 65,536 bytes, not 1024"),
+        ({"dump_whole": -1}, "dump_whole must not be negative, not -1"),
         ({"backend": 3}, "backend must be one of host, cuda, not 3"),
         ({"layout": ["isolate"]}, "layout must be one of isolate, faithful, not ['isolate']"),
-        ({"near_guards": 64, "sync": True}, "no option 'near_guards'; options are: backend, far_guard, guard_memory, "),
+        ({"near_guards": 64, "sync": True}, "no option 'near_guards'; options are: backend, dump_limit, dump_whole, "),
     ],
 )
 def test_options_that_do_not_fit(options: dict[str, Any], message: str) -> None:

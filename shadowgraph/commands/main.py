@@ -8,11 +8,11 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from shadowgraph.commands import demo, doctor
+from shadowgraph.commands import demo, doctor, report
 from shadowgraph.errors import MissingFileError, ShadowgraphError, UsageError
 from shadowgraph.reports.console import silence_stdout
 
-_COMMANDS: dict[str, ModuleType] = {"demo": demo, "doctor": doctor}
+_COMMANDS: dict[str, ModuleType] = {"report": report, "demo": demo, "doctor": doctor}
 _INTERNAL = 70  # EX_SOFTWARE
 
 

@@ -69,6 +69,9 @@ class Shadow(Protocol):
     @property
     def parts(self) -> Sequence[tuple[object, ByteRange]]: ...
 
+    def last_values(self) -> list[tuple[object, ByteRange, bytes]]:
+        """The small parts as they were when last copied, from host memory; needs no device."""
+
 
 class Engine(Protocol):
     """Fill, compare, copy and diff. See `numpy_engine` for the reference behaviour."""
@@ -98,6 +101,9 @@ class Engine(Protocol):
 
     def read(self, where: ByteRange) -> bytes:
         """Bytes of a range, now. Waits for the device."""
+
+    def read_many(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
+        """Bytes of ranges, now, in host memory that lives as long as the views; waits for the device once."""
 
     @property
     def lost(self) -> str | None:

@@ -18,6 +18,8 @@ class Device:
     ----------
     arming
         The stream that writes canaries; checks wait for it on the device (see `Arming`).
+    loading
+        The stream of uploads, each of which the host waits for.
     """
 
     def __init__(self, index: int) -> None:
@@ -26,7 +28,7 @@ class Device:
         self.runtime: Any = self.cp.cuda.runtime
         with relaxed_capture(), self.cp.cuda.Device(index):
             self.arming = self.cp.cuda.Stream(non_blocking=True)
-            self._loading = self.cp.cuda.Stream(non_blocking=True)
+            self.loading = self.cp.cuda.Stream(non_blocking=True)
         self._known: dict[int, Any] = {}
 
     def raw_stream(self) -> int:
@@ -47,16 +49,16 @@ class Device:
             made = self.cp.empty(max(1, rows.nbytes), dtype=self.cp.uint8)
             if rows.nbytes:
                 flat = np.ascontiguousarray(rows).view(np.uint8).reshape(-1)
-                self.runtime.memcpyAsync(made.data.ptr, flat.ctypes.data, rows.nbytes, 1, self._loading.ptr)
-                self._loading.synchronize()
+                self.runtime.memcpyAsync(made.data.ptr, flat.ctypes.data, rows.nbytes, 1, self.loading.ptr)
+                self.loading.synchronize()
         return made
 
     def zeros(self, nbytes: int) -> Any:
         """Cleared device memory that every stream may use."""
         with relaxed_capture(), self.cp.cuda.Device(self.index):
             made = self.cp.empty(max(16, nbytes), dtype=self.cp.uint8)
-            self.runtime.memsetAsync(made.data.ptr, 0, made.nbytes, self._loading.ptr)
-            self._loading.synchronize()
+            self.runtime.memsetAsync(made.data.ptr, 0, made.nbytes, self.loading.ptr)
+            self.loading.synchronize()
         return made
 
     def pinned(self, nbytes: int) -> Any:

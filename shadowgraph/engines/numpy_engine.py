@@ -17,6 +17,7 @@ from shadowgraph.tracking.memory import raw_bytes
 from shadowgraph.tracking.ranges import ByteRange
 
 Bytes = npt.NDArray[np.uint8]
+MIRRORED = 64 << 10  # parts up to this size count as mirrored, as on a device
 
 
 @dataclass(slots=True)
@@ -25,6 +26,11 @@ class NumpyShadow:
 
     parts: tuple[tuple[object, ByteRange], ...]
     copies: tuple[Bytes | None, ...] | None = None
+
+    def last_values(self) -> list[tuple[object, ByteRange, bytes]]:
+        """The small parts as they were when last copied."""
+        pairs = zip(self.parts, self.copies or (), strict=False)
+        return [(k, r, copy.tobytes()) for (k, r), copy in pairs if copy is not None and r.nbytes <= MIRRORED]
 
 
 class NumpyEngine:
@@ -99,6 +105,16 @@ class NumpyEngine:
 
     def read(self, where: ByteRange) -> bytes:
         return _view(where).tobytes()
+
+    def read_many(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
+        room = np.empty(sum(where.nbytes for where in ranges), dtype=np.uint8)  # one block, so that it has huge pages
+        views, at = [], 0
+        for where in ranges:
+            part = room[at : at + where.nbytes]
+            part[:] = _view(where)
+            views.append(part.data)
+            at += where.nbytes
+        return views
 
     def poll(self, wait: bool = False) -> list[Result]:
         results, self._results = self._results, []

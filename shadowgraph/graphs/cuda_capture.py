@@ -20,7 +20,8 @@ from shadowgraph.graphs.schemas import schema_of
 from shadowgraph.graphs.tensors import is_plain, named_tensors, tensors_in
 from shadowgraph.tracking.buffers import Ledger
 from shadowgraph.tracking.foreign import track_foreign
-from shadowgraph.tracking.stacks import Stack, Trace, gather, stacks_of
+from shadowgraph.tracking.stacks import Stack
+from shadowgraph.tracking.traces import Trace, gather, stacks_of
 from shadowgraph.tracking.views import TensorView
 
 _FRAMES = 6

@@ -11,7 +11,8 @@ from shadowgraph.graphs.model import Graph
 from shadowgraph.tracking.buffers import Buffer, Role
 from shadowgraph.tracking.cuda_allocator import CudaAllocator
 from shadowgraph.tracking.holes import FAR
-from shadowgraph.tracking.stacks import Stack, Trace, stacks_of
+from shadowgraph.tracking.stacks import Stack
+from shadowgraph.tracking.traces import Trace, stacks_of
 
 Made = Mapping[int, tuple[torch.dtype, tuple[int, ...], Trace]]
 Stacks = Mapping[int, Stack]

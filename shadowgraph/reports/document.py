@@ -7,11 +7,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import torch
 
+from shadowgraph.changes import Change
 from shadowgraph.coverage import Coverage
 from shadowgraph.findings import Finding
-from shadowgraph.watches import Change
 
 SCHEMA = "shadowgraph.report/1"
 
@@ -55,14 +54,16 @@ class RunFacts(msgspec.Struct, frozen=True):
     names_cut_short: int = 0
 
 
-def document(facts: RunFacts) -> dict[str, Any]:
-    """The facts as plain JSON types, with the versions that made them."""
+def document(facts: RunFacts, made_with: dict[str, str] | None = None) -> dict[str, Any]:
+    """The facts as plain JSON types, with the versions that made them (those of this process unless given)."""
     body: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(facts))
-    return {"schema": SCHEMA, "versions": versions(), **body}
+    return {"schema": SCHEMA, "versions": versions() if made_with is None else made_with, **body}
 
 
 def versions() -> dict[str, str]:
     """Versions of what a finding may depend on."""
+    import torch  # not needed to read a dump
+
     from shadowgraph import __version__
 
     return {

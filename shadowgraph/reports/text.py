@@ -136,7 +136,7 @@ def _culprit(culprit: Culprit) -> str:
     if culprit.grid:
         parts.append(f"grid {'x'.join(map(str, culprit.grid))}")
     if culprit.source:
-        parts.append(f"defined at {_short(culprit.source)}")
+        parts.append(f"defined at {short(culprit.source)}")
     return f"{', '.join(parts)} ({culprit.status})"
 
 
@@ -151,7 +151,7 @@ def _identity(finding: Finding) -> str:
 
 def _stack(label: str, stack: Stack) -> Iterator[Text]:
     for index, frame in enumerate(stack[:_STACK]):
-        yield _row(label if index == 0 else "", f"{_short(frame.file)}:{frame.line} in {frame.function}")
+        yield _row(label if index == 0 else "", f"{short(frame.file)}:{frame.line} in {frame.function}")
 
 
 def _hex(row: HexRow) -> Text:
@@ -225,10 +225,10 @@ def _joined(relation: str) -> str:
 
 
 def _at(file: str | None, line: int | None) -> str:
-    return f" at {_short(file)}:{line}" if file else ""
+    return f" at {short(file)}:{line}" if file else ""
 
 
-def _short(path: str) -> str:
+def short(path: str) -> str:
     """A path below site-packages or the working directory, without what comes before it."""
     for marker in ("site-packages" + os.sep, "dist-packages" + os.sep):
         if marker in path:

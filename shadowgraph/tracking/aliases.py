@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shadowgraph.tracking.buffers import Buffer, Ledger, Role
@@ -121,26 +122,13 @@ class NameBook:
 
         Owners of memory that was freed since they were walked are left out.
         """
+        return alias_groups(self.living())
+
+    def living(self) -> list[Owner]:
+        """Owners of memory that was not freed since they were walked."""
         live = {buffer.serial for buffer in self._ledger} | {_UNTRACKED}
         with self._lock:
-            owners = [owner for pairs in self._owners.values() for owner, serial in pairs if serial in live]
-        groups: list[list[Owner]] = []
-        open_groups: list[list[Owner]] = []  # those that a later address may still reach
-        reach = -1
-        for owner in sorted(owners, key=lambda owner: owner.view.start):
-            if owner.view.start >= reach:
-                groups += open_groups
-                open_groups = []
-            met: list[Owner] = []
-            apart: list[list[Owner]] = []
-            for group in open_groups:
-                if any(overlaps(other.view, owner.view) for other in group):
-                    met += group
-                else:
-                    apart.append(group)
-            open_groups = [*apart, [*met, owner]]
-            reach = max(reach, owner.view.stop)
-        return [tuple(group) for group in groups + open_groups if len(group) > 1]
+            return [owner for pairs in self._owners.values() for owner, serial in pairs if serial in live]
 
     def _walk(self, name: str, root: object) -> int:
         result = walk(root, name)
@@ -152,6 +140,27 @@ class NameBook:
         self._owners[name] = tuple(pairs)
         self._index = None
         return len(pairs)
+
+
+def alias_groups(owners: Iterable[Owner]) -> list[tuple[Owner, ...]]:
+    """Sets of two or more owners with common bytes; each owner is in one set at most."""
+    groups: list[list[Owner]] = []
+    open_groups: list[list[Owner]] = []  # those that a later address may still reach
+    reach = -1
+    for owner in sorted(owners, key=lambda owner: owner.view.start):
+        if owner.view.start >= reach:
+            groups += open_groups
+            open_groups = []
+        met: list[Owner] = []
+        apart: list[list[Owner]] = []
+        for group in open_groups:
+            if any(overlaps(other.view, owner.view) for other in group):
+                met += group
+            else:
+                apart.append(group)
+        open_groups = [*apart, [*met, owner]]
+        reach = max(reach, owner.view.stop)
+    return [tuple(group) for group in groups + open_groups if len(group) > 1]
 
 
 def _is_storage_of(buffer: Buffer | None, view: TensorView) -> bool:

@@ -60,6 +60,18 @@ def still_there(buffer: Buffer) -> bool:
     return reference is None or _matches(buffer, reference())
 
 
+def hold(buffer: Buffer) -> object | None:
+    """A reference that keeps a buffer's bytes where the ledger has them while somebody reads; None if they are gone.
+
+    Memory of the arena stays mapped by itself, that of a foreign storage as long as the storage lives.
+    """
+    reference = _storages.get(buffer)
+    storage = reference() if reference is not None else None
+    if not still_there(buffer) or (reference is not None and storage is None):
+        return None
+    return storage if storage is not None else buffer
+
+
 def drop_stale(ledger: Ledger) -> int:
     """End a ledger's entries of foreign memory that is not `still_there`; to call before a check reads.
 

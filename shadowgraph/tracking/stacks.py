@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
 from types import FrameType
-from typing import Any
 
 import msgspec
-import torch
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _DEMOS = os.path.join(_PACKAGE, "demos") + os.sep
 _MACHINERY = ("torch", "triton", "numpy", "contextlib.py", "functools.py", "threading.py")
 _skip_cache: dict[str, bool] = {}
-_gather = torch._C._profiler.gather_traceback
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -27,7 +23,6 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 Stack = tuple[Frame, ...]
-Trace = Any  # torch's own record of a stack: it holds code objects, no frames and no locals
 
 
 def current_stack(limit: int = 12) -> Stack:
@@ -42,36 +37,12 @@ def current_stack(limit: int = 12) -> Stack:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and len(frames) < limit:
         code = frame.f_code
-        if not _is_machinery(code.co_filename):
+        if not is_machinery(code.co_filename):
             cell = cell_label(code.co_filename)
             frames.append(Frame(cell or code.co_filename, frame.f_lineno, code.co_name))
             if cell and code.co_name == "<module>":
                 break  # below a notebook's cell there is only its kernel's own machinery
         frame = frame.f_back
-    return tuple(frames)
-
-
-def gather() -> Trace:
-    """The calling thread's Python stack in a form that costs about a microsecond; `stacks_of` reads it."""
-    return _gather(True, False, False)
-
-
-def stacks_of(traces: Sequence[Trace], limit: int) -> list[Stack]:
-    """What was gathered, as `current_stack` would have given it; many at once share the work."""
-    return [_stack_of(frames, limit) for frames in torch._C._profiler.symbolize_tracebacks([*traces])]
-
-
-def _stack_of(gathered: Sequence[Mapping[str, Any]], limit: int) -> Stack:
-    frames: list[Frame] = []
-    for entry in gathered:
-        if len(frames) >= limit:
-            break
-        file, function = entry["filename"], entry["name"]
-        if not _is_machinery(file):
-            cell = cell_label(file)
-            frames.append(Frame(cell or file, entry["line"], function))
-            if cell and function == "<module>":
-                break
     return tuple(frames)
 
 
@@ -83,7 +54,8 @@ def cell_label(filename: str) -> str | None:
     return f"In[{named[1].split('[')[-1].rstrip(']')}]" if named else None
 
 
-def _is_machinery(filename: str) -> bool:
+def is_machinery(filename: str) -> bool:
+    """Whether a file is ours or torch's, so that its frames say nothing of the program."""
     known = _skip_cache.get(filename)
     if known is None:
         known = _skip_cache[filename] = _classify(filename)

@@ -304,3 +304,27 @@ def test_read_gives_the_bytes_of_now(bench: Bench, engine: Engine) -> None:
     bench.write(bench.base + 10, b"abcdef")
     assert engine.read(ByteRange(bench.base + 11, bench.base + 14)) == b"bcd"
     assert engine.read(ByteRange(bench.base, bench.base)) == b""
+
+
+def test_read_many_gives_each_range_its_bytes_of_now(bench: Bench, engine: Engine) -> None:
+    ranges = [
+        ByteRange(bench.base + start, bench.base + start + n) for start, n in ((700, 3), (0, 0), (64, 4096), (65, 9))
+    ]
+    bench.write(bench.base + 64, bytes(range(64)))
+    views = engine.read_many(ranges)
+    assert [bytes(view) for view in views] == [bench.bytes_at(where.start, where.nbytes) for where in ranges]
+    bench.write(bench.base + 64, bytes(64))
+    assert bytes(views[3]) == bytes(range(1, 10)), "copies, which later writes leave alone"
+    assert engine.read_many([]) == []
+
+
+def test_small_parts_of_a_shadow_are_mirrored_on_the_host(bench: Bench, engine: Engine) -> None:
+    where = ByteRange(bench.base + 131, bench.base + 171)
+    shadow = engine.shadow([("key", where)])
+    for text in (b"0123456789" * 4, b"0123456789" * 3 + b"0123456x89", bytes(40)):
+        bench.write(where.start, text)
+        engine.check("take", (), take=shadow)
+        engine.check("compare", (), compare=shadow)
+        engine.poll(wait=True)
+        bench.write(where.start, b"\x77" * 40)
+        assert shadow.last_values() == [("key", where, text)]

@@ -1,0 +1,1 @@
+"""Post-mortem files: everything a debugger knows, in one file that is safe to open anywhere."""

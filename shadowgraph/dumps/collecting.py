@@ -1,0 +1,225 @@
+"""The first step of a dump, for which the program waits: copy the bytes, and take hold of every fact on the host."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+
+from shadowgraph.coverage import Coverage
+from shadowgraph.dumps.planning import Piece, Plan, plan_of
+from shadowgraph.dumps.schema import LeftOut, Why
+from shadowgraph.engines.launcher import is_device_loss
+from shadowgraph.faults import faults
+from shadowgraph.graphs.model import Node
+from shadowgraph.journal import Ran, Replayed
+from shadowgraph.reports.document import RunFacts, versions
+from shadowgraph.settings import Settings
+from shadowgraph.supervisor import Supervisor
+from shadowgraph.tracking.buffers import Buffer
+from shadowgraph.tracking.foreign import drop_stale
+from shadowgraph.tracking.guards import Guard
+from shadowgraph.tracking.names import Owner
+
+_PACKAGES = ("triton", "cupy", "cuda-bindings", "sglang", "flashinfer-python", "transformers")
+_SECRET = ("key", "token", "password", "secret")
+_GIVE_UP = 3  # reads that fail one after another before the rest is given up
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """A piece and what it held; `name` and `graph` for mirrored values."""
+
+    piece: Piece
+    data: bytes | memoryview
+    name: str | None = None
+    graph: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNow:
+    """A graph as it was."""
+
+    serial: int
+    name: str
+    replays: int
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A piece that should be in the dump, and why it could not be read."""
+
+    piece: Piece
+    reason: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """Everything that a dump is made of; nothing in it needs the device or changes any more."""
+
+    reason: str
+    settings: Settings
+    facts: RunFacts
+    live: tuple[Buffer, ...]
+    freed: tuple[Buffer, ...]
+    owners: tuple[Owner, ...]
+    graphs: tuple[GraphNow, ...]
+    guards: tuple[Guard, ...]
+    replays: tuple[Replayed, ...]
+    launches: tuple[Ran, ...]
+    bytes: tuple[Bytes, ...] = ()
+    unread: tuple[Unread, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    redacted: bool = False
+    time: float = field(default_factory=time.time)
+    pid: int = field(default_factory=os.getpid)
+    argv: tuple[str, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    packages: dict[str, str] = field(default_factory=dict)
+
+
+def collect(work: Supervisor, facts: Callable[[], RunFacts], reason: str, limit: int, redact: bool) -> Collected:
+    """Take hold of everything. Of a lost device nothing is read.
+
+    Parameters
+    ----------
+    facts
+        Makes what a report is made of.
+    limit
+        Most bytes of memory to copy.
+    redact
+        Copy no contents of memory at all.
+    """
+    context = work.context
+    drop_stale(context.ledger)
+    context.names.refresh()
+    known = [*work.book.findings, *work.book.notes]
+    live = tuple(context.ledger)
+    plan = Plan() if redact else plan_of(known, live, work.settings.dump_whole, limit)
+    read, unread = _read(work, plan)
+    mirrored = [] if redact else _mirrored(work)
+    launches, replays = work.journal.taken()
+    return Collected(
+        reason=reason,
+        settings=work.settings,
+        facts=_facts(work, facts),
+        live=live,
+        freed=context.ledger.freed,
+        owners=tuple(context.names.living()),
+        graphs=tuple(GraphNow(g.serial, g.name, g.replays, tuple(g.nodes)) for g in list(context.graphs.values())),
+        guards=work.guards(),
+        replays=replays,
+        launches=launches,
+        bytes=tuple(sorted([*read, *mirrored], key=lambda b: _ORDER[b.piece.why])),
+        unread=tuple(unread),
+        left_out=tuple(plan.left_out),
+        redacted=redact,
+        argv=() if redact else _argv(),
+        versions=versions(),
+        packages=_packages(),
+    )
+
+
+_ORDER = {why: place for place, why in enumerate(Why)}
+
+
+def _read(work: Supervisor, plan: Plan) -> tuple[list[Bytes], list[Unread]]:
+    """Every piece of a plan, read or with the reason why not."""
+    unread = [Unread(piece, "its memory is not there any more", _name(work, piece)) for piece in plan.gone]
+    lost = work.lost or work.context.engine.lost
+    if lost is not None:
+        return [], unread + [Unread(piece, lost, _name(work, piece)) for piece in plan.pieces]
+    try:
+        views = work.context.engine.read_many([piece.where for piece in plan.pieces])
+        return [Bytes(piece, view) for piece, view in zip(plan.pieces, views, strict=True)], unread
+    except Exception:  # one bad range must not cost the others, nor a want of memory that small reads do not have
+        read, failed = _read_singly(work, plan.pieces)
+        return read, unread + failed
+
+
+def _read_singly(work: Supervisor, pieces: list[Piece]) -> tuple[list[Bytes], list[Unread]]:
+    """Pieces one by one. After some failures in a row the device counts as lost and is left alone."""
+    read: list[Bytes] = []
+    failed: list[Unread] = []
+    row, reason, lost = 0, "", None
+    for piece in pieces:
+        if row < _GIVE_UP:
+            try:
+                read.append(Bytes(piece, work.context.engine.read(piece.where)))
+                row = 0
+                continue
+            except Exception as error:
+                row, reason = row + 1, first_line(error)
+                lost = error if is_device_loss(error) else None
+        failed.append(Unread(piece, reason, _name(work, piece)))
+    if lost is not None and (row == _GIVE_UP or not read):
+        work.lose(lost)
+    return read, failed
+
+
+def _mirrored(work: Supervisor) -> list[Bytes]:
+    """What the host has of buffers without asking the device."""
+    return [
+        Bytes(Piece(where, buffer, Why.SHADOW), data, work.context.names.name_of(buffer, where)[0], graph)
+        for graph, buffer, where, data in work.mirrored()
+    ]
+
+
+def _facts(work: Supervisor, facts: Callable[[], RunFacts]) -> RunFacts:
+    """The report's facts; where they cannot all be had any more, at least the findings."""
+    try:
+        return facts()
+    except Exception as error:
+        faults.note("dump", error)
+        return RunFacts(
+            findings=work.book.findings,
+            notes=work.book.notes,
+            suppressed=work.book.suppressed,
+            coverage=Coverage(0, 0, (), 0),
+            graphs=(),
+            faults=faults.counts,
+            guards_shrunk=0,
+            guards_dropped=0,
+            watches=(),
+            lost=work.lost,
+        )
+
+
+def _name(work: Supervisor, piece: Piece) -> str:
+    return work.context.names.name_of(piece.buffer)[0]
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception says, in one line."""
+    return f"{type(error).__name__}: {error}".split("\n", 1)[0]
+
+
+def _argv() -> tuple[str, ...]:
+    """The command line without what keys and passwords were given as."""
+    shown: list[str] = []
+    hide = False
+    for word in sys.argv:
+        option, equals, _ = word.partition("=")
+        secret = option.startswith("-") and any(part in option.lower() for part in _SECRET)
+        if hide and not word.startswith("-"):
+            shown.append("...")
+        else:
+            shown.append(f"{option}=..." if secret and equals else word)
+        hide = secret and not equals
+    return tuple(shown)
+
+
+def _packages() -> dict[str, str]:
+    """Versions of packages that are loaded and that a finding may depend on."""
+    found = {}
+    for name in _PACKAGES:
+        if name.split("-", 1)[0] in sys.modules:
+            with suppress(PackageNotFoundError):
+                found[name] = version(name)
+    return found

@@ -1,0 +1,132 @@
+"""Keeping a dump within its bound: what is least useful goes first, and is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+import msgspec
+
+from shadowgraph.dumps.collecting import Bytes, Collected
+from shadowgraph.dumps.container import MANIFEST_MOST
+from shadowgraph.dumps.planning import WORDS
+from shadowgraph.dumps.schema import LeftOut, Manifest, Why
+from shadowgraph.dumps.tables import manifest_of
+from shadowgraph.reports.document import RunFacts
+
+_SPARE = 4096  # for the header's own entry and the list of what was left out
+_ENTRY = 110  # bytes of a payload's entry in the header, at most
+_FINDINGS = 100  # that stay, whatever the bound
+_REASON = "for size"
+
+# What a step leaves of what was collected, and how many things of which kind it took away.
+Step = Callable[[Collected], tuple[Collected, str, int]]
+
+
+def fitted(collected: Collected, crcs: Sequence[int], limit: int) -> tuple[Manifest, list[Bytes]]:
+    """A manifest and the payloads that it lists, within `limit` bytes as a file.
+
+    The manifest may take half of the bound, contents of memory the rest. The first findings stay even where that is too
+    little for them.
+    """
+    bare = _bare(collected)
+    for step in _STEPS:
+        if len(msgspec.json.encode(bare)) <= min(limit, MANIFEST_MOST) // 2:
+            break
+        collected, what, count = step(collected)
+        if count:
+            collected = replace(collected, left_out=(*collected.left_out, LeftOut(what, count, 0, _REASON)))
+            bare = _bare(collected)
+    room = limit - len(msgspec.json.encode(bare)) - _SPARE
+    whole = manifest_of(collected, crcs)
+    costs = (row.nbytes + len(msgspec.json.encode(row)) + _ENTRY for row in whole.payloads)
+    kept = sum(total <= room for total in accumulate(costs))
+    return (
+        msgspec.structs.replace(
+            whole,
+            payloads=whole.payloads[:kept],
+            left_out=_summed([*whole.left_out, *_dropped(collected.bytes[kept:])]),
+        ),
+        list(collected.bytes[:kept]),
+    )
+
+
+def _bare(collected: Collected) -> Manifest:
+    return manifest_of(replace(collected, bytes=()), ())
+
+
+def _dropped(payloads: Sequence[Bytes]) -> list[LeftOut]:
+    sizes: dict[Why, list[int]] = {}
+    for each in payloads:
+        sizes.setdefault(each.piece.why, []).append(each.piece.where.nbytes)
+    return [LeftOut(WORDS[why], len(known), sum(known), _REASON) for why, known in sizes.items()]
+
+
+def _summed(entries: Sequence[LeftOut]) -> tuple[LeftOut, ...]:
+    """One entry for each kind of thing and reason: some was not copied to begin with, some did not fit."""
+    sums: dict[tuple[str, str], LeftOut] = {}
+    for entry in entries:
+        before = sums.get((entry.what, entry.reason), LeftOut(entry.what, 0, 0, entry.reason))
+        count, nbytes = before.count + entry.count, before.nbytes + entry.nbytes
+        sums[entry.what, entry.reason] = msgspec.structs.replace(entry, count=count, nbytes=nbytes)
+    return tuple(sums.values())
+
+
+def _freed(c: Collected) -> tuple[Collected, str, int]:
+    return replace(c, freed=()), "freed buffers", len(c.freed)
+
+
+def _unread(c: Collected) -> tuple[Collected, str, int]:
+    return replace(c, unread=c.unread[:_FINDINGS]), "entries of what was not read", len(c.unread[_FINDINGS:])
+
+
+def _launches(c: Collected) -> tuple[Collected, str, int]:
+    return replace(c, launches=c.launches[-64:]), "launches of the journal", len(c.launches[:-64])
+
+
+def _replays(c: Collected) -> tuple[Collected, str, int]:
+    return replace(c, replays=c.replays[-64:]), "replays of the log", len(c.replays[:-64])
+
+
+def _watches(c: Collected) -> tuple[Collected, str, int]:
+    short = tuple((name, changes[-8:], dropped + len(changes[:-8])) for name, changes, dropped in c.facts.watches)
+    count = sum(len(changes[:-8]) for _, changes, _ in c.facts.watches)
+    return replace(c, facts=_changed(c.facts, watches=short)), "changes of watched tensors", count
+
+
+def _nodes(c: Collected) -> tuple[Collected, str, int]:
+    bare = tuple(replace(graph, nodes=()) for graph in c.graphs)
+    return replace(c, graphs=bare), "nodes of graphs", sum(len(graph.nodes) for graph in c.graphs)
+
+
+def _owners(c: Collected) -> tuple[Collected, str, int]:
+    return replace(c, owners=()), "owner names", len(c.owners)
+
+
+def _guards(c: Collected) -> tuple[Collected, str, int]:
+    return replace(c, guards=()), "guards", len(c.guards)
+
+
+def _buffers(c: Collected) -> tuple[Collected, str, int]:
+    concerned = {f.buffer.serial for f in (*c.facts.findings, *c.facts.notes)}
+    kept = tuple(buffer for buffer in c.live if buffer.serial in concerned)
+    return replace(c, live=kept), "live buffers", len(c.live) - len(kept)
+
+
+def _notes(c: Collected) -> tuple[Collected, str, int]:
+    return replace(c, facts=_changed(c.facts, notes=())), "notes", len(c.facts.notes)
+
+
+def _findings(c: Collected) -> tuple[Collected, str, int]:
+    kept = c.facts.findings[:_FINDINGS]
+    return replace(c, facts=_changed(c.facts, findings=kept)), "findings", len(c.facts.findings[_FINDINGS:])
+
+
+def _changed(facts: RunFacts, **parts: object) -> RunFacts:
+    return msgspec.structs.replace(facts, **parts)
+
+
+_STEPS: tuple[Step, ...] = (
+    *(_freed, _unread, _watches, _launches, _replays, _nodes, _owners, _guards, _buffers, _notes, _findings),
+)

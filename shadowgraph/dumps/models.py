@@ -1,0 +1,77 @@
+"""From a manifest's rows back to the ledger's buffers and the graphs' models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shadowgraph.dumps.schema import BufferRow, GraphRow, LaunchRow, Manifest, View
+from shadowgraph.graphs.model import Graph, Node
+from shadowgraph.tracking.buffers import Buffer
+from shadowgraph.tracking.launches import Launch, Pointer
+from shadowgraph.tracking.stacks import Frame, Stack
+from shadowgraph.tracking.views import TensorView
+
+Stacks = tuple[Stack, ...]
+
+
+def stacks_of(manifest: Manifest) -> Stacks:
+    """Every stack, by index."""
+    text = manifest.strings
+    frames = [Frame(text[file], line, text[function]) for file, line, function in manifest.frames]
+    return tuple(tuple(frames[frame] for frame in stack) for stack in manifest.stacks)
+
+
+def buffers_of(manifest: Manifest, stacks: Stacks, rows: Iterable[BufferRow]) -> tuple[Buffer, ...]:
+    """Buffers as the ledger had them; equal stacks are one object."""
+    text = manifest.strings
+    return tuple(
+        Buffer(
+            serial=row.serial,
+            start=row.start,
+            nbytes=row.nbytes,
+            role=row.role,
+            dtype=text[row.dtype],
+            shape=row.shape,
+            itemsize=row.itemsize,
+            stack=stacks[row.stack],
+            device=text[row.device],
+            graph=row.graph,
+            pool=row.pool,
+            head_guard=row.head_guard,
+            tail_guard=row.tail_guard,
+            inexact=row.inexact,
+            gap=row.gap,
+            freed_at=row.freed_at,
+        )
+        for row in rows
+    )
+
+
+def graph_of(manifest: Manifest, stacks: Stacks, row: GraphRow) -> Graph:
+    """A graph's model."""
+    launches = (launch_of(manifest, stacks, node) for node in row.nodes)
+    graph = Graph(row.serial, row.name, (Node(index, launch) for index, launch in enumerate(launches)))
+    graph.replays = row.replays
+    return graph
+
+
+def launch_of(manifest: Manifest, stacks: Stacks, row: LaunchRow) -> Launch:
+    """A launch of a graph or of the journal."""
+    text = manifest.strings
+    pointers = tuple(Pointer(text[p.argument], view_of(manifest, p.view), p.access) for p in row.pointers)
+    source = text[row.source] if row.source is not None else None
+    return Launch(row.kind, text[row.name], pointers, stacks[row.stack], row.grid, source)
+
+
+def view_of(manifest: Manifest, row: View) -> TensorView:
+    """Where a tensor lay."""
+    return TensorView(
+        address=row.address,
+        storage_address=row.storage_address,
+        storage_nbytes=row.storage_nbytes,
+        shape=row.shape,
+        stride=row.stride,
+        dtype=manifest.strings[row.dtype],
+        itemsize=row.itemsize,
+        device=manifest.strings[row.device],
+    )

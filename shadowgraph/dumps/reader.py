@@ -1,0 +1,214 @@
+"""Reading a dump that somebody else may have made, on any machine: no code runs, nothing is written, nothing else is
+opened, and what is asked for in memory is a small multiple of what the file really holds, its payloads not counted."""
+
+from __future__ import annotations
+
+import os
+import stat
+import weakref
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from shadowgraph.dumps.container import (
+    MANIFEST,
+    MANIFEST_MOST,
+    PROBE,
+    crc32,
+    crc_text,
+    first_words,
+    header_length,
+    parse_header,
+)
+from shadowgraph.dumps.models import buffers_of, graph_of, launch_of, stacks_of
+from shadowgraph.dumps.sanity import require_sane
+from shadowgraph.dumps.schema import Manifest, PayloadRow, Why, form_of_manifest
+from shadowgraph.errors import DamagedDumpError, DumpError, ForeignFileError, MissingFileError
+from shadowgraph.graphs.model import Graph
+from shadowgraph.reports.document import RunFacts, document
+from shadowgraph.tracking.buffers import Buffer
+from shadowgraph.tracking.launches import Launch
+from shadowgraph.tracking.stacks import Stack
+
+_ABOUT = ("reason", "time", "pid", "argv", "settings", "packages", "redacted", "unread", "left_out")
+_CHUNK = 1 << 20
+_Places = dict[str, tuple[int, int]]
+
+
+class Dump:
+    """A dump that was proven whole when it was opened. Holds the file open until `close`, to read payloads when asked.
+
+    Attributes
+    ----------
+    path
+        Where it was read from.
+    manifest
+        Everything but the bytes; see ``docs/dumps.md``.
+    """
+
+    def __init__(self, path: Path, handle: int, manifest: Manifest, places: _Places) -> None:
+        self.path, self.manifest = path, manifest
+        self._handle, self._places = handle, places
+        self._closer = weakref.finalize(self, os.close, handle)
+
+    def facts(self) -> RunFacts:
+        """What a report is made of: the very facts that the live report had."""
+        facts = self.manifest.facts
+        if facts.lost is None:
+            return facts
+        rows = [row for row in self.manifest.payloads if row.why is Why.SHADOW]
+        values = tuple((row.name or "", row.dtype or "", self.payload(row)) for row in rows)
+        return msgspec.structs.replace(facts, last_values=values)
+
+    def document(self) -> dict[str, Any]:
+        """The report's JSON document with the versions of the run, and ``dump``: what the dump is and what it lacks."""
+        manifest = self.manifest
+        about = {name: getattr(manifest, name) for name in _ABOUT}
+        plain = msgspec.json.decode(msgspec.json.encode(about))
+        return {**document(self.facts(), manifest.versions), "dump": {**plain, "payloads": len(manifest.payloads)}}
+
+    def payload(self, row: PayloadRow) -> bytes:
+        """The bytes of a row of `manifest.payloads`.
+
+        Raises
+        ------
+        DamagedDumpError
+            When the file has changed since it was opened.
+        """
+        start, stop = self._places[row.tensor]
+        data = b"".join(_read(self._handle, start, stop))
+        if crc32(data) != row.crc32:
+            raise DamagedDumpError(f"{self.path} has changed while it was read")
+        return data
+
+    @cached_property
+    def stacks(self) -> tuple[Stack, ...]:
+        """Every stack of the manifest, by index."""
+        return stacks_of(self.manifest)
+
+    @cached_property
+    def launches(self) -> tuple[Launch, ...]:
+        """What ran last, oldest first; when and where is in `manifest.launches`, in the same order."""
+        return tuple(launch_of(self.manifest, self.stacks, row.launch) for row in self.manifest.launches)
+
+    @cached_property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """Live buffers as the ledger had them, oldest first."""
+        return buffers_of(self.manifest, self.stacks, self.manifest.buffers)
+
+    @cached_property
+    def freed(self) -> tuple[Buffer, ...]:
+        """Freed buffers that were remembered, oldest first."""
+        return buffers_of(self.manifest, self.stacks, self.manifest.freed)
+
+    @cached_property
+    def graphs(self) -> tuple[Graph, ...]:
+        """Models of the captured graphs."""
+        return tuple(graph_of(self.manifest, self.stacks, row) for row in self.manifest.graphs)
+
+    def close(self) -> None:
+        """Let the file go; payloads cannot be read any more."""
+        self._closer()
+
+    def __enter__(self) -> Dump:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def read_dump(path: str | os.PathLike[str]) -> Dump:
+    """Open a dump and prove that every byte of it is as it was written.
+
+    Raises
+    ------
+    MissingFileError
+        The file is not there or cannot be read.
+    ForeignFileError
+        It is no dump.
+    NewerDumpError
+        It is of a later schema.
+    DamagedDumpError
+        It was cut or changed, or does not make sense.
+    """
+    where = Path(path)
+    handle = _open(where)
+    try:
+        manifest, places = _proven(handle, os.fstat(handle).st_size)
+        return Dump(where, handle, manifest, places)
+    except DumpError as error:
+        os.close(handle)
+        raise type(error)(f"{where} {error}") from None
+    except OSError as error:
+        os.close(handle)
+        raise MissingFileError(f"cannot read {where}: {error.strerror}") from None
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def _open(path: Path) -> int:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not hold us up
+    except (OSError, ValueError) as error:
+        said = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise MissingFileError(f"cannot read {path}: {said}") from None
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise ForeignFileError(f"{path} is no file, and so no shadowgraph dump")
+    return handle
+
+
+def _proven(handle: int, size: int) -> tuple[Manifest, _Places]:
+    """The manifest and where the tensors lie, after every checksum was compared."""
+    length = header_length(b"".join(_read(handle, 0, min(PROBE, size))), size)
+    metadata, places = parse_header(b"".join(_read(handle, 0, length)), size)
+    if MANIFEST not in places:
+        raise DamagedDumpError("is damaged: it has no manifest")
+    start, stop = places[MANIFEST]
+    if stop - start > MANIFEST_MOST:
+        raise DamagedDumpError("is damaged: its manifest is larger than any")
+    text = b"".join(_read(handle, start, stop))
+    if crc_text(crc32(text)) != metadata.manifest_crc32:
+        raise DamagedDumpError("is damaged: its manifest does not match its checksum")
+    manifest = _manifest(text)
+    _compare_payloads(handle, manifest, places)
+    return manifest, places
+
+
+def _manifest(text: bytes) -> Manifest:
+    try:
+        manifest = msgspec.json.decode(text, type=Manifest)
+        if manifest.form == form_of_manifest() and msgspec.json.encode(manifest) != text:
+            raise ValueError("not in its one form")  # a key that comes twice, say
+        require_sane(manifest)
+        return manifest
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
+        raise DamagedDumpError(f"is damaged: its manifest makes no sense ({first_words(error)})") from None
+
+
+def _compare_payloads(handle: int, manifest: Manifest, places: _Places) -> None:
+    """Every tensor beside the manifest is listed there once, with its size and checksum."""
+    names = [row.tensor for row in manifest.payloads]
+    if sorted([*names, MANIFEST]) != sorted(places):
+        raise DamagedDumpError("is damaged: its manifest lists other payloads than the file has")
+    for row in manifest.payloads:
+        start, stop = places[row.tensor]
+        crc = 0
+        for chunk in _read(handle, start, stop):
+            crc = crc32(chunk, crc)
+        if stop - start != row.nbytes or crc != row.crc32:
+            raise DamagedDumpError(f"is damaged: {row.tensor} does not match its checksum")
+
+
+def _read(handle: int, start: int, stop: int) -> Iterator[bytes]:
+    """Bytes of a file, piece by piece."""
+    while start < stop:
+        chunk = os.pread(handle, min(_CHUNK, stop - start), start)
+        if not chunk:
+            raise DamagedDumpError("is damaged: it was cut while it was read")
+        start += len(chunk)
+        yield chunk

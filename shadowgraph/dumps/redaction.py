@@ -1,0 +1,88 @@
+"""What a redacted dump leaves out: every value of the program's memory, and texts that may spell one.
+
+A float buffer, or a freed one, may well hold prompt ids that a tenant before it left there, so no contents are kept at
+all. Addresses, shapes, offsets, dtypes, kernels and lines stay.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import msgspec
+
+from shadowgraph.dumps.collecting import Collected
+from shadowgraph.dumps.schema import LeftOut
+from shadowgraph.findings import Alias, Finding
+from shadowgraph.reports.document import RunFacts
+from shadowgraph.reports.verdicts import verdict
+from shadowgraph.tracking.names import Owner
+
+_REASON = "redacted"
+_KEY = re.compile(r"""\[((?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\]"'])*)\]""")
+# Kept are identifiers, and numbers of one or two digits, which are places in short lists.
+_PLAIN = re.compile(r"""\d\d?|"[A-Za-z_]\w{0,39}"|[A-Za-z_][\w.]*|<\w+ \#\d+>""")
+_ALLOCATION = re.compile(r"\w+\[[\d, ]*\] (?:from|at) ")  # the name of a buffer that has no owner: form and line
+
+
+def redacted(collected: Collected) -> Collected:
+    """The same without values. The bytes themselves were not collected to begin with."""
+    facts = collected.facts
+    shown = [finding for finding in (*facts.findings, *facts.notes) if finding.window is not None]
+    dropped = [LeftOut("contents of memory", len(collected.live), sum(b.nbytes for b in collected.live), _REASON)]
+    if shown:
+        dropped.append(LeftOut("expected and found bytes of findings", len(shown), 0, _REASON))
+    if facts.last_values:
+        sizes = [len(data) for _, _, data in facts.last_values]
+        dropped.append(LeftOut("mirrored values", len(sizes), sum(sizes), _REASON))
+    return replace(
+        collected,
+        facts=_facts(facts),
+        owners=tuple(Owner(hidden(owner.path), owner.view) for owner in collected.owners),
+        unread=tuple(replace(each, name=hidden(each.name)) for each in collected.unread),
+        left_out=(*collected.left_out, *dropped),
+    )
+
+
+def hidden(path: str) -> str:
+    """An owner path without keys that may be tokens or text: ``cache[...].value``."""
+    if _ALLOCATION.match(path):
+        return path
+    return _KEY.sub(lambda key: key[0] if _PLAIN.fullmatch(key[1]) else "[...]", path)
+
+
+def _facts(facts: RunFacts) -> RunFacts:
+    return msgspec.structs.replace(
+        facts,
+        findings=tuple(map(_finding, facts.findings)),
+        notes=tuple(map(_finding, facts.notes)),
+        faults=_faults(facts.faults),
+        watches=tuple((hidden(name), changes, dropped) for name, changes, dropped in facts.watches),
+        last_values=(),
+    )
+
+
+def _finding(finding: Finding) -> Finding:
+    buffer = finding.buffer
+    named = msgspec.structs.replace(buffer, name=hidden(buffer.name), names=tuple(map(hidden, buffer.names)))
+    neighbour = finding.neighbour
+    if neighbour is not None:
+        neighbour = msgspec.structs.replace(neighbour, name=hidden(neighbour.name))
+    changed = msgspec.structs.replace(
+        finding,
+        buffer=named,
+        aliases=tuple(Alias(hidden(alias.name), alias.relation) for alias in finding.aliases),
+        neighbour=neighbour,
+        window=None,
+        rule=None if finding.rule is None else finding.rule.split(": ", 1)[0],
+    )
+    return msgspec.structs.replace(changed, message=verdict(changed))
+
+
+def _faults(counts: dict[str, int]) -> dict[str, int]:
+    """Faults without what their exceptions say: a user's own rule may have put a value into it."""
+    found: dict[str, int] = {}
+    for fault, count in counts.items():
+        brief = ": ".join(fault.split(": ", 2)[:2])
+        found[brief] = found.get(brief, 0) + count
+    return found

@@ -1,0 +1,241 @@
+"""What a dump's manifest holds: frozen data, each field as in ``docs/dumps.md``.
+
+Rows that come by the ten thousand are JSON arrays (`array_like`) and refer to texts, frames and stacks by index, so
+that a ledger of 100,000 buffers stays small. Within one schema number fields are only ever added, at the end of a row,
+each with a default, and enumerations get no new values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import StrEnum
+from functools import cache
+from typing import Annotated
+
+import msgspec
+
+from shadowgraph.reports.document import RunFacts
+from shadowgraph.tracking.buffers import Role
+from shadowgraph.tracking.guards import Side
+from shadowgraph.tracking.launches import Access, LaunchKind
+from shadowgraph.tracking.phases import Phase
+
+FORMAT = "shadowgraph.dump"
+VERSION = 1
+SCHEMA = f"{FORMAT}/{VERSION}"
+
+MOST_PAYLOADS = 16_384  # each takes about 100 bytes of header, and some microseconds of the program's time
+
+Index = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Why(StrEnum):
+    """Why bytes are in a dump, the most useful first."""
+
+    FINDING = "finding"  # around the damage of a finding, guards included, as it is now
+    SHADOW = "shadow"  # what host memory mirrors of a buffer: its values when its graph last began to replay
+    WHOLE = "whole"  # a small buffer
+    WINDOW = "window"  # the first or last bytes of a large one
+
+
+class View(msgspec.Struct, frozen=True, array_like=True):
+    """A tensor's place. `buffer` is the serial of the buffer that holds it, `offset` counts from that buffer's start;
+    None and 0 where no buffer of the dump does."""
+
+    address: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: Index
+    itemsize: int
+    device: Index
+    storage_address: int
+    storage_nbytes: int
+    buffer: int | None = None
+    offset: int = 0
+
+
+class BufferRow(msgspec.Struct, frozen=True, array_like=True):
+    """One tenancy of memory; see `shadowgraph.tracking.buffers.Buffer`. `freed_at` is a serial too, None in the list of
+    live ones."""
+
+    serial: int
+    start: int
+    nbytes: int
+    role: Role
+    dtype: Index
+    shape: tuple[int, ...]
+    itemsize: int
+    stack: Index
+    device: Index
+    graph: int | None = None
+    pool: int | None = None
+    head_guard: int = 0
+    tail_guard: int = 0
+    inexact: int = 0
+    gap: int = 0
+    freed_at: int | None = None
+
+
+class OwnerRow(msgspec.Struct, frozen=True, array_like=True):
+    """An attribute path that led to a tensor."""
+
+    path: str
+    view: View
+
+
+class PointerRow(msgspec.Struct, frozen=True, array_like=True):
+    """A tensor argument of a launch."""
+
+    argument: Index
+    access: Access
+    view: View
+
+
+class LaunchRow(msgspec.Struct, frozen=True, array_like=True):
+    """A launch: a graph's node, or an entry of the journal."""
+
+    kind: LaunchKind
+    name: Index
+    stack: Index
+    pointers: tuple[PointerRow, ...] = ()
+    grid: tuple[int, ...] | None = None
+    source: Index | None = None
+
+
+class JournalRow(msgspec.Struct, frozen=True, array_like=True):
+    """A launch that ran lately: when, in which phase, and as which node of which graph (eager ones: None)."""
+
+    launch: LaunchRow
+    time: float
+    phase: Phase | None = None
+    graph: int | None = None
+    node: int | None = None
+
+
+class GraphRow(msgspec.Struct, frozen=True):
+    """A captured graph; a node's number is its place in `nodes`."""
+
+    serial: int
+    name: str
+    replays: int
+    nodes: tuple[LaunchRow, ...] = ()
+
+
+class GuardRow(msgspec.Struct, frozen=True, array_like=True):
+    """A guard that stands: the part that every check reads, and the whole."""
+
+    buffer: int
+    side: Side
+    near_start: int
+    near_nbytes: int
+    start: int
+    nbytes: int
+
+
+class ReplayRow(msgspec.Struct, frozen=True, array_like=True):
+    """A replay that began: `order` numbers checkpoints and host writes."""
+
+    graph: int
+    replay: int
+    time: float
+    order: int
+
+
+class PayloadRow(msgspec.Struct, frozen=True, array_like=True):
+    """Bytes of memory, kept in the tensor `tensor` of the file.
+
+    Attributes
+    ----------
+    buffer
+        Serial of the buffer whose bytes they are; `offset` counts from its start and is negative in its head guard.
+    crc32
+        Of the bytes.
+    name, dtype, graph
+        For `Why.SHADOW`: the best owner path, the buffer's dtype, and the graph whose replay was about to begin.
+    """
+
+    tensor: str
+    start: int
+    nbytes: int
+    buffer: int
+    offset: int
+    why: Why
+    crc32: int
+    name: str | None = None
+    dtype: str | None = None
+    graph: int | None = None
+
+
+class UnreadRow(msgspec.Struct, frozen=True, array_like=True):
+    """Bytes that should be here and could not be read."""
+
+    start: int
+    nbytes: int
+    buffer: int
+    why: Why
+    reason: str
+    name: str = ""
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """What is not here on purpose: to keep the size, or the contents private. `nbytes` is 0 where no size is known."""
+
+    what: str
+    count: int
+    nbytes: int
+    reason: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """Everything but the bytes.
+
+    Attributes
+    ----------
+    form
+        `form_of_manifest` of the writer. A reader of the same form demands the exact text that it would write.
+    argv
+        The command line, values of options that name a key, token or password left out.
+    versions, packages
+        Of what a report names; of other packages that were loaded.
+    facts
+        What the report is made of, `last_values` aside: those are payloads.
+    buffers, freed
+        Live buffers and the history of freed ones, in order of serial and of free.
+    strings, frames, stacks
+        Texts; (file, line, function) with texts by index; tuples of frames by index, innermost first.
+    alias_groups
+        Sets of `owners`, by index, that share bytes.
+    launches
+        The journal, oldest first.
+    """
+
+    reason: str
+    time: float
+    pid: int
+    versions: dict[str, str]
+    facts: RunFacts
+    form: str = ""
+    argv: tuple[str, ...] = ()
+    settings: dict[str, bool | int | str | None] = {}
+    packages: dict[str, str] = {}
+    redacted: bool = False
+    strings: tuple[str, ...] = ()
+    frames: tuple[tuple[Index, int, Index], ...] = ()
+    stacks: tuple[tuple[Index, ...], ...] = ()
+    buffers: tuple[BufferRow, ...] = ()
+    freed: tuple[BufferRow, ...] = ()
+    owners: tuple[OwnerRow, ...] = ()
+    alias_groups: tuple[tuple[Index, ...], ...] = ()
+    graphs: tuple[GraphRow, ...] = ()
+    guards: tuple[GuardRow, ...] = ()
+    replays: tuple[ReplayRow, ...] = ()
+    launches: tuple[JournalRow, ...] = ()
+    payloads: tuple[PayloadRow, ...] = ()
+    unread: tuple[UnreadRow, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+
+
+@cache
+def form_of_manifest() -> str:
+    """A short hash of the manifest's JSON schema: it changes with every field that is added."""
+    return hashlib.sha256(msgspec.json.encode(msgspec.json.schema(Manifest), order="sorted")).hexdigest()[:12]

@@ -1,0 +1,120 @@
+"""The second step of a dump: one file, whole or not at all. May run in a thread of its own."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from shadowgraph.dumps.collecting import Bytes, Collected
+from shadowgraph.dumps.container import MANIFEST, crc32, header_of
+from shadowgraph.dumps.fitting import fitted
+from shadowgraph.dumps.redaction import redacted
+from shadowgraph.errors import MissingFileError
+
+SUFFIX = ".safetensors"
+_BUFFER = 1 << 20
+_WORTH_THREADS = 16 << 20  # bytes from which on checksums are worked out by several threads
+
+Part = bytes | memoryview
+
+
+def destination(path: str | os.PathLike[str]) -> Path:
+    """Where a dump goes: into a directory under a name of its own, else to the path itself.
+
+    Raises
+    ------
+    MissingFileError
+        What is there is neither a file nor a directory.
+    """
+    try:
+        found = Path(os.path.abspath(path))
+        mode = found.stat().st_mode if os.path.lexists(found) and found.exists() else stat.S_IFREG
+    except (OSError, ValueError) as error:
+        raise MissingFileError(f"cannot write the dump {os.fspath(path)!r}: {_said(error)}") from None
+    if stat.S_ISDIR(mode):
+        return _unused(found)
+    if not stat.S_ISREG(mode):
+        raise MissingFileError(f"cannot write the dump {found}: it exists and is no regular file")
+    return found
+
+
+def write_dump(collected: Collected, path: Path, limit: int) -> Path:
+    """Write what was collected, `limit` bytes at most (see `fitted`).
+
+    The file appears under its name complete and on the disk, readable for its owner only, or not at all; what was there
+    before stays until then.
+
+    Raises
+    ------
+    MissingFileError
+        When the place is not writable or the disk is full.
+    """
+    if collected.redacted:
+        collected = redacted(collected)
+    manifest, payloads = fitted(collected, _checksums(collected.bytes), limit)
+    text = msgspec.json.encode(manifest)
+    sizes = {MANIFEST: len(text), **{row.tensor: row.nbytes for row in manifest.payloads}}
+    try:
+        _replace(path, [header_of(sizes, crc32(text)), text, *(each.data for each in payloads)])
+    except OSError as error:
+        raise MissingFileError(f"cannot write the dump {path}: {_said(error)}") from None
+    return path
+
+
+def _checksums(payloads: Sequence[Bytes]) -> list[int]:
+    data = [each.data for each in payloads]
+    if sum(map(len, data)) < _WORTH_THREADS:
+        return [crc32(part) for part in data]
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        return list(pool.map(crc32, data))
+
+
+def _replace(path: Path, parts: Iterable[Part]) -> None:
+    handle, temporary = tempfile.mkstemp(prefix=".shadowgraph-", suffix=".tmp", dir=path.parent)
+    try:
+        with open(handle, "wb", buffering=_BUFFER) as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    with suppress(OSError):  # not every file system can; the file itself is on the disk
+        _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+_naming = threading.Lock()
+_named = 0
+
+
+def _unused(folder: Path) -> Path:
+    """A name that says when and who, and that no other dump of this process has."""
+    global _named
+    with _naming:
+        _named += 1
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        return folder / f"shadowgraph-{stamp}-{os.getpid()}-{_named}{SUFFIX}"
+
+
+def _said(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

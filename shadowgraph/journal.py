@@ -1,0 +1,61 @@
+"""What ran lately, for a post-mortem: the last launches and replays, bounded, in host memory."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import NamedTuple
+
+from shadowgraph.graphs.model import Graph, Launch
+from shadowgraph.tracking.phases import Phase
+from shadowgraph.tracking.writes import Write
+
+LAUNCHES = 4096
+REPLAYS = 4096
+
+
+class Ran(NamedTuple):
+    """A launch that ran; `node` and `graph` (a serial) where it was a node of a replay."""
+
+    launch: Launch
+    time: float
+    phase: Phase | None
+    graph: int | None
+    node: int | None
+
+
+class Replayed(NamedTuple):
+    """A replay that began; `order` as of its checkpoint."""
+
+    graph: int
+    replay: int
+    time: float
+    order: int
+
+
+class Journal:
+    """Both logs, oldest first. Appending takes no lock and a fraction of a microsecond: it is on the replay path.
+
+    Launches are kept without their stores, so that the journal holds none of what a `StoreLog` may hold.
+    """
+
+    def __init__(self) -> None:
+        self.launches: deque[Ran] = deque(maxlen=LAUNCHES)
+        self.replays: deque[Replayed] = deque(maxlen=REPLAYS)
+
+    def launched(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
+        """Note a launch, `graph` for a node of its replay."""
+        serial = graph.serial if graph is not None else None
+        self.launches.append(Ran(write.launch, time.time(), phase, serial, write.node))
+
+    def taken(self) -> tuple[tuple[Ran, ...], tuple[Replayed, ...]]:
+        """Launches and replays so far; other threads may go on meanwhile."""
+        while True:
+            try:
+                return tuple(self.launches), tuple(self.replays)
+            except RuntimeError:  # one was appended just now
+                continue
+
+    def replayed(self, graph: Graph, order: int) -> None:
+        """Note that a replay begins; `graph.replays` already counts it."""
+        self.replays.append(Replayed(graph.serial, graph.replays, time.time(), order))
