@@ -28,8 +28,9 @@ class Settings:
     sync
         Check after every launch and raise `FindingsError` at the first finding.
     layout
-        ``"isolate"``: memory freed during a capture is not reused in it. ``"faithful"``: reused as the program's own
-        pool would.
+        ``"isolate"``: memory freed during a capture is not reused in it, and every tensor has guards. ``"faithful"``:
+        reused as the program's own pool would; on CUDA the pool is the program's own, and guards stand where it gave
+        bytes to nobody.
     near_guard
         Bytes of canary directly before and after a buffer that every check reads.
     far_guard

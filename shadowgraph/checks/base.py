@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TypedDict, Unpack
 
 from shadowgraph.engines.base import Engine, Evidence
 from shadowgraph.findings import Reader, RowOverrun, Severity
@@ -45,6 +46,18 @@ class Checkpoint:
     replay: int | None = None
     writes: WriteLog = field(default_factory=WriteLog, repr=False)
     order: int = 0
+
+
+class _Facts(TypedDict, total=False):
+    side: Side | None
+    truncated: bool
+    culprits: tuple[Write, ...]
+    phase: Phase | None
+    graph: Graph | None
+    replay: int | None
+    rows: tuple[RowOverrun, ...]
+    confidence: str
+    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +102,26 @@ class Draft:
     confidence: str = "high"
     view: TensorView | None = None
     key: str = ""
+
+    @classmethod
+    def of(
+        cls, code: str, checkpoint: Checkpoint, buffer: Buffer, evidence: Evidence[object], **facts: Unpack[_Facts]
+    ) -> Draft:
+        """A draft about the bytes of a piece of evidence."""
+        return cls(
+            code=code,
+            checkpoint=checkpoint,
+            buffer=buffer,
+            first=evidence.first,
+            last=evidence.last,
+            count=evidence.count,
+            ranges=evidence.ranges,
+            ranges_total=evidence.ranges_total,
+            window=evidence.window,
+            expected=evidence.expected,
+            found=evidence.found,
+            **facts,
+        )
 
 
 @dataclass(slots=True)

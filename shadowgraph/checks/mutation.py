@@ -232,18 +232,11 @@ class InGraphMutation(Check):
 
     def _draft(self, evidence: Evidence[object], buffer: Buffer, checkpoint: Checkpoint) -> Draft:
         culprits = suspects(self.context, checkpoint, buffer, evidence.parts)
-        return Draft(
-            code="SG102",
-            checkpoint=checkpoint,
-            buffer=buffer,
-            first=evidence.first,
-            last=evidence.last,
-            count=evidence.count,
-            ranges=evidence.ranges,
-            ranges_total=evidence.ranges_total,
-            window=evidence.window,
-            expected=evidence.expected,
-            found=evidence.found,
+        return Draft.of(
+            "SG102",
+            checkpoint,
+            buffer,
+            evidence,
             culprits=culprits,
             phase=Phase.REPLAY,
             graph=checkpoint.graph,

@@ -67,20 +67,13 @@ class OutOfBounds(Check):
         phase, graph, replay = draft_phase(self.context, checkpoint, buffer.range, culprits)
         unsure = _late(evidence) and (self.context.engine.asynchronous or not culprits)
         self.context.report(
-            Draft(
-                code="SG101",
-                checkpoint=checkpoint,
-                buffer=buffer,
-                first=evidence.first,
-                last=evidence.last,
-                count=evidence.count,
-                ranges=evidence.ranges,
-                ranges_total=evidence.ranges_total,
+            Draft.of(
+                "SG101",
+                checkpoint,
+                buffer,
+                evidence,
                 side=side,
                 truncated=evidence.truncated,
-                window=evidence.window,
-                expected=evidence.expected,
-                found=evidence.found,
                 culprits=culprits,
                 phase=phase,
                 graph=graph,
@@ -166,7 +159,7 @@ def _past_guards(write: Write, buffer: Buffer) -> bool:
 
 
 def _extent(buffer: Buffer) -> ByteRange:
-    return ByteRange(buffer.start - buffer.head_guard, buffer.stop + buffer.tail_guard)
+    return ByteRange(buffer.start - buffer.head_guard, buffer.guard_start + buffer.tail_guard)
 
 
 def rows_of(write: Write, buffer: Buffer) -> tuple[RowOverrun, ...]:

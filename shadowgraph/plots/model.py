@@ -49,7 +49,9 @@ class MapBuffer:
     role
         ``static``, ``pool`` or ``foreign``.
     head_guard, tail_guard
-        Guard bytes directly before and after; 0 where there is none, or where it is not known any more.
+        Guard bytes before and after; 0 where there is none, or where it is not known any more.
+    gap
+        Bytes of others between the buffer's end and the guard after it.
     graph
         Name of the graph whose capture allocated it.
     alive
@@ -63,6 +65,7 @@ class MapBuffer:
     role: str
     head_guard: int = 0
     tail_guard: int = 0
+    gap: int = 0
     dtype: str = "uint8"
     shape: tuple[int, ...] = ()
     graph: str | None = None
@@ -72,6 +75,11 @@ class MapBuffer:
     @property
     def stop(self) -> int:
         return self.start + self.nbytes
+
+    @property
+    def tail(self) -> tuple[int, int]:
+        """Where the guard after it stands: the first address, and the one after the last."""
+        return self.stop + self.gap, self.stop + self.gap + self.tail_guard
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +196,7 @@ def _live(buffer: Buffer, book: NameBook, graphs: Mapping[int, str], facts: Buff
         role=str(buffer.role),
         head_guard=buffer.head_guard,
         tail_guard=buffer.tail_guard,
+        gap=buffer.gap if buffer.tail_guard else 0,
         dtype=buffer.dtype,
         shape=buffer.shape,
         graph=graph,

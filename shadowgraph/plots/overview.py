@@ -17,7 +17,7 @@ _LABEL = 7.0
 
 def draw_overview(pen: Pen, memory: MemoryMap, top: float) -> None:
     """Draw the strip below `top`; there must be at least one buffer."""
-    spans = [(b.start - b.head_guard, max(b.stop, b.start + 1) + b.tail_guard) for b in memory.buffers]
+    spans = [(b.start - b.head_guard, max(b.start + 1, b.tail[1])) for b in memory.buffers]
     spans += [(damage.first, damage.last + 1) for damage in memory.damages]
     axis = address_axis(spans, MARGIN, WIDTH - MARGIN)
     _caption(pen, axis, top + 0.06)

@@ -90,7 +90,7 @@ def _label(pen: Pen, row: Row, buffer: MapBuffer, top: float) -> None:
 def _buffer(pen: Pen, index: int, buffer: MapBuffer, scale: Steps, y: float) -> None:
     sides = {"head": (buffer.start - buffer.head_guard, buffer.start)} if buffer.head_guard else {}
     if buffer.tail_guard:
-        sides["tail"] = (buffer.stop, buffer.stop + buffer.tail_guard)
+        sides["tail"] = buffer.tail
     for side, where in sides.items():
         span = widened(scale.span(*where), LEAST_DAMAGE, side_of(where[0], buffer, COLUMNS))
         pen.bars([span], y, _BAR, "white", edge=GREY, hatch=GUARD_HATCH, gid=f"{side}:{index}", order=1.0)

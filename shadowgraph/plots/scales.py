@@ -57,7 +57,7 @@ def row_scale(buffer: MapBuffer, damages: Sequence[MapDamage], columns: Columns)
     before = max([0, *(buffer.start - damage.first for damage in damages)])
     after = max([0, *(damage.last + 1 - stop for damage in damages)])
     low = buffer.start - _side(buffer.head_guard, before)
-    high = stop + _side(buffer.tail_guard, after)
+    high = stop + _side(buffer.gap + buffer.tail_guard, after)
     places = (columns.head[0], columns.payload[0], columns.payload[1], columns.tail[1])
     return Steps((low, buffer.start, stop, high), places)
 

@@ -58,7 +58,7 @@ def _texts(pen: Pen, damage: MapDamage, buffer: MapBuffer, top: float) -> None:
 
 def _ground(pen: Pen, buffer: MapBuffer, scale: Steps, y: float) -> None:
     """Buffer and guards as far as they reach into the window."""
-    guards = ((buffer.start - buffer.head_guard, buffer.start), (buffer.stop, buffer.stop + buffer.tail_guard))
+    guards = ((buffer.start - buffer.head_guard, buffer.start), buffer.tail)
     hatched = [span for guard in guards if (span := _inside(guard, scale)) is not None]
     if hatched:
         pen.bars(hatched, y, _BAR, "white", edge=GREY, hatch=GUARD_HATCH, order=1.0)

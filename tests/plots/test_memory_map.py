@@ -87,6 +87,13 @@ def test_damage_across_an_edge_is_drawn_on_both_sides() -> None:
     assert outside == pytest.approx((_RIGHT, _RIGHT + (COLUMNS.tail[1] - _RIGHT) / 4))
 
 
+def test_a_guard_that_stands_behind_others_bytes_is_drawn_behind_them() -> None:
+    own = buffer(gap=512, tail_guard=1536)
+    [(left, right)] = spans(memory_map(MemoryMap((own,), ())), "tail:0")
+    tail = COLUMNS.tail[1] - _RIGHT
+    assert (left, right) == pytest.approx((_RIGHT + tail / 4, _RIGHT + tail))
+
+
 @pytest.mark.parametrize("offset", [-4, 0, 1 << 29, (1 << 30) - 4, 1 << 30])
 def test_four_bytes_of_a_gibibyte_are_seen_on_the_right_side(offset: int) -> None:
     own = buffer(nbytes=1 << 30, tail_guard=1 << 20)
