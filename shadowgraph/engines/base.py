@@ -73,6 +73,13 @@ class Shadow(Protocol):
         """The small parts as they were when last copied, from host memory; needs no device."""
 
 
+class Mirror(Protocol):
+    """Copies of ranges in host memory, which survive the device."""
+
+    def read(self) -> list[bytes] | None:
+        """The bytes of each range, or None where they did not arrive or are gone; needs no device."""
+
+
 class Engine(Protocol):
     """Fill, compare, copy and diff. See `numpy_engine` for the reference behaviour."""
 
@@ -104,6 +111,10 @@ class Engine(Protocol):
 
     def read_many(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
         """Bytes of ranges, now, in host memory that lives as long as the views; waits for the device once."""
+
+    def mirror(self, ranges: Sequence[ByteRange]) -> Mirror:
+        """Ask for copies of a few small ranges as they are at this point of the stream; of a larger one the first
+        16 KiB. Kept until some megabytes of newer ones have come."""
 
     @property
     def lost(self) -> str | None:

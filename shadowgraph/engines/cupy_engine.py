@@ -21,6 +21,7 @@ from shadowgraph.engines.cupy_shadow import CupyShadow, shadow_of
 from shadowgraph.engines.device import Device
 from shadowgraph.engines.guard_table import GuardTable, table_of
 from shadowgraph.engines.launcher import Launcher
+from shadowgraph.engines.mirror import MirrorRing, RingCopy
 from shadowgraph.engines.ring import RECORD, RingReader
 from shadowgraph.tracking.canary import PERIOD, canary
 from shadowgraph.tracking.guards import Guard
@@ -140,11 +141,12 @@ class CupyEngine:
         with relaxed_capture(), cp.cuda.Device(index):
             source = files("shadowgraph.engines").joinpath("kernels.cu").read_text(encoding="utf-8")
             module = cp.RawModule(code=source, options=("-std=c++17",))
-            self._kernels = [module.get_function(name) for name in ("check_step", "arm", "arm_many")]
-        step, one, many = (kernel.kernel.ptr for kernel in self._kernels)
+            self._kernels = [module.get_function(name) for name in ("check_step", "arm", "arm_many", "mirror")]
+        step, one, many, mirror = (kernel.kernel.ptr for kernel in self._kernels)
         fixed = self._make_buffers()
         self._prepared = [_Prepared(step, fixed, mode) for mode in (GUARDS_ONLY, COPY, COMPARE)]
         self._arming = Arming(self._device, one, many, fixed[1])
+        self._mirrors = MirrorRing(self._device, mirror)
         self._reader = RingReader(self._records)
 
     def _make_buffers(self) -> tuple[int, int, int, int]:
@@ -274,6 +276,10 @@ class CupyEngine:
                 at += where.nbytes
             stream.synchronize()
         return views
+
+    def mirror(self, ranges: Sequence[ByteRange]) -> RingCopy:
+        """Queue copies into a ring of pinned memory, in one launch."""
+        return self._mirrors.copy(ranges)
 
     def poll(self, wait: bool = False) -> list[Result]:
         """Outcomes of checks that are done, in order of submission; with `wait` of all of them."""

@@ -17,6 +17,7 @@ from shadowgraph.tracking.memory import raw_bytes
 from shadowgraph.tracking.ranges import ByteRange
 
 Bytes = npt.NDArray[np.uint8]
+RANGES_COPIED, LARGEST_COPY = 8, 16 << 10  # as on a device
 MIRRORED = 64 << 10  # parts up to this size count as mirrored, as on a device
 
 
@@ -31,6 +32,16 @@ class NumpyShadow:
         """The small parts as they were when last copied."""
         pairs = zip(self.parts, self.copies or (), strict=False)
         return [(k, r, copy.tobytes()) for (k, r), copy in pairs if copy is not None and r.nbytes <= MIRRORED]
+
+
+@dataclass(frozen=True, slots=True)
+class NumpyMirror:
+    """Copies that are there at once."""
+
+    copies: list[bytes]
+
+    def read(self) -> list[bytes] | None:
+        return self.copies
 
 
 class NumpyEngine:
@@ -115,6 +126,10 @@ class NumpyEngine:
             views.append(part.data)
             at += where.nbytes
         return views
+
+    def mirror(self, ranges: Sequence[ByteRange]) -> NumpyMirror:
+        few = [ByteRange(r.start, min(r.stop, r.start + LARGEST_COPY)) for r in ranges[:RANGES_COPIED]]
+        return NumpyMirror([self.read(where) for where in few])
 
     def poll(self, wait: bool = False) -> list[Result]:
         results, self._results = self._results, []

@@ -328,3 +328,21 @@ def test_small_parts_of_a_shadow_are_mirrored_on_the_host(bench: Bench, engine: 
         engine.poll(wait=True)
         bench.write(where.start, b"\x77" * 40)
         assert shadow.last_values() == [("key", where, text)]
+
+
+def test_copies_for_a_post_mortem(bench: Bench, engine: Engine) -> None:
+    bench.write(bench.base, bytes(range(200)))
+    ranges = [ByteRange(bench.base + at, bench.base + at + n) for at, n in ((0, 8), (3, 5), (4, 9), (64, 0))]
+    mirror = engine.mirror(ranges)
+    engine.check("wait", (), take=engine.shadow([("key", ranges[0])]))
+    engine.poll(wait=True)
+    bench.write(bench.base, bytes(200))
+    assert mirror.read() == [bytes(range(8)), bytes(range(3, 8)), bytes(range(4, 13)), b""]
+
+
+def test_of_large_ranges_the_beginning_is_copied_and_of_many_the_first_ones(bench: Bench, engine: Engine) -> None:
+    bench.write(bench.base, b"\x21" * 40_000)
+    mirror = engine.mirror([ByteRange(bench.base, bench.base + 40_000)] * 12)
+    engine.check("wait", (), take=engine.shadow([("key", ByteRange(bench.base, bench.base + 4))]))
+    engine.poll(wait=True)
+    assert mirror.read() == [b"\x21" * (16 << 10)] * 8

@@ -1,0 +1,98 @@
+"""What launches were given, copied to pinned host memory just before them: what is left when one kills the context."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from shadowgraph.engines.device import Device
+from shadowgraph.engines.launcher import Launcher
+from shadowgraph.tracking.ranges import ByteRange
+
+RING = 4 << 20
+RANGES = 8  # of one launch
+LARGEST = 16 << 10  # bytes of one range; the rest of a larger one is not copied
+_THREADS = 256
+
+
+class _Given(ctypes.Structure):
+    """As `struct Given` in kernels.cu."""
+
+    _fields_ = (
+        ("source", ctypes.c_uint64 * RANGES),
+        ("target", ctypes.c_uint64 * RANGES),
+        ("nbytes", ctypes.c_uint32 * RANGES),
+        ("said", ctypes.c_uint64),
+        ("sequence", ctypes.c_uint64),
+        ("count", ctypes.c_uint32),
+        ("unused", ctypes.c_uint32),
+    )
+
+
+class RingCopy:
+    """Copies of ranges in the ring, as long as nothing newer lies over them."""
+
+    __slots__ = ("_at", "_ring", "_sequence", "_sizes")
+
+    def __init__(self, ring: MirrorRing, at: int, sequence: int, sizes: tuple[int, ...]) -> None:
+        self._ring, self._at, self._sequence, self._sizes = ring, at, sequence, sizes
+
+    def read(self) -> list[bytes] | None:
+        """The bytes of each range, or None: not copied yet, never copied, or overwritten since. Needs no device."""
+        return self._ring.read(self._at, self._sequence, self._sizes)
+
+
+class MirrorRing:
+    """Queues copies on the program's current stream. Thread-safe.
+
+    Each entry is a word that says that it is complete, and its copies, each aligned to 16 bytes.
+    """
+
+    def __init__(self, device: Device, function: int) -> None:
+        self._device = device
+        self._launcher = Launcher(function, (_Given,))
+        self._lock = threading.Lock()
+        self._pinned = device.pinned(RING)
+        self._bytes = np.frombuffer(self._pinned, dtype=np.uint8, count=RING)
+        self._head = 0  # bytes ever handed out
+        self._sequence = 0
+
+    def copy(self, ranges: Sequence[ByteRange]) -> RingCopy:
+        """Queue copies of the first `RANGES` ranges, of each the first `LARGEST` bytes."""
+        chosen = ranges[:RANGES]
+        sizes = tuple(min(where.nbytes, LARGEST) for where in chosen)
+        with self._lock:
+            at, self._sequence = self._take(16 + sum(_padded(size) for size in sizes)), self._sequence + 1
+            given, place = self._launcher.values[0], self._pinned.ptr + at % RING
+            given.said, given.sequence, given.count = place, self._sequence, len(chosen)
+            place += 16
+            for index, (where, size) in enumerate(zip(chosen, sizes, strict=True)):
+                given.source[index], given.target[index], given.nbytes[index] = where.start, place, size
+                place += _padded(size)
+            self._launcher.launch(1, _THREADS, self._device.raw_stream())
+            return RingCopy(self, at, self._sequence, sizes)
+
+    def read(self, at: int, sequence: int, sizes: tuple[int, ...]) -> list[bytes] | None:
+        """See `RingCopy.read`."""
+        with self._lock:
+            if self._head - at > RING or int(self._bytes[at % RING :][:8].view(np.uint64)[0]) != sequence:
+                return None
+            found, place = [], at % RING + 16
+            for size in sizes:
+                found.append(self._bytes[place : place + size].tobytes())
+                place += _padded(size)
+            return found
+
+    def _take(self, nbytes: int) -> int:
+        """Where an entry begins; none goes round the ring's end."""
+        if self._head % RING + nbytes > RING:
+            self._head += RING - self._head % RING
+        at, self._head = self._head, self._head + nbytes
+        return at
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // 16) * 16
