@@ -94,7 +94,9 @@ def _buffer(draft: Draft, context: Context) -> BufferFacts:
     )
 
 
-def _bytes(draft: Draft) -> ByteFacts:
+def _bytes(draft: Draft) -> ByteFacts | None:
+    if not draft.count:  # about what a launch was given, not about bytes that changed
+        return None
     start = draft.view.start if draft.view else draft.buffer.start
     distance = 0
     if draft.side is Side.AFTER:

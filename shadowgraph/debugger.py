@@ -275,6 +275,7 @@ class Debugger:
             left_alone=self._backend.left_alone(),
             lost=self._work.lost,
             last_values=tuple(self._work.last_values()) if self._work.lost else (),
+            last_launches=self._work.last_words.launches() if self._work.lost else (),
             names_unread=self.names.unread,
             names_cut_short=self.names.truncated,
             watches=tuple((watch.name, tuple(watch.changes), watch.dropped) for watch in self._work.watches.watches),

@@ -6,12 +6,17 @@ import time
 from collections import deque
 from typing import NamedTuple
 
+from shadowgraph.checks.base import Checkpoint
+from shadowgraph.engines.base import Mirror
 from shadowgraph.graphs.model import Graph, Launch
+from shadowgraph.tracking.launches import IndexRule
 from shadowgraph.tracking.phases import Phase
+from shadowgraph.tracking.views import TensorView
 from shadowgraph.tracking.writes import Write
 
 LAUNCHES = 4096
 REPLAYS = 4096
+GIVEN = 512
 
 
 class Ran(NamedTuple):
@@ -33,8 +38,24 @@ class Replayed(NamedTuple):
     order: int
 
 
+class Given(NamedTuple):
+    """A launch that was about to run, and copies of what it was given.
+
+    Attributes
+    ----------
+    copied
+        Argument and view of each range that `mirror` holds, in order.
+    """
+
+    launch: Launch
+    rules: tuple[IndexRule, ...]
+    copied: tuple[tuple[str, TensorView], ...]
+    mirror: Mirror
+    checkpoint: Checkpoint
+
+
 class Journal:
-    """Both logs, oldest first. Appending takes no lock and a fraction of a microsecond: it is on the replay path.
+    """All logs, oldest first. Appending takes no lock and a fraction of a microsecond: it is on the replay path.
 
     Launches are kept without their stores, so that the journal holds none of what a `StoreLog` may hold.
     """
@@ -42,6 +63,7 @@ class Journal:
     def __init__(self) -> None:
         self.launches: deque[Ran] = deque(maxlen=LAUNCHES)
         self.replays: deque[Replayed] = deque(maxlen=REPLAYS)
+        self.given: deque[Given] = deque(maxlen=GIVEN)
 
     def launched(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         """Note a launch, `graph` for a node of its replay."""

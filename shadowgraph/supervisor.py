@@ -20,6 +20,7 @@ from shadowgraph.findings import Severity
 from shadowgraph.graphs.events import Listener
 from shadowgraph.graphs.model import Graph, Launch, Node
 from shadowgraph.journal import Journal
+from shadowgraph.lastwords import LastWords
 from shadowgraph.reports.verdicts import verdict
 from shadowgraph.settings import Settings
 from shadowgraph.standing import StandingGuards
@@ -29,6 +30,7 @@ from shadowgraph.tracking.allocator import HostAllocator
 from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.foreign import drop_stale
 from shadowgraph.tracking.guards import Guard, guards_of
+from shadowgraph.tracking.launches import IndexRule
 from shadowgraph.tracking.phases import Phase
 from shadowgraph.tracking.quiet import QuietLock, settle
 from shadowgraph.tracking.ranges import ByteRange
@@ -57,6 +59,8 @@ class Supervisor(Listener):
         Why nothing can be read from the device any more, or None.
     preparing
         Graphs of the `prepare` blocks that are open, innermost last.
+    last_words
+        What launches were given just before they ran.
     """
 
     def __init__(self, settings: Settings, allocator: HostAllocator, engine: Engine) -> None:
@@ -69,6 +73,7 @@ class Supervisor(Listener):
         self.context = Context(settings, allocator, allocator.ledger, engine, names, self._take)
         self.checks = Checks(self.context)
         self.watches = Watches(self.context)
+        self.last_words = LastWords(self.context, self.journal, self.checks.indices)
         self.paused = False
         self.lost: str | None = None
         self._plans: dict[int, tuple[tuple[int, int], Shadow]] = {}
@@ -115,6 +120,8 @@ class Supervisor(Listener):
         if self.lost is None:
             self.lost = str(error).split("\n", 1)[0]
             logger.warning("shadowgraph: checking ends, the device is lost: %s", self.lost)
+            self.paused = True
+            self.last_words.examine()
         self.paused = True
 
     def last_values(self) -> list[tuple[str, str, bytes]]:
@@ -244,6 +251,18 @@ class Supervisor(Listener):
         settle()  # a graph that died during this one took its pool along
         with self._lock:
             self._judge("replay_end", Phase.REPLAY, graph, graph.replays, compare=shadow)
+
+    @survives
+    def launch_begins(self, launch: Launch, rules: tuple[IndexRule, ...]) -> None:
+        if self.paused or self._capturing or self._replaying is not None:
+            return
+        model = self.preparing[-1] if self.preparing else None
+        phase = Phase.PREPARE if self.preparing else None
+        checkpoint = Checkpoint("launch_begins", phase, model, model.replays + 1 if model else None)
+        if self.settings.sync:
+            self.checks.indices.look(launch, rules, checkpoint)
+        if self.context.engine.asynchronous:
+            self.last_words.note(launch, rules, checkpoint)
 
     @survives
     def launch_ran(self, launch: Launch, stores: StoreLog | None) -> None:

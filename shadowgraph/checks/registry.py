@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shadowgraph.checks.base import Check, Context
+from shadowgraph.checks.indices import Indices
 from shadowgraph.checks.invariants import Invariants
 from shadowgraph.checks.mutation import InGraphMutation
 from shadowgraph.checks.out_of_bounds import OutOfBounds
@@ -15,6 +16,7 @@ class Checks:
         self.out_of_bounds = OutOfBounds(context)
         self.mutation = InGraphMutation(context)
         self.invariants = Invariants(context)
+        self.indices = Indices(context)
 
     @property
     def all(self) -> tuple[Check, ...]:

@@ -59,6 +59,7 @@ def _facts(facts: RunFacts) -> RunFacts:
         faults=_faults(facts.faults),
         watches=tuple((hidden(name), changes, dropped) for name, changes, dropped in facts.watches),
         last_values=(),
+        last_launches=tuple(msgspec.structs.replace(launch, values=()) for launch in facts.last_launches),
     )
 
 

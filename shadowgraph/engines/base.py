@@ -15,6 +15,8 @@ from shadowgraph.tracking.ranges import ByteRange
 
 WINDOW = 256  # bytes of expected and found values kept
 RANGES = 16  # changed ranges kept
+RANGES_COPIED = 8  # by one call of `mirror`
+LARGEST_COPY = 16 << 10  # bytes of each
 
 Subject = TypeVar("Subject", covariant=True)
 
@@ -114,7 +116,7 @@ class Engine(Protocol):
 
     def mirror(self, ranges: Sequence[ByteRange]) -> Mirror:
         """Ask for copies of a few small ranges as they are at this point of the stream; of a larger one the first
-        16 KiB. Kept until some megabytes of newer ones have come."""
+        `LARGEST_COPY` bytes. Kept until some megabytes of newer ones have come."""
 
     @property
     def lost(self) -> str | None:

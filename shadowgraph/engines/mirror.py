@@ -8,13 +8,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from shadowgraph.engines.base import LARGEST_COPY, RANGES_COPIED
 from shadowgraph.engines.device import Device
 from shadowgraph.engines.launcher import Launcher
 from shadowgraph.tracking.ranges import ByteRange
 
 RING = 4 << 20
-RANGES = 8  # of one launch
-LARGEST = 16 << 10  # bytes of one range; the rest of a larger one is not copied
 _THREADS = 256
 
 
@@ -22,9 +21,9 @@ class _Given(ctypes.Structure):
     """As `struct Given` in kernels.cu."""
 
     _fields_ = (
-        ("source", ctypes.c_uint64 * RANGES),
-        ("target", ctypes.c_uint64 * RANGES),
-        ("nbytes", ctypes.c_uint32 * RANGES),
+        ("source", ctypes.c_uint64 * RANGES_COPIED),
+        ("target", ctypes.c_uint64 * RANGES_COPIED),
+        ("nbytes", ctypes.c_uint32 * RANGES_COPIED),
         ("said", ctypes.c_uint64),
         ("sequence", ctypes.c_uint64),
         ("count", ctypes.c_uint32),
@@ -61,9 +60,9 @@ class MirrorRing:
         self._sequence = 0
 
     def copy(self, ranges: Sequence[ByteRange]) -> RingCopy:
-        """Queue copies of the first `RANGES` ranges, of each the first `LARGEST` bytes."""
-        chosen = ranges[:RANGES]
-        sizes = tuple(min(where.nbytes, LARGEST) for where in chosen)
+        """Queue copies of the first `RANGES_COPIED` ranges, of each the first `LARGEST_COPY` bytes."""
+        chosen = ranges[:RANGES_COPIED]
+        sizes = tuple(min(where.nbytes, LARGEST_COPY) for where in chosen)
         with self._lock:
             at, self._sequence = self._take(16 + sum(_padded(size) for size in sizes)), self._sequence + 1
             given, place = self._launcher.values[0], self._pinned.ptr + at % RING

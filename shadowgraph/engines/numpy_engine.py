@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shadowgraph.engines.base import RANGES, WINDOW, Evidence, Result, Shadow
+from shadowgraph.engines.base import LARGEST_COPY, RANGES, RANGES_COPIED, WINDOW, Evidence, Result, Shadow
 from shadowgraph.tracking.buffers import Buffer, Role
 from shadowgraph.tracking.canary import canary
 from shadowgraph.tracking.foreign import still_there
@@ -17,7 +17,6 @@ from shadowgraph.tracking.memory import raw_bytes
 from shadowgraph.tracking.ranges import ByteRange
 
 Bytes = npt.NDArray[np.uint8]
-RANGES_COPIED, LARGEST_COPY = 8, 16 << 10  # as on a device
 MIRRORED = 64 << 10  # parts up to this size count as mirrored, as on a device
 
 

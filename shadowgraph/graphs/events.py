@@ -11,6 +11,7 @@ from shadowgraph.tracking.views import TensorView
 
 if TYPE_CHECKING:
     from shadowgraph.graphs.model import Graph, Launch, Node
+    from shadowgraph.tracking.launches import IndexRule
     from shadowgraph.tracking.stores import StoreLog
 
 
@@ -37,6 +38,9 @@ class Listener:
 
     def replay_ended(self, graph: Graph) -> None:
         """A replay is complete."""
+
+    def launch_begins(self, launch: Launch, rules: tuple[IndexRule, ...]) -> None:
+        """An eager launch is about to run that touches a tracked buffer or takes indices."""
 
     def launch_ran(self, launch: Launch, stores: StoreLog | None) -> None:
         """An eager launch that writes a tracked buffer ran."""

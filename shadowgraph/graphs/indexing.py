@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 
+from shadowgraph.tracking.launches import IndexRule
+from shadowgraph.tracking.views import TensorView
+
 # Operators with `self`, `dim` and `index`; those that count from the end where an index is negative.
 _ALONG = {
     "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_", "gather",
@@ -28,23 +31,22 @@ class IndexUse:
     argument
         Its name in the operator's schema; members of a list as ``indices[i]``.
     target
-        Name of the tensor that is indexed.
+        The tensor that is indexed.
     dim, low, high
         Dimension, None for a flattened tensor; values from `low` up to, not including, `high` are fine.
     """
 
     argument: str
     index: torch.Tensor
-    target: str
+    target: torch.Tensor
     dim: int | None
     low: int
     high: int
 
-    @property
-    def rule(self) -> str:
-        """What must hold, in words."""
-        where = f"along dim {self.dim}" if self.dim is not None else "into the flattened tensor"
-        return f"{self.argument} {where} of {self.target} must be in [{self.low}, {self.high})"
+    def rule(self) -> IndexRule:
+        """The same without the tensors."""
+        views = TensorView.of(self.index), TensorView.of(self.target)
+        return IndexRule(self.argument, *views, self.dim, self.low, self.high)
 
 
 def takes_indices(name: str) -> bool:
@@ -64,9 +66,9 @@ def index_uses(name: str, given: Mapping[str, Any]) -> Iterator[IndexUse]:
         yield from _advanced(given)
     elif operator in _FLAT:
         size = given["self"].numel()
-        yield from _use("index", given["index"], "self", None, -size, size)
+        yield from _use("index", given["index"], given["self"], None, -size, size)
     elif operator == "embedding":
-        yield from _use("indices", given["indices"], "weight", 0, 0, given["weight"].shape[0])
+        yield from _use("indices", given["indices"], given["weight"], 0, 0, given["weight"].shape[0])
 
 
 def _operator(name: str) -> str:
@@ -79,7 +81,8 @@ def _along(operator: str, given: Mapping[str, Any]) -> Iterator[IndexUse]:
     if not target.dim():
         return
     size = target.shape[dim]
-    yield from _use("index", given["index"], "self", dim % target.dim(), -size if operator in _ALONG_WRAPS else 0, size)
+    low = -size if operator in _ALONG_WRAPS else 0
+    yield from _use("index", given["index"], target, dim % target.dim(), low, size)
 
 
 def _advanced(given: Mapping[str, Any]) -> Iterator[IndexUse]:
@@ -91,10 +94,12 @@ def _advanced(given: Mapping[str, Any]) -> Iterator[IndexUse]:
             dim += max(1, index.dim())
         else:
             size = given["self"].shape[dim]
-            yield from _use(f"indices[{position}]", index, "self", dim, -size, size)
+            yield from _use(f"indices[{position}]", index, given["self"], dim, -size, size)
             dim += 1
 
 
-def _use(argument: str, index: torch.Tensor, target: str, dim: int | None, low: int, high: int) -> Iterator[IndexUse]:
+def _use(
+    argument: str, index: torch.Tensor, target: torch.Tensor, dim: int | None, low: int, high: int
+) -> Iterator[IndexUse]:
     if isinstance(index, torch.Tensor) and index.numel():
         yield IndexUse(argument, index, target, dim, low, high)

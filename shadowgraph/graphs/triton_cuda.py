@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,11 +13,13 @@ from shadowgraph.graphs import cuda_capture
 from shadowgraph.graphs.events import emit, listeners
 from shadowgraph.graphs.model import Access, Launch, LaunchKind, Pointer
 from shadowgraph.graphs.tensors import is_plain
-from shadowgraph.patching import PatchSet
+from shadowgraph.patching import PatchSet, Target
 from shadowgraph.tracking.stacks import cell_label, current_stack
 from shadowgraph.tracking.views import TensorView
 
 _patches = PatchSet()
+# Of an argument of compiled code, by its name.
+_PREFIXES = {"in_out_ptr": Access.READ_WRITE, "in_ptr": Access.READ, "out_ptr": Access.WRITE}
 
 
 def install() -> None:
@@ -25,7 +28,14 @@ def install() -> None:
         from triton.runtime.jit import JITFunction
     except ImportError:
         return
-    _patches.install([(JITFunction, "run", _wrap_run)])
+    targets: list[Target] = [(JITFunction, "run", _wrap_run)]
+    try:
+        from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+        targets.append((CachingAutotuner, "run", _wrap_inductor))
+    except ImportError:  # another torch keeps it elsewhere: compiled kernels are not seen
+        pass
+    _patches.install(targets)
 
 
 def uninstall() -> None:
@@ -35,18 +45,49 @@ def uninstall() -> None:
 
 def _wrap_run(original: Callable[..., Any]) -> Callable[..., Any]:
     def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        result = original(kernel, *args, grid=grid, warmup=warmup, **kwargs)
-        mode = cuda_capture.current()
-        if not warmup and (mode is not None or listeners):
+        launch: Launch | None = None
+        if not warmup and (listeners or cuda_capture.current() is not None):
             with shielded("triton launch"):
                 launch = _describe(kernel, args, kwargs, grid)
-                if mode is not None:
-                    mode.note_triton(launch)
-                else:
-                    emit("launch_ran", launch, None)
-        return result
+        with _told(launch):
+            return original(kernel, *args, grid=grid, warmup=warmup, **kwargs)
 
     return run
+
+
+def _wrap_inductor(original: Callable[..., Any]) -> Callable[..., Any]:
+    def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        launch: Launch | None = None
+        if not kwargs.get("benchmark_run") and (listeners or cuda_capture.current() is not None):
+            with shielded("compiled launch"):
+                launch = _describe_compiled(kernel, args)
+        with _told(launch):
+            return original(kernel, *args, **kwargs)
+
+    return run
+
+
+@contextmanager
+def _told(launch: Launch | None) -> Iterator[None]:
+    """Tell who listens before a launch and after it, or the capture that it belongs to."""
+    mode = cuda_capture.current()
+    if launch is not None and mode is None:
+        emit("launch_begins", launch, ())
+    yield
+    if launch is not None and mode is not None:
+        mode.note_triton(launch)
+    elif launch is not None:
+        emit("launch_ran", launch, None)
+
+
+def _describe_compiled(kernel: Any, args: tuple[Any, ...]) -> Launch:
+    """A launch of compiled code: inductor says in an argument's name what the kernel does to it."""
+    pointers = []
+    for name, value in zip(kernel.fn.arg_names, args, strict=False):
+        if isinstance(value, torch.Tensor) and is_plain(value, "cuda"):
+            access = next((access for start, access in _PREFIXES.items() if name.startswith(start)), Access.UNKNOWN)
+            pointers.append(Pointer(name, TensorView.of(value), access))
+    return Launch(LaunchKind.TRITON, kernel.fn.__name__, tuple(pointers), current_stack())
 
 
 def _describe(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any) -> Launch:

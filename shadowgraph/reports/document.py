@@ -11,6 +11,7 @@ import numpy as np
 from shadowgraph.changes import Change
 from shadowgraph.coverage import Coverage
 from shadowgraph.findings import Finding
+from shadowgraph.given import LastLaunch
 
 SCHEMA = "shadowgraph.report/1"
 
@@ -34,6 +35,8 @@ class RunFacts(msgspec.Struct, frozen=True):
         Why nothing could be read from the device any more, or None.
     last_values
         When it was lost: name, dtype and bytes of small buffers at the last boundary that reached the host.
+    last_launches
+        When it was lost: the last launches that had begun, the latest first, and what they were given.
     names_unread, names_cut_short
         Objects that the walks for names could not read, and named objects whose walk met a bound.
     """
@@ -50,6 +53,7 @@ class RunFacts(msgspec.Struct, frozen=True):
     left_alone: dict[str, int] = {}
     lost: str | None = None
     last_values: tuple[tuple[str, str, bytes], ...] = ()
+    last_launches: tuple[LastLaunch, ...] = ()
     names_unread: int = 0
     names_cut_short: int = 0
 

@@ -184,6 +184,12 @@ def _lost(facts: RunFacts) -> Iterator[Text]:
     yield Text(f"shadowgraph: the device is lost, checking ended: {facts.lost}", style="bold red")
     for name, dtype, data in facts.last_values:
         yield _row("last seen", f"{name} ({dtype}): {decoded(data[: 16 * 8], dtype)}")
+    for launch in facts.last_launches:
+        yield _row("ran last", f"{launch.name}{_at(launch.file, launch.line)}")
+        for value in launch.values:
+            named = f" is {value.owner}" if value.owner else ""
+            shown = decoded(value.data[: 16 * 8], value.dtype)
+            yield _row("", f"  {value.argument}{named}, {form(value.dtype, value.shape)}: {shown}")
     yield _row("kept", "ledger, names, launches and findings so far; device memory after the last boundary is not")
 
 

@@ -91,6 +91,10 @@ def _mutation(finding: Finding) -> str:
 
 
 def _invariant(finding: Finding) -> str:
+    about, _, rest = (finding.rule or "").partition(": ")
+    if about == "index in range":
+        named = f"{finding.buffer.name} ({form(finding.buffer.dtype, finding.buffer.shape)})"
+        return f"{who(finding)} was given an index out of range for {named}{', ' if rest else ''}{rest},"
     return f"{finding.buffer.name} breaks {finding.rule}, last written by {who(finding)},"
 
 

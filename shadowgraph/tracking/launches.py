@@ -44,6 +44,28 @@ class Pointer:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexRule:
+    """What the values of an index tensor must be for a launch to stay inside what it indexes.
+
+    Attributes
+    ----------
+    argument, index
+        The index tensor's name in the launch, and where it lies.
+    target
+        What is indexed.
+    dim, low, high
+        Dimension, None for the flattened tensor; values from `low` up to, not including, `high` are fine.
+    """
+
+    argument: str
+    index: TensorView
+    target: TensorView
+    dim: int | None
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """One kernel launch or operator call, captured or eager.
 

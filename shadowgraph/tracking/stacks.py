@@ -63,7 +63,7 @@ def is_machinery(filename: str) -> bool:
 
 
 def _classify(filename: str) -> bool:
-    if filename.startswith("<frozen") or filename == "<string>":
+    if filename.startswith("<frozen") or filename == "<string>" or "torchinductor_" in filename:
         return True
     absolute = os.path.abspath(filename)
     if absolute.startswith(_PACKAGE + os.sep):

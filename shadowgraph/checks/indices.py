@@ -1,0 +1,94 @@
+"""SG109 for a launch that takes an index its target does not have: before it runs, or from copies after it killed the
+device."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from shadowgraph.checks.base import Check, Checkpoint, Draft
+from shadowgraph.checks.blame import eager_phase
+from shadowgraph.tracking.buffers import Buffer, Role
+from shadowgraph.tracking.launches import IndexRule, Launch
+from shadowgraph.tracking.phases import Phase
+from shadowgraph.tracking.ranges import ByteRange, RangeSet
+from shadowgraph.tracking.views import TensorView
+from shadowgraph.tracking.writes import Write
+
+NAME = "index in range"
+
+
+class Indices(Check):
+    """Index rules of single launches; nothing to do with graphs."""
+
+    def look(self, launch: Launch, rules: tuple[IndexRule, ...], checkpoint: Checkpoint) -> None:
+        """Judge a launch that is about to run; reading its indices waits for the device."""
+        for rule in rules:
+            self.judge(launch, rule, self.context.engine.read(_hull(rule.index)), checkpoint)
+
+    def judge(self, launch: Launch, rule: IndexRule, data: bytes, checkpoint: Checkpoint) -> bool:
+        """Whether the bytes of an index tensor, or as many of them as there are, break its rule; reported if so."""
+        values = elements(rule.index, data)
+        outside = values[(values < rule.low) | (values >= rule.high)]
+        if not outside.size:
+            return False
+        self._report(launch, rule, int(outside.flat[0]), (int(values.min()), int(values.max())), checkpoint)
+        return True
+
+    def _report(
+        self, launch: Launch, rule: IndexRule, bad: int, extremes: tuple[int, int], checkpoint: Checkpoint
+    ) -> None:
+        where = f"along dim {rule.dim}" if rule.dim is not None else "into all elements"
+        held = f"{rule.argument} holds {extremes[0]} to {extremes[1]}"
+        write = Write(launch, RangeSet())
+        target = _hull(rule.target)
+        done = {serial: graph.replays for serial, graph in list(self.context.graphs.items())}
+        blame = eager_phase(self.context, checkpoint.graph, target, (), done)
+        if checkpoint.phase is Phase.PREPARE:  # marked as such
+            blame = checkpoint.phase, checkpoint.graph, checkpoint.replay
+        self.context.report(
+            Draft(
+                code="SG109",
+                checkpoint=checkpoint,
+                buffer=self.context.ledger.owner(target.start, target.stop) or _unknown(rule.target),
+                first=target.start,
+                last=target.start,
+                count=0,
+                ranges=(),
+                culprits=(write,),
+                phase=blame[0],
+                graph=blame[1],
+                replay=blame[2],
+                rule=f"{NAME}: {bad} {where}, which ends at {rule.high}; {held}",
+                key=f"{launch.name} {rule.argument}",
+                view=rule.target,
+            )
+        )
+
+
+def elements(view: TensorView, data: bytes) -> npt.NDArray[np.int64]:
+    """The values of an integer tensor from the bytes of its hull, or those that a beginning of it holds."""
+    kept = np.frombuffer(data[: len(data) // view.itemsize * view.itemsize], dtype=view.dtype)
+    steps = np.indices(view.shape).reshape(len(view.shape), -1) if view.shape else np.zeros((0, 1), dtype=np.int64)
+    strides = np.asarray(view.stride, dtype=np.int64)
+    places = (view.address - view.start) // view.itemsize + (strides[:, None] * steps).sum(axis=0)
+    values: npt.NDArray[np.int64] = kept[places[places < len(kept)]].astype(np.int64)
+    return values
+
+
+def _hull(view: TensorView) -> ByteRange:
+    return ByteRange(view.start, view.stop)
+
+
+def _unknown(view: TensorView) -> Buffer:
+    """What is said of memory that the ledger does not have."""
+    return Buffer(
+        serial=0,
+        start=view.start,
+        nbytes=view.stop - view.start,
+        role=Role.FOREIGN,
+        dtype=view.dtype,
+        shape=view.shape,
+        itemsize=view.itemsize,
+        device=view.device,
+    )

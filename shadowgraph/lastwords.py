@@ -1,0 +1,74 @@
+"""What launches were given, noted just before they run, and looked at when one of them has killed the device."""
+
+from __future__ import annotations
+
+from shadowgraph.checks.base import Checkpoint, Context
+from shadowgraph.checks.indices import Indices
+from shadowgraph.engines.base import LARGEST_COPY, RANGES_COPIED
+from shadowgraph.faults import shielded
+from shadowgraph.given import GivenValue, LastLaunch
+from shadowgraph.journal import Given, Journal
+from shadowgraph.tracking.launches import IndexRule, Launch
+from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.tracking.views import TensorView
+
+_LAUNCHES = 3  # shown of those that had begun
+_SHOWN = 1024  # bytes of each argument
+_INTEGERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+
+
+class LastWords:
+    """Keeps copies of small integer arguments in host memory, in the order of the stream."""
+
+    def __init__(self, context: Context, journal: Journal, indices: Indices) -> None:
+        self._context, self._journal, self._indices = context, journal, indices
+
+    def note(self, launch: Launch, rules: tuple[IndexRule, ...], checkpoint: Checkpoint) -> None:
+        """Ask for copies of the indices and of small integer arguments of a launch that is about to run."""
+        copied = [(rule.argument, rule.index) for rule in rules]
+        known = {view for _, view in copied}
+        for pointer in launch.pointers:
+            view = pointer.view
+            if view.dtype in _INTEGERS and view.stop - view.start <= LARGEST_COPY and view not in known:
+                copied.append((pointer.argument, view))
+                known.add(view)
+        copied = [(name, view) for name, view in copied if view.stop > view.start][:RANGES_COPIED]
+        if copied:
+            mirror = self._context.engine.mirror([ByteRange(view.start, view.stop) for _, view in copied])
+            self._journal.given.append(Given(launch, rules, tuple(copied), mirror, checkpoint))
+
+    def examine(self) -> None:
+        """Report the first launch that took an index out of range, of those that had begun; needs no device."""
+        for given in list(self._journal.given):
+            copies = given.mirror.read()
+            for rule in given.rules if copies is not None else ():
+                with shielded("indices of a launch"):
+                    data = _copy_of(given, rule.index, copies or [])
+                    if data is not None and self._indices.judge(given.launch, rule, data, given.checkpoint):
+                        return
+
+    def launches(self) -> tuple[LastLaunch, ...]:
+        """The last launches that had begun, the latest first; needs no device."""
+        found: list[LastLaunch] = []
+        for given in reversed(self._journal.given):
+            copies = given.mirror.read()
+            if copies is not None:
+                frame = given.launch.stack[0] if given.launch.stack else None
+                values = tuple(
+                    GivenValue(name, self._owner(view), view.dtype, view.shape, data[:_SHOWN])
+                    for (name, view), data in zip(given.copied, copies, strict=True)
+                )
+                file, line = (frame.file, frame.line) if frame is not None else (None, None)
+                found.append(LastLaunch(given.launch.name, file, line, values))
+            if len(found) == _LAUNCHES:
+                break
+        return tuple(found)
+
+    def _owner(self, view: TensorView) -> str:
+        buffer = self._context.ledger.owner(view.start, view.stop)
+        name, names = self._context.names.name_of(buffer) if buffer is not None else ("", ())
+        return name if names else ""
+
+
+def _copy_of(given: Given, view: TensorView, copies: list[bytes]) -> bytes | None:
+    return next((data for (_, known), data in zip(given.copied, copies, strict=False) if known == view), None)
