@@ -22,6 +22,7 @@ from shadowgraph.faults import faults, logger, shielded
 from shadowgraph.findings import Severity
 from shadowgraph.graphs.events import Listener
 from shadowgraph.graphs.model import Graph, Launch, Node
+from shadowgraph.outside import Outside
 from shadowgraph.reports.verdicts import verdict
 from shadowgraph.settings import Settings
 from shadowgraph.standing import StandingGuards
@@ -47,6 +48,7 @@ def survives(method: Callable[Concatenate[Supervisor, P], None]) -> Callable[Con
 
     @wraps(method)
     def watched(self: Supervisor, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        began = self.outside.limit.enter()
         try:
             method(self, *args, **kwargs)
         except Exception as error:
@@ -56,6 +58,8 @@ def survives(method: Callable[Concatenate[Supervisor, P], None]) -> Callable[Con
                 raise
             else:
                 faults.note(method.__name__, error)
+        finally:
+            self.outside.limit.leave(began)
 
     return watched
 
@@ -78,13 +82,16 @@ class Supervisor(Listener):
         Why nothing can be read from the device any more, or None.
     preparing
         Graphs of the `prepare` blocks that are open, innermost last.
+    outside
+        Hooks of who runs the debugger from outside, and its limits.
     """
 
     def __init__(self, settings: Settings, allocator: HostAllocator, engine: Engine) -> None:
         self.settings = settings
         self.allocator = allocator
-        suppressions = read_suppressions(settings.suppressions) if settings.suppressions else frozenset()
-        self.book = FindingBook(suppressions)
+        self._suppressions = read_suppressions(settings.suppressions) if settings.suppressions else frozenset()
+        self.book = FindingBook(self._suppressions)
+        self.outside = Outside(settings)
         names = NameBook(allocator.ledger)
         self.context = Context(settings, allocator, allocator.ledger, engine, names, self._take)
         self.checks = Checks(self.context)
@@ -125,6 +132,11 @@ class Supervisor(Listener):
             for check in self._all:
                 with shielded("check"):
                     check.recheck(Checkpoint("check"))
+
+    def start_over(self) -> None:
+        """In a forked child: what was found is the parent's."""
+        self.book = FindingBook(self._suppressions)
+        self.outside.start_over()
 
     def lose(self, error: Exception) -> None:
         """The device is gone: stop checking, keep what is on the host."""
@@ -174,6 +186,7 @@ class Supervisor(Listener):
     def capture_began(self, graph: Graph) -> None:
         self.flush("capture_begin")
         self._capturing.add(graph.serial)
+        self.outside.capture_began()
 
     @survives
     def capture_ended(self, graph: Graph) -> None:
@@ -190,6 +203,7 @@ class Supervisor(Listener):
             return
         new, self._new = self._new, []
         self.context.names.refresh()
+        self.outside.name_indices(new, self.context)
         for graph in new:
             self._coverage.note(graph, list(self.allocator.tenants.values()), self.context.ledger)
             for check in self._all:
@@ -204,7 +218,9 @@ class Supervisor(Listener):
 
     @survives
     def replay_began(self, graph: Graph) -> None:
-        if self.paused:
+        due = self.outside.replay_due(graph.replays)
+        self.paused = self.paused or self.outside.limit.stopped is not None
+        if self.paused or not due:
             return
         if self.context.engine.asynchronous:
             settle()
@@ -249,6 +265,7 @@ class Supervisor(Listener):
             return
         with self._lock:
             self._judge("replay_end", Phase.REPLAY, graph, graph.replays, compare=shadow)
+        self.outside.replay_ended()
 
     @survives
     def launch_ran(self, launch: Launch, stores: StoreLog | None) -> None:
@@ -372,9 +389,11 @@ class Supervisor(Listener):
     def _take(self, draft: Draft) -> None:
         """A check hands over a draft: name it, count it, and in sync mode raise it."""
         self.context.names.refresh()
+        self.outside.name(draft.buffer, self.context)
         finding = finding_of(draft, self.context)
         finding = msgspec.structs.replace(finding, message=verdict(finding), coverage=self.coverage().sentence())
         kept, new = self.book.add(finding, draft.key)
+        self.outside.found(kept)
         if new and kept.severity is Severity.ERROR:
             logger.error("%s", kept.message)  # at once: the program may not live to its report
         if new and self.settings.sync and kept.severity is Severity.ERROR:

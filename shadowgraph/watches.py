@@ -4,37 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
-
+from shadowgraph.changes import Change
 from shadowgraph.checks.base import Check, Checkpoint, Context
 from shadowgraph.engines.base import Evidence
 from shadowgraph.graphs.model import Graph
 from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.phases import Phase
 from shadowgraph.tracking.ranges import ByteRange
-from shadowgraph.tracking.stacks import Stack
 from shadowgraph.tracking.writes import Write
 
 LIMIT = 10_000
-
-
-class Change(msgspec.Struct, frozen=True):
-    """One write to a watched tensor, or bytes that changed with no write seen (`writer` None).
-
-    Attributes
-    ----------
-    first, last
-        Written bytes, inclusive, relative to the watched tensor.
-    """
-
-    phase: Phase | None
-    graph: str | None
-    replay: int | None
-    writer: str | None
-    node: int | None
-    stack: Stack
-    first: int
-    last: int
 
 
 class Watch:

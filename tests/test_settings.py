@@ -115,7 +115,10 @@ def test_variables_that_do_not_parse(variable: str, text: str, message: str) -> 
         ({"suppressions": 5}, "suppressions must be the path of a file, not 5"),
         ({"backend": 3}, "backend must be one of host, cuda, not 3"),
         ({"layout": ["isolate"]}, "layout must be one of isolate, faithful, not ['isolate']"),
-        ({"near_guards": 64, "sync": True}, "no option 'near_guards'; options are: backend, far_guard, guard_memory, "),
+        (
+            {"near_guards": 64, "sync": True},
+            "no option 'near_guards'; options are: backend, far_guard, fault_limit, guard_eager, ",
+        ),
     ],
 )
 def test_options_that_do_not_fit(options: dict[str, Any], message: str) -> None:

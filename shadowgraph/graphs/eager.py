@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from shadowgraph.faults import shielded
 from shadowgraph.graphs import host_reads
+from shadowgraph.graphs.eager_guard import EagerGuard
 from shadowgraph.graphs.events import emit, listeners
 from shadowgraph.graphs.growing import call_with_outs, grow, wanted_size
 from shadowgraph.graphs.model import Access, Launch, LaunchKind, Pointer
@@ -51,13 +53,17 @@ class EagerMode(TorchDispatchMode):
         Where guarded allocations go.
     tracked
         Whether a byte range belongs to a buffer that somebody wants to hear about.
+    rule
+        Which allocations are guarded outside `guard_allocations`; None for none.
     """
 
     inert = False  # its debugger has stopped, in a thread that could not take it off this one's stack
 
-    def __init__(self, allocator: HostAllocator, tracked: Callable[[ByteRange], bool]) -> None:
+    def __init__(
+        self, allocator: HostAllocator, tracked: Callable[[ByteRange], bool], rule: EagerGuard | None = None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._allocator, self._tracked = allocator, tracked
+        self._allocator, self._tracked, self._rule = allocator, tracked, rule
         self._device = torch.device(allocator.device).type
 
     supports_higher_order_operators = True
@@ -67,10 +73,19 @@ class EagerMode(TorchDispatchMode):
         """Let a compiled function compile exactly as without us; its inside is not seen."""
         return True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would import the compiler, and Triton with it, at the first operator; see below
+
     def __torch_dispatch__(
         self, func: OpOverload | HigherOrderOperator, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
+        if "torch._dynamo" in sys.modules:
+            hide_from_compiler(EagerMode)
+        return self.dispatch(func, args, kwargs or {})
+
+    def dispatch(self, func: OpOverload | HigherOrderOperator, args: Any, kwargs: Any) -> Any:
+        """Run an operator and note what it did; for a mode that stands in this one's place too."""
         if self.inert:
             return func(*args, **kwargs)
         if _local.capturing or not isinstance(func, OpOverload) or func.namespace == "prim":
@@ -85,9 +100,11 @@ class EagerMode(TorchDispatchMode):
                 host_reads.note_read(tensor, schema.name)
         if schema.resizes:
             self._make_room(args[0], args[1])
-        guarding = bool(_local.guard_depth) and not _is_traced()
+        guarding = self._guards(schema)
         if schema.outs:
             results = call_with_outs(func, schema.outs, args, kwargs, self._allocate, take_empty=guarding)
+        elif schema.name == "aten._lazy_clone.default":
+            results = self._cloned(func, args[0])
         else:
             results = func(*args, **kwargs)
         if schema.written and listeners:
@@ -99,6 +116,18 @@ class EagerMode(TorchDispatchMode):
             if not func.is_view:
                 return self._guarded(results, args, kwargs)
         return results
+
+    def _guards(self, schema: Schema) -> bool:
+        """Whether what an operator makes becomes a guarded static buffer."""
+        rule = self._rule
+        wanted = bool(_local.guard_depth) or (rule is not None and rule.active and rule.wants(schema))
+        return wanted and not _is_traced()
+
+    def _cloned(self, func: OpOverload, tensor: torch.Tensor) -> torch.Tensor:
+        """A lazy clone; memory of ours cannot be copied on write, so that of it a clone is made at once."""
+        ours = is_plain(tensor, self._device) and not tensor.untyped_storage().resizable()
+        made: torch.Tensor = torch.ops.aten.clone.default(tensor) if ours else func(tensor)
+        return made
 
     def _copies_to_host(self, schema: Schema, args: Any, kwargs: Any) -> bool:
         """A device-to-host copy is a host read; on the host backend nothing tells one from any other copy."""
@@ -133,8 +162,13 @@ class EagerMode(TorchDispatchMode):
     def _guarded(self, results: Any, args: Any, kwargs: Any) -> Any:
         with shielded("guarded allocation"):
             inputs = {storage_key(t) for t in tensors_in((args, kwargs)) if is_plain(t, self._device)}
-            return Rehomed(results, inputs, self._allocate, self._device).results
+            allocate = self._allocate if _local.guard_depth else self._allocate_small
+            return Rehomed(results, inputs, allocate, self._device).results
         return results
+
+    def _allocate_small(self, nbytes: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.UntypedStorage | None:
+        limit = self._rule.limit() if self._rule is not None else None
+        return None if limit is not None and nbytes > limit else self._allocate(nbytes, dtype, shape)
 
     def _allocate(self, nbytes: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.UntypedStorage | None:
         try:
@@ -158,3 +192,15 @@ class guard_allocations:
 
     def __exit__(self, *exc: object) -> None:
         _local.guard_depth -= 1
+
+
+_hidden: set[type] = set()
+
+
+def hide_from_compiler(mode: type[TorchDispatchMode]) -> None:
+    """Once the compiler is loaded, keep it from compiling a mode's own code, as torch does for other modes at once."""
+    compiler = sys.modules.get("torch._dynamo")
+    if mode not in _hidden and not getattr(getattr(compiler, "__spec__", None), "_initializing", True):
+        _hidden.add(mode)
+        hidden = torch._compile._disable_dynamo(mode.__torch_dispatch__, recursive=True)
+        setattr(mode, "__torch_dispatch__", hidden)  # noqa: B010  # a method, to mypy

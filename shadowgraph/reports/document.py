@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import platform
+import sys
+from importlib import metadata
 from typing import Any
 
 import msgspec
-import numpy as np
-import torch
 
+from shadowgraph.changes import Change
 from shadowgraph.coverage import Coverage
 from shadowgraph.findings import Finding
-from shadowgraph.watches import Change
 
 SCHEMA = "shadowgraph.report/1"
 
@@ -37,6 +37,8 @@ class RunFacts(msgspec.Struct, frozen=True):
         When it was lost: name, dtype and bytes of small buffers at the last boundary that reached the host.
     names_unread, names_cut_short
         Objects that the walks for names could not read, and named objects whose walk met a bound.
+    limits
+        What was left undone so that the program is not held up, each in a sentence.
     """
 
     findings: tuple[Finding, ...]
@@ -53,6 +55,7 @@ class RunFacts(msgspec.Struct, frozen=True):
     last_values: tuple[tuple[str, str, bytes], ...] = ()
     names_unread: int = 0
     names_cut_short: int = 0
+    limits: tuple[str, ...] = ()
 
 
 def document(facts: RunFacts) -> dict[str, Any]:
@@ -68,9 +71,20 @@ def versions() -> dict[str, str]:
     return {
         "shadowgraph": __version__,
         "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "numpy": str(np.__version__),
+        "torch": _version("torch"),
+        "numpy": _version("numpy"),
     }
+
+
+def _version(package: str) -> str:
+    """A package's version, without importing it."""
+    loaded = getattr(sys.modules.get(package), "__version__", None)
+    if loaded is not None:
+        return str(loaded)
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "-"
 
 
 def to_json(facts: RunFacts) -> str:

@@ -38,7 +38,7 @@ def current_stack(limit: int = 12) -> Stack:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and len(frames) < limit:
         code = frame.f_code
-        if not _is_machinery(code.co_filename):
+        if not is_machinery(code.co_filename):
             cell = cell_label(code.co_filename)
             frames.append(Frame(cell or code.co_filename, frame.f_lineno, code.co_name))
             if cell and code.co_name == "<module>":
@@ -56,7 +56,7 @@ def raw_stack(limit: int) -> RawStack:
         filename = code.co_filename
         skip = _skip_cache.get(filename)
         if skip is None:
-            skip = _is_machinery(filename)
+            skip = is_machinery(filename)
         if not skip:
             found.append((filename, frame.f_lineno, code.co_name))
         frame = frame.f_back
@@ -76,7 +76,8 @@ def cell_label(filename: str) -> str | None:
     return f"In[{named[1].split('[')[-1].rstrip(']')}]" if named else None
 
 
-def _is_machinery(filename: str) -> bool:
+def is_machinery(filename: str) -> bool:
+    """Whether code of a file is ours or the machinery's, and no part of the program."""
     known = _skip_cache.get(filename)
     if known is None:
         known = _skip_cache[filename] = _classify(filename)
