@@ -14,21 +14,25 @@ dbg.report()
 
 from __future__ import annotations
 
-from shadowgraph.checks.rules import Rule, index_range, nondecreasing
-from shadowgraph.debugger import Debugger
-from shadowgraph.errors import (
-    BackendError,
-    CaptureError,
-    FindingsError,
-    FreedInputError,
-    ShadowgraphError,
-    UnknownBufferError,
-    UsageError,
-)
-from shadowgraph.findings import Finding
-from shadowgraph.graphs.host import HostGraph, graph_pool_handle, host_graph
-from shadowgraph.session import current, debug, install, uninstall
-from shadowgraph.settings import Settings
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shadowgraph.checks.rules import Rule, index_range, nondecreasing
+    from shadowgraph.debugger import Debugger
+    from shadowgraph.errors import (
+        BackendError,
+        CaptureError,
+        FindingsError,
+        FreedInputError,
+        ShadowgraphError,
+        UnknownBufferError,
+        UsageError,
+    )
+    from shadowgraph.findings import Finding
+    from shadowgraph.graphs.host import HostGraph, graph_pool_handle, host_graph
+    from shadowgraph.session import current, debug, install, uninstall
+    from shadowgraph.settings import Settings
 
 __version__ = "0.1.0"
 
@@ -55,3 +59,39 @@ __all__ = [
     "nondecreasing",
     "uninstall",
 ]
+
+# Where each public name lives: torch is imported when one of them is first used, so that commands start fast.
+_HOMES = {
+    "Rule": "checks.rules",
+    "index_range": "checks.rules",
+    "nondecreasing": "checks.rules",
+    "Debugger": "debugger",
+    "BackendError": "errors",
+    "CaptureError": "errors",
+    "FindingsError": "errors",
+    "FreedInputError": "errors",
+    "ShadowgraphError": "errors",
+    "UnknownBufferError": "errors",
+    "UsageError": "errors",
+    "Finding": "findings",
+    "HostGraph": "graphs.host",
+    "graph_pool_handle": "graphs.host",
+    "host_graph": "graphs.host",
+    "current": "session",
+    "debug": "session",
+    "install": "session",
+    "uninstall": "session",
+    "Settings": "settings",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -20,7 +20,8 @@ from shadowgraph.dumps.taking import take_dump
 from shadowgraph.errors import FindingsError, UnknownBufferError, UsageError
 from shadowgraph.faults import faults
 from shadowgraph.findings import Finding
-from shadowgraph.graphs import eager
+from shadowgraph.forking import forkable
+from shadowgraph.graphs import eager, parameters
 from shadowgraph.graphs.events import listeners
 from shadowgraph.graphs.host import HostGraph
 from shadowgraph.graphs.model import Graph
@@ -34,6 +35,7 @@ from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.foreign import track_foreign
 from shadowgraph.tracking.guards import GuardPolicy
 from shadowgraph.tracking.phases import Phase
+from shadowgraph.tracking.places import PlaceFinder
 from shadowgraph.tracking.ranges import ByteRange
 from shadowgraph.tracking.stacks import current_stack
 from shadowgraph.tracking.views import TensorView
@@ -60,6 +62,9 @@ class Debugger:
         self._allocator = self._backend.allocator
         self._work = Supervisor(settings, self._allocator, self._backend.engine)
         self._policy = GuardPolicy(settings.near_guard, settings.far_guard, self._backend.guard_memory)
+        forkable(self._policy._lock)
+        if settings.guard_eager != "off":
+            self._work.outside.places = PlaceFinder(self.names)
         self._mode: eager.EagerMode | None = None
         self._mode_thread: int | None = None
         self._started = False
@@ -67,8 +72,9 @@ class Debugger:
 
     # -- life --------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Begin to watch. The calling thread's eager operators are seen from here on.
+    def start(self, watch_thread: bool = True) -> None:
+        """Begin to watch. The calling thread's eager operators are seen from here on, unless `watch_thread` is False:
+        then the caller hands operators to `eager_mode`.
 
         Raises
         ------
@@ -85,9 +91,14 @@ class Debugger:
         self._work.rearm()  # what was broken while nobody watched is not judged
         listeners.append(self._work)
         leave_stopped_modes()
-        self._mode = eager.EagerMode(self._allocator, self._work.is_tracked)
-        self._mode.__enter__()  # type: ignore[no-untyped-call]
-        self._mode_thread = threading.get_ident()
+        self._mode = eager.EagerMode(
+            self._allocator, self._work.is_tracked, self._work.outside.guarding, self.settings.sync
+        )
+        if watch_thread:
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
+            self._mode_thread = threading.get_ident()
+        if self.settings.guard_eager == "auto":
+            parameters.install(self._allocator)
         self._started = True
 
     def stop(self) -> None:
@@ -108,7 +119,20 @@ class Debugger:
             listeners.remove(self._work)
             self._allocator.policy, self._allocator.before_retire = None, None
             self._allocator.isolate_captures = False
+            if self.settings.guard_eager == "auto":
+                parameters.uninstall()
             self._backend.stop()
+
+    def abandon(self) -> None:
+        """Stop watching without a last look at memory and without undoing patches: nothing here may be touched any
+        more, as in a child forked from a process with a CUDA context."""
+        if self._started:
+            self._started = False
+            self._work.paused = True
+            if self._mode is not None:
+                self._mode.inert = True
+            listeners.remove(self._work)
+            self._allocator.policy, self._allocator.before_retire = None, None
 
     def pause(self) -> None:
         """Stop checking; captures and replays go on as without a debugger. What happens meanwhile is not judged."""
@@ -119,7 +143,34 @@ class Debugger:
         """Check again from here on; guards are armed anew first."""
         self._work.rearm()
         self._work.checks.invariants.forget_writers()
-        self._work.paused = self._work.lost is not None
+        self._work.paused = self._work.lost is not None or self._work.outside.limit.stopped is not None
+
+    # -- for those who run it from outside ------------------------------------------------------------------------
+
+    @property
+    def eager_mode(self) -> eager.EagerMode | None:
+        """What sees eager operators, while started."""
+        return self._mode if self._started else None
+
+    @property
+    def supervisor(self) -> Supervisor:
+        """The part that works."""
+        return self._work
+
+    @property
+    def started(self) -> bool:
+        """Whether it watches now."""
+        return self._started
+
+    def before_fork(self) -> None:
+        """Check, so that what this process did is not laid on its child."""
+        if self._started and not self._work.context.engine.asynchronous:
+            self._work.flush("fork")
+
+    def after_fork(self) -> None:
+        """In the child: go on with a copy of everything, and no findings yet."""
+        self._work.start_over()
+        self._faults_before = faults.total
 
     # -- what a user declares ----------------------------------------------------------------------------------
 
@@ -274,10 +325,11 @@ class Debugger:
             guards_dropped=self._policy.dropped + self._allocator.unguarded_for_memory,
             left_alone=self._backend.left_alone(),
             lost=self._work.lost,
-            last_values=tuple(self._work.last_values()) if self._work.lost else (),
+            last_values=tuple(self._work.plans.last_values()) if self._work.lost else (),
             last_launches=self._work.last_words.launches() if self._work.lost else (),
             names_unread=self.names.unread,
             names_cut_short=self.names.truncated,
+            limits=tuple(filter(None, (self._work.outside.limit.sentence(),))),
             watches=tuple((watch.name, tuple(watch.changes), watch.dropped) for watch in self._work.watches.watches),
         )
 

@@ -95,3 +95,21 @@ class InvalidCaseError(ShadowgraphError):
     """A test program's precondition did not hold, so that its result would prove nothing."""
 
     exit_code: ClassVar[int] = 11
+
+
+class RunFolderError(ShadowgraphError):
+    """A run folder cannot be made, written or read, or holds another run."""
+
+    exit_code: ClassVar[int] = 15
+
+
+class NotExecutableError(ShadowgraphError):
+    """The command to wrap exists and cannot be run (a shell's own code for that)."""
+
+    exit_code: ClassVar[int] = 126
+
+
+class CommandNotFoundError(ShadowgraphError):
+    """The command to wrap does not exist (a shell's own code for that)."""
+
+    exit_code: ClassVar[int] = 127

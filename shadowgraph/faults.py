@@ -5,18 +5,27 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
+from collections.abc import Callable
 from types import TracebackType
 
 from shadowgraph.errors import ShadowgraphError
+from shadowgraph.forking import forkable
 
 logger = logging.getLogger("shadowgraph")
 
 
 class FaultLog:
-    """Counts faults by where and what; thread-safe."""
+    """Counts faults by where and what; thread-safe.
+
+    Attributes
+    ----------
+    heard
+        Called with the first fault of each kind, at once.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = forkable(threading.Lock())
+        self.heard: Callable[[str], None] | None = None
         self._counts: Counter[str] = Counter()
 
     def note(self, where: str, error: BaseException) -> None:
@@ -27,6 +36,8 @@ class FaultLog:
             first = self._counts[key] == 1
         if first:
             logger.warning("shadowgraph fault in %s (the program goes on)", key, exc_info=error)
+            if self.heard is not None:
+                self.heard(key)
 
     @property
     def counts(self) -> dict[str, int]:

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from shadowgraph.forking import forkable
+
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 Target = tuple[type, str, Wrap]
 
@@ -18,7 +20,7 @@ class PatchSet:
     """A set of patches installed and removed together; nested installs are counted."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = forkable(threading.RLock())
         self._depth = 0
         self._undo: list[tuple[type, str, Any, bool]] = []
         self._originals: dict[tuple[type, str], Callable[..., Any]] = {}

@@ -5,13 +5,27 @@ from __future__ import annotations
 import atexit
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from shadowgraph.debugger import Debugger, leave_stopped_modes
 from shadowgraph.errors import UsageError
 from shadowgraph.settings import Settings
 
 _current: Debugger | None = None
+_modest: Debugger | None = None  # steps aside when the program starts a debugger of its own
+
+
+class Observer(Protocol):
+    """Hears of every debugger of this process."""
+
+    def started(self, debugger: Debugger) -> None:
+        """It watches from here on."""
+
+    def ended(self, debugger: Debugger) -> None:
+        """It has checked a last time."""
+
+
+observers: list[Observer] = []
 
 
 def current() -> Debugger | None:
@@ -64,13 +78,37 @@ def uninstall() -> None:
     _end(_current)
 
 
-def _begin(options: dict[str, Any]) -> Debugger:
+def attach(settings: Settings) -> Debugger:
+    """Watch on behalf of somebody outside the program: no thread's mode is entered, and a debugger that the program
+    itself starts takes over. The caller ends it with `uninstall`."""
+    global _modest
+    _modest = _started(Debugger(settings), watch_thread=False)
+    return _modest
+
+
+def detach(debugger: Debugger) -> None:
+    """End a debugger without a look at its memory: it belongs to a device that this process may not touch."""
     global _current
+    if debugger is _current:
+        _current = None
+    debugger.abandon()
+
+
+def _begin(options: dict[str, Any]) -> Debugger:
+    settings = Settings.from_environment().with_options(**options)
     if _current is not None:
-        raise UsageError("a debugger is active already; use shadowgraph.current()")
-    debugger = Debugger(Settings.from_environment().with_options(**options))
-    debugger.start()
+        if _current is not _modest:
+            raise UsageError("a debugger is active already; use shadowgraph.current()")
+        _end(_current)
+    return _started(Debugger(settings))
+
+
+def _started(debugger: Debugger, watch_thread: bool = True) -> Debugger:
+    global _current
+    debugger.start(watch_thread)
     _current = debugger
+    for observer in observers:
+        observer.started(debugger)
     return debugger
 
 
@@ -79,5 +117,9 @@ def _end(debugger: Debugger | None) -> None:
     global _current
     if debugger is not None and debugger is _current:
         _current = None
-        debugger.stop()
+        try:
+            debugger.stop()
+        finally:
+            for observer in observers:
+                observer.ended(debugger)
     leave_stopped_modes()

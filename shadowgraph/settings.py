@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
@@ -49,6 +50,15 @@ class Settings:
         Largest dump in bytes; what does not fit is left out, the least useful first.
     dump_whole
         Largest buffer in bytes whose contents a dump holds in full; of larger ones it holds both ends.
+    guard_eager
+        Which eager allocations become guarded static buffers without a `guard()` block: ``"off"``; ``"auto"`` (what
+        allocating operators make, up to 64 MiB, parameters of modules left out, until the eighth replay after the
+        latest capture); ``"all"`` (every result of every operator, at any time); ``"in:module:qualname"`` (like auto,
+        in a function and what it calls, at any time; several separated by commas). In watched threads.
+    overhead_percent
+        Most of the wall time that checking may take, in percent; past it checks thin out, then stop. None: no limit.
+    fault_limit
+        Faults of ours after which checks thin out; at twice as many they stop. None: no limit.
     """
 
     backend: BackendName = "host"
@@ -62,6 +72,9 @@ class Settings:
     infer: bool = True
     dump_limit: int = 64 << 20
     dump_whole: int = 64 << 10
+    guard_eager: str = "off"
+    overhead_percent: float | None = None
+    fault_limit: int | None = None
 
     def __post_init__(self) -> None:
         _check_choice("backend", self.backend, ("host", "cuda"))
@@ -70,6 +83,7 @@ class Settings:
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise UsageError(f"{name} must be True or False, not {_shown(value)}")
+        _check_limits(self.guard_eager, self.overhead_percent, self.fault_limit)
         if self.suppressions is not None and not isinstance(self.suppressions, (str, os.PathLike)):
             raise UsageError(f"suppressions must be the path of a file, not {_shown(self.suppressions)}")
         for name in ("near_guard", "far_guard", "guard_memory", "shadow_limit", "dump_limit", "dump_whole"):
@@ -123,6 +137,19 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise UsageError(f"{name} must be one of {', '.join(choices)}, not {_shown(value)}")
 
 
+def _check_limits(guard_eager: object, overhead: object, fault_limit: object) -> None:
+    known = isinstance(guard_eager, str) and (
+        guard_eager in ("off", "auto", "all")
+        or all(re.fullmatch(r"in:[\w.]+:[\w.<>]+", part) for part in guard_eager.split(","))
+    )
+    if not known:
+        raise UsageError(f"guard_eager must be off, auto, all or in:module:qualname, not {_shown(guard_eager)}")
+    for name, value, kinds in (("overhead_percent", overhead, (int, float)), ("fault_limit", fault_limit, int)):
+        fits = isinstance(value, kinds) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+        if value is not None and not fits:
+            raise UsageError(f"{name} must be a number above 0, or None, not {_shown(value)}")
+
+
 def _shown(value: object) -> str:
     """A value in one line, however long."""
     text = " ".join(repr(value).split())
@@ -137,8 +164,13 @@ def _parse(name: str, text: str) -> Any:
         if lowered in {"0", "false", "no", "off", ""}:
             return False
         raise UsageError(f"{PREFIX}{name.upper()} must be 0 or 1, not {text!r}")
-    if name in {"backend", "layout", "suppressions"}:
+    if name in {"backend", "layout", "suppressions", "guard_eager"}:
         return text
+    if name in {"overhead_percent", "fault_limit"}:
+        try:
+            return int(text) if name == "fault_limit" else float(text)
+        except ValueError:
+            raise UsageError(f"{PREFIX}{name.upper()} must be a number, not {text!r}") from None
     try:
         return parse_bytes(text)
     except ValueError:

@@ -21,6 +21,8 @@ from shadowgraph.graphs.events import Listener
 from shadowgraph.graphs.model import Graph, Launch, Node
 from shadowgraph.journal import Journal
 from shadowgraph.lastwords import LastWords
+from shadowgraph.outside import Outside
+from shadowgraph.plans import Plans
 from shadowgraph.reports.verdicts import verdict
 from shadowgraph.settings import Settings
 from shadowgraph.standing import StandingGuards
@@ -61,14 +63,19 @@ class Supervisor(Listener):
         Graphs of the `prepare` blocks that are open, innermost last.
     last_words
         What launches were given just before they ran.
+    plans
+        What is compared across replays.
+    outside
+        Hooks of who runs the debugger from outside, and its limits.
     """
 
     def __init__(self, settings: Settings, allocator: HostAllocator, engine: Engine) -> None:
         self.settings = settings
         self.allocator = allocator
-        suppressions = read_suppressions(settings.suppressions) if settings.suppressions else frozenset()
-        self.book = FindingBook(suppressions)
+        self._suppressions = read_suppressions(settings.suppressions) if settings.suppressions else frozenset()
+        self.book = FindingBook(self._suppressions)
         self.journal = Journal()
+        self.outside: Outside = Outside(settings)
         names = NameBook(allocator.ledger)
         self.context = Context(settings, allocator, allocator.ledger, engine, names, self._take)
         self.checks = Checks(self.context)
@@ -76,9 +83,9 @@ class Supervisor(Listener):
         self.last_words = LastWords(self.context, self.journal, self.checks.indices)
         self.paused = False
         self.lost: str | None = None
-        self._plans: dict[int, tuple[tuple[int, int], Shadow]] = {}
         self.preparing: list[Graph | None] = []
         self._all: tuple[Check, ...] = (*self.checks.all, self.watches)
+        self.plans = Plans(self.context, self._all)
         # Only the checks that do something: this is the replay path.
         self._enders = [c for c in self._all if type(c).checkpoint_ends is not Check.checkpoint_ends]
         self._beginners = [c for c in self._all if type(c).replay_begins is not Check.replay_begins]
@@ -115,6 +122,11 @@ class Supervisor(Listener):
                 with shielded("check"):
                     check.recheck(Checkpoint("check"))
 
+    def start_over(self) -> None:
+        """In a forked child: what was found is the parent's."""
+        self.book = FindingBook(self._suppressions)
+        self.outside.start_over()
+
     def lose(self, error: Exception) -> None:
         """The device is gone: stop checking, keep what is on the host."""
         if self.lost is None:
@@ -123,20 +135,6 @@ class Supervisor(Listener):
             self.paused = True
             self.last_words.examine()
         self.paused = True
-
-    def last_values(self) -> list[tuple[str, str, bytes]]:
-        """Name, dtype and bytes of small buffers as they were at the last boundary, from host memory."""
-        return [(self.context.names.name_of(b, where)[0], b.dtype, data) for _, b, where, data in self.mirrored()]
-
-    def mirrored(self) -> list[tuple[int, Buffer, ByteRange, bytes]]:
-        """What host memory mirrors: graph, buffer, range and its bytes when that graph last began to replay."""
-        found: dict[int, tuple[int, Buffer, ByteRange, bytes]] = {}
-        for serial, (_, shadow) in list(self._plans.items()):
-            for _, where, data in shadow.last_values():
-                buffer = self.context.ledger.owner(where.start, where.stop)
-                if buffer is not None and data:
-                    found[where.start] = (serial, buffer, where, data)
-        return list(found.values())
 
     @survives
     def rearm(self) -> None:
@@ -173,6 +171,7 @@ class Supervisor(Listener):
     def capture_began(self, graph: Graph) -> None:
         self.flush("capture_begin")
         self._capturing.add(graph.serial)
+        self.outside.capture_began()
 
     @survives
     def capture_ended(self, graph: Graph) -> None:
@@ -190,6 +189,7 @@ class Supervisor(Listener):
         new, self._new = self._new, []
         self.allocator.enter_waiting()
         self.context.names.refresh()
+        self.outside.name_indices(new, self.context)
         for graph in new:
             self._coverage.note(graph, list(self.allocator.tenants.values()), self.context.ledger)
             for check in self._all:
@@ -198,13 +198,15 @@ class Supervisor(Listener):
     def graph_reset(self, graph: Graph) -> None:
         self._capturing.discard(graph.serial)
         self.context.graphs.pop(graph.serial, None)
-        self._plans.pop(graph.serial, None)
+        self.plans.drop(graph)
         for key in [key for key in self._node_writes if key[0] == graph.serial]:
             del self._node_writes[key]
 
     @survives
     def replay_began(self, graph: Graph) -> None:
-        if self.paused:
+        due = self.outside.replay_due(graph.replays)
+        self.paused = self.paused or self.outside.limit.stopped is not None
+        if self.paused or not due:
             return
         if self.context.engine.asynchronous:
             settle()
@@ -212,7 +214,8 @@ class Supervisor(Listener):
             drop_stale(self.context.ledger)
         with self._lock:
             self.context.graphs.setdefault(graph.serial, graph)
-            shadow = self._plan(graph)
+            self._introduce()
+            shadow = self.plans.of(graph, self.declared)
             outer = self._replaying
             if outer is not None:  # what ran so far in this thread were nodes of the outer graph
                 self._judge("replay_begin", Phase.REPLAY, outer, outer.replays)
@@ -251,6 +254,7 @@ class Supervisor(Listener):
         settle()  # a graph that died during this one took its pool along
         with self._lock:
             self._judge("replay_end", Phase.REPLAY, graph, graph.replays, compare=shadow)
+        self.outside.replay_ended()
 
     @survives
     def launch_begins(self, launch: Launch, rules: tuple[IndexRule, ...]) -> None:
@@ -332,16 +336,6 @@ class Supervisor(Listener):
         self.context.engine.check(checkpoint, self._standing.now())
         self._drain()
 
-    def _plan(self, graph: Graph) -> Shadow:
-        """What to compare across a replay; worked out anew when memory or declarations have changed."""
-        self._introduce()
-        version = (self.context.ledger.version, self.declared)
-        known = self._plans.get(graph.serial)
-        if known is None or known[0] != version:
-            parts = [part for check in self._all for part in check.parts(graph)]
-            known = self._plans[graph.serial] = (version, self.context.engine.shadow(parts))
-        return known[1]
-
     @survives
     def gather(self) -> None:
         """Judge what has arrived; never waits."""
@@ -390,9 +384,11 @@ class Supervisor(Listener):
     def _take(self, draft: Draft) -> None:
         """A check hands over a draft: name it, count it, and in sync mode raise it."""
         self.context.names.refresh()
+        self.outside.name(draft.buffer, self.context)
         finding = finding_of(draft, self.context)
         finding = msgspec.structs.replace(finding, message=verdict(finding), coverage=self.coverage().sentence())
         kept, new = self.book.add(finding, draft.key)
+        self.outside.found(kept)
         if new and kept.severity is Severity.ERROR:
             logger.error("%s", kept.message)  # at once: the program may not live to its report
         if new and self.settings.sync and kept.severity is Severity.ERROR:

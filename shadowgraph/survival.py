@@ -9,12 +9,16 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 from shadowgraph.engines.launcher import is_device_loss
 from shadowgraph.errors import ShadowgraphError
 from shadowgraph.faults import faults
+from shadowgraph.outside import Outside
 
 P = ParamSpec("P")
 
 
 class Watcher(Protocol):
-    """Whose methods are told of events."""
+    """Whose methods are told of events, and how long they may take."""
+
+    @property
+    def outside(self) -> Outside: ...
 
     def lose(self, error: Exception) -> None:
         """The device is gone."""
@@ -28,6 +32,7 @@ def survives(method: Callable[Concatenate[W, P], None]) -> Callable[Concatenate[
 
     @wraps(method)
     def watched(self: W, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        began = self.outside.limit.enter()
         try:
             method(self, *args, **kwargs)
         except Exception as error:
@@ -37,5 +42,7 @@ def survives(method: Callable[Concatenate[W, P], None]) -> Callable[Concatenate[
                 raise
             else:
                 faults.note(method.__name__, error)
+        finally:
+            self.outside.limit.leave(began)
 
     return watched

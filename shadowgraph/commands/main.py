@@ -6,13 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from types import ModuleType
 
-from shadowgraph.commands import demo, doctor, report
 from shadowgraph.errors import MissingFileError, ShadowgraphError, UsageError
-from shadowgraph.reports.console import silence_stdout
 
-_COMMANDS: dict[str, ModuleType] = {"report": report, "demo": demo, "doctor": doctor}
+# Each verb is a module, imported only where it is meant: `wrap` must start fast.
+_COMMANDS = ("demo", "doctor", "report", "wrap")
 _INTERNAL = 70  # EX_SOFTWARE
 
 
@@ -23,14 +23,19 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line of every verb."""
+def _verb(name: str) -> ModuleType:
+    return import_module(f"shadowgraph.commands.{name}")
+
+
+def parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The command line of every verb, or of one alone."""
     from shadowgraph import __version__
 
     top = _Parser(prog="shadowgraph", description="A memory debugger for CUDA graphs in PyTorch programs.")
     top.add_argument("--version", action="version", version=f"shadowgraph {__version__}")
     verbs = top.add_subparsers(dest="command", metavar="command", parser_class=_Parser)
-    for name, module in _COMMANDS.items():
+    for name in _COMMANDS if only is None else (only,):
+        module = _verb(name)
         verb = verbs.add_parser(name, help=module.HELP, description=module.__doc__)
         module.add_arguments(verb)
     return top
@@ -38,26 +43,29 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; an error is one line on standard error and a distinct exit code."""
-    top = parser()
+    words = list(sys.argv[1:] if argv is None else argv)
     if sys.stdout is None:  # closed by whoever started us
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     try:
-        args = top.parse_args(argv)
+        top = parser(words[0] if words and words[0] in _COMMANDS else None)
+        cut = words.index("--") if words[:1] == ["wrap"] and "--" in words else len(words)
+        args = top.parse_args(words[:cut])
+        args.program = words[cut + 1 :]  # none of ours, whatever it looks like
         if args.command is None:
             top.print_help()
             return UsageError.exit_code
-        code: int = _COMMANDS[args.command].run(args)
+        code: int = _verb(args.command).run(args)
         sys.stdout.flush()
         return code
     except ShadowgraphError as error:
         print(f"shadowgraph: error: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
-        silence_stdout()  # the reader of a pipe went away: nothing is wrong, and nothing more can be said
+        _silence_stdout()  # the reader of a pipe went away: nothing is wrong, and nothing more can be said
         return 0
     except OSError as error:
         print(f"shadowgraph: error: cannot read or write: {error}", file=sys.stderr)
-        silence_stdout()
+        _silence_stdout()
         return MissingFileError.exit_code
     except KeyboardInterrupt:
         print("shadowgraph: interrupted", file=sys.stderr)
@@ -68,6 +76,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         text = f"{type(error).__name__}: {error}".split("\n", 1)[0]
         print(f"shadowgraph: internal error: {text} (SHADOWGRAPH_TRACEBACK=1 shows the trace)", file=sys.stderr)
         return _INTERNAL
+
+
+def _silence_stdout() -> None:
+    from shadowgraph.reports.console import silence_stdout
+
+    silence_stdout()
 
 
 if __name__ == "__main__":

@@ -167,7 +167,7 @@ def _mirrored(work: Supervisor) -> list[Bytes]:
     """What the host has of buffers without asking the device."""
     return [
         Bytes(Piece(where, buffer, Why.SHADOW), data, work.context.names.name_of(buffer, where)[0], graph)
-        for graph, buffer, where, data in work.mirrored()
+        for graph, buffer, where, data in work.plans.mirrored()
     ]
 
 

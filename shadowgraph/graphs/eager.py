@@ -12,10 +12,12 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from shadowgraph.faults import shielded
 from shadowgraph.graphs import host_reads
+from shadowgraph.graphs.eager_guard import EagerGuard
 from shadowgraph.graphs.events import emit, listeners
 from shadowgraph.graphs.growing import call_with_outs, grow, wanted_size
+from shadowgraph.graphs.indexing import index_uses
 from shadowgraph.graphs.light_mode import LightMode
-from shadowgraph.graphs.model import Access, Launch, LaunchKind, Pointer
+from shadowgraph.graphs.model import Launch, LaunchKind, Pointer
 from shadowgraph.graphs.schemas import Schema, schema_of
 from shadowgraph.graphs.tensors import Rehomed, is_plain, named_tensors, storage_key, tensors_in
 from shadowgraph.tracking.allocator import HostAllocator
@@ -28,7 +30,7 @@ from shadowgraph.tracking.views import TensorView
 class _Local(threading.local):
     guard_depth = 0
     capturing = False
-    aside: EagerMode | None = None  # taken off the stack for the time of a capture
+    aside: LightMode | None = None  # taken off the stack for the time of a capture
 
 
 _local = _Local()
@@ -48,7 +50,7 @@ def stand_aside() -> None:
     """`set_capturing`, and off this thread's stack if nothing is above: each mode costs every operator microseconds."""
     _local.capturing = True
     mode = _get_current_dispatch_mode()
-    if isinstance(mode, EagerMode):
+    if isinstance(mode, LightMode) and mode.steps_aside:
         mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         _local.aside = mode
 
@@ -57,7 +59,7 @@ def come_back() -> None:
     """Undo `stand_aside`."""
     _local.capturing = False
     mode, _local.aside = _local.aside, None
-    if mode is not None and not mode.inert:
+    if mode is not None and not getattr(mode, "inert", False):
         mode.__enter__()  # type: ignore[no-untyped-call]
 
 
@@ -70,19 +72,34 @@ class EagerMode(LightMode):
         Where guarded allocations go.
     tracked
         Whether a byte range belongs to a buffer that somebody wants to hear about.
+    rule
+        Which allocations are guarded outside `guard_allocations`; None for none.
+    thorough
+        Tell of every operator that takes indices before it runs, be they tracked or not.
     """
 
     inert = False  # its debugger has stopped, in a thread that could not take it off this one's stack
+    steps_aside = True
 
-    def __init__(self, allocator: HostAllocator, tracked: Callable[[ByteRange], bool]) -> None:
+    def __init__(
+        self,
+        allocator: HostAllocator,
+        tracked: Callable[[ByteRange], bool],
+        rule: EagerGuard | None = None,
+        thorough: bool = False,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._allocator, self._tracked = allocator, tracked
+        self._allocator, self._tracked, self._rule, self._thorough = allocator, tracked, rule, thorough
         self._device = torch.device(allocator.device).type
+        self._announces = thorough or self._device != "cpu"  # what runs on the host raises by itself
 
     def __torch_dispatch__(
         self, func: OpOverload | HigherOrderOperator, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
+        return self.dispatch(func, args, kwargs or {})
+
+    def dispatch(self, func: OpOverload | HigherOrderOperator, args: Any, kwargs: Any) -> Any:
+        """Run an operator and note what it did; for a mode that stands in this one's place too."""
         if self.inert:
             return func(*args, **kwargs)
         if _local.capturing or not isinstance(func, OpOverload) or func.namespace == "prim":
@@ -97,9 +114,14 @@ class EagerMode(LightMode):
                 host_reads.note_read(tensor, schema.name)
         if schema.resizes:
             self._make_room(args[0], args[1])
-        guarding = bool(_local.guard_depth) and not _is_traced()
+        if self._announces and listeners and (schema.written or schema.takes_indices):
+            with shielded("eager launch"):
+                self._announce(schema, args, kwargs)
+        guarding = self._guards(schema)
         if schema.outs:
             results = call_with_outs(func, schema.outs, args, kwargs, self._allocate, take_empty=guarding)
+        elif schema.name == "aten._lazy_clone.default":
+            results = self._cloned(func, args[0])
         else:
             results = func(*args, **kwargs)
         if schema.written and listeners:
@@ -112,6 +134,18 @@ class EagerMode(LightMode):
                 return self._guarded(results, args, kwargs)
         return results
 
+    def _guards(self, schema: Schema) -> bool:
+        """Whether what an operator makes becomes a guarded static buffer."""
+        rule = self._rule
+        wanted = bool(_local.guard_depth) or (rule is not None and rule.active and rule.wants(schema))
+        return wanted and not _is_traced()
+
+    def _cloned(self, func: OpOverload, tensor: torch.Tensor) -> torch.Tensor:
+        """A lazy clone; memory of ours cannot be copied on write, so that of it a clone is made at once."""
+        ours = is_plain(tensor, self._device) and not tensor.untyped_storage().resizable()
+        made: torch.Tensor = torch.ops.aten.clone.default(tensor) if ours else func(tensor)
+        return made
+
     def _copies_to_host(self, schema: Schema, args: Any, kwargs: Any) -> bool:
         """A device-to-host copy is a host read; on the host backend nothing tells one from any other copy."""
         if self._device == "cpu" or not schema.name.startswith(("aten.copy_", "aten._to_copy")):
@@ -120,20 +154,32 @@ class EagerMode(LightMode):
             return bool(args[0].is_cuda and str(kwargs.get("device")) == "cpu")
         return bool(args[0].is_cpu and args[1].is_cuda)
 
+    def _announce(self, schema: Schema, args: Any, kwargs: Any) -> None:
+        """Tell of an operator that is about to write tracked memory, or to take indices that matter."""
+        pointers = self._pointers(schema, args, kwargs)
+        given = {**dict(zip(schema.names, args, strict=False)), **kwargs}
+        uses = index_uses(schema.name, given) if schema.takes_indices else ()
+        plain = [use for use in uses if is_plain(use.index, self._device) and is_plain(use.target, self._device)]
+        if (plain and self._thorough) or any(self._is_tracked(p) for p in pointers if plain or p.may_write):
+            launch = Launch(LaunchKind.ATEN, schema.name, tuple(pointers), current_stack())
+            emit("launch_begins", launch, tuple(use.rule() for use in plain))
+
     def _note_write(self, schema: Schema, args: Any, kwargs: Any) -> None:
-        pointers = []
-        tracked = False
-        for name, tensor in named_tensors(schema.names, args, kwargs):
-            if not is_plain(tensor, self._device):
-                continue
-            view = TensorView.of(tensor)
-            access = schema.access(name)
-            pointers.append(Pointer(name, view, access))
-            tracked = tracked or (access is not Access.READ and self._tracked(ByteRange(view.start, view.stop)))
+        pointers = self._pointers(schema, args, kwargs)
         # flashinfer's plan copies onto its own buffer what it is about to read: nothing was written
         onto_itself = schema.name == "aten.copy_.default" and len({p.view for p in pointers}) < len(pointers)
-        if tracked and not onto_itself:
+        if not onto_itself and any(self._is_tracked(p) for p in pointers if p.may_write):
             emit("launch_ran", Launch(LaunchKind.ATEN, schema.name, tuple(pointers), current_stack()), None)
+
+    def _pointers(self, schema: Schema, args: Any, kwargs: Any) -> list[Pointer]:
+        return [
+            Pointer(name, TensorView.of(tensor), schema.access(name))
+            for name, tensor in named_tensors(schema.names, args, kwargs)
+            if is_plain(tensor, self._device)
+        ]
+
+    def _is_tracked(self, pointer: Pointer) -> bool:
+        return self._tracked(ByteRange(pointer.view.start, pointer.view.stop))
 
     def _guarded_constant(self, tensor: torch.Tensor) -> torch.Tensor:
         """``torch.tensor(data)`` gets a home of its own; ``from_numpy`` keeps sharing the array's memory."""
@@ -145,8 +191,13 @@ class EagerMode(LightMode):
     def _guarded(self, results: Any, args: Any, kwargs: Any) -> Any:
         with shielded("guarded allocation"):
             inputs = {storage_key(t) for t in tensors_in((args, kwargs)) if is_plain(t, self._device)}
-            return Rehomed(results, inputs, self._allocate, self._device).results
+            allocate = self._allocate if _local.guard_depth else self._allocate_small
+            return Rehomed(results, inputs, allocate, self._device).results
         return results
+
+    def _allocate_small(self, nbytes: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.UntypedStorage | None:
+        limit = self._rule.limit() if self._rule is not None else None
+        return None if limit is not None and nbytes > limit else self._allocate(nbytes, dtype, shape)
 
     def _allocate(self, nbytes: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.UntypedStorage | None:
         try:

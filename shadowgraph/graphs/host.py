@@ -214,7 +214,9 @@ class HostGraph:
         if pool is not None:
             host_allocator().leave_pool(pool)
 
-    def __del__(self) -> None:
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if ending():
+            return  # the globals used here may be gone
         pool = getattr(self, "_pool", None)
         if pool is not None:
             _collected.append(self.model)

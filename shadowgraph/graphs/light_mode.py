@@ -28,9 +28,16 @@ def skip_when_compiling(code: CodeType) -> bool:
 
 
 class LightMode(TorchDispatchMode):
-    """Base of modes that only look: what is compiled, and into what, stays the same with them."""
+    """Base of modes that only look: what is compiled, and into what, stays the same with them.
+
+    Attributes
+    ----------
+    steps_aside
+        Whether it may be taken off a thread's stack while something is captured there.
+    """
 
     supports_higher_order_operators = True
+    steps_aside = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         own = vars(cls).get("__torch_dispatch__")

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from shadowgraph.graphs.indexing import takes_indices
 from shadowgraph.graphs.model import Access
 
 # Allocation without a kernel: a graph holds nothing of them.
@@ -67,6 +68,8 @@ class Schema:
         Takes a list of index tensors, of which a boolean one is a mask.
     asserts
         Returns nothing and raises if a value is bad.
+    takes_indices
+        Kernels that stop the device at an index out of range: `indexing` knows what is in range.
     """
 
     name: str
@@ -84,6 +87,7 @@ class Schema:
     resizes: bool
     indexes: bool
     asserts: bool
+    takes_indices: bool
 
     def access(self, argument: str) -> Access:
         """What the operator does to an argument, list members (``name[i]``) included."""
@@ -120,6 +124,7 @@ def _facts(operator: OpOverload, training: bool) -> Schema:
         resizes=schema.name in _RESIZES,
         indexes=schema.name.startswith(("aten::index", "aten::_index_put", "aten::_unsafe_index")),
         asserts=schema.name in _ASSERTIONS,
+        takes_indices=takes_indices(str(operator)),
     )
 
 

@@ -38,6 +38,23 @@ class _Local(threading.local):
 
 _local = _Local()
 _patches = PatchSet()
+_waits = False
+_pending = 0  # installs that wait for Triton
+
+
+def wait_for_triton() -> None:
+    """From here on `install` does not import Triton: what a program sets before its own import must count. Whoever
+    calls this calls `triton_imported` then."""
+    global _waits
+    _waits = True
+
+
+def triton_imported() -> None:
+    """Make up for the installs that waited."""
+    global _pending
+    waiting, _pending = _pending, 0
+    for _ in range(waiting):
+        install()
 
 
 def set_recorder(recorder: Recorder | None) -> None:
@@ -47,7 +64,11 @@ def set_recorder(recorder: Recorder | None) -> None:
 
 def install() -> None:
     """Hook the interpreter if Triton is already imported or can be; counted, undone by `uninstall`."""
+    global _pending
     if "triton" not in sys.modules:
+        if _waits:
+            _pending += 1
+            return
         try:
             import triton  # noqa: F401
         except ImportError:
@@ -68,7 +89,11 @@ def install() -> None:
 
 def uninstall() -> None:
     """Undo one `install`."""
-    _patches.uninstall()
+    global _pending
+    if _pending:
+        _pending -= 1
+    else:
+        _patches.uninstall()
 
 
 def execute(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any], log: StoreLog | None) -> None:

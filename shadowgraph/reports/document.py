@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import platform
+import sys
+from importlib import metadata
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from shadowgraph.changes import Change
 from shadowgraph.coverage import Coverage
@@ -39,6 +40,8 @@ class RunFacts(msgspec.Struct, frozen=True):
         When it was lost: the last launches that had begun, the latest first, and what they were given.
     names_unread, names_cut_short
         Objects that the walks for names could not read, and named objects whose walk met a bound.
+    limits
+        What was left undone so that the program is not held up, each in a sentence.
     """
 
     findings: tuple[Finding, ...]
@@ -56,6 +59,7 @@ class RunFacts(msgspec.Struct, frozen=True):
     last_launches: tuple[LastLaunch, ...] = ()
     names_unread: int = 0
     names_cut_short: int = 0
+    limits: tuple[str, ...] = ()
 
 
 def document(facts: RunFacts, made_with: dict[str, str] | None = None) -> dict[str, Any]:
@@ -66,16 +70,25 @@ def document(facts: RunFacts, made_with: dict[str, str] | None = None) -> dict[s
 
 def versions() -> dict[str, str]:
     """Versions of what a finding may depend on."""
-    import torch  # not needed to read a dump
-
     from shadowgraph import __version__
 
     return {
         "shadowgraph": __version__,
         "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "numpy": str(np.__version__),
+        "torch": _version("torch"),
+        "numpy": _version("numpy"),
     }
+
+
+def _version(package: str) -> str:
+    """A package's version, without importing it."""
+    loaded = getattr(sys.modules.get(package), "__version__", None)
+    if loaded is not None:
+        return str(loaded)
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "-"
 
 
 def to_json(facts: RunFacts) -> str:

@@ -206,6 +206,8 @@ def _summary(facts: RunFacts) -> Iterator[Text]:
     if facts.names_unread or facts.names_cut_short:
         unread, cut = plural(facts.names_unread, "object"), plural(facts.names_cut_short, "walk")
         yield Text(f"names: {unread} could not be read, {cut} cut short", style="yellow")
+    for limit in facts.limits:
+        yield Text(f"limit: {limit}", style="yellow")
     for name, _, _ in facts.graphs:
         if "captured earlier" in name:
             yield Text(

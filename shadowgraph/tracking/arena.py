@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shadowgraph.errors import BackendError
+from shadowgraph.forking import forkable
 
 ALIGNMENT = 512  # the CUDA caching allocator's own
 _RESERVE = 64 << 30
@@ -46,7 +47,7 @@ class HostArena:
     """
 
     def __init__(self, reserve: int = _RESERVE) -> None:
-        self._lock = threading.RLock()
+        self._lock = forkable(threading.RLock())
         self._mapping, self.size = _reserve(reserve)
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self._mapping))
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._mapping, dtype=np.uint8)

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from shadowgraph.faults import faults
+from shadowgraph.forking import forkable
 
 Work = Callable[[], None]
 
@@ -24,12 +25,25 @@ class _Local(threading.local):
 _local = _Local()
 _queue: deque[Work] = deque()
 _collecting: int | None = None  # the thread that runs the garbage collector
+_abandoned = False
 
 
 def later(work: Work) -> None:
     """Do `work` now if nothing stands against it, else as soon as that is so. For finalizers; never raises."""
+    if _abandoned:
+        return
     _queue.append(work)
     settle()
+
+
+def forked(abandon: bool) -> None:
+    """In a forked child: no other thread collects garbage. With `abandon`, finalizers do nothing any more: they would
+    touch a device that belongs to the parent."""
+    global _collecting, _abandoned
+    _collecting = None
+    if abandon:
+        _abandoned = True
+        _queue.clear()
 
 
 def settle() -> None:
@@ -55,7 +69,7 @@ class QuietLock:
     """A reentrant lock. While a thread holds one, its finalizers wait; the last release does their work."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = forkable(threading.RLock())
         if _note_collector not in gc.callbacks:
             gc.callbacks.append(_note_collector)
 

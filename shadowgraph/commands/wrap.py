@@ -1,0 +1,199 @@
+"""Run a program, unchanged, under the debugger: `shadowgraph wrap [options] -- command ...`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from shadowgraph.errors import MissingFileError, ShadowgraphError, UsageError
+from shadowgraph.injection.environment import wrapped_environment
+from shadowgraph.runs.folder import DEFAULT_PARENT, RunFolder, default_folder
+from shadowgraph.runs.orders import DUMP_MOMENTS, Orders
+
+if TYPE_CHECKING:
+    from shadowgraph.reports.run_text import RunReport
+    from shadowgraph.runs.supervising import Ended
+
+HELP = "run any Python program, unchanged, under the debugger"
+OVERHEAD_PERCENT = 75.0  # of the wall time, before checks thin out
+FAULT_LIMIT = 1000
+_PREFIX = "SHADOWGRAPH_"
+_PATIENCE = 2.0  # seconds for processes that outlive the command to make their last check
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "shadowgraph wrap [options] -- command [argument ...]"
+    parser.add_argument("--run-dir", metavar="DIR", help=f"the run folder (default: {DEFAULT_PARENT}/<time>-<pid>)")
+    parser.add_argument("--json", metavar="FILE", help="write the report as JSON too")
+    parser.add_argument("--error-exitcode", type=int, metavar="N", help="exit with N where there are findings")
+    parser.add_argument("--quiet", action="store_true", help="log no finding and print no report")
+    parser.add_argument("--backend", choices=("auto", "host", "cuda"), default="auto", help="default: auto")
+    parser.add_argument("--layout", choices=("faithful", "isolate"), default="faithful", help="default: faithful")
+    parser.add_argument(
+        "--guard-eager",
+        default="auto",
+        metavar="WHICH",
+        help="eager allocations to guard: auto, off, all or in:module:qualname (default: auto)",
+    )
+    parser.add_argument("--guard-memory", metavar="BYTES", help="most bytes that guards may add, such as 512M")
+    parser.add_argument("--suppressions", metavar="FILE", help="fingerprints of findings to leave out")
+    parser.add_argument("--sync", action="store_true", help="check after every launch, raise at the first finding")
+    parser.add_argument("--no-infer", action="store_true", help="apply declared rules only")
+    parser.add_argument("--overhead", type=float, metavar="PERCENT", help=f"default: {OVERHEAD_PERCENT:g}; 0: no limit")
+    parser.add_argument(
+        "--dump",
+        default="findings,exception",
+        metavar="WHEN",
+        help=f"when to write dumps: some of {', '.join(DUMP_MOMENTS)} (default: findings,exception)",
+    )
+    parser.add_argument("--redact", action="store_true", help="leave buffers that may hold prompt ids out of dumps")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command, then report on it to standard error; its own failure is ours."""
+    from shadowgraph import __version__
+    from shadowgraph.runs.supervising import supervise
+
+    orders_without_folder = _options(args)
+    folder = RunFolder(args.run_dir or default_folder())
+    orders = Orders(folder.path, **orders_without_folder)
+    folder.begin(args.program, orders, __version__)
+    _tell_outer_wrap(folder.path)
+    environment = wrapped_environment(orders, os.environ)
+    host = os.uname().nodename
+    try:
+        ended = supervise(
+            args.program, environment, lambda pid: folder.note(child=pid, host=host), partial(_prepare, folder.path)
+        )
+    except ShadowgraphError as error:
+        folder.note(exit_code=error.exit_code, error=str(error))
+        raise
+    name = signal.Signals(ended.signal).name if ended.signal else None
+    folder.note(exit_code=ended.code, **({"signal": name} if name else {}))
+    return _conclude(args, folder.path, ended)
+
+
+def _prepare(folder: str) -> None:
+    """Load what the report takes, where a debugger works: the program's end need not wait for that."""
+    from pathlib import Path
+
+    if any(b'"kind":"watch"' in file.read_bytes()[:4096] for file in Path(folder).glob("findings-*")):
+        import shadowgraph.reports.run_text  # noqa: F401
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    """The command line as `Orders` without their folder; wrong values are found before anything starts."""
+    if not args.program:
+        raise UsageError("no command; use: shadowgraph wrap [options] -- command ...")
+    if args.error_exitcode is not None and not 1 <= args.error_exitcode <= 255:
+        raise UsageError(f"--error-exitcode must be from 1 to 255, not {args.error_exitcode}")
+    moments = [moment for moment in args.dump.split(",") if moment]
+    if not moments or not set(moments) <= set(DUMP_MOMENTS) or ("never" in moments and len(moments) > 1):
+        raise UsageError(f"--dump must be some of {', '.join(DUMP_MOMENTS)}, not {args.dump!r}")
+    overhead = OVERHEAD_PERCENT if args.overhead is None else args.overhead
+    options: dict[str, Any] = {"layout": args.layout, "guard_eager": args.guard_eager, "fault_limit": FAULT_LIMIT}
+    options |= {"overhead_percent": overhead} if overhead != 0 else {}
+    options |= {"guard_memory": _bytes(args.guard_memory)} if args.guard_memory is not None else {}
+    options |= {"suppressions": _readable(args.suppressions)} if args.suppressions is not None else {}
+    options |= {"sync": True} if args.sync else {}
+    options |= {"infer": False} if args.no_infer else {}
+    unusual = args.guard_eager != "auto" or args.overhead is not None or args.guard_memory is not None
+    if unusual or any(n.startswith(_PREFIX) for n in os.environ):
+        from shadowgraph.settings import Settings
+
+        Settings.from_environment().with_options(**options)
+    dumps = tuple(moment for moment in moments if moment != "never")
+    return {
+        "backend": args.backend, "options": options, "dumps": dumps, "redact": args.redact, "quiet": args.quiet,
+    }  # fmt: skip
+
+
+def _bytes(text: str) -> int:
+    from shadowgraph.settings import parse_bytes
+
+    try:
+        return parse_bytes(text)
+    except ValueError:
+        raise UsageError(f"--guard-memory must be bytes such as 512M, not {text!r}") from None
+
+
+def _readable(path: str) -> str:
+    from shadowgraph.book import read_suppressions
+
+    read_suppressions(path)  # now, and not in every process
+    return os.path.abspath(path)
+
+
+def _tell_outer_wrap(inner: str) -> None:
+    """Inside another wrap we keep a folder of our own; the outer one learns where it is."""
+    try:
+        outer = Orders.from_environment(os.environ)
+    except ValueError:
+        return  # whoever set the variable is no wrap of ours
+    if outer is not None:
+        from shadowgraph.runs.journal import FORMAT, Journal
+
+        journal = Journal(outer.folder)
+        journal.write("start", format=FORMAT, pid=os.getpid(), ppid=os.getppid(), argv=sys.orig_argv, born="wrap")
+        journal.write("event", text=f"another wrap, with a run folder of its own: {inner}")
+        journal.write("end")
+        journal.close()
+
+
+def _conclude(args: argparse.Namespace, folder: str, ended: Ended) -> int:
+    """Report; nothing that fails here may hide how the command ended."""
+    code = ended.code
+    try:
+        findings = _report(args, folder, ended)
+        if not code and findings and args.error_exitcode is not None:
+            code = args.error_exitcode
+    except Exception as error:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(f"shadowgraph: error: no report: {str(error) or type(error).__name__}\n")
+        code = code or getattr(error, "exit_code", MissingFileError.exit_code)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    if ended.signal:
+        _die_of(ended.signal)
+    return code
+
+
+def _report(args: argparse.Namespace, folder: str, ended: Ended) -> int:
+    """Print and write what was asked for; the number of findings."""
+    if args.json is None and ended.signal is None:
+        from shadowgraph.runs.glance import idle_report
+
+        shown = folder.removeprefix(os.getcwd() + os.sep)
+        idle = idle_report(folder, shown, args.program, ended.code)
+        if idle is not None:
+            sys.stderr.write("" if args.quiet else "".join(f"{line}\n" for line in idle))
+            return 0
+    from shadowgraph.reports.run_text import RunReport
+    from shadowgraph.runs.reader import read_settled
+
+    report = RunReport(read_settled(folder, _PATIENCE))
+    if not args.quiet:
+        report.print(sys.stderr)
+    if args.json is not None:
+        _write(args.json, report)
+    return len(report.facts.findings)
+
+
+def _write(path: str, report: RunReport) -> None:
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(report.to_json() + "\n")
+    except OSError as error:
+        raise MissingFileError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _die_of(number: int) -> NoReturn:
+    from shadowgraph.runs.supervising import die_of
+
+    die_of(number)

@@ -1,0 +1,235 @@
+"""One wrapped process: its journal, its debugger, its forks and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import platform
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shadowgraph import forking
+from shadowgraph.runs.journal import FORMAT, Journal, printable, say
+from shadowgraph.runs.orders import Orders
+
+if TYPE_CHECKING:
+    from shadowgraph.debugger import Debugger
+    from shadowgraph.graphs.eager import EagerMode
+    from shadowgraph.runs.recorder import Recorder
+
+_WAITING, _STARTING, _WATCHING, _OVER = range(4)
+
+
+class WatchedProcess:
+    """Starts the debugger when the program begins to work, writes down what it finds, ends it with the process.
+
+    A failure of ours is one line on standard error and one in the run folder; the program goes on.
+
+    Parameters
+    ----------
+    backend
+        ``"host"`` or ``"cuda"``.
+    when_imported
+        Calls back once a module has been imported.
+    """
+
+    def __init__(self, orders: Orders, backend: str, when_imported: Callable[[str, Callable[[], None]], None]) -> None:
+        self.orders, self.backend = orders, backend
+        self.journal = Journal(orders.folder)
+        self._when_imported = when_imported
+        self._state = _WAITING
+        self._starting = threading.Lock()
+        self._debugger: Debugger | None = None  # whoever watches now
+        self._own: Debugger | None = None  # the one that we started
+        self._recorders: list[Recorder] = []
+        self._books = itertools.count(1)
+        self._held: dict[int, list[Any]] = {}  # by thread: several may fork at a time
+
+    def introduce(self, born: str) -> None:
+        """Write who this process is; of a forked one only once it has something to say."""
+        rank = os.environ.get("RANK", "")
+        write = self.journal.preface if born == "fork" else self.journal.write
+        write(
+            "start",
+            format=FORMAT,
+            pid=os.getpid(),
+            ppid=os.getppid(),
+            argv=[printable(word) for word in sys.orig_argv],
+            born=born,
+            rank=int(rank) if rank.isdecimal() else None,
+            python=platform.python_version(),
+            torch=str(getattr(sys.modules.get("torch"), "__version__", "")),
+        )
+
+    def entitle(self, title: str) -> None:
+        """Write what this process is there for."""
+        self.journal.write("title", title=title)
+
+    # -- the debugger ------------------------------------------------------------------------------------------
+
+    def target(self) -> EagerMode | None:
+        """Who is told of an eager operator; on the host the first one starts the debugger."""
+        if self._state == _WAITING and self.backend == "host":
+            self.start()
+        return self._own.eager_mode if self._own is not None else None
+
+    def cuda_began(self) -> None:
+        """The program has just initialised CUDA."""
+        if self._state == _WAITING:
+            self.start()
+
+    def start(self) -> None:
+        """Start the debugger, in the first thread that asks; operators of others pass meanwhile."""
+        if not self._starting.acquire(blocking=False):
+            return
+        try:
+            if self._state == _WAITING:
+                self._state = _STARTING
+                self._begin()
+                self._state = _WATCHING
+        except Exception as error:
+            self._state = _OVER
+            reason = f"{type(error).__name__}: {error}".split("\n", 1)[0]
+            self.journal.write("event", text=f"not watched: {reason}")
+            say(f"process {os.getpid()} is not watched: {reason}")
+        finally:
+            self._starting.release()
+
+    def _begin(self) -> None:
+        from shadowgraph import session
+        from shadowgraph.faults import faults, logger
+        from shadowgraph.graphs import triton_host
+        from shadowgraph.settings import Settings
+
+        settings = Settings.from_environment().with_options(**self.orders.options, backend=self.backend)
+        if self.orders.quiet:
+            logger.setLevel("CRITICAL")
+        faults.heard = self._fault
+        if self.backend == "host":
+            triton_host.wait_for_triton()
+            self._when_imported("triton", triton_host.triton_imported)
+        session.observers.append(self)
+        theirs = session.current()
+        if theirs is None:
+            self._own = session.attach(settings)
+        else:  # the program was faster, with a debugger of its own
+            self.started(theirs)
+
+    def started(self, debugger: Debugger) -> None:
+        """A debugger of this process watches: ours, or one that the program started itself."""
+        self._debugger = debugger
+        self._record(debugger, self.journal.write)
+
+    def _record(self, debugger: Debugger, write: Callable[..., None]) -> None:
+        from shadowgraph.runs.recorder import Recorder
+
+        self._recorders.append(Recorder(self.journal, debugger, next(self._books), self._first_error))
+        write("watch", backend=debugger.settings.backend)
+
+    def ended(self, debugger: Debugger) -> None:
+        """A debugger has checked a last time."""
+        if debugger is self._debugger:
+            self._debugger = None
+        for recorder in [r for r in self._recorders if r.debugger is debugger]:
+            recorder.summarise()
+            self._recorders.remove(recorder)
+
+    def _fault(self, what: str) -> None:
+        self.journal.write("fault", text=what)
+
+    # -- dumps -------------------------------------------------------------------------------------------------
+
+    def _first_error(self) -> None:
+        self._dump("findings", "finding")
+
+    def _dump(self, moment: str, reason: str) -> None:
+        from shadowgraph.runs.dumping import dump_to
+
+        if moment not in self.orders.dumps or self._debugger is None:
+            return
+        stem = self.journal.path.stem.replace("findings", "dump", 1)
+        path = dump_to(Path(self.orders.folder), self._debugger, stem, reason, self.orders.redact)
+        if path is not None:
+            self.journal.write("event", text=f"dump written: {path.name}")
+
+    # -- forks -------------------------------------------------------------------------------------------------
+
+    def before_fork(self) -> None:
+        """Check, and hold our locks: what the child copies must be whole."""
+        debugger = self._debugger
+        if debugger is not None and self._state == _WATCHING:
+            with contextlib.suppress(Exception):  # a finding in sync mode has nobody to be raised to
+                debugger.before_fork()
+        self._held[threading.get_ident()] = forking.hold()
+
+    def forked_in_parent(self) -> None:
+        forking.release(self._held.pop(threading.get_ident(), []))
+
+    def forked_in_child(self) -> None:
+        """Go on in a file of our own; on a device, which the parent keeps, not at all."""
+        self._held.clear()
+        forking.renew()
+        self._starting = threading.Lock()
+        self.journal.close()
+        self.journal = Journal(self.orders.folder)
+        self.introduce("fork")
+        debugger = self._debugger
+        if debugger is None:
+            return
+        from shadowgraph.faults import shielded
+
+        with shielded("fork"):
+            self._carry_on(debugger)
+
+    def _carry_on(self, debugger: Debugger) -> None:
+        from shadowgraph import session
+        from shadowgraph.faults import faults
+        from shadowgraph.tracking import quiet
+
+        on_device = debugger.settings.backend == "cuda"
+        quiet.forked(abandon=on_device)
+        faults.clear()
+        self._recorders.clear()
+        if on_device:
+            session.detach(debugger)
+            self._debugger, self._own, self._state = None, None, _OVER
+            self.journal.write("event", text="not watched: forked from a process that has a CUDA context")
+            return
+        debugger.after_fork()
+        self._record(debugger, self.journal.preface)
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Check a last time and say so. Done once; `os._exit` and a signal skip it."""
+        if self._state == _OVER and self.journal.closed:
+            return
+        self._state = _OVER
+        error = getattr(sys, "last_value", None)  # what ended the main thread, if an exception did
+        if error is not None:
+            self.journal.write("event", text=f"ended by {type(error).__name__}: {_first_line(error)}")
+        if self._debugger is not None:
+            self._conclude(error is not None)
+        self.journal.write("end", lost=self.journal.lost)
+        self.journal.close()
+
+    def _conclude(self, failed: bool) -> None:
+        from shadowgraph import session
+        from shadowgraph.faults import shielded
+
+        with shielded("end of the process"):
+            if failed:
+                self._dump("exception", "exception")
+            self._dump("exit", "exit")
+            session.uninstall()
+
+
+def _first_line(error: BaseException) -> str:
+    try:
+        return str(error).split("\n", 1)[0][:200]
+    except Exception:  # the program's own class, and its own fault
+        return "(cannot be printed)"

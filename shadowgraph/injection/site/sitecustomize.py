@@ -1,0 +1,135 @@
+"""The start-up hook of `shadowgraph wrap`: first on ``PYTHONPATH``, so that every Python below runs it.
+
+It imports nothing but what every interpreter has loaded, waits until torch has been imported, and then hands over to
+`shadowgraph.injection.attach`. Outside a wrap, and where torch is never imported, it does nothing. A `sitecustomize`
+that the environment has already runs after it, as if this one were not there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# What `importlib.machinery` and `importlib.util` hand on; these are loaded already, those take milliseconds.
+from _frozen_importlib import ModuleSpec, module_from_spec
+from _frozen_importlib_external import PathFinder, spec_from_file_location
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_PACKAGE = os.path.dirname(os.path.dirname(_HERE))
+_MARK = "_shadowgraph_hook"  # this module's second name, under which it stays reachable
+_RUN = "SHADOWGRAPH_WRAP"
+
+
+class AfterImport:
+    """A finder that finds nothing itself: it lets the others find a module and calls back when that has been executed.
+
+    Only the loader's ``exec_module`` is replaced, on the one instance that is about to be used and until then, so that
+    specs, loaders and modules are the ones that everybody expects.
+    """
+
+    def __init__(self) -> None:
+        self.wanted: dict[str, Any] = {}
+        self._looking = False
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name not in self.wanted or self._looking:
+            return None
+        self._looking = True
+        try:
+            spec = _found_by_others(self, name, path, target)
+        finally:
+            self._looking = False
+        loader: Any = getattr(spec, "loader", None)
+        if spec is None or not hasattr(loader, "exec_module"):
+            return spec
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            vars(loader).pop("exec_module", None)
+            execute(module)
+            callback = self.wanted.pop(name, None)
+            if callback is not None:
+                _call(callback)
+
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:  # a loader of C or with slots: nothing can be hung on it
+            _say(f"cannot watch the import of {name} by {type(loader).__name__}")
+        return spec
+
+
+class OurPackage:
+    """Finds this package and nothing else, wherever the interpreter's own path leads."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name != "shadowgraph":
+            return None
+        return spec_from_file_location(
+            name, os.path.join(_PACKAGE, "__init__.py"), submodule_search_locations=[_PACKAGE]
+        )
+
+
+def when_imported(name: str, callback: Any) -> None:
+    """Call back once a module has been imported; at once if it has been."""
+    if name in sys.modules:
+        _call(callback)
+    else:
+        _after.wanted[name] = callback
+
+
+def _found_by_others(own: object, name: str, path: Any, target: Any) -> ModuleSpec | None:
+    for finder in list(sys.meta_path):
+        find = getattr(finder, "find_spec", None)
+        spec: ModuleSpec | None = find(name, path, target) if find is not None and finder is not own else None
+        if spec is not None:
+            return spec
+    return None
+
+
+def _call(callback: Any) -> None:
+    try:
+        callback()
+    except Exception as error:  # ours; the program that imports torch must not see it
+        _say(f"process {os.getpid()} is not watched: {type(error).__name__}: {error}".split("\n", 1)[0])
+
+
+def _say(text: str) -> None:
+    try:
+        os.write(2, f"shadowgraph: {text}\n".encode())
+    except OSError:
+        return
+
+
+def _attach() -> None:
+    from shadowgraph.injection.attach import torch_loaded
+
+    torch_loaded(when_imported)
+
+
+def _start() -> None:
+    sys.modules[_MARK] = sys.modules[__name__]
+    sys.meta_path.insert(0, _after)
+    sys.meta_path.insert(0, OurPackage())
+    when_imported("torch", _attach)
+
+
+def _chain() -> None:
+    """Run the `sitecustomize` that would have run without us, under its own name."""
+    path = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != _HERE]
+    spec = PathFinder.find_spec("sitecustomize", path)
+    if spec is None or spec.loader is None:
+        return
+    module = module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+_after = AfterImport()
+if os.environ.get(_RUN) and _MARK not in sys.modules:
+    _start()
+_chain()

@@ -1,0 +1,90 @@
+"""What those who run a debugger from outside the program hang on to it, and what it gives up for the program's sake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from shadowgraph.checks.base import Context
+from shadowgraph.faults import faults, logger, shielded
+from shadowgraph.findings import Finding
+from shadowgraph.graphs.eager_guard import EagerGuard
+from shadowgraph.graphs.model import Graph
+from shadowgraph.selflimit import SelfLimit
+from shadowgraph.settings import Settings
+from shadowgraph.tracking.buffers import Buffer, Role
+from shadowgraph.tracking.places import PlaceFinder
+
+
+class Outside:
+    """Hooks and limits of one debugger.
+
+    Attributes
+    ----------
+    limit
+        What checking may take, and what was given up for it.
+    guarding
+        Which eager allocations are guarded, or None.
+    places
+        Looks for names of buffers that no owner names: when a finding is about one, and, in time for the rules that
+        follow from names, of index buffers when a graph is captured. None: nobody looks.
+    heard
+        Called with every finding as it is kept, new or seen again, before anything else happens to it.
+    replayed
+        Called after every replay that was checked.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.limit = SelfLimit(settings.overhead_percent, settings.fault_limit)
+        self.guarding = EagerGuard(settings.guard_eager) if settings.guard_eager != "off" else None
+        self.places: PlaceFinder | None = None
+        self.heard: Callable[[Finding], None] | None = None
+        self.replayed: Callable[[], None] | None = None
+        self._faults_before = faults.total
+
+    def start_over(self) -> None:
+        """In a forked child: faults so far are the parent's."""
+        self._faults_before = faults.total
+
+    def capture_began(self) -> None:
+        if self.guarding is not None:
+            self.guarding.capture_began()
+
+    def replay_due(self, replay: int) -> bool:
+        """Whether a graph's replay, which begins now, is to be checked.
+
+        The limits are judged here: where checking takes too long or fails too often, new guards are given up first.
+        """
+        if self.guarding is not None:
+            self.guarding.replay_began()
+        if self.limit.limited and self.limit.judge(faults.total - self._faults_before):
+            if self.guarding is not None:
+                self.guarding.stop()
+            logger.warning("shadowgraph: %s", self.limit.sentence())
+        return self.limit.stopped is None and self.limit.due(replay)
+
+    def replay_ended(self) -> None:
+        if self.replayed is not None:
+            self.replayed()
+
+    def found(self, finding: Finding) -> None:
+        """A finding was kept; one that is suppressed has no id and is nobody's business."""
+        if self.heard is not None and finding.id:
+            with shielded("record of a finding"):
+                self.heard(finding)
+
+    def name(self, buffer: Buffer, context: Context) -> None:
+        """Look for a name of a buffer that a finding is about."""
+        if self.places is not None and not context.names.owners_of(buffer.range, buffer.serial):
+            with shielded("search for a name"):
+                self.places.find(buffer)
+
+    def name_indices(self, graphs: Iterable[Graph], context: Context) -> None:
+        """Look for names of one-dimensional integer buffers that new graphs were given."""
+        if self.places is None:
+            return
+        with shielded("search for names"):
+            spans = [span for graph in graphs for span in graph.spans]
+            used = {b.serial: b for span in spans for b in context.ledger.overlapping(span.start, span.stop)}
+            flat = [b for b in used.values() if len(b.shape) == 1 and b.dtype.startswith("int")]
+            own = [buffer for buffer in flat if buffer.role is not Role.POOL]
+            self.places.find_new(b for b in own if not context.names.owners_of(b.range, b.serial))

@@ -1,0 +1,102 @@
+"""A run of several processes as text and JSON: a table of the processes, then one report."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+from rich.text import Text
+
+from shadowgraph.reports.console import console
+from shadowgraph.reports.document import document
+from shadowgraph.reports.text import lines as report_lines
+from shadowgraph.reports.verdicts import plural
+from shadowgraph.runs.glance import UNSEEN, cut
+from shadowgraph.runs.reader import ProcessRun, Run
+
+_SHOWN = 40
+
+
+class RunReport:
+    """A run, ready to be shown. Holds data only."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.facts = run.merged()
+
+    def print(self, file: IO[str] | None = None) -> None:
+        """Write the report; colour only where `file` (standard output) is a terminal."""
+        out = console(file)
+        for line in self._lines():
+            out.print(line)
+
+    def to_json(self) -> str:
+        """One JSON document: that of a report, with the run's processes under ``run``."""
+        return msgspec.json.format(msgspec.json.encode(self._document()), indent=2).decode()
+
+    def __str__(self) -> str:
+        return "".join(f"{line.plain}\n" for line in self._lines())
+
+    def _document(self) -> dict[str, Any]:
+        return {
+            **document(self.facts),
+            "run": {**self.run.manifest, "processes": list(map(_plain, self.run.processes))},
+        }
+
+    def _lines(self) -> Iterator[Text]:
+        yield from _head(self.run)
+        yield Text()
+        yield from report_lines(self.facts)
+        where = _relative(self.run.folder)
+        dumps = f", {plural(len(self.run.dumps), 'dump')}" if self.run.dumps else ""
+        yield Text(f"run folder: {where}{dumps}")
+
+
+def _head(run: Run) -> Iterator[Text]:
+    command = run.manifest.get("command")
+    words = [word for word in command if isinstance(word, str)] if isinstance(command, list) else []
+    yield Text(f"shadowgraph wrap: {cut(shlex.join(words), 100)}: {_ended(run)}", style="bold")
+    if not run.processes:
+        yield Text(UNSEEN, style="yellow")
+    for process in run.processes[:_SHOWN]:
+        yield from _process(process)
+    if len(run.processes) > _SHOWN:
+        yield Text(f"  ... and {len(run.processes) - _SHOWN} more processes")
+
+
+def _ended(run: Run) -> str:
+    if run.manifest.get("signal"):
+        return f"ended by {run.manifest['signal']}"
+    if "exit_code" in run.manifest:
+        return f"exit code {run.manifest['exit_code']}"
+    return "has not ended, or its supervisor was killed"
+
+
+def _process(process: ProcessRun) -> Iterator[Text]:
+    rank = f", rank {process.rank}" if process.rank is not None else ""
+    found = f", {plural(len(process.findings), 'finding')}" if process.findings else ""
+    backend = process.backend or "no tensor work"
+    line = Text(f"  process {process.pid}", style="bold")
+    line.append(f"  {process.born} of {process.ppid}{rank}, {backend}, {process.ended}{found}", style="not bold")
+    yield line.append(f"  {cut(process.title or shlex.join(process.argv))}", style="not bold dim")
+    for event in process.events:
+        yield Text(f"    {event}", style="yellow")
+
+
+def _plain(process: ProcessRun) -> dict[str, Any]:
+    return {
+        **{
+            name: getattr(process, name)
+            for name in ("pid", "ppid", "argv", "born", "rank", "started", "backend", "title")
+        },
+        **{name: getattr(process, name) for name in ("ended", "events", "damaged", "cut")},
+        "findings": len(process.findings),
+    }
+
+
+def _relative(path: Path) -> str:
+    return str(path).removeprefix(os.getcwd() + os.sep)

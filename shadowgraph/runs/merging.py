@@ -1,0 +1,99 @@
+"""One report's facts out of those of many processes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from shadowgraph.coverage import Coverage
+from shadowgraph.findings import Finding, Severity
+from shadowgraph.reports.document import RunFacts
+
+if TYPE_CHECKING:
+    from shadowgraph.runs.reader import ProcessRun, Run
+
+
+def merge(run: Run) -> RunFacts:
+    """Findings of all processes in order of their time, with ids of their own; everything else summed."""
+    found = sorted((finding for process in run.processes for finding in process.findings), key=lambda f: f.time)
+    found = [msgspec.structs.replace(finding, id=number) for number, finding in enumerate(found, 1)]
+    summaries = [facts for process in run.processes for facts in process.summaries]
+    return RunFacts(
+        findings=_of(found, Severity.ERROR),
+        notes=_of(found, Severity.NOTE),
+        suppressed=sum(facts.suppressed for facts in summaries),
+        coverage=_coverage(facts.coverage for facts in summaries),
+        graphs=_graphs(run.processes),
+        faults=_faults(run.processes),
+        guards_shrunk=sum(facts.guards_shrunk for facts in summaries),
+        guards_dropped=sum(facts.guards_dropped for facts in summaries),
+        watches=tuple(watch for facts in summaries for watch in facts.watches),
+        left_alone=dict(sum((Counter(facts.left_alone) for facts in summaries), Counter[str]())),
+        lost=next((facts.lost for facts in summaries if facts.lost is not None), None),
+        last_values=tuple(value for facts in summaries for value in facts.last_values),
+        names_unread=sum(facts.names_unread for facts in summaries),
+        names_cut_short=sum(facts.names_cut_short for facts in summaries),
+        limits=_limits(run.processes),
+    )
+
+
+def _of(found: list[Finding], severity: Severity) -> tuple[Finding, ...]:
+    return tuple(finding for finding in found if finding.severity is severity)
+
+
+def _coverage(parts: Iterable[Coverage]) -> Coverage:
+    known = list(parts)
+    unguarded = dict.fromkeys(form for part in known for form in part.unguarded)
+    return Coverage(
+        written=sum(part.written for part in known),
+        exact=sum(part.exact for part in known),
+        unguarded=tuple(unguarded)[:8],
+        dropped=sum(part.dropped for part in known),
+        inputs=sum(part.inputs for part in known),
+    )
+
+
+def _graphs(processes: Iterable[ProcessRun]) -> tuple[tuple[str, int, int], ...]:
+    """Every process's graphs; with more than one process that has some, each by its process."""
+    owners = [process for process in processes if any(facts.graphs for facts in process.summaries)]
+    return tuple(
+        (f"{process.pid}:{name}" if len(owners) > 1 else name, nodes, replays)
+        for process in owners
+        for facts in process.summaries
+        for name, nodes, replays in facts.graphs
+    )
+
+
+def _faults(processes: Iterable[ProcessRun]) -> dict[str, int]:
+    """Counts from the summaries; of a process without one each fault that it wrote counts once."""
+    total: Counter[str] = Counter()
+    for process in processes:
+        counted = Counter[str]()
+        for facts in process.summaries:
+            counted |= Counter(facts.faults)
+        total += counted | Counter(set(process.faults))
+    return dict(total)
+
+
+def _limits(processes: Iterable[ProcessRun]) -> tuple[str, ...]:
+    said: list[str] = []
+    unchecked: dict[str, list[int]] = {}
+    for process in processes:
+        said += [f"process {process.pid}: {limit}" for facts in process.summaries for limit in facts.limits]
+        if process.backend is not None and process.ended not in ("exit", "replaced"):
+            unchecked.setdefault(process.ended, []).append(process.pid)
+        if process.damaged:
+            said.append(f"process {process.pid}: {process.damaged} damaged lines in its file were left out")
+        if process.cut:
+            said.append(f"process {process.pid}: its file ends in the middle of a line, or met its limit")
+    return (*said, *(_unchecked(ended, pids) for ended, pids in unchecked.items()))
+
+
+def _unchecked(ended: str, pids: list[int]) -> str:
+    how = {"running": "still running", "killed": "killed, or ended by os._exit"}.get(ended, "end unknown")
+    noun = "process" if len(pids) == 1 else "processes"
+    shown = ", ".join(map(str, pids[:8])) + (" ..." if len(pids) > 8 else "")
+    return f"no last check in {noun} {shown} ({how}): what came after the last replay or capture was not judged"

@@ -1,0 +1,244 @@
+"""Reads a run folder: finished, still running, killed at any moment, or damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from shadowgraph.errors import RunFolderError
+from shadowgraph.findings import Finding
+from shadowgraph.reports.document import RunFacts
+from shadowgraph.runs import folder as manifest
+from shadowgraph.runs import journal
+
+_LARGEST_FILE = 4 * journal.LIMIT
+_LARGEST_MANIFEST = 1 << 20
+_POLL = 0.05  # seconds
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One line of a findings file; which fields count depends on `kind`."""
+
+    kind: str
+    time: float = 0.0
+    format: int = 0
+    pid: int = 0
+    ppid: int = 0
+    argv: tuple[str, ...] = ()
+    born: str = ""
+    rank: int | None = None
+    backend: str = ""
+    title: str = ""
+    text: str = ""
+    book: int = 0
+    finding: Finding | None = None
+    facts: RunFacts | None = None
+
+
+@dataclass(slots=True)
+class ProcessRun:
+    """What one process left behind.
+
+    Attributes
+    ----------
+    born
+        ``start``, ``multiprocessing`` or ``fork``.
+    backend
+        ``host``, ``cuda``, or None while no debugger ran.
+    title
+        Of a child of multiprocessing its name and what it was started to run.
+    ended
+        ``exit``, ``running``, ``killed`` (or left by ``os._exit``), ``replaced`` (by `exec`), ``unknown``.
+    findings
+        The last known state of each finding and note, in order of arrival.
+    summaries
+        The latest facts of each of its debuggers, findings aside; of one that did not end, those of an interim record.
+    events
+        What else it said, one line each.
+    damaged
+        Lines that could not be read.
+    cut
+        Whether its last line is not whole, or the file's limit was met.
+    """
+
+    path: Path
+    pid: int = 0
+    ppid: int = 0
+    argv: tuple[str, ...] = ()
+    born: str = "unknown"
+    rank: int | None = None
+    started: float = 0.0
+    backend: str | None = None
+    title: str = ""
+    ended: str = "unknown"
+    findings: list[Finding] = field(default_factory=list)
+    summaries: list[RunFacts] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    damaged: int = 0
+    cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run folder, read.
+
+    Attributes
+    ----------
+    manifest
+        What the supervising parent wrote: command, settings, times, how the command ended.
+    processes
+        In order of their start.
+    dumps
+        Dump files beside them.
+    """
+
+    folder: Path
+    manifest: dict[str, Any]
+    processes: tuple[ProcessRun, ...]
+    dumps: tuple[Path, ...]
+
+    def merged(self) -> RunFacts:
+        """One run's facts out of all processes', for a `Report`; findings get ids of their own."""
+        from shadowgraph.runs.merging import merge
+
+        return merge(self)
+
+
+def is_run(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a run folder."""
+    return (Path(path) / manifest.MANIFEST).is_file()
+
+
+def read_run(path: str | os.PathLike[str]) -> Run:
+    """Read a run folder.
+
+    Raises
+    ------
+    RunFolderError
+        When it is none, cannot be read, or a newer shadowgraph wrote it. Damaged lines are counted instead.
+    """
+    folder = Path(path)
+    said = _read_manifest(folder)
+    processes = [_read_process(file) for file in sorted(folder.glob("findings-*.jsonl"))]
+    processes.sort(key=lambda process: (process.started, process.path.name))
+    _settle_ends(processes, said)
+    return Run(folder, said, tuple(processes), tuple(sorted(folder.glob("*.dump"))))
+
+
+def read_settled(path: str | os.PathLike[str], seconds: float) -> Run:
+    """Read a run folder once none of its processes runs any more, or after some time; raises as `read_run`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        run = read_run(path)
+        if time.monotonic() > deadline or all(process.ended != "running" for process in run.processes):
+            return run
+        time.sleep(_POLL)
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    file = folder / manifest.MANIFEST
+    try:
+        with open(file, "rb") as opened:
+            text = opened.read(_LARGEST_MANIFEST)
+        said = json.loads(text)
+    except FileNotFoundError:
+        raise RunFolderError(f"{folder} is no run folder: it has no {manifest.MANIFEST}") from None
+    except OSError as error:
+        raise RunFolderError(f"cannot read {file}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise RunFolderError(f"{file} is damaged: no JSON") from None
+    number = said.get("format") if isinstance(said, dict) else None
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise RunFolderError(f"{file} is damaged: it names no format")
+    if number > manifest.FORMAT:
+        writer = said.get("shadowgraph", "a newer version")
+        raise RunFolderError(
+            f"{folder} has format {number}, written by shadowgraph {writer}; this version reads up to {manifest.FORMAT}"
+        )
+    checked: dict[str, Any] = said
+    return checked
+
+
+def _read_process(path: Path) -> ProcessRun:
+    process = ProcessRun(path)
+    parts = path.stem.split("-")
+    process.pid = int(parts[1]) if len(parts) == 3 and parts[1].isdecimal() else 0
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_LARGEST_FILE + 1)
+    except OSError as error:
+        process.events.append(f"cannot read {path.name}: {error.strerror}")
+        return process
+    lines = data[:_LARGEST_FILE].split(b"\n")
+    process.cut = bool(lines.pop()) or len(data) > _LARGEST_FILE
+    latest: dict[tuple[int, int], Finding] = {}
+    summaries: dict[int, RunFacts] = {}
+    decoder = msgspec.json.Decoder(Record)
+    for line in filter(None, lines):
+        try:
+            record = decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # a validation error is a decode error
+            process.damaged += 1
+            continue
+        if record.finding is not None:
+            latest[record.book, record.finding.id] = record.finding
+        elif record.facts is not None:
+            summaries[record.book] = record.facts
+        else:
+            _take(process, record)
+    process.findings, process.summaries = list(latest.values()), list(summaries.values())
+    return process
+
+
+def _take(process: ProcessRun, record: Record) -> None:
+    if record.kind == "start":
+        if record.format > journal.FORMAT:
+            process.events.append(f"{process.path.name} has format {record.format}, newer than this version reads")
+        process.pid, process.ppid, process.argv = record.pid, record.ppid, record.argv
+        process.born, process.rank, process.started = record.born, record.rank, record.time
+    elif record.kind == "watch":
+        process.backend = record.backend
+    elif record.kind == "title":
+        process.title = record.title
+    elif record.kind == "end":
+        process.ended = "exit"
+    elif record.kind == "capped":
+        process.cut = True
+    elif record.kind == "fault":
+        process.faults.append(record.text)
+    elif record.kind == "event":
+        process.events.append(record.text)
+
+
+def _settle_ends(processes: list[ProcessRun], said: dict[str, Any]) -> None:
+    """Say more of processes that wrote no end, where the folder or this machine knows more."""
+    here = said.get("host") == os.uname().nodename
+    for index, process in enumerate(processes):
+        if process.ended != "unknown":
+            continue
+        if any(later.pid == process.pid for later in processes[index + 1 :]):
+            process.ended = "replaced"
+        elif here and process.pid and _lives(process.pid, process.started):
+            process.ended = "running"
+        elif here or said.get("child") == process.pid:
+            process.ended = "killed"
+
+
+def _lives(pid: int, started: float) -> bool:
+    """Whether a process lives that is not younger than the file that it wrote; a zombie does not live."""
+    try:
+        facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # state, ..., 20th: start in ticks
+        boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except (OSError, StopIteration):
+        return True
+    born = int(boot.split()[1]) + int(facts[19]) / os.sysconf("SC_CLK_TCK")
+    return facts[0] not in "ZX" and born <= started + 2

@@ -1,0 +1,76 @@
+"""Writes what a debugger finds into its process's journal, as it happens."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from shadowgraph.debugger import Debugger
+from shadowgraph.findings import Finding, Severity
+from shadowgraph.runs.journal import Journal
+
+_FIRST_INTERVAL, _LONGEST_INTERVAL = 10.0, 600.0  # seconds between interim summaries, each twice as long
+
+
+class Recorder:
+    """Follows one debugger.
+
+    A finding is a record when it is new, when it has a new revision and at every power of two of its occurrences; the
+    last state of each is written with the summary. Interim summaries are written after the first replay and ever more
+    seldom from then on: servers like to end themselves with SIGKILL.
+
+    Parameters
+    ----------
+    book
+        Tells the debuggers of a process apart.
+    on_error
+        Called after the first finding of severity error was written.
+    """
+
+    def __init__(self, journal: Journal, debugger: Debugger, book: int, on_error: Callable[[], None]) -> None:
+        self.debugger = debugger
+        self._journal, self._book, self._on_error = journal, book, on_error
+        self._written: dict[int, Finding] = {}
+        rank = os.environ.get("RANK", "")
+        self._rank = int(rank) if rank.isdecimal() else None
+        self._next, self._interval = 0.0, _FIRST_INTERVAL
+        outside = debugger.supervisor.outside
+        outside.heard, outside.replayed = self.hear, self.tick
+
+    def hear(self, finding: Finding) -> None:
+        """A finding was kept, or seen again."""
+        before = self._written.get(finding.id)
+        if before is not None:
+            more = finding.occurrences > before.occurrences and finding.occurrences.bit_count() == 1
+            if not more and (finding.revision, finding.severity) == (before.revision, before.severity):
+                return
+        self._write(finding, before is None)
+        if finding.severity is Severity.ERROR and not (before and before.severity is Severity.ERROR):
+            errors = [known for known in self._written.values() if known.severity is Severity.ERROR]
+            if len(errors) == 1:
+                self._on_error()
+
+    def tick(self) -> None:
+        """A replay has ended."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._next, self._interval = now + self._interval, min(2 * self._interval, _LONGEST_INTERVAL)
+            self.summarise("interim")
+
+    def summarise(self, kind: str = "summary") -> None:
+        """Write what changed since, and everything else of the report."""
+        facts = self.debugger.facts()
+        for finding in (*facts.findings, *facts.notes):
+            if self._written.get(finding.id) != finding:
+                self._write(finding, finding.id not in self._written)
+        body = msgspec.json.encode(msgspec.structs.replace(facts, findings=(), notes=()))
+        self._journal.write_json(kind, b'"book":%d,"facts":' % self._book + body)
+
+    def _write(self, finding: Finding, new: bool) -> None:
+        self._written[finding.id] = finding
+        kind = "revision" if not new else "note" if finding.severity is Severity.NOTE else "finding"
+        body = msgspec.json.encode(msgspec.structs.replace(finding, rank=self._rank))
+        self._journal.write_json(kind, b'"book":%d,"finding":' % self._book + body)

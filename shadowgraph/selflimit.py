@@ -1,0 +1,112 @@
+"""The debugger's limit on itself: where checking takes too long or fails too often, it thins out, then stops."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+_WINDOW = 5_000_000_000  # ns over which the share of wall time is judged
+_THINNER = 4  # each time, checks get this much rarer
+_THINNEST = 64
+
+
+class _Local(threading.local):
+    inside = False
+
+
+class SelfLimit:
+    """Measures what checking takes and says which replays are checked.
+
+    Parameters
+    ----------
+    overhead_percent
+        Most of a window's wall time that may be spent inside `measured` blocks; None for no limit.
+    fault_limit
+        Faults after which checks thin out; at twice as many they stop. None for no limit.
+    clock
+        Nanoseconds.
+
+    Attributes
+    ----------
+    stride
+        Every how many-th replay of a graph is checked.
+    stopped
+        Why checking has ended, or None.
+    limited
+        Whether there is any limit to judge.
+    """
+
+    def __init__(
+        self,
+        overhead_percent: float | None = None,
+        fault_limit: int | None = None,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self._percent, self._fault_limit, self._clock = overhead_percent, fault_limit, clock
+        self.stride = 1
+        self.stopped: str | None = None
+        self._reason = ""
+        self._local = _Local()
+        self._spent = self._spent_before = 0
+        self._window_began = clock()
+        self.limited = overhead_percent is not None or fault_limit is not None
+
+    def enter(self) -> int | None:
+        """Begin to measure in this thread; None inside a block that is measured already."""
+        if self._percent is None or self._local.inside:
+            return None
+        self._local.inside = True
+        return self._clock()
+
+    def leave(self, began: int | None) -> None:
+        """End what `enter` began."""
+        if began is not None:
+            self._spent += self._clock() - began
+            self._local.inside = False
+
+    def due(self, replay: int) -> bool:
+        """Whether a graph's replay (from 1) is to be checked."""
+        return self.stride == 1 or replay % self.stride == 1
+
+    def judge(self, faults: int) -> bool:
+        """Look whether a limit is passed, given the faults so far; True when something changed."""
+        if self.stopped is not None:
+            return False
+        if self._fault_limit is not None and faults > self._fault_limit:
+            return self._judge_faults(faults)
+        now = self._clock()
+        if self._percent is None or now - self._window_began < _WINDOW:
+            return False
+        share = 100 * (self._spent - self._spent_before) / (now - self._window_began)
+        self._window_began, self._spent_before = now, self._spent
+        if share <= self._percent:
+            return False
+        self._reason = f"checking took {share:.0f} % of the time, more than {self._percent:g} %"
+        if self.stride >= _THINNEST:
+            self.stopped = self._reason
+        else:
+            self.stride *= _THINNER
+        return True
+
+    def _judge_faults(self, faults: int) -> bool:
+        assert self._fault_limit is not None
+        reason = f"{faults:,} faults of shadowgraph's own, more than {self._fault_limit:,}"
+        if faults > 2 * self._fault_limit:
+            self.stopped = self._reason = reason
+            return True
+        if self.stride >= _THINNER:
+            return False
+        self.stride, self._reason = _THINNER, reason
+        return True
+
+    def sentence(self) -> str | None:
+        """What was given up, for the report; None when nothing was."""
+        if self.stopped is not None:
+            return f"checks stopped: {self.stopped}"
+        if self.stride > 1:
+            return (
+                f"checks thinned out to one replay in {self.stride}: {self._reason}; a finding's phase and replay may "
+                f"be off by as many"
+            )
+        return None

@@ -1,0 +1,145 @@
+"""Names for buffers that nobody named: variables that are alive when a finding needs one.
+
+Nothing is kept at allocation but the stack that the ledger has anyway. When a finding is about a buffer without an
+owner, variables are looked through: globals of the main module and of those on that stack; locals of the functions on
+it that still run; locals of all others that run. The first scope with a variable that leads to the buffer names it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+import time
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from types import FrameType
+
+from shadowgraph.tracking.aliases import NameBook
+from shadowgraph.tracking.buffers import Buffer
+from shadowgraph.tracking.names import walk
+from shadowgraph.tracking.stacks import is_machinery
+
+_OBJECTS = (100, 4_000)  # expanded for each variable, in a first and a second pass
+_SECONDS = 1.0  # for one search
+_NO_ROOTS = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type, str, bytes, int, float, type(None))
+
+Variable = tuple[str, object]
+
+
+class PlaceFinder:
+    """Looks for variables that lead to buffers, within a bound of time for the whole process.
+
+    Parameters
+    ----------
+    names
+        Gets the variables that were found; it holds them weakly.
+    seconds
+        Time for all searches together.
+    """
+
+    def __init__(self, names: NameBook, seconds: float = 5.0) -> None:
+        self._names = names
+        self._left = seconds
+        self._tried: set[int] = set()
+        self._used: dict[str, list[int]] = {}  # by variable name: which objects go by it
+
+    def find(self, buffer: Buffer) -> None:
+        """Give a buffer an owner name, if a variable that is alive leads to it."""
+        self._search([buffer])
+
+    def find_new(self, buffers: Iterable[Buffer]) -> None:
+        """The same for several, each tried once."""
+        new = [buffer for buffer in buffers if buffer.serial not in self._tried]
+        if new:
+            self._tried.update(buffer.serial for buffer in new)
+            self._search(new)
+
+    def _search(self, buffers: list[Buffer]) -> None:
+        began = time.monotonic()
+        deadline = began + min(_SECONDS, self._left)
+        try:
+            for objects in _OBJECTS:  # all that lies near before anything that lies deep in a large object
+                if self._all_found(buffers, objects, deadline):
+                    return
+        finally:
+            self._left -= time.monotonic() - began
+
+    def _all_found(self, buffers: list[Buffer], objects: int, deadline: float) -> bool:
+        """One pass over all scopes; whether there is nothing more to look for, or no more time."""
+        seen: set[int] = set()
+        for variables in _scopes(buffers):
+            for name, value in variables:
+                if time.monotonic() > deadline:
+                    return True
+                if id(value) not in seen and not issubclass(type(value), _NO_ROOTS):
+                    seen.add(id(value))
+                    self._look(name, value, buffers, objects)
+            if all(self._names.owners_of(buffer.range, buffer.serial) for buffer in buffers):
+                return True
+        return False
+
+    def _look(self, name: str, value: object, buffers: list[Buffer], objects: int) -> None:
+        views = [owner.view for owner in walk(value, name, max_objects=objects).owners]
+        if any(buffer.start <= view.start < buffer.stop for view in views for buffer in buffers):
+            same = self._used.setdefault(name, [])
+            if id(value) not in same:
+                same.append(id(value))
+            place = same.index(id(value))
+            self._names.add(f"{name}#{place + 1}" if place else name, value)
+
+
+def _scopes(buffers: list[Buffer]) -> Iterator[list[Variable]]:
+    for module in _modules(buffers):
+        yield _named(vars(module))
+    for frame in _frames(buffers):
+        yield _locals(frame)
+
+
+def _modules(buffers: list[Buffer]) -> list[types.ModuleType]:
+    """The program's main module and those whose code allocated the buffers, the outermost first."""
+    files = list(dict.fromkeys(frame.file for buffer in buffers for frame in reversed(buffer.stack)))
+    by_file = {}
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__dict__", {}).get("__file__")
+        if type(file) is str and file in files:
+            by_file[file] = module
+    found = [sys.modules["__main__"], *(by_file[file] for file in files if file in by_file)]
+    return list({id(module): module for module in found if isinstance(module, types.ModuleType)}.values())
+
+
+def _frames(buffers: list[Buffer]) -> list[FrameType]:
+    """Frames of the program that run now, innermost first; those of functions that led to an allocation come before
+    others, this thread's before other threads'."""
+    threads = sys._current_frames()
+    own = threads.pop(threading.get_ident(), None)
+    frames: list[FrameType] = []
+    for innermost in (own, *threads.values()):
+        frame = innermost
+        while frame is not None:
+            if not is_machinery(frame.f_code.co_filename) and frame.f_code.co_name != "<module>":
+                frames.append(frame)
+            frame = frame.f_back
+    led = {(at.file, at.function) for buffer in buffers for at in buffer.stack}
+    return sorted(frames, key=lambda frame: (frame.f_code.co_filename, frame.f_code.co_name) not in led)
+
+
+def _locals(frame: FrameType) -> list[Variable]:
+    """A frame's variables. Nothing is left behind that would keep them alive after the frame has let go of them."""
+    snapshot = frame.f_locals
+    found = _named(snapshot)
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(snapshot) is dict:
+        snapshot.clear()  # before Python 3.13 the frame keeps this copy of its variables
+    return found
+
+
+def _named(variables: Mapping[str, object]) -> list[Variable]:
+    """Variables in the order of their names' length; of an instance's own `self` its class is the better name."""
+    pairs = [pair for pair in list(variables.items()) if _is_name(pair[0])]
+    named = [(type(value).__name__ if name == "self" else name, value) for name, value in pairs]
+    return sorted(named, key=lambda pair: len(pair[0]))
+
+
+def _is_name(text: object) -> bool:
+    """Whether the program chose a name: not `__file__`, nor what comprehensions and test runners put there."""
+    return type(text) is str and text.isidentifier() and not text.startswith("__")

@@ -1,0 +1,163 @@
+"""One wrapped process: when its debugger starts, what it leaves alone on a device, when it dumps."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "runs"))
+from wrapping import PROGRAMS, environment
+
+from shadowgraph.injection.attach import resolved
+from shadowgraph.injection.environment import wrapped_environment
+from shadowgraph.runs.orders import Orders
+from shadowgraph.runs.reader import ProcessRun, Run, read_run
+
+NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="shows what happens without a CUDA device")
+
+
+def python(tmp_path: Path, code: str, **orders: object) -> tuple[subprocess.CompletedProcess[str], Run]:
+    """A process below a wrap, without the supervisor."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "run.json").write_text('{"format": 1}')
+    full = wrapped_environment(Orders(str(folder), **orders), environment())  # type: ignore[arg-type]
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=full, cwd=PROGRAMS, capture_output=True, text=True, timeout=120
+    )
+    return done, read_run(folder)
+
+
+def only(run: Run) -> ProcessRun:
+    (process,) = run.processes
+    return process
+
+
+@NO_GPU
+def test_on_a_device_only_the_programs_own_start_of_cuda_starts_the_debugger(tmp_path: Path) -> None:
+    code = (
+        "import sys, torch\ntorch.zeros(4)\nassert 'shadowgraph.debugger' not in sys.modules\n"
+        "calls = [call for call, _ in torch.cuda._queued_calls if call.__qualname__.endswith('cuda_began')]\n"
+        "assert not torch.cuda.is_initialized()\n"
+        "calls[0]()\nprint(len(calls), torch.ones(2).sum().item())"
+    )
+    done, run = python(tmp_path, code, backend="cuda")
+    assert done.stdout == "1 2.0\n", done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "is not watched: BackendError" in done.stderr
+    assert "not watched: BackendError" in only(run).events[0]
+    assert (only(run).backend, only(run).ended) == (None, "exit")
+
+
+def test_a_child_of_a_process_with_a_context_touches_nothing_and_says_so(tmp_path: Path) -> None:
+    code = (
+        "import dataclasses, os, sys, torch, shadowgraph as sg\n"
+        "from overrun import Decode\n"
+        "decode = Decode()\n"
+        "debugger = sg.current()\n"
+        "debugger.settings = dataclasses.replace(debugger.settings, backend='cuda')\n"  # as if it had one
+        "pid = os.fork()\n"
+        "if not pid:\n"
+        "    assert sg.current() is None\n"
+        "    decode.step(8); del decode; torch.zeros(8)\n    sys.exit(0)\n"
+        "assert os.waitpid(pid, 0)[1] == 0\n"
+        "assert sg.current() is debugger\nprint('parent goes on')"
+    )
+    done, run = python(tmp_path, code, backend="host")
+    assert (done.stdout, done.stderr) == ("parent goes on\n", "")
+    parent, child = run.processes
+    assert child.events == ["not watched: forked from a process that has a CUDA context"]
+    assert (child.born, child.ended, child.findings) == ("fork", "exit", [])
+    assert parent.summaries
+
+
+def test_findings_of_the_parent_are_not_the_childs(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\nfrom overrun import Decode\n"
+        "decode = Decode(); decode.step(8)\n"
+        "pid = os.fork()\n"
+        "if not pid:\n    decode.step(0); sys.exit(0)\n"
+        "os.waitpid(pid, 0)"
+    )
+    _, run = python(tmp_path, code, options={"guard_eager": "auto"})
+    assert [len(process.findings) for process in run.processes] == [1, 0]
+
+
+def test_damage_before_a_fork_is_found_once_by_the_parent(tmp_path: Path) -> None:
+    code = (
+        "import ctypes, os, sys\nfrom overrun import Decode\n"
+        "decode = Decode(); ctypes.memset(decode.page_table.data_ptr() + 64, 1, 8)\n"
+        "pid = os.fork()\n"
+        "if not pid:\n    decode.step(0); sys.exit(0)\n"
+        "os.waitpid(pid, 0)"
+    )
+    _, run = python(tmp_path, code, backend="host", options={"guard_eager": "auto"})
+    assert [len(process.findings) for process in run.processes] == [1, 0]
+
+
+def test_a_child_that_makes_way_for_another_program_leaves_no_file(tmp_path: Path) -> None:
+    code = (
+        "import subprocess, torch\ntorch.zeros(1)\n"
+        "subprocess.run(['true'], preexec_fn=lambda: None, check=True)\nprint('done')"
+    )
+    done, run = python(tmp_path, code)
+    assert done.stdout == "done\n"
+    assert only(run).ended == "exit"
+
+
+def test_several_threads_may_fork_at_a_time(tmp_path: Path) -> None:
+    code = (
+        "import os, threading, torch\ntorch.zeros(1)\n"
+        "def fork():\n"
+        "    for _ in range(5):\n"
+        "        pid = os.fork()\n        if not pid: os._exit(0)\n        os.waitpid(pid, 0)\n"
+        "threads = [threading.Thread(target=fork) for _ in range(4)]\n"
+        "for thread in threads: thread.start()\n"
+        "for thread in threads: thread.join()\n"
+        "free = threading.Thread(target=torch.zeros, args=(8,)); free.start(); free.join(30)\n"
+        "print(free.is_alive())"
+    )
+    done, run = python(tmp_path, code, options={"guard_eager": "auto"})
+    assert done.stdout == "False\n", done.stderr  # none of our locks was left taken
+    assert only(run).ended == "exit"
+
+
+def test_dumps_come_when_they_are_due(tmp_path: Path) -> None:
+    code = (
+        "import shadowgraph as sg\n"
+        "def dump(self, path, *, reason, redact):\n    open(path, 'w').write(f'{reason} {redact}')\n"
+        "sg.Debugger.dump = dump\n"
+        "from overrun import run\nrun(8)\nraise ValueError('their own')"
+    )
+    orders = {"options": {"guard_eager": "auto"}, "dumps": ("findings", "exception", "exit"), "redact": True}
+    done, run = python(tmp_path, code, **orders)
+    assert "ValueError: their own" in done.stderr
+    assert sorted(path.read_text() for path in run.dumps) == ["exception True", "exit True", "finding True"]
+    assert sum("dump written: " in event for event in only(run).events) == 3
+
+
+def test_a_dump_that_fails_is_a_fault(tmp_path: Path) -> None:
+    code = (
+        "import shadowgraph as sg\n"
+        "def dump(self, path, *, reason, redact):\n    raise OSError('no space')\n"
+        "sg.Debugger.dump = dump\n"
+        "from overrun import run\nrun(8)\nprint('goes on')"
+    )
+    done, run = python(tmp_path, code, options={"guard_eager": "auto"}, dumps=("findings",), quiet=True)
+    assert done.stdout == "goes on\n"
+    assert only(run).faults == ["dump: OSError: no space"]
+    assert len(only(run).findings) == 1
+
+
+@pytest.mark.parametrize(("version", "count", "chosen"), [(None, 8, "host"), ("13.0", 0, "host"), ("13.0", 2, "cuda")])
+def test_auto_asks_the_driver_without_starting_it(
+    version: str | None, count: int, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", version)
+    monkeypatch.setattr(torch.cuda, "_device_count_nvml", lambda: count)
+    assert resolved("auto") == chosen
+    assert resolved("host") == "host"

@@ -1,0 +1,45 @@
+"""Every acceptance case as a program that knows nothing of a debugger: each bug is found, each fix is silent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from wrapping import program, wrap
+
+from shadowgraph.demos.case import Case
+from shadowgraph.demos.runner import ACCEPTANCE
+
+BUGS = [case for case in ACCEPTANCE if not case.control]
+CONTROLS = [case for case in ACCEPTANCE if case.control]
+
+
+@pytest.mark.parametrize("case", BUGS, ids=lambda case: case.id)
+def test_a_bug_is_found_and_named(case: Case, tmp_path: Path) -> None:
+    done = wrap(tmp_path, *program("case.py", case.id, "buggy"))
+    assert (done.code, done.out) == (0, f"{case.id} buggy is done\n")
+    facts = done.run.merged()
+    assert not facts.faults
+    for expected in case.expected:
+        buffer = expected.buffer.rpartition(".")[2]  # without the name that the case gives to the debugger
+        assert replace(expected, buffer=buffer).missing(facts.findings) is None
+    for finding in facts.findings:
+        assert finding.buffer.names, finding.message
+
+
+@pytest.mark.parametrize("case", BUGS, ids=lambda case: case.id)
+def test_a_fix_is_silent(case: Case, tmp_path: Path) -> None:
+    done = wrap(tmp_path, *program("case.py", case.id, "fixed"), options=("--error-exitcode", "9"))
+    assert done.code == 0, done.err
+    assert not done.run.merged().faults
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CONTROLS, ids=lambda case: case.id)
+def test_a_control_is_silent(case: Case, tmp_path: Path) -> None:
+    done = wrap(tmp_path, *program("case.py", case.id, "buggy"), options=("--error-exitcode", "9"))
+    assert done.code == 0, done.err
+    facts = done.run.merged()
+    assert facts.coverage.written
+    assert not facts.faults

@@ -1,0 +1,59 @@
+"""Runs `shadowgraph wrap` as a user does, in processes of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from shadowgraph.runs.reader import Run, read_run
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+
+
+@dataclass
+class Wrapped:
+    """What a wrapped command did."""
+
+    code: int
+    out: str
+    err: str
+    folder: Path
+
+    @property
+    def run(self) -> Run:
+        return read_run(self.folder)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Ours without what would reach into a wrapped program from this test run; the package is on the path."""
+    own = {name: text for name, text in os.environ.items() if not name.startswith(("SHADOWGRAPH_", "PYTEST_"))}
+    return {**own, "PYTHONPATH": str(ROOT), "TRITON_INTERPRET": "1", **more}
+
+
+def wrap_words(folder: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "shadowgraph", "wrap", "--run-dir", str(folder), *options, "--"]
+
+
+def wrap(
+    folder: Path,
+    *command: str,
+    options: tuple[str, ...] = (),
+    env: dict[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Wrapped:
+    """Wrap a command; its run folder is ``folder / "run"`` unless the options name another."""
+    run = folder / "run"
+    words = [*wrap_words(run, *options), *command]
+    done = subprocess.run(
+        words, env=environment() if env is None else env, cwd=cwd or folder, capture_output=True, text=True, timeout=300
+    )
+    return Wrapped(done.returncode, done.stdout, done.stderr, run)
+
+
+def program(name: str, *arguments: str) -> list[str]:
+    """The command that runs one of our programs."""
+    return [sys.executable, str(PROGRAMS / name), *arguments]
