@@ -35,7 +35,11 @@ class FaultLog:
             self._counts[key] += 1
             first = self._counts[key] == 1
         if first:
-            logger.warning("shadowgraph fault in %s (the program goes on)", key, exc_info=error)
+            logger.warning(
+                "shadowgraph fault in %s (the program goes on)",
+                key,
+                exc_info=None if isinstance(error, ShadowgraphError) else error,
+            )
             if self.heard is not None:
                 self.heard(key)
 

@@ -51,6 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WHEN",
         help=f"when to write dumps: some of {', '.join(DUMP_MOMENTS)} (default: findings,exception)",
     )
+    parser.add_argument(
+        "--dump-signal",
+        choices=("USR1", "USR2", "none"),
+        default="USR2",
+        help="signal at which a process dumps, where the program does not handle it itself (default: USR2)",
+    )
     parser.add_argument("--redact", action="store_true", help="leave buffers that may hold prompt ids out of dumps")
 
 
@@ -110,6 +116,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     dumps = tuple(moment for moment in moments if moment != "never")
     return {
         "backend": args.backend, "options": options, "dumps": dumps, "redact": args.redact, "quiet": args.quiet,
+        "dump_signal": "" if args.dump_signal == "none" else args.dump_signal,
     }  # fmt: skip
 
 

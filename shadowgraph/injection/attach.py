@@ -1,8 +1,8 @@
 """What happens in a wrapped process once torch is there.
 
 Until the program does tensor work nothing of the debugger is loaded: importing torch costs a file with one line. On the
-host the first operator starts the debugger; with a GPU the program's own initialisation of CUDA does, so that a process
-which has none stays safe to fork.
+host the first operator starts the debugger; with a GPU the first one after the program's own initialisation of CUDA, so
+that a process which has none stays safe to fork.
 """
 
 from __future__ import annotations

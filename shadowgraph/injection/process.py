@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shadowgraph import forking
+from shadowgraph.injection.signals import on_signal
 from shadowgraph.runs.journal import FORMAT, Journal, printable, say
 from shadowgraph.runs.orders import Orders
 
@@ -45,6 +46,7 @@ class WatchedProcess:
         self._starting = threading.Lock()
         self._debugger: Debugger | None = None  # whoever watches now
         self._own: Debugger | None = None  # the one that we started
+        self._cuda = False
         self._recorders: list[Recorder] = []
         self._books = itertools.count(1)
         self._held: dict[int, list[Any]] = {}  # by thread: several may fork at a time
@@ -72,15 +74,18 @@ class WatchedProcess:
     # -- the debugger ------------------------------------------------------------------------------------------
 
     def target(self) -> EagerMode | None:
-        """Who is told of an eager operator; on the host the first one starts the debugger."""
-        if self._state == _WAITING and self.backend == "host":
+        """Who is told of an eager operator; the first one starts the debugger, with a GPU the first one after the
+        program has initialised CUDA."""
+        if self._state == _WAITING and (self.backend == "host" or self._has_device()):
             self.start()
         return self._own.eager_mode if self._own is not None else None
 
     def cuda_began(self) -> None:
-        """The program has just initialised CUDA."""
-        if self._state == _WAITING:
-            self.start()
+        """The program is initialising CUDA; when that is done the next operator starts the debugger."""
+        self._cuda = True
+
+    def _has_device(self) -> bool:
+        return self._cuda and bool(sys.modules["torch"].cuda.is_initialized())
 
     def start(self) -> None:
         """Start the debugger, in the first thread that asks; operators of others pass meanwhile."""
@@ -113,6 +118,9 @@ class WatchedProcess:
             triton_host.wait_for_triton()
             self._when_imported("triton", triton_host.triton_imported)
         session.observers.append(self)
+        self._dumps = itertools.count(1)
+        if self.orders.dump_signal:
+            on_signal(self.orders.dump_signal, self._asked)
         theirs = session.current()
         if theirs is None:
             self._own = session.attach(settings)
@@ -146,12 +154,20 @@ class WatchedProcess:
     def _first_error(self) -> None:
         self._dump("findings", "finding")
 
+    def _asked(self) -> None:
+        """Somebody sent the signal; each time there is a dump of its own."""
+        self._write_dump("signal", f"-{next(self._dumps)}")
+
     def _dump(self, moment: str, reason: str) -> None:
+        if moment in self.orders.dumps:
+            self._write_dump(reason)
+
+    def _write_dump(self, reason: str, mark: str = "") -> None:
         from shadowgraph.runs.dumping import dump_to
 
-        if moment not in self.orders.dumps or self._debugger is None:
+        if self._debugger is None:
             return
-        stem = self.journal.path.stem.replace("findings", "dump", 1)
+        stem = self.journal.path.stem.replace("findings", "dump", 1) + mark
         path = dump_to(Path(self.orders.folder), self._debugger, stem, reason, self.orders.redact)
         if path is not None:
             self.journal.write("event", text=f"dump written: {path.name}")

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from shadowgraph.faults import shielded
+from shadowgraph.faults import faults
+
+if TYPE_CHECKING:
+    from shadowgraph.debugger import Debugger
+
+_CHECKED = ("exception", "exit")
 
 
-def dump_to(folder: Path, debugger: Any, stem: str, reason: str, redact: bool) -> Path | None:
-    """Let a debugger write a dump into a run folder; None where it has no dumps or could not write one.
+def dump_to(folder: Path, debugger: Debugger, stem: str, reason: str, redact: bool) -> Path | None:
+    """Let a debugger write a dump into a run folder; None, and a fault of ours, where that fails.
 
     Parameters
     ----------
     stem
         First part of the file's name.
     reason
-        Why, as ``finding``, ``exception`` or ``exit``.
+        Why: ``finding``, ``exception``, ``signal`` or ``exit``. Nothing is checked first for a finding, which is told
+        of in the middle of a check, nor for a signal, whose thread has streams of its own.
     """
-    write = getattr(debugger, "dump", None)
-    if write is None:
+    try:
+        path = folder / f"{stem}-{reason}.dump"
+        return debugger.dump(path, reason=reason, redact=redact, check=reason in _CHECKED)
+    except Exception as error:  # deliberate ones too: nobody in the program asked for a dump
+        faults.note("dump", error)
         return None
-    path = folder / f"{stem}-{reason}.dump"
-    with shielded("dump"):
-        write(path, reason=reason, redact=redact)
-        return path
-    return None

@@ -25,6 +25,8 @@ class Orders(NamedTuple):
         When to dump: some of ``findings`` (the first of a process), ``exception``, ``exit``.
     redact
         Leave buffers that may hold prompt ids out of dumps.
+    dump_signal
+        Signal at which a process dumps, ``USR2``; empty for none.
     quiet
         Do not log findings to the program's standard error.
     """
@@ -35,6 +37,7 @@ class Orders(NamedTuple):
     dumps: tuple[str, ...] = ()
     redact: bool = False
     quiet: bool = False
+    dump_signal: str = ""
 
     def encode(self) -> str:
         """As the value of the variable."""

@@ -121,7 +121,7 @@ def test_other_files(data: bytes, tmp_path: Path, capsys: Capture) -> None:
 
 def test_places_that_hold_no_file(tmp_path: Path, capsys: Capture) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert "is a directory" in refused(tmp_path, None, capsys, FOREIGN)
+    assert "is no run folder" in refused(tmp_path, None, capsys, 15)
     assert "is no file" in refused(tmp_path / "pipe", None, capsys, FOREIGN)
     refused(Path("/dev/zero"), None, capsys, FOREIGN)
     assert "No such file" in refused(tmp_path / "none", None, capsys, 3)

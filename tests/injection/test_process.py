@@ -12,6 +12,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "runs"))
 from wrapping import PROGRAMS, environment
 
+from shadowgraph.dumps.reader import read_dump
 from shadowgraph.injection.attach import resolved
 from shadowgraph.injection.environment import wrapped_environment
 from shadowgraph.runs.orders import Orders
@@ -43,7 +44,8 @@ def test_on_a_device_only_the_programs_own_start_of_cuda_starts_the_debugger(tmp
         "import sys, torch\ntorch.zeros(4)\nassert 'shadowgraph.debugger' not in sys.modules\n"
         "calls = [call for call, _ in torch.cuda._queued_calls if call.__qualname__.endswith('cuda_began')]\n"
         "assert not torch.cuda.is_initialized()\n"
-        "calls[0]()\nprint(len(calls), torch.ones(2).sum().item())"
+        "calls[0](); torch.zeros(2)\nassert 'shadowgraph.debugger' not in sys.modules\n"  # while it is initialised
+        "torch.cuda.is_initialized = lambda: True\nprint(len(calls), torch.ones(2).sum().item())"
     )
     done, run = python(tmp_path, code, backend="cuda")
     assert done.stdout == "1 2.0\n", done.stderr
@@ -127,30 +129,57 @@ def test_several_threads_may_fork_at_a_time(tmp_path: Path) -> None:
 
 
 def test_dumps_come_when_they_are_due(tmp_path: Path) -> None:
-    code = (
-        "import shadowgraph as sg\n"
-        "def dump(self, path, *, reason, redact):\n    open(path, 'w').write(f'{reason} {redact}')\n"
-        "sg.Debugger.dump = dump\n"
-        "from overrun import run\nrun(8)\nraise ValueError('their own')"
-    )
-    orders = {"options": {"guard_eager": "auto"}, "dumps": ("findings", "exception", "exit"), "redact": True}
-    done, run = python(tmp_path, code, **orders)
+    orders = {"options": {"guard_eager": "auto"}, "dumps": ("findings", "exception", "exit")}
+    done, run = python(tmp_path, "from overrun import run\nrun(8)\nraise ValueError('their own')", **orders)
     assert "ValueError: their own" in done.stderr
-    assert sorted(path.read_text() for path in run.dumps) == ["exception True", "exit True", "finding True"]
     assert sum("dump written: " in event for event in only(run).events) == 3
+    dumps = {dump.manifest.reason: dump.facts() for dump in map(read_dump, run.dumps)}
+    assert set(dumps) == {"finding", "exception", "exit"}
+    assert [len(facts.findings) for facts in dumps.values()] == [1, 1, 1]
+    assert dumps["exit"].findings[0].past_end == 8
+
+
+def test_a_signal_asks_for_a_dump_and_the_program_goes_on(tmp_path: Path) -> None:
+    code = (
+        f"import os, signal, time; folder = {str(tmp_path / 'run')!r}\n"
+        "from overrun import Decode\n"
+        "decode = Decode()\ndecode.step(0)\n"
+        "for count in (1, 2):\n"
+        "    os.kill(os.getpid(), signal.SIGUSR2)\n"
+        "    while len([n for n in os.listdir(folder) if n.endswith('-signal.dump')]) < count: time.sleep(0.01)\n"
+        "decode.step(8)\nprint('goes on')"
+    )
+    done, run = python(tmp_path, code, options={"guard_eager": "auto"}, dump_signal="USR2")
+    assert done.stdout == "goes on\n", done.stderr
+    dumps = [read_dump(path) for path in run.dumps]
+    assert [dump.manifest.reason for dump in dumps] == ["signal", "signal"]
+    assert all(dump.facts().findings == () and dump.buffers for dump in dumps)
+    assert len(only(run).findings) == 1
+
+
+def test_a_signal_that_the_program_handles_is_its_own(tmp_path: Path) -> None:
+    code = (
+        "import os, signal\n"
+        "signal.signal(signal.SIGUSR2, lambda *_: print('theirs', flush=True))\n"
+        "from overrun import run\nrun(0)\nos.kill(os.getpid(), signal.SIGUSR2)"
+    )
+    done, run = python(tmp_path, code, options={"guard_eager": "auto"}, dump_signal="USR2")
+    assert done.stdout == "theirs\n"
+    assert run.dumps == ()
 
 
 def test_a_dump_that_fails_is_a_fault(tmp_path: Path) -> None:
     code = (
-        "import shadowgraph as sg\n"
-        "def dump(self, path, *, reason, redact):\n    raise OSError('no space')\n"
-        "sg.Debugger.dump = dump\n"
+        "import os, pathlib, shadowgraph.dumps.writer as writer\n"
+        "def fsync(number): raise OSError(28, os.strerror(28))\n"
+        "writer.os.fsync = fsync\n"
         "from overrun import run\nrun(8)\nprint('goes on')"
     )
     done, run = python(tmp_path, code, options={"guard_eager": "auto"}, dumps=("findings",), quiet=True)
     assert done.stdout == "goes on\n"
-    assert only(run).faults == ["dump: OSError: no space"]
-    assert len(only(run).findings) == 1
+    (fault,) = only(run).faults
+    assert "No space left on device" in fault
+    assert (len(only(run).findings), run.dumps) == (1, ())
 
 
 @pytest.mark.parametrize(("version", "count", "chosen"), [(None, 8, "host"), ("13.0", 0, "host"), ("13.0", 2, "cuda")])

@@ -1,0 +1,137 @@
+"""`shadowgraph wrap` around programs on a GPU that know nothing of it: found, named, and served all the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shadowgraph.dumps.reader import read_dump
+from shadowgraph.integrations.sglang_load import SGLANG_VERSION, sglang_version
+from shadowgraph.runs.reader import Run, read_run
+
+pytestmark = pytest.mark.gpu
+
+HERE = Path(__file__).resolve().parent
+PROGRAMS = HERE / "programs"
+SGLANG = pytest.mark.skipif(sglang_version() != SGLANG_VERSION, reason=f"needs sglang {SGLANG_VERSION}")
+
+
+@dataclass
+class Wrapped:
+    code: int
+    out: str
+    err: str
+    run: Run
+
+    def dump(self, reason: str) -> Any:
+        """The one dump that was made for a reason."""
+        (dump,) = [d for d in map(read_dump, self.run.dumps) if d.manifest.reason == reason]
+        return dump
+
+
+def wrap(folder: Path, name: str, *arguments: str, options: tuple[str, ...] = ()) -> Wrapped:
+    paths = [str(HERE), str(PROGRAMS), str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    run = folder / "run"
+    words = [
+        sys.executable,
+        "-m",
+        "shadowgraph",
+        "wrap",
+        "--run-dir",
+        str(run),
+        "--error-exitcode",
+        "9",
+        *options,
+        "--",
+    ]
+    done = subprocess.run(
+        [*words, sys.executable, str(PROGRAMS / name), *arguments], cwd=folder, capture_output=True, text=True,
+        timeout=300, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )  # fmt: skip
+    return Wrapped(done.returncode, done.stdout, done.stderr, read_run(run))
+
+
+@pytest.mark.parametrize("layout", ["faithful", "isolate"])
+def test_an_overrun_in_prepare_is_named_by_the_variable_that_holds_the_buffer(tmp_path: Path, layout: str) -> None:
+    done = wrap(tmp_path, "prepare.py", "5", options=("--layout", layout))
+    assert (done.code, done.out) == (9, "served\n"), done.err
+    (found,) = done.run.merged().findings
+    assert (found.code, found.phase, found.replay, found.past_end) == ("SG101", "prepare", 3, 20)
+    assert found.buffer.name.endswith("runner.kv_indices"), found.buffer.names
+    assert found.buffer.allocated[0].function == "__init__"
+    assert (found.culprit.name, found.culprit.stack[0].function) == ("put", "fill")
+    assert "SUMMARY: shadowgraph: SG101" in done.err
+    assert len(done.dump("finding").facts().findings) == 1
+
+
+def test_the_fixed_program_is_silent(tmp_path: Path) -> None:
+    done = wrap(tmp_path, "prepare.py", "0")
+    assert (done.code, done.out) == (0, "served\n"), done.err
+    facts = done.run.merged()
+    assert (facts.findings, facts.faults, done.run.dumps) == ((), {}, ())
+    (process,) = [process for process in done.run.processes if process.backend]
+    assert (process.backend, process.ended) == ("cuda", "exit")
+
+
+def test_two_children_have_a_finding_each(tmp_path: Path) -> None:
+    done = wrap(tmp_path, "two.py")
+    assert done.out.splitlines()[-1] == "[0, 0]", done.err
+    assert done.code == 9
+    assert sorted(finding.past_end for finding in done.run.merged().findings) == [4, 8]
+    assert len({finding.pid for finding in done.run.merged().findings}) == 2
+
+
+def test_a_wild_write_leaves_a_dump_of_what_survived(tmp_path: Path) -> None:
+    done = wrap(tmp_path, "wild.py")
+    assert done.code == 1, "the program's own end"
+    assert "illegal memory access" in done.err
+    dump = done.dump("exception")
+    facts = dump.facts()
+    assert facts.lost is not None
+    latest = facts.last_launches[0]
+    assert (latest.name, os.path.basename(str(latest.file))) == ("stray", "wild.py")
+    (offset,) = [value for value in latest.values if value.argument == "offset"]
+    assert (int.from_bytes(offset.data, "little", signed=True), offset.shape) == (-(1 << 40), (1,))
+    assert offset.owner.endswith("offset")
+    assert dump.manifest.unread, "and says what could not be read"
+    assert "stray" in done.err
+
+
+@SGLANG
+@pytest.mark.sglang
+@pytest.mark.parametrize("form", ["eager", "compiled"])
+def test_an_assert_in_sglangs_own_metadata_is_explained(tmp_path: Path, form: str) -> None:
+    done = wrap(tmp_path, "expand.py", form)
+    assert "first step done" in done.out, done.err
+    assert "device-side assert" in done.err, "without it this shows nothing"
+    facts = done.dump("exception").facts()
+    assert facts.lost is not None
+    launch = next(each for each in facts.last_launches if any("page_table" in value.owner for value in each.values))
+    assert str(launch.file).endswith("sglang/srt/layers/attention/flashattention_backend.py")
+    (table,) = {value.shape for value in launch.values if "page_table" in value.owner}
+    assert table == (2, 2)
+    if form == "eager":
+        (found,) = facts.findings
+        assert (found.code, found.buffer.name.split(".")[-1]) == ("SG109", "page_table")
+        assert found.culprit.name.startswith("aten.scatter_")
+        assert found.culprit.stack[0].function == "draft_decode_set_expand_metadata"
+        assert found.rule == "index in range: 2 along dim 1, which ends at 2; index holds 0 to 2"
+    else:
+        assert any(value.argument.startswith("in_ptr") and value.dtype == "int64" for value in launch.values)
+
+
+@SGLANG
+@pytest.mark.sglang
+def test_with_sync_the_index_is_refused_before_it_kills_the_context(tmp_path: Path) -> None:
+    done = wrap(tmp_path, "expand.py", "eager", options=("--sync",))
+    assert "device-side assert" not in done.err
+    assert "FindingsError: SG109" in done.err
+    (found,) = done.run.merged().findings
+    assert (found.code, found.buffer.name.split(".")[-1], found.replay) == ("SG109", "page_table", 2)
+    assert done.dump("exception").facts().lost is None
