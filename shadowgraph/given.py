@@ -6,7 +6,8 @@ import msgspec
 
 
 class GivenValue(msgspec.Struct, frozen=True):
-    """The beginning of one integer argument of a launch; `owner` is what its buffer is called, or empty."""
+    """The beginning of one integer argument of a launch; `owner` is what its buffer is called, or where it was
+    allocated, or empty."""
 
     argument: str
     owner: str

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from shadowgraph.checks.base import Checkpoint, Context
 from shadowgraph.checks.indices import Indices
 from shadowgraph.engines.base import LARGEST_COPY, RANGES_COPIED
 from shadowgraph.faults import shielded
 from shadowgraph.given import GivenValue, LastLaunch
 from shadowgraph.journal import Given, Journal
+from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.launches import IndexRule, Launch
 from shadowgraph.tracking.ranges import ByteRange
 from shadowgraph.tracking.views import TensorView
@@ -18,10 +21,18 @@ _INTEGERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "ui
 
 
 class LastWords:
-    """Keeps copies of small integer arguments in host memory, in the order of the stream."""
+    """Keeps copies of small integer arguments in host memory, in the order of the stream.
 
-    def __init__(self, context: Context, journal: Journal, indices: Indices) -> None:
-        self._context, self._journal, self._indices = context, journal, indices
+    Parameters
+    ----------
+    find_name
+        Looks for a name of a buffer that has none yet.
+    """
+
+    def __init__(
+        self, context: Context, journal: Journal, indices: Indices, find_name: Callable[[Buffer, Context], None]
+    ) -> None:
+        self._context, self._journal, self._indices, self._find_name = context, journal, indices, find_name
 
     def note(self, launch: Launch, rules: tuple[IndexRule, ...], checkpoint: Checkpoint) -> None:
         """Ask for copies of the indices and of small integer arguments of a launch that is about to run."""
@@ -65,9 +76,12 @@ class LastWords:
         return tuple(found)
 
     def _owner(self, view: TensorView) -> str:
+        """What a view's buffer is called, or where it was allocated; empty for memory that nobody tracks."""
         buffer = self._context.ledger.owner(view.start, view.stop)
-        name, names = self._context.names.name_of(buffer) if buffer is not None else ("", ())
-        return name if names else ""
+        if buffer is None:
+            return ""
+        self._find_name(buffer, self._context)
+        return self._context.names.name_of(buffer, ByteRange(view.start, view.stop))[0]
 
 
 def _copy_of(given: Given, view: TensorView, copies: list[bytes]) -> bytes | None:

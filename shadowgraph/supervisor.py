@@ -80,7 +80,7 @@ class Supervisor(Listener):
         self.context = Context(settings, allocator, allocator.ledger, engine, names, self._take)
         self.checks = Checks(self.context)
         self.watches = Watches(self.context)
-        self.last_words = LastWords(self.context, self.journal, self.checks.indices)
+        self.last_words = LastWords(self.context, self.journal, self.checks.indices, self.outside.name)
         self.paused = False
         self.lost: str | None = None
         self.preparing: list[Graph | None] = []

@@ -89,6 +89,18 @@ def test_what_a_launch_was_given_explains_the_end_of_the_device() -> None:
     assert (before.name, before.values[0].argument, before.values[0].shape) == ("aten.gather.default", "index", (1, 3))
 
 
+def test_what_a_launch_was_given_is_called_by_the_variable_that_holds_it() -> None:
+    with sg.debug(backend="host", guard_eager="auto") as debugger:
+        positions = torch.tensor([3, 1])
+        words = debugger.supervisor.last_words
+        words.note(
+            *launch_of("aten.take.default", {"self": positions, "index": positions}), Checkpoint("launch_begins")
+        )
+        (launch,) = words.launches()
+    assert launch.values[0].owner.endswith("positions")
+    assert (launch.file, launch.values[0].data) == (__file__, positions.numpy().tobytes())
+
+
 @pytest.mark.parametrize(
     "make",
     [
