@@ -21,7 +21,7 @@ from shadowgraph.errors import FindingsError, UnknownBufferError, UsageError
 from shadowgraph.faults import faults
 from shadowgraph.findings import Finding
 from shadowgraph.forking import forkable
-from shadowgraph.graphs import eager, parameters
+from shadowgraph.graphs import eager, parameters, shrinking
 from shadowgraph.graphs.events import listeners
 from shadowgraph.graphs.host import HostGraph
 from shadowgraph.graphs.model import Graph
@@ -99,6 +99,8 @@ class Debugger:
             self._mode_thread = threading.get_ident()
         if self.settings.guard_eager == "auto":
             parameters.install(self._allocator)
+        if self.settings.guard_eager != "off":
+            shrinking.install(self._allocator)
         self._started = True
 
     def stop(self) -> None:
@@ -121,6 +123,8 @@ class Debugger:
             self._allocator.isolate_captures = False
             if self.settings.guard_eager == "auto":
                 parameters.uninstall()
+            if self.settings.guard_eager != "off":
+                shrinking.uninstall()
             self._backend.stop()
 
     def abandon(self) -> None:

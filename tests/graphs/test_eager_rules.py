@@ -168,6 +168,20 @@ def test_copies_files_and_pickles(every: Debugger) -> None:
     assert len(storage.tolist()) == 4
 
 
+def test_a_storage_may_be_freed_and_get_its_size_back(every: Debugger) -> None:
+    """As sharded optimisers do."""
+    x = torch.arange(6.0)
+    storage = x.untyped_storage()
+    assert not storage.resizable(), "it must be memory of ours"
+    size = storage.nbytes()
+    assert storage.resize_(0) is storage
+    storage.resize_(size)
+    x.fill_(2)
+    assert x.tolist() == [2] * 6
+    with pytest.raises(RuntimeError, match="resiz"):
+        storage.resize_(size + 4)
+
+
 def test_numpy_and_dlpack_share(every: Debugger) -> None:
     array = np.zeros(4)
     x = torch.from_numpy(array)
