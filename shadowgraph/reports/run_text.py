@@ -16,7 +16,8 @@ from shadowgraph.reports.document import document
 from shadowgraph.reports.text import lines as report_lines
 from shadowgraph.reports.verdicts import plural
 from shadowgraph.runs.glance import UNSEEN, cut
-from shadowgraph.runs.reader import ProcessRun, Run
+from shadowgraph.runs.left import ProcessRun
+from shadowgraph.runs.reader import Run
 
 _SHOWN = 40
 

@@ -3,40 +3,38 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from shadowgraph.coverage import Coverage
 from shadowgraph.findings import Finding, Severity
 from shadowgraph.reports.document import RunFacts
-
-if TYPE_CHECKING:
-    from shadowgraph.runs.reader import ProcessRun, Run
+from shadowgraph.runs.left import ProcessRun
 
 
-def merge(run: Run) -> RunFacts:
+def merge(processes: Sequence[ProcessRun]) -> RunFacts:
     """Findings of all processes in order of their time, with ids of their own; everything else summed."""
-    found = sorted((finding for process in run.processes for finding in process.findings), key=lambda f: f.time)
+    found = sorted((finding for process in processes for finding in process.findings), key=lambda f: f.time)
     found = [msgspec.structs.replace(finding, id=number) for number, finding in enumerate(found, 1)]
-    summaries = [facts for process in run.processes for facts in process.summaries]
+    summaries = [facts for process in processes for facts in process.summaries]
     return RunFacts(
         findings=_of(found, Severity.ERROR),
         notes=_of(found, Severity.NOTE),
         suppressed=sum(facts.suppressed for facts in summaries),
         coverage=_coverage(facts.coverage for facts in summaries),
-        graphs=_graphs(run.processes),
-        faults=_faults(run.processes),
+        graphs=_graphs(processes),
+        faults=_faults(processes),
         guards_shrunk=sum(facts.guards_shrunk for facts in summaries),
         guards_dropped=sum(facts.guards_dropped for facts in summaries),
         watches=tuple(watch for facts in summaries for watch in facts.watches),
         left_alone=dict(sum((Counter(facts.left_alone) for facts in summaries), Counter[str]())),
         lost=next((facts.lost for facts in summaries if facts.lost is not None), None),
         last_values=tuple(value for facts in summaries for value in facts.last_values),
+        last_launches=tuple(launch for facts in summaries for launch in facts.last_launches),
         names_unread=sum(facts.names_unread for facts in summaries),
         names_cut_short=sum(facts.names_cut_short for facts in summaries),
-        limits=_limits(run.processes),
+        limits=_limits(processes),
     )
 
 
@@ -53,6 +51,8 @@ def _coverage(parts: Iterable[Coverage]) -> Coverage:
         unguarded=tuple(unguarded)[:8],
         dropped=sum(part.dropped for part in known),
         inputs=sum(part.inputs for part in known),
+        inexact=sum(part.inexact for part in known),
+        gaps=tuple(gap for part in known for gap in part.gaps)[:8],
     )
 
 

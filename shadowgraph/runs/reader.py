@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from shadowgraph.findings import Finding
 from shadowgraph.reports.document import RunFacts
 from shadowgraph.runs import folder as manifest
 from shadowgraph.runs import journal
+from shadowgraph.runs.left import ProcessRun
+from shadowgraph.runs.merging import merge
 
 _LARGEST_FILE = 4 * journal.LIMIT
 _LARGEST_MANIFEST = 1 << 20
@@ -41,50 +43,6 @@ class Record(msgspec.Struct, frozen=True):
     facts: RunFacts | None = None
 
 
-@dataclass(slots=True)
-class ProcessRun:
-    """What one process left behind.
-
-    Attributes
-    ----------
-    born
-        ``start``, ``multiprocessing`` or ``fork``.
-    backend
-        ``host``, ``cuda``, or None while no debugger ran.
-    title
-        Of a child of multiprocessing its name and what it was started to run.
-    ended
-        ``exit``, ``running``, ``killed`` (or left by ``os._exit``), ``replaced`` (by `exec`), ``unknown``.
-    findings
-        The last known state of each finding and note, in order of arrival.
-    summaries
-        The latest facts of each of its debuggers, findings aside; of one that did not end, those of an interim record.
-    events
-        What else it said, one line each.
-    damaged
-        Lines that could not be read.
-    cut
-        Whether its last line is not whole, or the file's limit was met.
-    """
-
-    path: Path
-    pid: int = 0
-    ppid: int = 0
-    argv: tuple[str, ...] = ()
-    born: str = "unknown"
-    rank: int | None = None
-    started: float = 0.0
-    backend: str | None = None
-    title: str = ""
-    ended: str = "unknown"
-    findings: list[Finding] = field(default_factory=list)
-    summaries: list[RunFacts] = field(default_factory=list)
-    events: list[str] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
-    damaged: int = 0
-    cut: bool = False
-
-
 @dataclass(frozen=True, slots=True)
 class Run:
     """A run folder, read.
@@ -106,9 +64,7 @@ class Run:
 
     def merged(self) -> RunFacts:
         """One run's facts out of all processes', for a `Report`; findings get ids of their own."""
-        from shadowgraph.runs.merging import merge
-
-        return merge(self)
+        return merge(self.processes)
 
 
 def is_run(path: str | os.PathLike[str]) -> bool:

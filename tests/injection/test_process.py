@@ -15,8 +15,9 @@ from wrapping import PROGRAMS, environment
 from shadowgraph.dumps.reader import read_dump
 from shadowgraph.injection.attach import resolved
 from shadowgraph.injection.environment import wrapped_environment
+from shadowgraph.runs.left import ProcessRun
 from shadowgraph.runs.orders import Orders
-from shadowgraph.runs.reader import ProcessRun, Run, read_run
+from shadowgraph.runs.reader import Run, read_run
 
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="shows what happens without a CUDA device")
 

@@ -1,0 +1,53 @@
+"""What one process left behind in a run folder, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shadowgraph.findings import Finding
+from shadowgraph.reports.document import RunFacts
+
+
+@dataclass(slots=True)
+class ProcessRun:
+    """What one process left behind.
+
+    Attributes
+    ----------
+    born
+        ``start``, ``multiprocessing`` or ``fork``.
+    backend
+        ``host``, ``cuda``, or None while no debugger ran.
+    title
+        Of a child of multiprocessing its name and what it was started to run.
+    ended
+        ``exit``, ``running``, ``killed`` (or left by ``os._exit``), ``replaced`` (by `exec`), ``unknown``.
+    findings
+        The last known state of each finding and note, in order of arrival.
+    summaries
+        The latest facts of each of its debuggers, findings aside; of one that did not end, those of an interim record.
+    events
+        What else it said, one line each.
+    damaged
+        Lines that could not be read.
+    cut
+        Whether its last line is not whole, or the file's limit was met.
+    """
+
+    path: Path
+    pid: int = 0
+    ppid: int = 0
+    argv: tuple[str, ...] = ()
+    born: str = "unknown"
+    rank: int | None = None
+    started: float = 0.0
+    backend: str | None = None
+    title: str = ""
+    ended: str = "unknown"
+    findings: list[Finding] = field(default_factory=list)
+    summaries: list[RunFacts] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    damaged: int = 0
+    cut: bool = False
