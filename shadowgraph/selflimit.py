@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 _WINDOW = 5_000_000_000  # ns over which the share of wall time is judged
 _THINNER = 4  # each time, checks get this much rarer
@@ -21,7 +22,7 @@ class SelfLimit:
     Parameters
     ----------
     overhead_percent
-        Most of a window's wall time that may be spent inside `measured` blocks; None for no limit.
+        Most of a window's wall time that may be spent between `enter` and `leave`; None for no limit.
     fault_limit
         Faults after which checks thin out; at twice as many they stop. None for no limit.
     clock
@@ -64,6 +65,16 @@ class SelfLimit:
         if began is not None:
             self._spent += self._clock() - began
             self._local.inside = False
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Time inside is the device's, which the program waits for as well, and does not count."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            if self._percent is not None and self._local.inside:
+                self._spent -= self._clock() - began
 
     def due(self, replay: int) -> bool:
         """Whether a graph's replay (from 1) is to be checked."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -12,7 +13,7 @@ from shadowgraph.book import FindingBook, read_suppressions
 from shadowgraph.checks.base import Check, Checkpoint, Context, Draft
 from shadowgraph.checks.registry import Checks
 from shadowgraph.coverage import Coverage, CoverageLog
-from shadowgraph.engines.base import Engine, Shadow
+from shadowgraph.engines.base import Engine, Result, Shadow
 from shadowgraph.engines.launcher import DeviceLostError
 from shadowgraph.errors import FindingsError
 from shadowgraph.faults import logger, shielded
@@ -20,6 +21,7 @@ from shadowgraph.findings import Severity
 from shadowgraph.graphs.events import Listener
 from shadowgraph.graphs.model import Graph, Launch, Node
 from shadowgraph.journal import Journal
+from shadowgraph.judging import Judge
 from shadowgraph.lastwords import LastWords
 from shadowgraph.outside import Outside
 from shadowgraph.plans import Plans
@@ -86,6 +88,7 @@ class Supervisor(Listener):
         self.preparing: list[Graph | None] = []
         self._all: tuple[Check, ...] = (*self.checks.all, self.watches)
         self.plans = Plans(self.context, self._all)
+        self._judge_evidence = Judge(self.context, self._all, self.checks.out_of_bounds).hand_out
         # Only the checks that do something: this is the replay path.
         self._enders = [c for c in self._all if type(c).checkpoint_ends is not Check.checkpoint_ends]
         self._beginners = [c for c in self._all if type(c).replay_begins is not Check.replay_begins]
@@ -177,6 +180,9 @@ class Supervisor(Listener):
     def capture_ended(self, graph: Graph) -> None:
         self._capturing.discard(graph.serial)
         self.context.graphs[graph.serial] = graph
+        if self.lost is not None or self.outside.limit.stopped is not None:  # nobody will look again
+            self.allocator.waiting.clear()
+            return
         self._new.append(graph)
         if not self.context.engine.asynchronous:
             self._introduce()
@@ -198,6 +204,7 @@ class Supervisor(Listener):
     def graph_reset(self, graph: Graph) -> None:
         self._capturing.discard(graph.serial)
         self.context.graphs.pop(graph.serial, None)
+        self._new = [new for new in self._new if new is not graph]
         self.plans.drop(graph)
         for key in [key for key in self._node_writes if key[0] == graph.serial]:
             del self._node_writes[key]
@@ -280,13 +287,14 @@ class Supervisor(Listener):
             self._guards_now(Checkpoint("launch", Phase.PREPARE if marked else None, model, replay))
 
     @survives
-    def host_read(self, view: TensorView, how: str, stack: Stack) -> None:
+    def host_read(self, view: TensorView, how: str, stack: Stack, waits: bool = True) -> None:
         if self.paused or self._capturing or self._replaying is not None:
             return
         if self.context.engine.asynchronous:
             if not self.is_tracked(ByteRange(view.start, view.stop)):
                 return
-            self.drain()  # the read itself is about to wait for the device
+            if waits:  # as the read itself is about to
+                self.drain(here=True)
         for check in self._all:
             check.host_read(view, how, stack, Checkpoint("host_read"))
 
@@ -299,8 +307,7 @@ class Supervisor(Listener):
         phase, replay = (Phase.REPLAY, graph.replays) if graph else (None, None)
         guards = guards_of(buffer, self.settings.near_guard)
         checkpoint = Checkpoint("retire", phase, graph, replay, self.context.writes, next(self.context.clock))
-        self.context.engine.check(checkpoint, guards)
-        self._drain()
+        self.context.engine.check(checkpoint, guards)  # judged later: who calls holds the allocator's lock
 
     # -- parts -------------------------------------------------------------------------------------------------
 
@@ -319,10 +326,11 @@ class Supervisor(Listener):
         if writes:
             context.writes = WriteLog(writes.dropped)
         checkpoint = Checkpoint(at, phase, graph, replay, writes, next(context.clock))
-        guards = self._standing.now()
-        if writes and not in_full and not context.engine.asynchronous:
-            guards = (*guards, *self._standing.hit(writes))
-        context.engine.check(checkpoint, guards, take, compare, in_full)
+        with self.allocator.lock:  # no guard may move, and no block change hands, until the check has been asked for
+            guards = self._standing.now()
+            if writes and not in_full and not context.engine.asynchronous:
+                guards = (*guards, *self._standing.hit(writes))
+            context.engine.check(checkpoint, guards, take, compare, in_full)
         if take is None or self.settings.sync or not context.engine.asynchronous:  # else the replay's end asks for both
             self._drain()
         if writes:
@@ -333,7 +341,8 @@ class Supervisor(Listener):
     def _guards_now(self, checkpoint: Checkpoint) -> None:
         """Check every guard in the middle of a segment."""
         checkpoint = replace(checkpoint, writes=self.context.writes, order=next(self.context.clock))
-        self.context.engine.check(checkpoint, self._standing.now())
+        with self.allocator.lock:
+            self.context.engine.check(checkpoint, self._standing.now())
         self._drain()
 
     @survives
@@ -343,26 +352,20 @@ class Supervisor(Listener):
             with self._lock:
                 self._drain()
 
-    def drain(self) -> None:
-        """Wait for everything that was asked for, and judge it."""
-        self._drain(wait=True)
+    def drain(self, here: bool = False) -> None:
+        """Wait for everything that was asked for, or for what the current stream was asked for, and judge it."""
+        with self.outside.limit.waiting():
+            results = self.context.engine.poll(wait=True, here=here)
+        self._hand_out(results)
 
-    def _drain(self, wait: bool = False) -> None:
-        for result in self.context.engine.poll(wait or self.settings.sync):
-            assert isinstance(result.tag, Checkpoint)
-            for evidence in result.evidence:
-                if isinstance(evidence.subject, Guard):
-                    guard, order = evidence.subject, result.tag.order
-                    if guard.rearm or self.allocator.confirm(guard, order, self.context.clock):
-                        self.checks.out_of_bounds.broken_guard(evidence, result.tag)
-                    continue
-                for check in self._all:
-                    if check.owns(evidence.subject):
-                        check.changed(evidence, result.tag)
-            for key, data in result.fetched:
-                for check in self._all:
-                    if check.owns(key):
-                        check.fetched(key, data, result.tag)
+    def _drain(self) -> None:
+        if self.settings.sync:
+            self.drain()
+        else:
+            self._hand_out(self.context.engine.poll())
+
+    def _hand_out(self, results: Sequence[Result]) -> None:
+        self._judge_evidence(results)
         if self.context.engine.lost is not None and not self.paused:
             raise DeviceLostError(self.context.engine.lost)
 

@@ -130,5 +130,6 @@ class Engine(Protocol):
     def dropped(self) -> int:
         """Records that were lost before they could be read."""
 
-    def poll(self, wait: bool = False) -> list[Result]:
-        """Outcomes that have arrived since the last poll, in order of submission."""
+    def poll(self, wait: bool = False, here: bool = False) -> list[Result]:
+        """Outcomes that have arrived since the last poll, in order of submission; with `wait` all of them, or with
+        `here` all that the current stream was asked for."""

@@ -16,14 +16,15 @@ import torch
 
 from shadowgraph.compat import relaxed_capture
 from shadowgraph.engines.arming import THREADS, Arming
-from shadowgraph.engines.base import Evidence, Result, Shadow
+from shadowgraph.engines.base import Evidence, Mirror, Result, Shadow
 from shadowgraph.engines.cupy_shadow import CupyShadow, shadow_of
 from shadowgraph.engines.device import Device
 from shadowgraph.engines.guard_table import GuardTable, table_of
 from shadowgraph.engines.launcher import Launcher
-from shadowgraph.engines.mirror import MirrorRing, RingCopy
+from shadowgraph.engines.mirror import MirrorRing, NoCopy
 from shadowgraph.engines.ring import RECORD, RingReader
 from shadowgraph.tracking.canary import PERIOD, canary
+from shadowgraph.tracking.capturing import captures
 from shadowgraph.tracking.guards import Guard
 from shadowgraph.tracking.ranges import ByteRange
 
@@ -132,6 +133,9 @@ class CupyEngine:
         self._lock = threading.RLock()
         self._serial = 0
         self._far_turn = 0
+        self._slots: set[int] = set()
+        self._stale: set[int] = set()  # shadows whose last copy was left out
+        self._left_out = 0
         self._pending: dict[int, _Pending] = {}
         self._tables: dict[int, GuardTable] = {}
         self._unjudged: list[Result] = []
@@ -166,8 +170,8 @@ class CupyEngine:
 
     @property
     def dropped(self) -> int:
-        """Records that the host was too slow to read."""
-        return self._reader.dropped
+        """Records that the host was too slow to read, and checks that found no slot."""
+        return self._reader.dropped + self._left_out
 
     def arm(self, guard: Guard) -> None:
         """Fill a guard; every later check sees it filled."""
@@ -182,8 +186,10 @@ class CupyEngine:
         self._arming.fill_many(ranges)
 
     def fill_after(self) -> None:
-        """Let coming fills run behind what the current stream has queued, the last look at a guard for instance."""
-        self._arming.after()
+        """Let coming fills run behind what the current stream has queued, the last look at a guard for instance; a
+        stream that captures has queued nothing."""
+        if not _capturing():
+            self._arming.after()
 
     def shadow(self, parts: _Parts) -> CupyShadow:
         """Room for copies of ranges; the host waits a little, so ask once for a set of ranges."""
@@ -201,7 +207,7 @@ class CupyEngine:
         if _capturing():
             return
         shadow: Any = take if take is not None else compare
-        if shadow is not None and not shadow.chunk_count:
+        if shadow is not None and (not shadow.chunk_count or (take is None and id(shadow) in self._stale)):
             shadow = None
         mode = GUARDS_ONLY if shadow is None else COPY if take is not None else COMPARE
         with self._lock:
@@ -212,7 +218,13 @@ class CupyEngine:
             if not prepared.grid:
                 self._unjudged.append(Result(tag, ()))
                 return
-            self._serial = serial = self._serial % 0xFFFFFFFF + 1
+            serial = self._next_serial()
+            if serial is None:
+                if mode == COPY:
+                    self._stale.add(id(shadow))
+                return
+            if mode == COPY:
+                self._stale.discard(id(shadow))
             parts = shadow.parts if mode == COMPARE else ()
             self._pending[serial] = _Pending(tag, guards, parts, (table, shadow))
             stream = self._device.raw_stream()
@@ -222,8 +234,18 @@ class CupyEngine:
             else:
                 prepared.check.value, prepared.slot.value = serial, serial % SLOTS
                 prepared.far_turn.value = self._far_turn
-                self._far_turn += FAR_BLOCKS
+                self._far_turn += prepared.step.far_blocks
                 prepared.launcher.launch(prepared.grid, THREADS, stream)
+
+    def _next_serial(self) -> int | None:
+        """A number whose slot no check in flight has. None when all are taken: that check is left out, and counted."""
+        for _ in range(SLOTS):
+            self._serial = self._serial % 0xFFFFFFFF + 1
+            if self._serial % SLOTS not in self._slots:
+                self._slots.add(self._serial % SLOTS)
+                return self._serial
+        self._left_out += 1
+        return None
 
     def _look_everywhere(self, table: GuardTable, serial: int, stream: int) -> None:
         """One launch that reads every guard in full."""
@@ -277,19 +299,23 @@ class CupyEngine:
             stream.synchronize()
         return views
 
-    def mirror(self, ranges: Sequence[ByteRange]) -> RingCopy:
-        """Queue copies into a ring of pinned memory, in one launch."""
-        return self._mirrors.copy(ranges)
+    def mirror(self, ranges: Sequence[ByteRange]) -> Mirror:
+        """Queue copies into a ring of pinned memory, in one launch; none while the current stream captures."""
+        return NoCopy() if _capturing() else self._mirrors.copy(ranges)
 
-    def poll(self, wait: bool = False) -> list[Result]:
-        """Outcomes of checks that are done, in order of submission; with `wait` of all of them."""
+    def poll(self, wait: bool = False, here: bool = False) -> list[Result]:
+        """Outcomes of checks that are done, in order of submission; with `wait` of all of them, or with `here` of those
+        on the current stream. While something is captured, waiting for more than that would break the capture."""
         if not self._pending and not self._unjudged and not self._fetches:
             return []
-        if wait:
+        if wait and not _capturing():
             try:
                 with relaxed_capture():
-                    torch.cuda.synchronize(self._device.index)
-            except RuntimeError as error:
+                    if here or captures.running:
+                        self._device.stream().synchronize()
+                    else:
+                        torch.cuda.synchronize(self._device.index)
+            except Exception as error:
                 self.lost = str(error).split("\n", 1)[0]
         with self._lock:
             if self.lost is not None:  # what had reached the host in time still counts
@@ -300,6 +326,7 @@ class CupyEngine:
                 self._take_evidence()
             for serial in finished:
                 results.append(self._pending.pop(serial).result())
+                self._slots.discard(serial % SLOTS)
             while self._fetches and self._arrived(self._fetches[0]):
                 fetch = self._fetches.popleft()
                 data = bytes(memoryview(fetch.pinned)[: fetch.nbytes])
@@ -314,7 +341,7 @@ class CupyEngine:
         """Serials of checks that are done, oldest first, up to the first that is not."""
         finished, done = [], self._done
         for serial in self._pending:
-            if done[serial % SLOTS] < serial:
+            if done[serial % SLOTS] != serial:
                 break
             finished.append(serial)
         return finished

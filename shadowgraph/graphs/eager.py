@@ -110,8 +110,9 @@ class EagerMode(LightMode):
         if schema is None:
             return func(*args, **kwargs)
         if schema.host_read or self._copies_to_host(schema, args, kwargs):
+            waits = not (kwargs.get("non_blocking") or any(argument is True for argument in args))
             for tensor in tensors_in(args):
-                host_reads.note_read(tensor, schema.name)
+                host_reads.note_read(tensor, schema.name, waits)
         if schema.resizes:
             self._make_room(args[0], args[1])
         if self._announces and listeners and (schema.written or schema.takes_indices):
@@ -197,11 +198,14 @@ class EagerMode(LightMode):
 
     def _allocate_small(self, nbytes: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.UntypedStorage | None:
         limit = self._rule.limit() if self._rule is not None else None
-        return None if limit is not None and nbytes > limit else self._allocate(nbytes, dtype, shape)
+        return None if limit is not None and nbytes > limit else self._allocate(nbytes, dtype, shape, guarded=True)
 
-    def _allocate(self, nbytes: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.UntypedStorage | None:
+    def _allocate(
+        self, nbytes: int, dtype: torch.dtype, shape: tuple[int, ...], guarded: bool = False
+    ) -> torch.UntypedStorage | None:
+        pool = self._allocator.static_pool
         try:
-            return self._allocator.storage(nbytes, self._allocator.static_pool, Role.STATIC, dtype, shape)[0]
+            return self._allocator.storage(nbytes, pool, Role.STATIC, dtype, shape, guarded=guarded)[0]
         except MemoryError:
             self._allocator.unguarded_for_memory += 1
             return None

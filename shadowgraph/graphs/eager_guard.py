@@ -14,7 +14,7 @@ _MAKERS = frozenset(
     f"aten.{name}"
     for name in (
         *("arange", "bartlett_window", "cat", "clone", "empty", "empty_like", "empty_permuted", "empty_strided", "eye"),
-        *("from_file", "full", "full_like", "hamming_window", "hann_window", "kaiser_window", "lift_fresh", "linspace"),
+        *("full", "full_like", "hamming_window", "hann_window", "kaiser_window", "lift_fresh", "linspace"),
         *("logspace", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros", "normal", "ones"),
         *("ones_like", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "range"),
         *("repeat", "repeat_interleave", "scalar_tensor", "stack", "tril_indices", "triu_indices", "zeros"),

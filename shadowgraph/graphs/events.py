@@ -45,8 +45,8 @@ class Listener:
     def launch_ran(self, launch: Launch, stores: StoreLog | None) -> None:
         """An eager launch that writes a tracked buffer ran."""
 
-    def host_read(self, view: TensorView, how: str, stack: Stack) -> None:
-        """The host is about to read a tensor's bytes."""
+    def host_read(self, view: TensorView, how: str, stack: Stack, waits: bool = True) -> None:
+        """The host is about to read a tensor's bytes, and to wait for them unless `waits` is False."""
 
 
 listeners: list[Listener] = []

@@ -43,8 +43,8 @@ def uninstall() -> None:
     _patches.uninstall()
 
 
-def note_read(tensor: torch.Tensor, how: str) -> None:
-    """Tell the listeners that the host is about to read a tensor."""
+def note_read(tensor: torch.Tensor, how: str, waits: bool = True) -> None:
+    """Tell the listeners that the host is about to read a tensor, and to wait for it unless `waits` is False."""
     if _local.busy or not listeners:
         return
     _local.busy = True
@@ -53,7 +53,7 @@ def note_read(tensor: torch.Tensor, how: str) -> None:
         with shielded("host read"):
             view = TensorView.of(tensor) if (tensor.is_cuda or is_plain(tensor)) else None
         if view is not None and view.nbytes:
-            emit("host_read", view, how, current_stack())
+            emit("host_read", view, how, current_stack(), waits)
     finally:
         _local.busy = False
 
@@ -64,7 +64,7 @@ def _wrapper(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             if _local.busy or (name == "to" and not _to_cpu(args, kwargs)):
                 return original(tensor, *args, **kwargs)
             if _local.refuse is None:
-                note_read(tensor, name)
+                note_read(tensor, name, not (kwargs.get("non_blocking") or True in args[1:]))
             elif name not in _HARMLESS_IN_CAPTURE:
                 _local.refuse(name, tensor)
             _local.busy = True  # one read is one event: __array__ calls numpy, a torch function mode calls us twice

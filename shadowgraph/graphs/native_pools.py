@@ -14,7 +14,7 @@ from shadowgraph.graphs.model import Graph
 from shadowgraph.graphs.pool_buffers import Made, Tenants, pool_buffer, stacks_at
 from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.cuda_allocator import CudaAllocator
-from shadowgraph.tracking.guards import Guard
+from shadowgraph.tracking.guards import Guard, guards_of
 from shadowgraph.tracking.holes import Placement, place_guards
 from shadowgraph.tracking.ranges import ByteRange
 
@@ -47,12 +47,15 @@ class NativePools:
         self._allocator, self._near = allocator, near
         self.left_alone: Counter[str] = Counter()
         self._pools: dict[PoolHandle, _Native] = {}
-        self._armed: dict[int, int] = {}  # when broken guards were armed again, by address
+        self._refused: set[PoolHandle] = set()
+        self._armed: dict[int, tuple[int, int, int]] = {}  # when a broken guard was armed again, and what had changed
 
     def may_guard(self, handle: PoolHandle | None, expandable: bool) -> bool:
         """Whether a capture that is about to begin uses a pool that is known from its first allocation on."""
         if expandable:
             self.left_alone["expandable segments are on"] += 1
+            return False
+        if handle is not None and tuple(handle) in self._refused:
             return False
         if handle is not None and tuple(handle) not in self._pools and torch.cuda.memory_snapshot(handle):
             self.left_alone["a MemPool of the program's own, in use already"] += 1
@@ -61,51 +64,78 @@ class NativePools:
 
     def captured(self, handle: PoolHandle, graph: Graph, tenants: Tenants, made: Made) -> None:
         """A capture into a pool is complete; guards are laid when they are first looked at."""
-        pool = self._pools.get(handle)
-        if pool is None:
-            pool = self._pools[handle] = _Native(handle)
-            self._allocator.confirm_lent = self.confirm
-        pool.tenants[graph.serial] = tenants
+        with self._allocator.lock:
+            pool = self._pools.get(handle)
+            if pool is None:
+                pool = self._pools[handle] = _Native(handle)
+                self._allocator.confirm_lent = self.confirm
+            pool.tenants[graph.serial] = tenants
         self._allocator.waiting.append(partial(self._enter, pool, graph, made))
 
     def dropped(self, graph: Graph) -> None:
         """A graph is going. With the last one of a pool its guards go, too."""
-        for pool in [pool for pool in self._pools.values() if graph.serial in pool.tenants]:
-            del pool.tenants[graph.serial]
-            if not pool.tenants:
+        with self._allocator.lock:
+            for pool in [pool for pool in self._pools.values() if graph.serial in pool.tenants]:
+                del pool.tenants[graph.serial]
+                if not pool.tenants:
+                    self._let_go(pool)
+
+    def refuse(self, handle: PoolHandle) -> None:
+        """What a capture allocated in a pool is not known in full: it has no guards from here on."""
+        with self._allocator.lock:
+            self.left_alone["the allocator's history is not complete"] += 1
+            self._refused.add(handle)
+            pool = self._pools.get(handle)
+            if pool is not None:
                 self._let_go(pool)
 
     def close(self) -> None:
         """Take every guard away."""
-        for pool in list(self._pools.values()):
-            self._let_go(pool)
+        with self._allocator.lock:
+            for pool in list(self._pools.values()):
+                self._let_go(pool)
 
-    def confirm(self, guard: Guard, order: int, clock: Iterator[int]) -> bool:
-        """Whether what changed in a guard is damage that was not told before.
+    def confirm(self, guard: Guard, extent: tuple[int, int], order: int, clock: Iterator[int]) -> bool:
+        """Whether what changed in a guard is damage that was not told before. Called with the allocator's lock.
 
-        If the bytes are nobody's still, the guard is armed again behind what is queued; checks that ran before that see
-        the same damage once more. Else the program has allocated there meanwhile, and guards are laid around it.
+        If the guard stands still and its bytes are nobody's, it is armed again behind what is queued; checks that ran
+        before that see the same damage once more. If the program has allocated there meanwhile, guards are laid around
+        it. Where a later capture has moved the guard it is damage all the same, and nothing is armed.
 
         Parameters
         ----------
+        extent
+            First and last changed byte.
         order
             When the check ran, by `clock`.
         """
-        if order < self._armed.get(guard.whole.start, 0):
-            return False
-        pool = next((p for p in self._pools.values() if p.buffers.get(guard.buffer.start) is guard.buffer), None)
-        if pool is None:
-            return False
+        told = self._armed.get(guard.whole.start)
+        if told is not None and order < told[0]:
+            return not (told[1] <= extent[0] and extent[1] <= told[2])
+        pool = next((p for p in self._pools.values() if guard.buffer.start in p.buffers), None)
+        if pool is None or not self._stands(guard, pool) or torch.cuda.is_current_stream_capturing():
+            return True
         if any(block.overlaps(guard.whole) for block in _state_of(pool.handle)[1]):
             with self._allocator.batch():
                 self._lay(pool)
             return False
         self._allocator.fill_behind(guard.whole)
-        self._armed[guard.whole.start] = next(clock)
+        self._armed[guard.whole.start] = next(clock), *extent
         return True
+
+    def _stands(self, guard: Guard, pool: _Native) -> bool:
+        """Whether a guard is where it was, and no tenant of a graph of the pool is."""
+        buffer = guard.buffer
+        if self._allocator.tenants.get(buffer.start) is not buffer or guard not in guards_of(buffer, self._near):
+            return False
+        given = (ByteRange(s, s + n) for tenants in pool.tenants.values() for s, n in tenants.items())
+        return not any(span.overlaps(guard.whole) for span in given)
 
     def _let_go(self, pool: _Native) -> None:
         self._pools.pop(pool.handle, None)
+        for start, buffer in pool.buffers.items():
+            self._armed.pop(buffer.guard_start, None)
+            self._armed.pop(start - buffer.head_guard, None)
         for start in pool.buffers:
             self._allocator.drop_tenant(start)
         for buffer in pool.buffers.values():
@@ -152,8 +182,6 @@ def _state_of(handle: PoolHandle) -> tuple[list[ByteRange], list[ByteRange]]:
     """A pool's segments, and the requested bytes of its live blocks."""
     segments, live = [], []
     for segment in torch.cuda.memory_snapshot(handle):
-        if segment.get("is_expandable"):
-            continue
         segments.append(ByteRange(segment["address"], segment["address"] + segment["total_size"]))
         for block in segment["blocks"]:
             if block["state"] == "active_allocated" and block["requested_size"]:

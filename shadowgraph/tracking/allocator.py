@@ -14,7 +14,7 @@ import torch
 
 from shadowgraph.errors import FindingsError
 from shadowgraph.faults import shielded
-from shadowgraph.tracking.arena import HostArena, round_up
+from shadowgraph.tracking.arena import ALIGNMENT, HostArena, round_up
 from shadowgraph.tracking.buffers import Buffer, Ledger, Role
 from shadowgraph.tracking.canary import canary
 from shadowgraph.tracking.guards import NO_GUARDS, Guard, GuardPolicy, GuardSizes
@@ -22,6 +22,14 @@ from shadowgraph.tracking.memory import storage_at
 from shadowgraph.tracking.quiet import QuietLock, later
 from shadowgraph.tracking.ranges import ByteRange
 from shadowgraph.tracking.stacks import Stack, current_stack
+
+SPARE_BYTES, SPARE_BLOCKS = 64 << 20, 256  # of freed static buffers that are kept for the next ones
+
+
+def size_class(nbytes: int) -> int:
+    """Bytes of a block for a static buffer: at most an eighth more than asked for, so that freed blocks fit again."""
+    step = max(ALIGNMENT, 1 << max(0, nbytes.bit_length() - 4))
+    return max(ALIGNMENT, -(-nbytes // step) * step)
 
 
 @dataclass(slots=True, eq=False)
@@ -62,9 +70,24 @@ class Pool:
         self._free: dict[int, list[Block]] = {}
         self._quarantine: list[Block] = []
 
+    @property
+    def spare(self) -> int:
+        """Bytes in free blocks."""
+        return sum(capacity * len(blocks) for capacity, blocks in self._free.items())
+
+    @property
+    def spare_blocks(self) -> int:
+        """Free blocks."""
+        return sum(map(len, self._free.values()))
+
     def take(self, capacity: int) -> Block | None:
         blocks = self._free.get(capacity)
         return blocks.pop() if blocks else None
+
+    def oldest(self) -> Block:
+        """Take out the block of the most frequent size that was freed first."""
+        capacity = max(self._free, key=lambda size: size * len(self._free[size]))
+        return self._free[capacity].pop(0)
 
     def give(self, block: Block) -> None:
         if self.hold:
@@ -124,6 +147,11 @@ class HostAllocator:
         self.unguarded_for_memory = 0
 
     @property
+    def lock(self) -> QuietLock:
+        """Held while blocks change hands and guards move; nobody who holds it may wait for a debugger's lock."""
+        return self._lock
+
+    @property
     def arena(self) -> HostArena:
         if self._arena is None:
             with self._lock:
@@ -165,6 +193,7 @@ class HostAllocator:
         shape: tuple[int, ...],
         graph: int | None = None,
         stack: Stack | None = None,
+        guarded: bool = False,
     ) -> tuple[torch.UntypedStorage, Buffer]:
         """A storage of exactly `nbytes` > 0 bytes with its guards armed, and its ledger entry.
 
@@ -172,14 +201,20 @@ class HostAllocator:
         ----------
         stack
             Who asks; walked here when not given.
+        guarded
+            Rather none than one without guards.
 
         Raises
         ------
         MemoryError
-            When the arena is used up, also without guards.
+            When the arena is used up, also without guards; with `guarded` when the budget for guards is.
         """
         with self._lock:
-            block = self._take(pool, round_up(nbytes)) or self._new_block(nbytes)
+            capacity = size_class(nbytes) if pool is self.static_pool else round_up(nbytes)
+            block = self._take(pool, capacity) or self._new_block(nbytes, capacity)
+            if guarded and not block.guards.tail:
+                pool.give(block)
+                raise MemoryError("guard memory is used up")
             buffer = Buffer(
                 serial=self.ledger.next_serial(),
                 start=block.address,
@@ -233,9 +268,9 @@ class HostAllocator:
                 self._look_last(previous)
             if buffer.guarded:
                 buffer.keep_back(self._gap(buffer))
+            self.arm(buffer)
             self.tenants[buffer.start] = buffer
             self.tenancies += 1
-            self.arm(buffer)
 
     def arm(self, buffer: Buffer) -> None:
         """Fill a buffer's guards with canaries."""
@@ -250,10 +285,10 @@ class HostAllocator:
             for buffer in list(self.tenants.values()):
                 self.arm(buffer)
 
-    def confirm(self, guard: Guard, order: int, clock: Iterator[int]) -> bool:
+    def confirm(self, guard: Guard, extent: tuple[int, int], order: int, clock: Iterator[int]) -> bool:
         """Whether what changed in a guard that no check arms again is damage, and not told before.
 
-        `order`: when the check ran, by `clock`.
+        `extent`: first and last changed byte; `order`: when the check ran, by `clock`.
         """
         return True
 
@@ -287,8 +322,7 @@ class HostAllocator:
             block = pool.take(capacity)
         return block
 
-    def _new_block(self, nbytes: int) -> Block:
-        capacity = round_up(nbytes)
+    def _new_block(self, nbytes: int, capacity: int) -> Block:
         sizes = self.policy.grant(nbytes) if self.policy else NO_GUARDS
         while True:
             try:
@@ -307,6 +341,8 @@ class HostAllocator:
                 pool.give(block)
             else:
                 self._give_back(block)
+            while pool is self.static_pool and (pool.spare > SPARE_BYTES or pool.spare_blocks > SPARE_BLOCKS):
+                self._give_back(pool.oldest())
 
     def _give_back(self, block: Block) -> None:
         """Return a block's span to the arena; its last tenant's guards are looked at a last time."""

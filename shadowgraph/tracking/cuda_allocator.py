@@ -11,6 +11,7 @@ import torch
 from shadowgraph.compat import relaxed_capture
 from shadowgraph.tracking.allocator import Block, HostAllocator, Pool
 from shadowgraph.tracking.buffers import Buffer
+from shadowgraph.tracking.capturing import captures
 from shadowgraph.tracking.guards import Guard
 from shadowgraph.tracking.holes import Placement
 from shadowgraph.tracking.ranges import ByteRange
@@ -33,14 +34,14 @@ class Filler(Protocol):
 class CudaAllocator(HostAllocator):
     """`HostAllocator` over slabs of device memory; guards are armed by the engine on a stream of its own.
 
-    A block is handed out again only after the device has done all that was queued when it was freed: the host waits
-    for that, in `guard()` and nowhere else.
+    Memory is handed out again only after the device has done all that was queued when it was freed: the host waits for
+    that. While something is captured nobody may wait, and fresh memory is taken.
     """
 
     def __init__(self, filler: Filler, device: int) -> None:
         self._filler, self._index = filler, device
         self._batched: list[ByteRange] | None = None
-        self.confirm_lent: Callable[[Guard, int, Iterator[int]], bool] | None = None
+        self.confirm_lent: Callable[[Guard, tuple[int, int], int, Iterator[int]], bool] | None = None
         super().__init__(SlabArena(device))
         self.device = f"cuda:{device}"
 
@@ -96,9 +97,10 @@ class CudaAllocator(HostAllocator):
                 self.arm(buffer)
             self.tenancies += 1
 
-    def confirm(self, guard: Guard, order: int, clock: Iterator[int]) -> bool:
+    def confirm(self, guard: Guard, extent: tuple[int, int], order: int, clock: Iterator[int]) -> bool:
         """The memory may have been handed out meanwhile."""
-        return self.confirm_lent is None or self.confirm_lent(guard, order, clock)
+        with self._lock:
+            return self.confirm_lent is None or self.confirm_lent(guard, extent, order, clock)
 
     def fill_behind(self, where: ByteRange) -> None:
         """Fill a range behind what the current stream has queued."""
@@ -114,8 +116,19 @@ class CudaAllocator(HostAllocator):
         return cast(torch.UntypedStorage, torch._C._construct_storage_from_data_pointer(address, place, nbytes))
 
     def _take(self, pool: Pool, capacity: int) -> Block | None:
+        if captures.running:
+            return None
         block = super()._take(pool, capacity)
         if block is not None:
-            with relaxed_capture():
-                torch.cuda.synchronize(self._index)
+            self._wait()
         return block
+
+    def _new_block(self, nbytes: int, capacity: int) -> Block:
+        block = super()._new_block(nbytes, capacity)
+        if isinstance(self.arena, SlabArena) and self.arena.used_before and not captures.running:
+            self._wait()
+        return block
+
+    def _wait(self) -> None:
+        with relaxed_capture():
+            torch.cuda.synchronize(self._index)

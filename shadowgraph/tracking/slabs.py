@@ -29,6 +29,7 @@ class SlabArena(HostArena):
         self._stops: list[int] = []
         self._next = self._end = 0
         self._free: dict[int, list[int]] = {}
+        self.used_before = False  # whether the span that was taken last had an owner before
 
     def take(self, nbytes: int) -> int:
         """Address of a span, the last one given back first.
@@ -40,6 +41,7 @@ class SlabArena(HostArena):
         """
         with self._lock:
             spans = self._free.get(nbytes)
+            self.used_before = bool(spans)
             if spans:
                 return spans.pop()
             if nbytes > SLAB // 2:

@@ -1,0 +1,56 @@
+"""Hands what an engine found to the checks that asked for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from shadowgraph.checks.base import Check, Checkpoint, Context
+from shadowgraph.checks.out_of_bounds import OutOfBounds
+from shadowgraph.engines.base import Evidence, Result
+from shadowgraph.errors import FindingsError
+from shadowgraph.faults import shielded
+from shadowgraph.tracking.guards import Guard
+
+
+class Judge:
+    """One fault of ours, or one finding in sync mode, loses none of the other evidence."""
+
+    def __init__(self, context: Context, checks: Sequence[Check], out_of_bounds: OutOfBounds) -> None:
+        self._context, self._checks, self._out_of_bounds = context, checks, out_of_bounds
+
+    def hand_out(self, results: Sequence[Result]) -> None:
+        """Let the checks judge results; the first finding that is raised in sync mode is raised when all is done."""
+        raised: FindingsError | None = None
+        for result in results:
+            if result.evidence or result.fetched:
+                for judge in self._judgements(result):
+                    try:
+                        with shielded("evidence"):
+                            judge()
+                    except FindingsError as error:
+                        raised = raised or error
+        if raised is not None:
+            raise raised
+
+    def _judgements(self, result: Result) -> Iterator[Callable[[], None]]:
+        checkpoint = result.tag
+        assert isinstance(checkpoint, Checkpoint)
+        for evidence in result.evidence:
+            if isinstance(evidence.subject, Guard):
+                yield partial(self._broken, evidence, checkpoint)
+                continue
+            for check in self._checks:
+                if check.owns(evidence.subject):
+                    yield partial(check.changed, evidence, checkpoint)
+        for key, data in result.fetched:
+            for check in self._checks:
+                if check.owns(key):
+                    yield partial(check.fetched, key, data, checkpoint)
+
+    def _broken(self, evidence: Evidence[object], checkpoint: Checkpoint) -> None:
+        guard = evidence.subject
+        assert isinstance(guard, Guard)
+        extent = evidence.first, evidence.last
+        if guard.rearm or self._context.allocator.confirm(guard, extent, checkpoint.order, self._context.clock):
+            self._out_of_bounds.broken_guard(evidence, checkpoint)
