@@ -386,4 +386,4 @@ def model_of(graph: HostGraph | torch.cuda.CUDAGraph | None) -> Graph | None:
     if not isinstance(graph, torch.cuda.CUDAGraph):
         raise UsageError(f"expected a HostGraph or a torch.cuda.CUDAGraph, got {type(graph).__name__}")
     state = getattr(graph, "_shadowgraph", None)
-    return state.model if state is not None else None
+    return state.model if state is not None and state.model.serial else None

@@ -36,10 +36,13 @@ class LastWords:
 
     def note(self, launch: Launch, rules: tuple[IndexRule, ...], checkpoint: Checkpoint) -> None:
         """Ask for copies of the indices and of small integer arguments of a launch that is about to run."""
+        rules = tuple(rule for rule in rules if rule.index.device == self._context.allocator.device)
         copied = [(rule.argument, rule.index) for rule in rules]
         known = {view for _, view in copied}
         for pointer in launch.pointers:
             view = pointer.view
+            if view.device != self._context.allocator.device:
+                continue  # no kernel of ours may follow a pointer into another device
             if view.dtype in _INTEGERS and view.stop - view.start <= LARGEST_COPY and view not in known:
                 copied.append((pointer.argument, view))
                 known.add(view)

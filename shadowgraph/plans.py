@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from shadowgraph.checks.base import Check, Context
 from shadowgraph.engines.base import Shadow
 from shadowgraph.graphs.model import Graph
-from shadowgraph.tracking.buffers import Buffer
+from shadowgraph.tracking.buffers import Buffer, Role
+from shadowgraph.tracking.foreign import still_there
 from shadowgraph.tracking.ranges import ByteRange
 
 
@@ -16,16 +17,23 @@ class Plans:
 
     def __init__(self, context: Context, checks: Sequence[Check]) -> None:
         self._context, self._checks = context, checks
-        self._plans: dict[int, tuple[tuple[int, int], Shadow]] = {}
+        self._plans: dict[int, tuple[tuple[int, int], Shadow, tuple[Buffer, ...]]] = {}
 
     def of(self, graph: Graph, declared: int) -> Shadow:
         """The shadow of a graph; `declared` changes with every declaration."""
-        version = (self._context.ledger.version, declared)
         known = self._plans.get(graph.serial)
+        for buffer in known[2] if known is not None else ():
+            if not still_there(buffer):  # freed or moved by the program: nobody may read there
+                self._context.ledger.free(buffer)
+        version = (self._context.ledger.version, declared)
         if known is None or known[0] != version:
             parts = [part for check in self._checks for part in check.parts(graph)]
-            known = self._plans[graph.serial] = (version, self._context.engine.shadow(parts))
+            known = self._plans[graph.serial] = (version, self._context.engine.shadow(parts), self._foreign(parts))
         return known[1]
+
+    def _foreign(self, parts: Iterable[tuple[object, ByteRange]]) -> tuple[Buffer, ...]:
+        owners = (self._context.ledger.owner(where.start, where.stop) for _, where in parts)
+        return tuple({b.serial: b for b in owners if b is not None and b.role is Role.FOREIGN}.values())
 
     def drop(self, graph: Graph) -> None:
         """A graph is gone."""
@@ -34,7 +42,7 @@ class Plans:
     def mirrored(self) -> list[tuple[int, Buffer, ByteRange, bytes]]:
         """What host memory mirrors: graph, buffer, range and its bytes when that graph last began to replay."""
         found: dict[int, tuple[int, Buffer, ByteRange, bytes]] = {}
-        for serial, (_, shadow) in list(self._plans.items()):
+        for serial, (_, shadow, _) in list(self._plans.items()):
             for _, where, data in shadow.last_values():
                 buffer = self._context.ledger.owner(where.start, where.stop)
                 if buffer is not None and data:

@@ -69,9 +69,16 @@ class Indices(Check):
 def elements(view: TensorView, data: bytes) -> npt.NDArray[np.int64]:
     """The values of an integer tensor from the bytes of its hull, or those that a beginning of it holds."""
     kept = np.frombuffer(data[: len(data) // view.itemsize * view.itemsize], dtype=view.dtype)
-    steps = np.indices(view.shape).reshape(len(view.shape), -1) if view.shape else np.zeros((0, 1), dtype=np.int64)
-    strides = np.asarray(view.stride, dtype=np.int64)
-    places = (view.address - view.start) // view.itemsize + (strides[:, None] * steps).sum(axis=0)
+    # A dimension along which nothing moves holds the same elements again and again.
+    dims = [(size if stride else min(size, 1), stride) for size, stride in zip(view.shape, view.stride, strict=True)]
+    first = (view.address - view.start) // view.itemsize
+    if len(kept) * view.itemsize >= view.stop - view.start:  # all of it
+        shape, strides = [size for size, _ in dims], [stride * view.itemsize for _, stride in dims]
+        whole = np.lib.stride_tricks.as_strided(kept[first:], shape, strides, writeable=False)
+        return whole.astype(np.int64).reshape(-1)
+    places = np.full(1, first)
+    for size, stride in dims:
+        places = (places[:, None] + stride * np.arange(size)).reshape(-1)
     values: npt.NDArray[np.int64] = kept[places[places < len(kept)]].astype(np.int64)
     return values
 

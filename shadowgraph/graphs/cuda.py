@@ -18,8 +18,9 @@ from shadowgraph.graphs import cuda_capture
 from shadowgraph.graphs.cuda_capture import CaptureMode
 from shadowgraph.graphs.cuda_pools import GuardedPool, GuardedPools
 from shadowgraph.graphs.events import emit, listeners
+from shadowgraph.graphs.history import History, is_complete
 from shadowgraph.graphs.model import Graph
-from shadowgraph.graphs.native_pools import NativePools, segments_of
+from shadowgraph.graphs.native_pools import INCOMPLETE, NativePools, segments_of
 from shadowgraph.graphs.pool_buffers import Made, Tenants, enter_pool_buffers, tenants_of
 from shadowgraph.patching import PatchSet
 from shadowgraph.tracking.cuda_allocator import CudaAllocator
@@ -28,6 +29,7 @@ from shadowgraph.tracking.ranges import RangeSet
 
 _serials = itertools.count(1)
 _patches = PatchSet()
+_history = History()
 
 
 @dataclass(slots=True)
@@ -40,6 +42,9 @@ class _State:
     native: bool = False  # whether guards may stand in the pool that the program itself would have
     history: bool = False  # whether we switched the allocator's history on
     finalizer: Any = field(default=None, repr=False)
+
+
+_ELSEWHERE = _State(Graph(0, "a graph of another device"))
 
 
 class CudaGraphs:
@@ -79,6 +84,12 @@ class CudaGraphs:
 
     def _wrap_begin(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def capture_begin(graph: Any, pool: Any = None, *args: Any, **kwargs: Any) -> None:
+            if torch.cuda.current_device() != self._allocator.index:
+                self._native.left_alone["a device that is not watched"] += 1
+                original(graph, pool, *args, **kwargs)
+                self._forget(graph)
+                graph._shadowgraph = _ELSEWHERE
+                return
             state: _State | None = None
             with shielded("capture_begin"):
                 state = self._begin(pool)
@@ -100,10 +111,14 @@ class CudaGraphs:
         serial = next(_serials)
         state = _State(Graph(serial, f"graph#{serial}"))
         emit("capture_began", state.model)
-        if not _inductor_captures():
-            state.pool = self._pools.stand_in(pool) if self._pools is not None else None
-            state.native = state.pool is None and self._native.may_guard(pool, self._expandable)
-            state.history = (state.pool is not None or state.native) and _start_history()
+        try:
+            if not _inductor_captures():
+                state.pool = self._pools.stand_in(pool) if self._pools is not None else None
+                state.native = state.pool is None and self._native.may_guard(pool, self._expandable)
+                state.history = (state.pool is not None or state.native) and _history.begin()
+        except BaseException:
+            emit("graph_reset", state.model)
+            raise
         return state
 
     def _began(self, graph: Any, state: _State) -> None:
@@ -123,7 +138,7 @@ class CudaGraphs:
                 cuda_capture.leave(mode)
             if state.history:
                 state.history = False
-                torch.cuda.memory._record_memory_history(enabled=None)
+                _history.end()
             if state.finalizer is not None:
                 state.finalizer.detach()
             if state.pool is not None:
@@ -158,20 +173,35 @@ class CudaGraphs:
 
     def _end(self, graph: Any, state: _State, mode: CaptureMode) -> None:
         """What must be read off now; the rest waits until somebody looks, so that a capture does not wait for it."""
-        snapshot = torch.cuda.memory._snapshot() if state.pool is not None or state.native else None
-        if state.history:
-            state.history = False
-            torch.cuda.memory._record_memory_history(enabled=None)
-        mode.finish()
-        if snapshot is not None and state.pool is not None:
-            tenants = tenants_of(snapshot, state.pool.segments.__contains__)
-            self._allocator.waiting.append(partial(self._enter, state, tenants, mode.made))
-        elif snapshot is not None:
-            first, second = graph.pool()
-            handle = int(first), int(second)
-            within = RangeSet.of(segments_of(snapshot, handle))
-            self._native.captured(handle, state.model, tenants_of(snapshot, within.__contains__), mode.made)
-        emit("capture_ended", state.model)
+        try:
+            snapshot = torch.cuda.memory._snapshot() if state.pool is not None or state.native else None
+            mode.finish()
+            if snapshot is not None and state.pool is not None:
+                self._end_guarded(state, state.pool, snapshot, mode.made)
+            elif snapshot is not None:
+                self._end_native(graph, state, snapshot, mode.made)
+        finally:
+            if state.history:
+                state.history = False
+                _history.end()
+            emit("capture_ended", state.model)
+
+    def _end_guarded(self, state: _State, pool: GuardedPool, snapshot: Any, made: Made) -> None:
+        tenants = tenants_of(snapshot, pool.segments.__contains__)
+        if is_complete(tenants, made, pool.segments):
+            self._allocator.waiting.append(partial(self._enter, state, tenants, made))
+        else:
+            self._native.left_alone[INCOMPLETE] += 1
+
+    def _end_native(self, graph: Any, state: _State, snapshot: Any, made: Made) -> None:
+        first, second = graph.pool()
+        handle = int(first), int(second)
+        within = RangeSet.of(segments_of(snapshot, handle))
+        tenants = tenants_of(snapshot, within.__contains__)
+        if is_complete(tenants, made, within):
+            self._native.captured(handle, state.model, tenants, made)
+        else:
+            self._native.refuse(handle)
 
     def _enter(self, state: _State, tenants: Tenants, made: Made) -> None:
         if state.pool is not None and state.model.serial in self._live:
@@ -180,7 +210,7 @@ class CudaGraphs:
     def _wrap_replay(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def replay(graph: Any) -> None:
             state: _State | None = getattr(graph, "_shadowgraph", None)
-            if not listeners:
+            if not listeners or state is _ELSEWHERE:
                 original(graph)
                 return
             if state is None:
@@ -217,7 +247,8 @@ class CudaGraphs:
         state: _State | None = getattr(graph, "_shadowgraph", None)
         if state is not None:
             graph._shadowgraph = None
-            self._drop(state)
+            if state is not _ELSEWHERE:
+                self._drop(state)
 
 
 def _inductor_captures() -> bool:
@@ -230,11 +261,3 @@ def _inductor_captures() -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def _start_history() -> bool:
-    """Record allocations with their requested sizes, unless the program does so already."""
-    if torch._C._cuda_isHistoryEnabled():
-        return False
-    torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=1_000_000)
-    return True

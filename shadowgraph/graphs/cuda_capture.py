@@ -19,6 +19,7 @@ from shadowgraph.graphs.model import Access, Graph, Launch, LaunchKind, Node, Po
 from shadowgraph.graphs.schemas import schema_of
 from shadowgraph.graphs.tensors import is_plain, named_tensors, tensors_in
 from shadowgraph.tracking.buffers import Ledger
+from shadowgraph.tracking.capturing import captures
 from shadowgraph.tracking.foreign import track_foreign
 from shadowgraph.tracking.stacks import Stack
 from shadowgraph.tracking.traces import Trace, gather, stacks_of
@@ -169,6 +170,7 @@ def current() -> CaptureMode | None:
 def enter(mode: CaptureMode) -> None:
     """Begin to note this thread's operators; the eager mode stands aside."""
     eager.stand_aside()
+    captures.began()
     _local.mode = mode
     mode.__enter__()  # type: ignore[no-untyped-call]
 
@@ -177,4 +179,5 @@ def leave(mode: CaptureMode) -> None:
     """Stop noting."""
     mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
     _local.mode = None
+    captures.ended()
     eager.come_back()

@@ -90,7 +90,8 @@ class EagerMode(LightMode):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._allocator, self._tracked, self._rule, self._thorough = allocator, tracked, rule, thorough
-        self._device = torch.device(allocator.device).type
+        place = torch.device(allocator.device)
+        self._device, self._index = place.type, -1 if place.index is None else place.index
         self._announces = thorough or self._device != "cpu"  # what runs on the host raises by itself
 
     def __torch_dispatch__(
@@ -160,7 +161,7 @@ class EagerMode(LightMode):
         pointers = self._pointers(schema, args, kwargs)
         given = {**dict(zip(schema.names, args, strict=False)), **kwargs}
         uses = index_uses(schema.name, given) if schema.takes_indices else ()
-        plain = [use for use in uses if is_plain(use.index, self._device) and is_plain(use.target, self._device)]
+        plain = [use for use in uses if self._is_here(use.index) and self._is_here(use.target)]
         if (plain and self._thorough) or any(self._is_tracked(p) for p in pointers if plain or p.may_write):
             launch = Launch(LaunchKind.ATEN, schema.name, tuple(pointers), current_stack())
             emit("launch_begins", launch, tuple(use.rule() for use in plain))
@@ -176,8 +177,11 @@ class EagerMode(LightMode):
         return [
             Pointer(name, TensorView.of(tensor), schema.access(name))
             for name, tensor in named_tensors(schema.names, args, kwargs)
-            if is_plain(tensor, self._device)
+            if self._is_here(tensor)
         ]
+
+    def _is_here(self, tensor: torch.Tensor) -> bool:
+        return is_plain(tensor, self._device) and tensor.get_device() == self._index
 
     def _is_tracked(self, pointer: Pointer) -> bool:
         return self._tracked(ByteRange(pointer.view.start, pointer.view.stop))
@@ -191,6 +195,8 @@ class EagerMode(LightMode):
 
     def _guarded(self, results: Any, args: Any, kwargs: Any) -> Any:
         with shielded("guarded allocation"):
+            if any(tensor.get_device() != self._index for tensor in tensors_in(results)):
+                return results  # a device that nobody watches
             inputs = {storage_key(t) for t in tensors_in((args, kwargs)) if is_plain(t, self._device)}
             allocate = self._allocate if _local.guard_depth else self._allocate_small
             return Rehomed(results, inputs, allocate, self._device).results

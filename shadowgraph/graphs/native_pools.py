@@ -19,6 +19,7 @@ from shadowgraph.tracking.holes import Placement, place_guards
 from shadowgraph.tracking.ranges import ByteRange
 
 PoolHandle = tuple[int, int]
+INCOMPLETE = "the program's own recording of memory history leaves allocations out"
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +84,7 @@ class NativePools:
     def refuse(self, handle: PoolHandle) -> None:
         """What a capture allocated in a pool is not known in full: it has no guards from here on."""
         with self._allocator.lock:
-            self.left_alone["the allocator's history is not complete"] += 1
+            self.left_alone[INCOMPLETE] += 1
             self._refused.add(handle)
             pool = self._pools.get(handle)
             if pool is not None:

@@ -39,7 +39,7 @@ class CudaAllocator(HostAllocator):
     """
 
     def __init__(self, filler: Filler, device: int) -> None:
-        self._filler, self._index = filler, device
+        self._filler, self.index = filler, device
         self._batched: list[ByteRange] | None = None
         self.confirm_lent: Callable[[Guard, tuple[int, int], int, Iterator[int]], bool] | None = None
         super().__init__(SlabArena(device))
@@ -112,7 +112,7 @@ class CudaAllocator(HostAllocator):
         self._filler.fill_after()  # the look is queued; what is armed next may lie over it
 
     def _storage_at(self, address: int, nbytes: int) -> torch.UntypedStorage:
-        place = torch.device("cuda", self._index)
+        place = torch.device("cuda", self.index)
         return cast(torch.UntypedStorage, torch._C._construct_storage_from_data_pointer(address, place, nbytes))
 
     def _take(self, pool: Pool, capacity: int) -> Block | None:
@@ -131,4 +131,4 @@ class CudaAllocator(HostAllocator):
 
     def _wait(self) -> None:
         with relaxed_capture():
-            torch.cuda.synchronize(self._index)
+            torch.cuda.synchronize(self.index)

@@ -124,11 +124,15 @@ def _frames(buffers: list[Buffer]) -> list[FrameType]:
     return sorted(frames, key=lambda frame: (frame.f_code.co_filename, frame.f_code.co_name) not in led)
 
 
+_OWNERS = 3  # of a frame's copy of its variables: the frame, our own variable, and the call that counts
+
+
 def _locals(frame: FrameType) -> list[Variable]:
     """A frame's variables. Nothing is left behind that would keep them alive after the frame has let go of them."""
     snapshot = frame.f_locals
     found = _named(snapshot)
-    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(snapshot) is dict:
+    ours_alone = sys.getrefcount(snapshot) <= _OWNERS  # the program may hold what `locals()` gave it
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(snapshot) is dict and ours_alone:
         snapshot.clear()  # before Python 3.13 the frame keeps this copy of its variables
     return found
 

@@ -1,0 +1,42 @@
+"""The caching allocator's own record of allocations, switched on for the time of captures."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+_ENTRIES = 1_000_000
+
+
+class History:
+    """Counts the captures that need the record, so that the last one to end switches it off. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+
+    def begin(self) -> bool:
+        """Switch the record on; False where the program has it on for itself, which must not be disturbed."""
+        with self._lock:
+            if not self._users:
+                if torch._C._cuda_isHistoryEnabled():
+                    return False
+                torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=_ENTRIES)
+            self._users += 1
+            return True
+
+    def end(self) -> None:
+        """Undo one `begin` that was True."""
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                torch.cuda.memory._record_memory_history(enabled=None)
+
+
+def is_complete(tenants: Mapping[int, int], made: Iterable[int], ours: Any) -> bool:
+    """Whether every tensor that a capture was seen to make in a pool is among the allocations on record: the program
+    may record less than we need, or have recorded more than there was room for."""
+    return all(address in tenants for address in made if address in ours)
