@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from enum import StrEnum
 from typing import Any
 
@@ -201,12 +202,19 @@ class Finding(msgspec.Struct, frozen=True):
         return max(0, self.bytes.last + 1 - self.buffer.nbytes) if self.bytes else 0
 
 
+_INDEX = re.compile(r"\[[^\]]*\]|#\d+")
+
+
 def fingerprint(finding: Finding) -> str:
-    """A short hash that stays the same between runs: no addresses, sizes, serials or line numbers in it."""
+    """A short hash that stays the same between runs: no addresses, sizes, serials or line numbers in it.
+
+    Of a buffer's name only the last part counts, beside the function that allocated it: which of several owners comes
+    first, or which of many like objects it is, may change from run to run.
+    """
     buffer = finding.buffer
-    where = buffer.name
-    if not buffer.names:
-        where = _place(buffer.allocated[0]) if buffer.allocated else f"{buffer.role} {buffer.dtype}"
+    own = _INDEX.sub("", buffer.name).rsplit(".", 1)[-1] if buffer.names else ""
+    where = _place(buffer.allocated[0]) if buffer.allocated else f"{buffer.role} {buffer.dtype}"
+    where = f"{where} {own}"
     culprit = finding.culprit.name or ""
     place = _place(finding.culprit.stack[0]) if finding.culprit.stack else ""
     side = finding.bytes.side if finding.bytes else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -13,23 +14,45 @@ from shadowgraph.faults import shielded
 from shadowgraph.tracking.guards import Guard
 
 
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.busy = False
+        self.waiting: list[Result] = []
+
+
 class Judge:
     """One fault of ours, or one finding in sync mode, loses none of the other evidence."""
 
     def __init__(self, context: Context, checks: Sequence[Check], out_of_bounds: OutOfBounds) -> None:
         self._context, self._checks, self._out_of_bounds = context, checks, out_of_bounds
+        self._local = _Local()
+
+    @property
+    def busy(self) -> bool:
+        """Whether this thread is in the middle of it: who hears of a finding may ask for the report."""
+        return self._local.busy
 
     def hand_out(self, results: Sequence[Result]) -> None:
-        """Let the checks judge results; the first finding that is raised in sync mode is raised when all is done."""
+        """Let the checks judge results; the first finding that is raised in sync mode is raised when all is done.
+
+        Results that come while this thread is in the middle of it wait until that is done.
+        """
+        local = self._local
+        local.waiting += [result for result in results if result.evidence or result.fetched]
+        if local.busy or not local.waiting:
+            return
         raised: FindingsError | None = None
-        for result in results:
-            if result.evidence or result.fetched:
-                for judge in self._judgements(result):
+        local.busy = True
+        try:
+            while local.waiting:
+                for judge in self._judgements(local.waiting.pop(0)):
                     try:
                         with shielded("evidence"):
                             judge()
                     except FindingsError as error:
                         raised = raised or error
+        finally:
+            local.busy = False
         if raised is not None:
             raise raised
 

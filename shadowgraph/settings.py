@@ -35,8 +35,8 @@ class Settings:
     near_guard
         Bytes of canary directly before and after a buffer that every check reads.
     far_guard
-        Bytes of canary beyond the near guard after a buffer, read after a near hit; None: as many as the buffer has,
-        from 4 KiB to 1 MiB.
+        Bytes of canary beyond the near guard after a buffer, read after a near hit and in turn; None: as many as the
+        buffer has, from 4 KiB to 1 MiB.
     guard_memory
         Most bytes that guards may add in all; past it guards shrink to the near ones, then stop. None: 1 GiB on the
         host, 5 % of a card.

@@ -88,7 +88,7 @@ class Supervisor(Listener):
         self.preparing: list[Graph | None] = []
         self._all: tuple[Check, ...] = (*self.checks.all, self.watches)
         self.plans = Plans(self.context, self._all)
-        self._judge_evidence = Judge(self.context, self._all, self.checks.out_of_bounds).hand_out
+        self._evidence = Judge(self.context, self._all, self.checks.out_of_bounds)
         # Only the checks that do something: this is the replay path.
         self._enders = [c for c in self._all if type(c).checkpoint_ends is not Check.checkpoint_ends]
         self._beginners = [c for c in self._all if type(c).replay_begins is not Check.replay_begins]
@@ -348,7 +348,7 @@ class Supervisor(Listener):
     @survives
     def gather(self) -> None:
         """Judge what has arrived; never waits."""
-        if self._replaying is None and not self.paused:
+        if self._replaying is None and not self.paused and not self._evidence.busy:
             with self._lock:
                 self._drain()
 
@@ -365,7 +365,7 @@ class Supervisor(Listener):
             self._hand_out(self.context.engine.poll())
 
     def _hand_out(self, results: Sequence[Result]) -> None:
-        self._judge_evidence(results)
+        self._evidence.hand_out(results)
         if self.context.engine.lost is not None and not self.paused:
             raise DeviceLostError(self.context.engine.lost)
 

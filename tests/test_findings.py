@@ -126,6 +126,7 @@ def test_bytes_past_the_end(last: int, past_end: int) -> None:
 
 PRINT = fingerprint(FINDING)
 MOVED = (Frame("/elsewhere/app/draft.py", 999, "prepare"), *LAUNCHED[1:])
+OTHER_OWNER = {"buffer__name": "runners[3].draft#2.kv_indices", "buffer__names": ("a", "b")}
 UNNAMED = {"buffer__names": (), "buffer__name": "int32[3, 128] from backend.py:41"}
 
 
@@ -145,6 +146,7 @@ def test_a_fingerprint_is_twelve_hexadecimal_digits() -> None:
             "bytes__count": 7,
             "bytes__first": 1540,
         },
+        OTHER_OWNER,
         {"culprit__line": 999, "culprit__file": "/elsewhere/app/draft.py", "culprit__stack": MOVED},
         {"culprit__stack": (LAUNCHED[0], Frame("another.py", 1, "caller"))},
         {"culprit__source": "kernels.py:99", "culprit__grid": (9,), "culprit__node": 3},

@@ -36,7 +36,7 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
     verbs = top.add_subparsers(dest="command", metavar="command", parser_class=_Parser)
     for name in _COMMANDS if only is None else (only,):
         module = _verb(name)
-        verb = verbs.add_parser(name, help=module.HELP, description=module.__doc__)
+        verb = verbs.add_parser(name, help=module.HELP, description=module.__doc__, allow_abbrev=False)
         module.add_arguments(verb)
     return top
 
@@ -44,11 +44,14 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; an error is one line on standard error and a distinct exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if sys.stdout is None:  # closed by whoever started us
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     try:
         top = parser(words[0] if words and words[0] in _COMMANDS else None)
         cut = words.index("--") if words[:1] == ["wrap"] and "--" in words else len(words)
+        if words[:1] == ["wrap"] and cut == len(words) and any(not word.startswith("-") for word in words[1:]):
+            raise UsageError("no -- before the command; use: shadowgraph wrap [options] -- command ...")
         args = top.parse_args(words[:cut])
         args.program = words[cut + 1 :]  # none of ours, whatever it looks like
         if args.command is None:

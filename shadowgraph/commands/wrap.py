@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 HELP = "run any Python program, unchanged, under the debugger"
 OVERHEAD_PERCENT = 75.0  # of the wall time, before checks thin out
-FAULT_LIMIT = 1000
+# Of settings that neither an option nor a variable names.
+_DEFAULTS: dict[str, Any] = {
+    "layout": "faithful", "guard_eager": "auto", "overhead_percent": OVERHEAD_PERCENT, "fault_limit": 1000,
+}  # fmt: skip
 _PREFIX = "SHADOWGRAPH_"
 _PATIENCE = 2.0  # seconds for processes that outlive the command to make their last check
 
@@ -30,13 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "shadowgraph wrap [options] -- command [argument ...]"
     parser.add_argument("--run-dir", metavar="DIR", help=f"the run folder (default: {DEFAULT_PARENT}/<time>-<pid>)")
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON too")
-    parser.add_argument("--error-exitcode", type=int, metavar="N", help="exit with N where there are findings")
+    parser.add_argument(
+        "--error-exitcode",
+        type=int,
+        metavar="N",
+        help="exit with N where there are findings and the program ended with 0",
+    )
     parser.add_argument("--quiet", action="store_true", help="log no finding and print no report")
     parser.add_argument("--backend", choices=("auto", "host", "cuda"), default="auto", help="default: auto")
-    parser.add_argument("--layout", choices=("faithful", "isolate"), default="faithful", help="default: faithful")
+    parser.add_argument("--layout", choices=("faithful", "isolate"), help="default: faithful")
     parser.add_argument(
         "--guard-eager",
-        default="auto",
         metavar="WHICH",
         help="eager allocations to guard: auto, off, all or in:module:qualname (default: auto)",
     )
@@ -57,7 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="USR2",
         help="signal at which a process dumps, where the program does not handle it itself (default: USR2)",
     )
-    parser.add_argument("--redact", action="store_true", help="leave buffers that may hold prompt ids out of dumps")
+    parser.add_argument(
+        "--redact", action="store_true", help="leave values, arguments and messages out of what is written"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -101,14 +110,17 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     moments = [moment for moment in args.dump.split(",") if moment]
     if not moments or not set(moments) <= set(DUMP_MOMENTS) or ("never" in moments and len(moments) > 1):
         raise UsageError(f"--dump must be some of {', '.join(DUMP_MOMENTS)}, not {args.dump!r}")
-    overhead = OVERHEAD_PERCENT if args.overhead is None else args.overhead
-    options: dict[str, Any] = {"layout": args.layout, "guard_eager": args.guard_eager, "fault_limit": FAULT_LIMIT}
-    options |= {"overhead_percent": overhead} if overhead != 0 else {}
+    if args.overhead is not None and not args.overhead >= 0:
+        raise UsageError(f"--overhead must be a share of the time in percent, or 0 for no limit, not {args.overhead:g}")
+    options = {name: value for name, value in _DEFAULTS.items() if _PREFIX + name.upper() not in os.environ}
+    options |= {"layout": args.layout} if args.layout is not None else {}
+    options |= {"guard_eager": args.guard_eager} if args.guard_eager is not None else {}
+    options |= {"overhead_percent": args.overhead or None} if args.overhead is not None else {}
     options |= {"guard_memory": _bytes(args.guard_memory)} if args.guard_memory is not None else {}
     options |= {"suppressions": _readable(args.suppressions)} if args.suppressions is not None else {}
     options |= {"sync": True} if args.sync else {}
     options |= {"infer": False} if args.no_infer else {}
-    unusual = args.guard_eager != "auto" or args.overhead is not None or args.guard_memory is not None
+    unusual = args.guard_eager is not None or args.overhead is not None or args.guard_memory is not None
     if unusual or any(n.startswith(_PREFIX) for n in os.environ):
         from shadowgraph.settings import Settings
 

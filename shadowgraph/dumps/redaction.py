@@ -37,7 +37,7 @@ def redacted(collected: Collected) -> Collected:
         dropped.append(LeftOut("mirrored values", len(sizes), sum(sizes), _REASON))
     return replace(
         collected,
-        facts=_facts(facts),
+        facts=redacted_facts(facts),
         owners=tuple(Owner(hidden(owner.path), owner.view) for owner in collected.owners),
         unread=tuple(replace(each, name=hidden(each.name)) for each in collected.unread),
         left_out=(*collected.left_out, *dropped),
@@ -51,11 +51,12 @@ def hidden(path: str) -> str:
     return _KEY.sub(lambda key: key[0] if _PLAIN.fullmatch(key[1]) else "[...]", path)
 
 
-def _facts(facts: RunFacts) -> RunFacts:
+def redacted_facts(facts: RunFacts) -> RunFacts:
+    """Facts of a report without values of memory and texts that may quote them."""
     return msgspec.structs.replace(
         facts,
-        findings=tuple(map(_finding, facts.findings)),
-        notes=tuple(map(_finding, facts.notes)),
+        findings=tuple(map(redacted_finding, facts.findings)),
+        notes=tuple(map(redacted_finding, facts.notes)),
         faults=_faults(facts.faults),
         watches=tuple((hidden(name), changes, dropped) for name, changes, dropped in facts.watches),
         last_values=(),
@@ -63,7 +64,8 @@ def _facts(facts: RunFacts) -> RunFacts:
     )
 
 
-def _finding(finding: Finding) -> Finding:
+def redacted_finding(finding: Finding) -> Finding:
+    """The same of one finding; its geometry stays."""
     buffer = finding.buffer
     named = msgspec.structs.replace(buffer, name=hidden(buffer.name), names=tuple(map(hidden, buffer.names)))
     neighbour = finding.neighbour

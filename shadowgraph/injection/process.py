@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import platform
 import sys
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from shadowgraph import forking
 from shadowgraph.injection.signals import on_signal
-from shadowgraph.runs.journal import FORMAT, Journal, printable, say
+from shadowgraph.runs.journal import FORMAT, Journal, command_line, say
 from shadowgraph.runs.orders import Orders
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from shadowgraph.runs.recorder import Recorder
 
 _WAITING, _STARTING, _WATCHING, _OVER = range(4)
+_PATIENCE = 30.0  # seconds for a thread to wait for another one that starts the debugger
 
 
 class WatchedProcess:
@@ -44,6 +46,7 @@ class WatchedProcess:
         self._when_imported = when_imported
         self._state = _WAITING
         self._starting = threading.Lock()
+        self._starter: int | None = None
         self._debugger: Debugger | None = None  # whoever watches now
         self._own: Debugger | None = None  # the one that we started
         self._cuda = False
@@ -60,7 +63,7 @@ class WatchedProcess:
             format=FORMAT,
             pid=os.getpid(),
             ppid=os.getppid(),
-            argv=[printable(word) for word in sys.orig_argv],
+            argv=command_line(sys.orig_argv, self.orders.redact),
             born=born,
             rank=int(rank) if rank.isdecimal() else None,
             python=platform.python_version(),
@@ -76,7 +79,7 @@ class WatchedProcess:
     def target(self) -> EagerMode | None:
         """Who is told of an eager operator; the first one starts the debugger, with a GPU the first one after the
         program has initialised CUDA."""
-        if self._state == _WAITING and (self.backend == "host" or self._has_device()):
+        if self._state in (_WAITING, _STARTING) and (self.backend == "host" or self._has_device()):
             self.start()
         return self._own.eager_mode if self._own is not None else None
 
@@ -88,10 +91,14 @@ class WatchedProcess:
         return self._cuda and bool(sys.modules["torch"].cuda.is_initialized())
 
     def start(self) -> None:
-        """Start the debugger, in the first thread that asks; operators of others pass meanwhile."""
-        if not self._starting.acquire(blocking=False):
+        """Start the debugger, in the first thread that asks. Others wait, so that nothing of theirs passes unseen; not
+        for ever, since one of them may hold what the first one needs, a module that is being imported for instance."""
+        if self._starter == threading.get_ident():
+            return
+        if not self._starting.acquire(timeout=_PATIENCE):
             return
         try:
+            self._starter = threading.get_ident()
             if self._state == _WAITING:
                 self._state = _STARTING
                 self._begin()
@@ -102,6 +109,7 @@ class WatchedProcess:
             self.journal.write("event", text=f"not watched: {reason}")
             say(f"process {os.getpid()} is not watched: {reason}")
         finally:
+            self._starter = None
             self._starting.release()
 
     def _begin(self) -> None:
@@ -111,8 +119,13 @@ class WatchedProcess:
         from shadowgraph.settings import Settings
 
         settings = Settings.from_environment().with_options(**self.orders.options, backend=self.backend)
+        logger.propagate = False  # the program's own logging may go to its standard output
         if self.orders.quiet:
             logger.setLevel("CRITICAL")
+        elif sys.__stderr__ is not None:
+            handler = logging.StreamHandler(sys.__stderr__)
+            handler.setFormatter(logging.Formatter("%(message)s"))
+            logger.addHandler(handler)
         faults.heard = self._fault
         if self.backend == "host":
             triton_host.wait_for_triton()
@@ -135,7 +148,9 @@ class WatchedProcess:
     def _record(self, debugger: Debugger, write: Callable[..., None]) -> None:
         from shadowgraph.runs.recorder import Recorder
 
-        self._recorders.append(Recorder(self.journal, debugger, next(self._books), self._first_error))
+        self._recorders.append(
+            Recorder(self.journal, debugger, next(self._books), self._first_error, self.orders.redact)
+        )
         write("watch", backend=debugger.settings.backend)
 
     def ended(self, debugger: Debugger) -> None:
@@ -227,7 +242,8 @@ class WatchedProcess:
         self._state = _OVER
         error = getattr(sys, "last_value", None)  # what ended the main thread, if an exception did
         if error is not None:
-            self.journal.write("event", text=f"ended by {type(error).__name__}: {_first_line(error)}")
+            said = "" if self.orders.redact else _first_line(error)
+            self.journal.write("event", text=f"ended by {type(error).__name__}{': ' if said else ''}{said}")
         if self._debugger is not None:
             self._conclude(error is not None)
         self.journal.write("end", lost=self.journal.lost)

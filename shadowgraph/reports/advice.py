@@ -12,7 +12,8 @@ _ADVICE: dict[str, str] = {
     ),
     "SG102": (
         "A graph replays its writes every time. Keep a copy that no graph is given and restore from it before each "
-        "plan, let the graph write a buffer of its own, or plan from the values that the graph will write."
+        "plan, let the graph write a buffer of its own, or plan from the values that the graph will write. If it "
+        "is meant to write what the host reads, as a token that is fed back, suppress the fingerprint."
     ),
     "SG109": (
         "Look at who wrote the buffer last and at the batches before: a prefix that batch sizes share keeps "

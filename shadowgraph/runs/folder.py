@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shadowgraph.errors import RunFolderError
-from shadowgraph.runs.journal import printable
+from shadowgraph.runs.journal import command_line
 from shadowgraph.runs.orders import Orders
 
 FORMAT = 1
@@ -41,7 +41,7 @@ class RunFolder:
         self.path = os.path.abspath(path)
         self._manifest: dict[str, Any] = {}
         try:
-            os.makedirs(self.path, exist_ok=True)
+            os.makedirs(self.path, mode=0o700, exist_ok=True)  # what is in it may quote the program's data
             there = os.listdir(self.path)
             if there:
                 held = "another run" if MANIFEST in there else "other files"
@@ -62,7 +62,7 @@ class RunFolder:
         self._manifest = {
             "format": FORMAT,
             "shadowgraph": version,
-            "command": [printable(word) for word in command],
+            "command": command_line(command, orders.redact),
             "cwd": os.getcwd(),
             "started": time.time(),
             "parent": os.getpid(),
@@ -81,7 +81,7 @@ class RunFolder:
     def _save(self, durable: bool = False) -> None:
         fresh = os.path.join(self.path, f".{MANIFEST}.new")
         try:
-            with open(fresh, "w", encoding="utf-8") as file:
+            with open(fresh, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
                 json.dump(self._manifest, file, indent=1)
                 if durable:
                     file.flush()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +73,12 @@ class Journal:
 
     def _open(self) -> int | None:
         try:
-            return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            number = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            if number > 2:
+                return number
+            above = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)  # what the program has closed stays closed
+            os.close(number)
+            return above
         except OSError as error:
             self._complain(error)
             return None
@@ -101,6 +108,15 @@ class Journal:
 def printable(word: str) -> str:
     """A word of a command line without the bytes that are no text."""
     return os.fsencode(word).decode(errors="replace")
+
+
+def command_line(words: Sequence[str], redact: bool) -> list[str]:
+    """A command line as text; redacted, without what follows the program's name, where keys and prompts may be."""
+    shown = [printable(word) for word in words]
+    if not redact:
+        return shown
+    kept = next((at for at, word in enumerate(shown) if at and (word == "-c" or not word.startswith("-"))), 0) + 1
+    return [*shown[:kept], *(["[...]"] if len(shown) > kept else [])]
 
 
 def _fields(facts: dict[str, Any]) -> bytes:

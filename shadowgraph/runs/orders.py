@@ -24,7 +24,7 @@ class Orders(NamedTuple):
     dumps
         When to dump: some of ``findings`` (the first of a process), ``exception``, ``exit``.
     redact
-        Leave buffers that may hold prompt ids out of dumps.
+        Leave values of memory, command lines and messages of exceptions out of dumps and of the run folder.
     dump_signal
         Signal at which a process dumps, ``USR2``; empty for none.
     quiet

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from shadowgraph.debugger import Debugger
+from shadowgraph.dumps.redaction import redacted_facts, redacted_finding
 from shadowgraph.findings import Finding, Severity
 from shadowgraph.runs.journal import Journal
 
@@ -30,9 +31,12 @@ class Recorder:
         Called after the first finding of severity error was written.
     """
 
-    def __init__(self, journal: Journal, debugger: Debugger, book: int, on_error: Callable[[], None]) -> None:
+    def __init__(
+        self, journal: Journal, debugger: Debugger, book: int, on_error: Callable[[], None], redact: bool = False
+    ) -> None:
         self.debugger = debugger
         self._journal, self._book, self._on_error = journal, book, on_error
+        self._redact = redact
         self._written: dict[int, Finding] = {}
         rank = os.environ.get("RANK", "")
         self._rank = int(rank) if rank.isdecimal() else None
@@ -66,11 +70,13 @@ class Recorder:
         for finding in (*facts.findings, *facts.notes):
             if self._written.get(finding.id) != finding:
                 self._write(finding, finding.id not in self._written)
-        body = msgspec.json.encode(msgspec.structs.replace(facts, findings=(), notes=()))
+        facts = msgspec.structs.replace(facts, findings=(), notes=())
+        body = msgspec.json.encode(redacted_facts(facts) if self._redact else facts)
         self._journal.write_json(kind, b'"book":%d,"facts":' % self._book + body)
 
     def _write(self, finding: Finding, new: bool) -> None:
         self._written[finding.id] = finding
         kind = "revision" if not new else "note" if finding.severity is Severity.NOTE else "finding"
-        body = msgspec.json.encode(msgspec.structs.replace(finding, rank=self._rank))
+        shown = redacted_finding(finding) if self._redact else finding
+        body = msgspec.json.encode(msgspec.structs.replace(shown, rank=self._rank))
         self._journal.write_json(kind, b'"book":%d,"finding":' % self._book + body)

@@ -25,7 +25,7 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """One side's canary: the near part is read at every check, the whole after a near hit.
+    """One side's canary: the near part is read at every check, the whole after a near hit and in turn.
 
     Attributes
     ----------

@@ -45,8 +45,8 @@ def place_guards(
         ends[stop] = min(start, ends.get(stop, start))
     heads: dict[int, int] = {}
     tails: dict[int, int] = {}
-    starts: list[int] = []  # of every hole, and where its segment ends
-    limits: list[int] = []
+    starts: list[int] = []  # of every hole, and of its segment
+    within: list[int] = []
     for segment in sorted(segments, key=lambda span: span.start):
         for hole in RangeSet.of([segment]) - given:
             left, right = ends.get(hole.start), hole.stop if hole.stop in blocks else None
@@ -57,12 +57,12 @@ def place_guards(
             if left is not None:
                 tails[left] = min(hole.nbytes - head, FAR)
             starts.append(hole.start)
-            limits.append(segment.start)
+            within.append(segment.start)
     placed = {}
     for start, stop in blocks.items():
         gap = 0
         if start not in tails:
             at = bisect_left(starts, stop)
-            gap = starts[at] - stop if at < len(starts) and limits[at] <= start else 0
+            gap = starts[at] - stop if at < len(starts) and within[at] <= start else 0
         placed[start] = Placement(heads.get(start, 0), tails.get(start, 0), gap)
     return placed

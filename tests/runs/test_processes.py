@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -149,3 +150,58 @@ def test_guarded_tensors_can_be_shared_between_processes(what: str, tmp_path: Pa
     done = wrap(tmp_path, *program("sharing.py", what), options=("--guard-eager", "all", "--error-exitcode", "9"))
     assert (done.code, done.out) == (0, "shared\n"), done.err
     assert not done.run.merged().faults
+
+
+def test_threads_that_begin_together_are_all_watched(tmp_path: Path) -> None:
+    done = wrap(tmp_path, *program("together.py"))
+    assert (done.code, done.out) == (0, "done\n"), done.err
+    found = done.run.merged().findings
+    assert [finding.past_end for finding in found] == [8, 8, 8]
+    assert len({finding.graph for finding in found}) == 3
+
+
+def test_a_redacted_run_quotes_nothing(tmp_path: Path) -> None:
+    """Neither values of memory, nor the command line, nor what an exception says; and others may not read it."""
+    code = (
+        "import torch, ctypes; from overrun import Decode\n"
+        "decode = Decode()\n"
+        "ctypes.memmove(decode.page_table.data_ptr() + 64, b'TOKENS!!', 8)\n"
+        "decode.graph.replay()\nraise ValueError('prompt 15043')"
+    )
+    env = environment()
+    env["PYTHONPATH"] += os.pathsep + str(PROGRAMS)
+    words = [sys.executable, "-c", code, "--api-key", "SECRET123"]
+    done = wrap(tmp_path, *words, options=("--redact", "--dump", "findings,exception,exit"), env=env)
+    assert done.code == 1
+    (finding,) = done.run.merged().findings
+    assert (finding.past_end, finding.window) == (8, None)
+    folder = tmp_path / "run"
+    held = b"".join(path.read_bytes() for path in folder.iterdir())
+    report = done.err.split("shadowgraph wrap: ", 1)[1]
+    for secret in (b"TOKENS!!", b"TOKENS!!".hex().encode(), b"15043", b"SECRET123"):
+        assert secret not in held
+        assert secret.decode() not in report
+    assert "ended by ValueError" in report
+    assert folder.stat().st_mode & 0o77 == 0
+    assert all(path.stat().st_mode & 0o77 == 0 for path in folder.iterdir())
+
+
+def test_what_the_program_closed_stays_closed(tmp_path: Path) -> None:
+    words = [*wrap_words(tmp_path / "run"), *program("overrun.py")]
+    shell = " ".join(map(shlex.quote, words)) + " 2>&-"
+    done = subprocess.run(
+        ["sh", "-c", shell], env=environment(), cwd=PROGRAMS, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, "done\n")
+    run = Wrapped(0, "", "", tmp_path / "run").run
+    assert len(run.merged().findings) == 1
+    assert not any("damaged" in limit for limit in run.merged().limits)
+
+
+def test_the_programs_own_logging_hears_nothing(tmp_path: Path) -> None:
+    code = "import logging, sys; logging.basicConfig(stream=sys.stdout); from overrun import run; run(8); print('done')"
+    env = environment()
+    env["PYTHONPATH"] += os.pathsep + str(PROGRAMS)
+    done = wrap(tmp_path, sys.executable, "-c", code, env=env)
+    assert done.out == "done\n"
+    assert done.err.startswith("SG101 out-of-bounds write: ")
