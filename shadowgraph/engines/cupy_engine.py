@@ -321,7 +321,7 @@ class CupyEngine:
             if self.lost is not None:  # what had reached the host in time still counts
                 self._fetches.clear()
             results, self._unjudged = self._unjudged, []
-            finished = self._finished() if self.lost is None else list(self._pending)
+            finished = self._finished(wait) if self.lost is None else list(self._pending)
             if finished:
                 self._take_evidence()
             for serial in finished:
@@ -337,13 +337,15 @@ class CupyEngine:
         with relaxed_capture():
             return bool(fetch.event.done)
 
-    def _finished(self) -> list[int]:
-        """Serials of checks that are done, oldest first, up to the first that is not."""
+    def _finished(self, everything: bool) -> list[int]:
+        """Serials of checks that are done, oldest first: up to the first that is not, or, after a wait that may have
+        been for one stream, `everything`."""
         finished, done = [], self._done
         for serial in self._pending:
-            if done[serial % SLOTS] != serial:
+            if done[serial % SLOTS] == serial:
+                finished.append(serial)
+            elif not everything:
                 break
-            finished.append(serial)
         return finished
 
     def _take_evidence(self) -> None:
