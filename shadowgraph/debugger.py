@@ -68,7 +68,7 @@ class Debugger:
         self._mode: eager.EagerMode | None = None
         self._mode_thread: int | None = None
         self._started = False
-        self._faults_before = 0
+        self._faults_before: dict[str, int] = {}
 
     # -- life --------------------------------------------------------------------------------------------------
 
@@ -83,7 +83,7 @@ class Debugger:
         """
         if any(isinstance(listener, Supervisor) for listener in listeners):
             raise UsageError("a debugger is active already; stop it, or use that one (shadowgraph.current())")
-        self._faults_before = faults.total
+        self._faults_before = faults.counts
         self._backend.start()
         self._allocator.policy = self._policy
         self._allocator.isolate_captures = self.settings.layout == "isolate"
@@ -174,7 +174,7 @@ class Debugger:
     def after_fork(self) -> None:
         """In the child: go on with a copy of everything, and no findings yet."""
         self._work.start_over()
-        self._faults_before = faults.total
+        self._faults_before = faults.counts
 
     # -- what a user declares ----------------------------------------------------------------------------------
 
@@ -324,7 +324,7 @@ class Debugger:
             suppressed=self._work.book.suppressed,
             coverage=self.coverage(),
             graphs=tuple((graph.name, len(graph.nodes), graph.replays) for graph in self._work.context.graphs.values()),
-            faults={} if faults.total == self._faults_before else faults.counts,
+            faults=self._faults(),
             guards_shrunk=self._policy.shrunk,
             guards_dropped=self._policy.dropped + self._allocator.unguarded_for_memory,
             left_alone=self._backend.left_alone(),
@@ -336,6 +336,13 @@ class Debugger:
             limits=tuple(filter(None, (self._work.outside.limit.sentence(),))),
             watches=tuple((watch.name, tuple(watch.changes), watch.dropped) for watch in self._work.watches.watches),
         )
+
+    def _faults(self) -> dict[str, int]:
+        """Our own faults since this debugger started."""
+        before = self._faults_before
+        return {
+            what: count - before.get(what, 0) for what, count in faults.counts.items() if count > before.get(what, 0)
+        }
 
     def coverage(self) -> Coverage:
         """How much of what graphs write is guarded, over the graphs captured so far."""
