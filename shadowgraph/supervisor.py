@@ -328,8 +328,8 @@ class Supervisor(Listener):
         checkpoint = Checkpoint(at, phase, graph, replay, writes, next(context.clock))
         with self.allocator.lock:  # no guard may move, and no block change hands, until the check has been asked for
             guards = self._standing.now()
-            if writes and not in_full and not context.engine.asynchronous:
-                guards = (*guards, *self._standing.hit(writes))
+            hit = self._standing.hit(writes) if writes and not in_full and not context.engine.asynchronous else ()
+            guards = (*guards, *hit) if hit else guards  # the same object as long as it is the same guards
             context.engine.check(checkpoint, guards, take, compare, in_full)
         if take is None or self.settings.sync or not context.engine.asynchronous:  # else the replay's end asks for both
             self._drain()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shadowgraph.engines.base import LARGEST_COPY, RANGES, RANGES_COPIED, WINDOW, Evidence, Result, Shadow
+from shadowgraph.engines.near_parts import NearParts
 from shadowgraph.tracking.buffers import Buffer, Role
 from shadowgraph.tracking.canary import canary
 from shadowgraph.tracking.foreign import still_there
@@ -60,7 +60,7 @@ class NumpyEngine:
         self.lost: str | None = None
         self._results: list[Result] = []
         self._turn = -1
-        self._known: tuple[Sequence[Guard], list[tuple[int, int, bytes]]] = ((), [])
+        self._near: NearParts | None = None  # of the guards that were asked for last
 
     def arm(self, guard: Guard) -> None:
         _view(guard.whole)[:] = self._canary(guard.whole)
@@ -88,15 +88,8 @@ class NumpyEngine:
 
     def _broken(self, guards: Sequence[Guard], in_full: bool) -> list[Evidence[object]]:
         evidence: list[Evidence[object]] = []
-        turn = self._turn % len(guards) if guards else 0
-        near = self._near_parts(guards)
-        for index, guard in enumerate(guards):
-            if not in_full and index != turn:
-                start, nbytes, expected = near[index]
-                if ctypes.string_at(start, nbytes) == expected:
-                    continue
-            elif _view(guard.whole).tobytes() == canary(guard.whole.start - self.origin, guard.whole.nbytes):
-                continue
+        for index in self._to_read_in_full(guards, in_full):
+            guard = guards[index]
             found = differences(guard, guard.whole, self._canary(guard.whole), _view(guard.whole).copy())
             if found is not None:
                 evidence.append(found)
@@ -104,12 +97,13 @@ class NumpyEngine:
                     self.arm(guard)
         return evidence
 
-    def _near_parts(self, guards: Sequence[Guard]) -> list[tuple[int, int, bytes]]:
-        """Where near parts lie and what they hold; kept while the same guards are asked for again and again."""
-        if self._known[0] is not guards:
-            parts = [(g.near.start, g.near.nbytes, canary(g.near.start - self.origin, g.near.nbytes)) for g in guards]
-            self._known = guards, parts
-        return self._known[1]
+    def _to_read_in_full(self, guards: Sequence[Guard], in_full: bool) -> Sequence[int]:
+        """Those whose near part is broken, and the one whose turn it is; in the order in which they were asked for."""
+        if in_full or not guards:
+            return range(len(guards))
+        if self._near is None or self._near.guards is not guards:
+            self._near = NearParts(guards, self.origin)
+        return sorted(self._near.broken() | {self._turn % len(guards)})
 
     def _changed(self, shadow: NumpyShadow) -> list[Evidence[object]]:
         evidence: list[Evidence[object]] = []

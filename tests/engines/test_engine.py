@@ -346,3 +346,24 @@ def test_of_large_ranges_the_beginning_is_copied_and_of_many_the_first_ones(benc
     engine.check("wait", (), take=engine.shadow([("key", ByteRange(bench.base, bench.base + 4))]))
     engine.poll(wait=True)
     assert mirror.read() == [b"\x21" * (16 << 10)] * 8
+
+
+def test_of_many_guards_each_is_told_apart(bench: Bench, engine: Engine) -> None:
+    """Of several sizes, at places of no alignment, one of them without a near part."""
+    guards = [
+        guard
+        for at in range(40)
+        for guard in guards_of(
+            Buffer(
+                at, bench.base + 512 + at * 800 + at % 7, 60 + at, Role.STATIC, head_guard=8 * (at % 9), tail_guard=100
+            ),
+            NEAR,
+        )
+    ]
+    for guard in guards:
+        engine.arm(guard)
+    assert checked(engine, *guards) == ()
+    broken = [guards[place] for place in (0, 3, 31, len(guards) - 1)]
+    flip(bench, [guard.near.start for guard in broken])
+    assert [evidence.subject for evidence in checked(engine, *guards)] == broken
+    assert checked(engine, *guards) == ()
