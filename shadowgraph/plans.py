@@ -27,8 +27,12 @@ class Plans:
                 self._context.ledger.free(buffer)
         version = (self._context.ledger.version, declared)
         if known is None or known[0] != version:
-            parts = [part for check in self._checks for part in check.parts(graph)]
-            known = self._plans[graph.serial] = (version, self._context.engine.shadow(parts), self._foreign(parts))
+            parts = tuple(part for check in self._checks for part in check.parts(graph))
+            fits = (
+                known is not None and known[1].parts == parts
+            )  # what changed is elsewhere; a new one waits for a device
+            shadow = known[1] if known is not None and fits else self._context.engine.shadow(parts)
+            known = self._plans[graph.serial] = (version, shadow, self._foreign(parts))
         return known[1]
 
     def _foreign(self, parts: Iterable[tuple[object, ByteRange]]) -> tuple[Buffer, ...]:

@@ -43,14 +43,16 @@ class Watches(Check):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.watches: list[Watch] = []
-        self._hit: set[int] = set()
+        self._hit: set[int] = set()  # by nodes of the replay that runs: their changes have a writer
 
     def parts(self, graph: Graph) -> Iterable[tuple[object, ByteRange]]:
-        self._hit.clear()
         return [(watch, watch.where) for watch in self.watches if watch.buffer.alive]
 
     def owns(self, key: object) -> bool:
         return isinstance(key, Watch)
+
+    def replay_begins(self, checkpoint: Checkpoint) -> None:
+        self._hit.clear()
 
     def changed(self, evidence: Evidence[object], checkpoint: Checkpoint) -> None:
         watch = evidence.subject
@@ -62,7 +64,8 @@ class Watches(Check):
         for watch in self.watches:
             parts = write.ranges.intersection(watch.where)
             if parts:
-                self._hit.add(id(watch))
+                if graph is not None:
+                    self._hit.add(id(watch))
                 self._note(watch, write, phase, graph, parts[0].start, parts[-1].stop - 1)
 
     def _note(

@@ -240,6 +240,36 @@ def test_watch_tells_who_changes_a_tensor() -> None:
     assert "watch values: 4 changes" in str(debugger.report(quiet=True))
 
 
+def test_a_write_seen_once_hides_no_later_change() -> None:
+    with sg.debug() as debugger:
+        values = guarded(debugger, 8)
+        watch = debugger.watch(values)
+        steps = iter((1, 2, 3))
+        graph = sg.HostGraph()
+        with sg.host_graph(graph):
+            graph.call(lambda: poke(values, 4, 1, next(steps)))
+        for _ in range(3):
+            values[0] = 5  # seen, and eager
+            graph.replay()
+    unseen = [(c.phase, c.replay, c.first) for c in watch.changes if c.writer is None]
+    assert unseen == [("replay", 1, 4), ("replay", 2, 4), ("replay", 3, 4)]
+
+
+def test_memory_that_changes_elsewhere_costs_no_new_shadow() -> None:
+    with sg.debug() as debugger:
+        values = guarded(debugger, 8)
+        debugger.protect(values)
+        graph, _kept = reader_of(values)
+        graph.replay()
+        work = debugger.supervisor
+        before, version = work.plans.of(graph.model, work.declared), work.context.ledger.version
+        _other = guarded(debugger, 8)
+        assert work.context.ledger.version != version
+        assert work.plans.of(graph.model, work.declared) is before
+        debugger.protect(_other)
+        assert work.plans.of(graph.model, work.declared) is not before
+
+
 def test_a_watched_change_by_an_unseen_writer() -> None:
     with sg.debug() as debugger:
         values = guarded(debugger, 8)
