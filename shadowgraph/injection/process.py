@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from shadowgraph import forking
 from shadowgraph.injection.signals import on_signal
-from shadowgraph.runs.journal import FORMAT, Journal, command_line, say
+from shadowgraph.runs.journal import FORMAT, Journal, command_line, rank, say
 from shadowgraph.runs.orders import Orders
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ class WatchedProcess:
         self._cuda = False
         self._recorders: list[Recorder] = []
         self._books = itertools.count(1)
+        self._erred = False
         self._held: dict[int, list[Any]] = {}  # by thread: several may fork at a time
 
     def introduce(self, born: str) -> None:
         """Write who this process is; of a forked one only once it has something to say."""
-        rank = os.environ.get("RANK", "")
         write = self.journal.preface if born == "fork" else self.journal.write
         write(
             "start",
@@ -65,7 +65,7 @@ class WatchedProcess:
             ppid=os.getppid(),
             argv=command_line(sys.orig_argv, self.orders.redact),
             born=born,
-            rank=int(rank) if rank.isdecimal() else None,
+            rank=rank(),
             python=platform.python_version(),
             torch=str(getattr(sys.modules.get("torch"), "__version__", "")),
         )
@@ -167,7 +167,10 @@ class WatchedProcess:
     # -- dumps -------------------------------------------------------------------------------------------------
 
     def _first_error(self) -> None:
-        self._dump("findings", "finding")
+        """A debugger has its first finding; the dump of the process's first one is not written over."""
+        if not self._erred:
+            self._erred = True
+            self._dump("findings", "finding")
 
     def _asked(self) -> None:
         """Somebody sent the signal; each time there is a dump of its own."""
@@ -225,6 +228,7 @@ class WatchedProcess:
         quiet.forked(abandon=on_device)
         faults.clear()
         self._recorders.clear()
+        self._erred = False
         if on_device:
             session.detach(debugger)
             self._debugger, self._own, self._state = None, None, _OVER

@@ -119,6 +119,12 @@ def command_line(words: Sequence[str], redact: bool) -> list[str]:
     return [*shown[:kept], *(["[...]"] if len(shown) > kept else [])]
 
 
+def rank() -> int | None:
+    """This process's place among those that a launcher such as torchrun started, if there is one."""
+    text = os.environ.get("RANK", "")
+    return int(text) if text.isdecimal() else None
+
+
 def _fields(facts: dict[str, Any]) -> bytes:
     return json.dumps(facts, default=str, separators=(",", ":")).encode()[1:-1]
 

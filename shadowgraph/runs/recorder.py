@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 
@@ -11,7 +10,7 @@ import msgspec
 from shadowgraph.debugger import Debugger
 from shadowgraph.dumps.redaction import redacted_facts, redacted_finding
 from shadowgraph.findings import Finding, Severity
-from shadowgraph.runs.journal import Journal
+from shadowgraph.runs.journal import Journal, rank
 
 _FIRST_INTERVAL, _LONGEST_INTERVAL = 10.0, 600.0  # seconds between interim summaries, each twice as long
 
@@ -38,8 +37,7 @@ class Recorder:
         self._journal, self._book, self._on_error = journal, book, on_error
         self._redact = redact
         self._written: dict[int, Finding] = {}
-        rank = os.environ.get("RANK", "")
-        self._rank = int(rank) if rank.isdecimal() else None
+        self._rank = rank()
         self._next, self._interval = 0.0, _FIRST_INTERVAL
         outside = debugger.supervisor.outside
         outside.heard, outside.replayed = self.hear, self.tick

@@ -140,6 +140,19 @@ def test_dumps_come_when_they_are_due(tmp_path: Path) -> None:
     assert dumps["exit"].findings[0].past_end == 8
 
 
+def test_a_second_debugger_does_not_write_over_the_first_ones_dump(tmp_path: Path) -> None:
+    code = (
+        "import shadowgraph\nfrom overrun import run\n"
+        "for past_end in (8, 4):\n"
+        "    with shadowgraph.debug(guard_eager='auto'): run(past_end)"
+    )
+    done, run = python(tmp_path, code, dumps=("findings",))
+    assert done.returncode == 0, done.stderr
+    assert len(only(run).findings) == 2  # of two debuggers
+    (dump,) = map(read_dump, run.dumps)
+    assert dump.facts().findings[0].past_end == 8
+
+
 def test_a_signal_asks_for_a_dump_and_the_program_goes_on(tmp_path: Path) -> None:
     code = (
         f"import os, signal, time; folder = {str(tmp_path / 'run')!r}\n"
