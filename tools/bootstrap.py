@@ -42,7 +42,7 @@ HINTS = {  # what pip says, and what it means
 }
 PROBE = "import importlib.util as u; assert all(map(u.find_spec, 'torch triton sglang shadowgraph'.split()))"
 NOTE = """\
-It took 50 to 90 seconds on two cores beside the package index; from afar the download decides.
+Each step says how long it took; the download decides.
 Where pip is not set up to find a CPU build of torch, it fetches the CUDA build, several GB more. pip's own settings
 are honoured: PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS and all others."""
 

@@ -33,13 +33,12 @@ def _folder(path: str, as_json: bool) -> bool:
     from shadowgraph.reports.run_text import RunReport
     from shadowgraph.runs.reader import read_run
 
-    run = read_run(path)
-    report = RunReport(run)
+    report = RunReport(read_run(path))
     if as_json:
         sys.stdout.write(report.to_json() + "\n")
     else:
         report.print()
-    return bool(run.merged().findings)
+    return bool(report.facts.findings)
 
 
 def _dump(path: str, as_json: bool) -> bool:

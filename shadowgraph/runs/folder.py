@@ -65,7 +65,6 @@ class RunFolder:
             "command": command_line(command, orders.redact),
             "cwd": os.getcwd(),
             "started": time.time(),
-            "parent": os.getpid(),
             "settings": orders._asdict(),
         }
         self._save(durable=True)

@@ -16,7 +16,7 @@ class ProcessRun:
     Attributes
     ----------
     born
-        ``start``, ``multiprocessing`` or ``fork``.
+        ``start``, ``multiprocessing``, ``fork``, ``wrap`` (another wrap), or ``unknown``.
     backend
         ``host``, ``cuda``, or None while no debugger ran.
     title

@@ -67,11 +67,6 @@ class Run:
         return merge(self.processes)
 
 
-def is_run(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a run folder."""
-    return (Path(path) / manifest.MANIFEST).is_file()
-
-
 def read_run(path: str | os.PathLike[str]) -> Run:
     """Read a run folder.
 

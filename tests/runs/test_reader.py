@@ -18,7 +18,7 @@ from shadowgraph.reports.text import Report
 from shadowgraph.runs.folder import RunFolder
 from shadowgraph.runs.journal import Journal
 from shadowgraph.runs.orders import Orders
-from shadowgraph.runs.reader import is_run, read_run
+from shadowgraph.runs.reader import read_run
 
 
 @pytest.fixture
@@ -146,7 +146,6 @@ def test_strange_manifests_do_not_break_the_report(folder: Path) -> None:
 
 def test_a_missing_folder_and_a_file(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path):
-        assert not is_run(path)
         with pytest.raises(ShadowgraphError):
             read_run(path)
 
