@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+import weakref
+
+import pytest
 
 from shadowgraph import forking
 
@@ -21,7 +24,8 @@ def test_held_locks_are_free_again() -> None:
     lock.release()
 
 
-def test_a_lock_that_another_thread_keeps_is_renewed_in_the_child() -> None:
+def test_a_lock_that_another_thread_keeps_is_renewed_in_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forking, "_locks", weakref.WeakSet())  # the locks of this test run stay as they are
     lock = forking.forkable(threading.Lock())
     thread = threading.Thread(target=lock.acquire)
     thread.start()
@@ -29,6 +33,7 @@ def test_a_lock_that_another_thread_keeps_is_renewed_in_the_child() -> None:
     held = forking.hold()
     assert lock not in held
     forking.release(held)
-    lock._at_fork_reinit()  # what `renew` does to each; here the locks of this test run stay as they are
+    assert not lock.acquire(blocking=False)
+    forking.renew()
     assert lock.acquire(blocking=False)
     lock.release()

@@ -80,6 +80,9 @@ def test_what_a_launch_was_given_explains_the_end_of_the_device() -> None:
         for index in (good, bad, bad + 4):
             given = {"self": metadata.page_table, "dim": 1, "index": index}
             words.note(*launch_of("aten.gather.default", given), Checkpoint("launch_begins"))
+            if index is good:
+                words.examine()
+                assert (debugger.findings, len(words.launches())) == ((), 1)
         bad.zero_()  # what counts is what it was
         words.examine()
         (found,) = debugger.findings

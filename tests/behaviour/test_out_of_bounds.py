@@ -36,9 +36,13 @@ def test_before_the_start(elements: int) -> None:
     with sg.debug() as debugger:
         table = guarded(debugger, 64)
         graph, _kept = reader_of(table)
+        overflow(table, 0)
+        graph.replay()
+        assert debugger.findings == ()
         underflow(table, elements)
         graph.replay()
     found = only(debugger.findings)
+    assert found.replay == 2
     assert (found.bytes.side, found.bytes.first, found.bytes.last) == ("before", -4 * elements, -1)
     assert found.bytes.distance == 0
     assert f"wrote {4 * elements} bytes before the start" in found.message
@@ -126,6 +130,19 @@ def test_slack_beyond_the_captured_rows() -> None:
     found = only(debugger.findings)
     assert (found.bytes.side, found.phase, found.replay) == ("slack", "replay", 1)
     assert (found.bytes.first, found.bytes.last, found.culprit.node) == (32, 43, 0)
+
+
+def test_a_write_within_the_captured_rows_is_no_slack() -> None:
+    with sg.debug() as debugger:
+        table = guarded(debugger, 8, 4)
+        graph = sg.HostGraph()
+        with sg.host_graph(graph):
+            overflow(table[:2], 0)
+        table.fill_(-1)
+        graph.replay()
+    assert (debugger.findings, graph.model.replays) == ((), 1)
+    assert table[0, 0] != -1, "it did write"
+    assert debugger.coverage().written
 
 
 def test_a_row_pointer_is_not_taken_for_a_narrow_view() -> None:

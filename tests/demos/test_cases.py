@@ -25,6 +25,9 @@ def test_case(case: Case, device: HostDevice, layout: str) -> None:
     outcome = run_case(case, device, layout=layout)
     assert outcome.verdict == "passed", outcome.complaints
     assert outcome.case.control == (outcome.buggy is None)
+    assert outcome.fixed is not None
+    assert outcome.fixed.coverage.written, "a silence over nothing"
+    assert any(nodes and replays for _, nodes, replays in outcome.fixed.graphs)
 
 
 def test_no_other_finding_than_those_expected(device: HostDevice) -> None:

@@ -31,8 +31,10 @@ def test_a_bug_is_found_and_named(case: Case, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", BUGS, ids=lambda case: case.id)
 def test_a_fix_is_silent(case: Case, tmp_path: Path) -> None:
     done = wrap(tmp_path, *program("case.py", case.id, "fixed"), options=("--error-exitcode", "9"))
-    assert done.code == 0, done.err
-    assert not done.run.merged().faults
+    assert (done.code, done.out) == (0, f"{case.id} fixed is done\n"), done.err
+    facts = done.run.merged()
+    assert facts.coverage.written
+    assert not facts.faults
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 
@@ -100,10 +101,11 @@ def test_threads_take_turns() -> None:
 
     def work() -> None:
         nonlocal inside, most
-        for _ in range(200):
+        for _ in range(50):
             with lock:
                 inside += 1
                 most = max(most, inside)
+                time.sleep(0.0001)  # let the others in, if anything does
                 inside -= 1
 
     threads = [threading.Thread(target=work) for _ in range(4)]
