@@ -75,7 +75,7 @@ def culprit_of(write: Write) -> Culprit:
 
 
 def _part(draft: Draft) -> ByteRange | None:
-    return ByteRange(draft.view.start, draft.view.stop) if draft.view is not None else None
+    return draft.view.hull if draft.view is not None else None
 
 
 def _buffer(draft: Draft, context: Context) -> BufferFacts:
@@ -131,7 +131,7 @@ def _reader(graph: Graph | None, buffer: Buffer, phase: Phase | None) -> Reader 
     """The node of the coming replay that reads the buffer first; only for damage done before it."""
     if graph is None or phase is not Phase.PREPARE:
         return None
-    readers = graph.readers(ByteRange(buffer.start, buffer.stop))
+    readers = graph.readers(buffer.range)
     if not readers:
         return None
     launch = readers[0].launch

@@ -8,7 +8,7 @@ import msgspec
 
 from shadowgraph.graphs.model import Graph
 from shadowgraph.tracking.buffers import Buffer, Ledger
-from shadowgraph.tracking.ranges import ByteRange, RangeSet
+from shadowgraph.tracking.ranges import RangeSet
 
 _LISTED = 8
 
@@ -72,7 +72,7 @@ class CoverageLog:
 
     def note(self, graph: Graph, tenants: Iterable[Buffer], ledger: Ledger) -> None:
         """Measure a captured graph. `tenants`: buffers with guards standing."""
-        written = RangeSet.of(ByteRange(p.view.start, p.view.stop) for _, p in graph.pointers() if p.may_write)
+        written = RangeSet.of(p.view.hull for _, p in graph.pointers() if p.may_write)
         own = [buffer for buffer in ledger.freed if buffer.graph == graph.serial]  # tenants of blocks reused since
         missing = written - RangeSet.of(buffer.range for buffer in (*tenants, *own) if buffer.exact)
         used = {b.serial for p in graph.spans for b in ledger.overlapping(p.start, p.stop) if not _near_a_guard(b)}

@@ -36,7 +36,6 @@ from shadowgraph.tracking.foreign import track_foreign
 from shadowgraph.tracking.guards import GuardPolicy
 from shadowgraph.tracking.phases import Phase
 from shadowgraph.tracking.places import PlaceFinder
-from shadowgraph.tracking.ranges import ByteRange
 from shadowgraph.tracking.stacks import current_stack
 from shadowgraph.tracking.views import TensorView
 from shadowgraph.watches import Watch
@@ -211,7 +210,7 @@ class Debugger:
     def protect(self, tensor: torch.Tensor) -> None:
         """Declare a tensor host-owned: a replay that changes a value of it is SG102."""
         buffer, view = self._locate(tensor)
-        self._work.checks.mutation.protect(buffer, ByteRange(view.start, view.stop))
+        self._work.checks.mutation.protect(buffer, view.hull)
 
     def invariant(self, tensor: torch.Tensor, rule: str | Rule | Callable[..., bool]) -> None:
         """Declare a rule for a contiguous tensor's values: SG109 where it fails.
@@ -232,7 +231,7 @@ class Debugger:
     def watch(self, tensor: torch.Tensor, name: str | None = None) -> Watch:
         """Note everything that writes a tensor, bug or not; see `Watch.changes`."""
         buffer, view = self._locate(tensor)
-        watch = Watch(name or self._work.context.names.name_of(buffer)[0], buffer, ByteRange(view.start, view.stop))
+        watch = Watch(name or self._work.context.names.name_of(buffer)[0], buffer, view.hull)
         self._work.watches.watches.append(watch)
         return watch
 

@@ -51,6 +51,12 @@ class BackendError(ShadowgraphError):
     exit_code: ClassVar[int] = 6
 
 
+class DeviceLostError(ShadowgraphError):
+    """The CUDA context is dead or refuses a call: nothing more can be read from the device."""
+
+    exit_code: ClassVar[int] = 6
+
+
 class CaptureError(ShadowgraphError):
     """An operation that a graph cannot hold, or a capture call out of order."""
 

@@ -12,7 +12,6 @@ from shadowgraph.given import GivenValue, LastLaunch
 from shadowgraph.journal import Given, Journal
 from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.launches import IndexRule, Launch
-from shadowgraph.tracking.ranges import ByteRange
 from shadowgraph.tracking.views import TensorView
 
 _LAUNCHES = 3  # shown of those that had begun
@@ -48,7 +47,7 @@ class LastWords:
                 known.add(view)
         copied = [(name, view) for name, view in copied if view.stop > view.start][:RANGES_COPIED]
         if copied:
-            mirror = self._context.engine.mirror([ByteRange(view.start, view.stop) for _, view in copied])
+            mirror = self._context.engine.mirror([view.hull for _, view in copied])
             self._journal.given.append(Given(launch, rules, tuple(copied), mirror, checkpoint))
 
     def examine(self) -> None:
@@ -84,7 +83,7 @@ class LastWords:
         if buffer is None:
             return ""
         self._find_name(buffer, self._context)
-        return self._context.names.name_of(buffer, ByteRange(view.start, view.stop))[0]
+        return self._context.names.name_of(buffer, view.hull)[0]
 
 
 def _copy_of(given: Given, view: TensorView, copies: list[bytes]) -> bytes | None:

@@ -14,8 +14,7 @@ from shadowgraph.checks.base import Check, Checkpoint, Context, Draft
 from shadowgraph.checks.registry import Checks
 from shadowgraph.coverage import Coverage, CoverageLog
 from shadowgraph.engines.base import Engine, Result, Shadow
-from shadowgraph.engines.launcher import DeviceLostError
-from shadowgraph.errors import FindingsError
+from shadowgraph.errors import DeviceLostError, FindingsError
 from shadowgraph.faults import logger, shielded
 from shadowgraph.findings import Severity
 from shadowgraph.graphs.events import Listener
@@ -132,12 +131,11 @@ class Supervisor(Listener):
 
     def lose(self, error: Exception) -> None:
         """The device is gone: stop checking, keep what is on the host."""
+        self.paused = True
         if self.lost is None:
             self.lost = str(error).split("\n", 1)[0]
             logger.warning("shadowgraph: checking ends, the device is lost: %s", self.lost)
-            self.paused = True
             self.last_words.examine()
-        self.paused = True
 
     @survives
     def rearm(self) -> None:
@@ -291,7 +289,7 @@ class Supervisor(Listener):
         if self.paused or self._capturing or self._replaying is not None:
             return
         if self.context.engine.asynchronous:
-            if not self.is_tracked(ByteRange(view.start, view.stop)):
+            if not self.is_tracked(view.hull):
                 return
             if waits:  # as the read itself is about to
                 self.drain(here=True)

@@ -150,6 +150,10 @@ class Context:
     writes: WriteLog = field(default_factory=WriteLog)
     clock: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
+    def replays(self) -> dict[int, int]:
+        """Replays begun so far, by the serials of the graphs captured so far."""
+        return {serial: graph.replays for serial, graph in list(self.graphs.items())}
+
     def graphs_on(self, where: ByteRange) -> list[Graph]:
         """Captured graphs that were given a view of the range."""
         return [graph for graph in self.graphs.values() if graph.touches(where)]

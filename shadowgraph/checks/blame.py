@@ -39,7 +39,7 @@ def draft_phase(context: Context, checkpoint: Checkpoint, where: ByteRange, culp
     if checkpoint.phase is not None:
         return checkpoint.phase, checkpoint.graph, checkpoint.replay
     coming = checkpoint.graph
-    done = {serial: graph.replays for serial, graph in list(context.graphs.items())}
+    done = context.replays()
     if coming is not None and checkpoint.replay is not None:
         done[coming.serial] = checkpoint.replay - 1  # the coming replay is counted already
     if checkpoint.at == "capture_begin":

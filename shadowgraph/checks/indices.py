@@ -11,7 +11,7 @@ from shadowgraph.checks.blame import eager_phase
 from shadowgraph.tracking.buffers import Buffer, Role
 from shadowgraph.tracking.launches import IndexRule, Launch
 from shadowgraph.tracking.phases import Phase
-from shadowgraph.tracking.ranges import ByteRange, RangeSet
+from shadowgraph.tracking.ranges import RangeSet
 from shadowgraph.tracking.views import TensorView
 from shadowgraph.tracking.writes import Write
 
@@ -24,7 +24,7 @@ class Indices(Check):
     def look(self, launch: Launch, rules: tuple[IndexRule, ...], checkpoint: Checkpoint) -> None:
         """Judge a launch that is about to run; reading its indices waits for the device."""
         for rule in rules:
-            self.judge(launch, rule, self.context.engine.read(_hull(rule.index)), checkpoint)
+            self.judge(launch, rule, self.context.engine.read(rule.index.hull), checkpoint)
 
     def judge(self, launch: Launch, rule: IndexRule, data: bytes, checkpoint: Checkpoint) -> bool:
         """Whether the bytes of an index tensor, or as many of them as there are, break its rule; reported if so."""
@@ -41,9 +41,8 @@ class Indices(Check):
         where = f"along dim {rule.dim}" if rule.dim is not None else "into all elements"
         held = f"{rule.argument} holds {extremes[0]} to {extremes[1]}"
         write = Write(launch, RangeSet())
-        target = _hull(rule.target)
-        done = {serial: graph.replays for serial, graph in list(self.context.graphs.items())}
-        blame = eager_phase(self.context, checkpoint.graph, target, (), done)
+        target = rule.target.hull
+        blame = eager_phase(self.context, checkpoint.graph, target, (), self.context.replays())
         if checkpoint.phase is Phase.PREPARE:  # marked as such
             blame = checkpoint.phase, checkpoint.graph, checkpoint.replay
         self.context.report(
@@ -81,10 +80,6 @@ def elements(view: TensorView, data: bytes) -> npt.NDArray[np.int64]:
         places = (places[:, None] + stride * np.arange(size)).reshape(-1)
     values: npt.NDArray[np.int64] = kept[places[places < len(kept)]].astype(np.int64)
     return values
-
-
-def _hull(view: TensorView) -> ByteRange:
-    return ByteRange(view.start, view.stop)
 
 
 def _unknown(view: TensorView) -> Buffer:

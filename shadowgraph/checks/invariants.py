@@ -45,7 +45,7 @@ class Invariant:
 
     @property
     def where(self) -> ByteRange:
-        return ByteRange(self.view.start, self.view.stop)
+        return self.view.hull
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Invariants(Check):
             self._found(key.invariant, key.part, breach, checkpoint, None, sure)
 
     def host_read(self, view: TensorView, how: str, stack: Stack, checkpoint: Checkpoint) -> None:
-        where = ByteRange(view.start, view.stop)
+        where = view.hull
         for invariant in self._living():
             part = invariant.where.intersect(where)
             if part is not None and part.nbytes and (not invariant.inferred or self._is_captured(invariant, where)):
@@ -126,8 +126,7 @@ class Invariants(Check):
 
     def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         if any(write.ranges.overlaps(invariant.where) for invariant in self.invariants):
-            done = {serial: known.replays for serial, known in list(self.context.graphs.items())}
-            self._writes.append(_Noted(write, phase, graph, done, next(self.context.clock)))
+            self._writes.append(_Noted(write, phase, graph, self.context.replays(), next(self.context.clock)))
 
     def recheck(self, checkpoint: Checkpoint) -> None:
         for invariant in self._living():

@@ -139,7 +139,7 @@ class OutOfBounds(Check):
         found = []
         for view in dict.fromkeys(p.view for p in write.launch.pointers if len(p.view.shape) == 2):
             buffer = self.context.ledger.owner(view.start, view.stop)
-            if buffer is not None and write.ranges.overlaps(ByteRange(view.start, view.stop)):
+            if buffer is not None and write.ranges.overlaps(view.hull):
                 found.append((buffer, view))
         return found
 

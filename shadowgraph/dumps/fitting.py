@@ -13,7 +13,6 @@ from shadowgraph.dumps.container import MANIFEST_MOST
 from shadowgraph.dumps.planning import WORDS
 from shadowgraph.dumps.schema import LeftOut, Manifest, Why
 from shadowgraph.dumps.tables import manifest_of
-from shadowgraph.reports.document import RunFacts
 
 _SPARE = 4096  # for the header's own entry and the list of what was left out
 _ENTRY = 110  # bytes of a payload's entry in the header, at most
@@ -92,7 +91,7 @@ def _replays(c: Collected) -> tuple[Collected, str, int]:
 def _watches(c: Collected) -> tuple[Collected, str, int]:
     short = tuple((name, changes[-8:], dropped + len(changes[:-8])) for name, changes, dropped in c.facts.watches)
     count = sum(len(changes[:-8]) for _, changes, _ in c.facts.watches)
-    return replace(c, facts=_changed(c.facts, watches=short)), "changes of watched tensors", count
+    return replace(c, facts=msgspec.structs.replace(c.facts, watches=short)), "changes of watched tensors", count
 
 
 def _nodes(c: Collected) -> tuple[Collected, str, int]:
@@ -115,16 +114,12 @@ def _buffers(c: Collected) -> tuple[Collected, str, int]:
 
 
 def _notes(c: Collected) -> tuple[Collected, str, int]:
-    return replace(c, facts=_changed(c.facts, notes=())), "notes", len(c.facts.notes)
+    return replace(c, facts=msgspec.structs.replace(c.facts, notes=())), "notes", len(c.facts.notes)
 
 
 def _findings(c: Collected) -> tuple[Collected, str, int]:
-    kept = c.facts.findings[:_FINDINGS]
-    return replace(c, facts=_changed(c.facts, findings=kept)), "findings", len(c.facts.findings[_FINDINGS:])
-
-
-def _changed(facts: RunFacts, **parts: object) -> RunFacts:
-    return msgspec.structs.replace(facts, **parts)
+    kept = msgspec.structs.replace(c.facts, findings=c.facts.findings[:_FINDINGS])
+    return replace(c, facts=kept), "findings", len(c.facts.findings[_FINDINGS:])
 
 
 _STEPS: tuple[Step, ...] = (

@@ -29,7 +29,7 @@ from shadowgraph.tracking.aliases import alias_groups
 from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.launches import Launch
 from shadowgraph.tracking.names import Owner
-from shadowgraph.tracking.ranges import ByteRange, RangeIndex
+from shadowgraph.tracking.ranges import RangeIndex
 from shadowgraph.tracking.stacks import Stack
 from shadowgraph.tracking.views import TensorView
 
@@ -216,4 +216,4 @@ class _Tables:
 
 
 def _by_address(buffers: Iterable[Buffer]) -> RangeIndex[Buffer]:
-    return RangeIndex((ByteRange(b.start, b.stop), b) for b in buffers if b.nbytes)
+    return RangeIndex((b.range, b) for b in buffers if b.nbytes)

@@ -17,6 +17,7 @@ WINDOW = 256  # bytes of expected and found values kept
 RANGES = 16  # changed ranges kept
 RANGES_COPIED = 8  # by one call of `mirror`
 LARGEST_COPY = 16 << 10  # bytes of each
+MIRRORED = 64 << 10  # shadowed parts up to this size are copied to the host too, where their last values survive
 
 Subject = TypeVar("Subject", covariant=True)
 

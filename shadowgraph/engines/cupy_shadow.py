@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from shadowgraph.engines.base import MIRRORED
 from shadowgraph.engines.device import Device
 from shadowgraph.tracking.ranges import ByteRange
 
 CHUNK = np.dtype([("source", "<u8"), ("shadow", "<u8"), ("mirror", "<u8"), ("nbytes", "<u4"), ("part", "<u4")])
 PART = np.dtype([(name, "<u8") for name in ("start", "shadow", "nbytes", "first", "last", "count")])
-MIRRORED = 64 << 10  # parts up to this size are copied to the host too, so that their last values survive the device
 _SMALLEST, _LARGEST = 4 << 10, 32 << 10  # bytes that one block works on
 _BLOCKS = 1024  # enough to keep every multiprocessor busy; more bytes make larger pieces
 

@@ -6,13 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-from shadowgraph.errors import ShadowgraphError
-
-
-class DeviceLostError(ShadowgraphError):
-    """The CUDA context is dead or refuses a call: nothing more can be read from the device."""
-
-    exit_code = 6
+from shadowgraph.errors import DeviceLostError
 
 
 def is_device_loss(error: BaseException) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shadowgraph.engines.base import LARGEST_COPY, RANGES, RANGES_COPIED, WINDOW, Evidence, Result, Shadow
+from shadowgraph.engines.base import LARGEST_COPY, MIRRORED, RANGES, RANGES_COPIED, WINDOW, Evidence, Result, Shadow
 from shadowgraph.engines.near_parts import NearParts
 from shadowgraph.tracking.buffers import Buffer, Role
 from shadowgraph.tracking.canary import canary
@@ -18,7 +18,6 @@ from shadowgraph.tracking.memory import raw_bytes
 from shadowgraph.tracking.ranges import ByteRange
 
 Bytes = npt.NDArray[np.uint8]
-MIRRORED = 64 << 10  # parts up to this size count as mirrored, as on a device
 
 
 @dataclass(slots=True)

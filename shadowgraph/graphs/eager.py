@@ -184,7 +184,7 @@ class EagerMode(LightMode):
         return is_plain(tensor, self._device) and tensor.get_device() == self._index
 
     def _is_tracked(self, pointer: Pointer) -> bool:
-        return self._tracked(ByteRange(pointer.view.start, pointer.view.stop))
+        return self._tracked(pointer.view.hull)
 
     def _guarded_constant(self, tensor: torch.Tensor) -> torch.Tensor:
         """``torch.tensor(data)`` gets a home of its own; ``from_numpy`` keeps sharing the array's memory."""

@@ -59,7 +59,7 @@ class Graph:
     def pointing_into(self, where: ByteRange) -> list[tuple[Node, Pointer]]:
         """Every pointer whose view has a byte in the range, in launch order."""
         if self._index is None or self._index[0] != len(self.nodes):
-            views = ((ByteRange(p.view.start, p.view.stop), (node, p)) for node, p in self.pointers())
+            views = ((p.view.hull, (node, p)) for node, p in self.pointers())
             self._index = len(self.nodes), RangeIndex((span, pair) for span, pair in views if span.nbytes)
         found = [pair for _, pair in self._index[1].overlapping(where.start, where.stop)]
         return sorted(found, key=lambda pair: pair[0].index)
@@ -68,7 +68,7 @@ class Graph:
     def spans(self) -> RangeSet:
         """Every byte that some node was given a view of."""
         if self._spans is None:
-            self._spans = RangeSet.of(ByteRange(p.view.start, p.view.stop) for _, p in self.pointers())
+            self._spans = RangeSet.of(p.view.hull for _, p in self.pointers())
         return self._spans
 
     def captured(self, where: ByteRange) -> list[ByteRange]:

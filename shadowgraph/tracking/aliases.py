@@ -76,7 +76,7 @@ class NameBook:
         with self._lock:
             if self._index is None:
                 entries = [pair for pairs in self._owners.values() for pair in pairs]
-                self._index = RangeIndex((ByteRange(o.view.start, o.view.stop), (o, s)) for o, s in entries)
+                self._index = RangeIndex((o.view.hull, (o, s)) for o, s in entries)
             found = self._index.overlapping(where.start, where.stop)
         buffer = self._ledger.get(serial) if serial is not None else None
         return [
@@ -110,7 +110,7 @@ class NameBook:
 
         def misfit(owner: Owner) -> int:
             """Bytes of the part that the owner misses and bytes it has beyond it."""
-            common = where.intersect(ByteRange(owner.view.start, owner.view.stop))
+            common = where.intersect(owner.view.hull)
             shared = common.nbytes if common else 0
             return (where.nbytes - shared) + (owner.view.stop - owner.view.start - shared)
 

@@ -121,6 +121,11 @@ class TensorView:
         """Whether any byte of any element lies in `[start, stop)`; gaps between rows do not count."""
         return start < stop and self.nbytes > 0 and _hits(self.address, _steps(self), self.itemsize, start, stop)
 
+    @property
+    def hull(self) -> ByteRange:
+        """From the first byte of any element to the last, gaps between elements included."""
+        return ByteRange(self.start, self.stop)
+
     def ranges(self, limit: int) -> list[ByteRange] | None:
         """The bytes of all elements without the gaps between them, one range for each gapless run.
 

@@ -41,7 +41,7 @@ class Write:
 def extent(view: TensorView) -> tuple[RangeSet, bool]:
     """The bytes of a view, and whether they count in the gaps of one that has more than `ROWS` gapless runs."""
     exact = view.ranges(ROWS)
-    return (RangeSet.of([_hull(view)]), True) if exact is None else (RangeSet.of(exact), False)
+    return (RangeSet.of([view.hull]), True) if exact is None else (RangeSet.of(exact), False)
 
 
 def write_of(launch: Launch, stores: StoreLog | None, node: int | None = None) -> Write:
@@ -56,11 +56,7 @@ def write_of(launch: Launch, stores: StoreLog | None, node: int | None = None) -
     # A kernel is given an address and strides of its own: no gap is safe from it.
     gaps = any(view.ranges(1) is None for view in written)
     opaque = launch.kind is LaunchKind.CALLABLE
-    return Write(launch, RangeSet.of(map(_hull, written)), None, node, opaque=opaque, hull=gaps)
-
-
-def _hull(view: TensorView) -> ByteRange:
-    return ByteRange(view.start, view.stop)
+    return Write(launch, RangeSet.of(view.hull for view in written), None, node, opaque=opaque, hull=gaps)
 
 
 class WriteLog:
