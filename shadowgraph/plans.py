@@ -28,9 +28,8 @@ class Plans:
         version = (self._context.ledger.version, declared)
         if known is None or known[0] != version:
             parts = tuple(part for check in self._checks for part in check.parts(graph))
-            fits = (
-                known is not None and known[1].parts == parts
-            )  # what changed is elsewhere; a new one waits for a device
+            # Where what changed is elsewhere, the old one still fits; to make a new one waits for a device.
+            fits = known is not None and known[1].parts == parts
             shadow = known[1] if known is not None and fits else self._context.engine.shadow(parts)
             known = self._plans[graph.serial] = (version, shadow, self._foreign(parts))
         return known[1]
