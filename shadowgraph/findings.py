@@ -85,8 +85,44 @@ class ByteFacts(msgspec.Struct, frozen=True):
     truncated: bool
 
 
+class Argument(msgspec.Struct, frozen=True):
+    """An argument of a kernel that points into memory.
+
+    Attributes
+    ----------
+    argument, offset, name
+        Position of the parameter, bytes from its start, its name where known.
+    buffer, at
+        What the buffer is called that it points into, and how many bytes from that buffer's start; `buffer` is empty
+        for memory that nobody tracks.
+    sureness
+        How sure it is that the word is a pointer: ``high``, ``medium`` or ``low``.
+    """
+
+    argument: int
+    offset: int
+    name: str
+    address: int
+    buffer: str = ""
+    at: int = 0
+    sureness: str = "high"
+
+
 class Culprit(msgspec.Struct, frozen=True):
-    """The launch that did it. `node` is its index in the graph, None for an eager launch."""
+    """The launch that did it. `node` is its index in the graph, None for an eager launch.
+
+    Attributes
+    ----------
+    kernel
+        Demangled name of the kernel that ran, where that is not `name` itself.
+    arguments
+        What the node's arguments point at.
+    led_by
+        The argument that leads to the damage: the nearest one into the damaged buffer. None when no argument points
+        near it, or when arguments are not known.
+    seen_in
+        Number of the probed replay that showed it.
+    """
 
     status: Status
     kind: str | None = None
@@ -97,6 +133,11 @@ class Culprit(msgspec.Struct, frozen=True):
     stack: Stack = ()
     source: str | None = None
     grid: tuple[int, ...] | None = None
+    block: tuple[int, ...] | None = None
+    kernel: str | None = None
+    arguments: tuple[Argument, ...] = ()
+    led_by: Argument | None = None
+    seen_in: int | None = None
 
 
 class Neighbour(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from shadowgraph.errors import UsageError
 
 Layout = Literal["isolate", "faithful"]
 BackendName = Literal["host", "cuda"]
+Locate = Literal["auto", "off", "all"]
 
 PREFIX = "SHADOWGRAPH_"
 SMALLEST_DUMP = 64 << 10
@@ -59,6 +60,12 @@ class Settings:
         Most of the wall time that checking may take, in percent; past it checks thin out, then stop. None: no limit.
     fault_limit
         Faults of ours after which checks thin out; at twice as many they stop. None: no limit.
+    locate
+        When a replay runs with its nodes one after the other and a look at memory after each: ``"auto"`` (the replay
+        after a failed check whose culprit is not known), ``"off"``, or ``"all"`` (also every graph's second replay, to
+        learn which bytes each of its nodes writes).
+    locate_memory
+        Most bytes that copies for such a replay may take; what needs more is refused.
     """
 
     backend: BackendName = "host"
@@ -75,10 +82,13 @@ class Settings:
     guard_eager: str = "off"
     overhead_percent: float | None = None
     fault_limit: int | None = None
+    locate: Locate = "auto"
+    locate_memory: int = 2 << 30
 
     def __post_init__(self) -> None:
         _check_choice("backend", self.backend, ("host", "cuda"))
         _check_choice("layout", self.layout, ("isolate", "faithful"))
+        _check_choice("locate", self.locate, ("auto", "off", "all"))
         for name in ("sync", "infer"):
             value = getattr(self, name)
             if not isinstance(value, bool):
@@ -86,14 +96,22 @@ class Settings:
         _check_limits(self.guard_eager, self.overhead_percent, self.fault_limit)
         if self.suppressions is not None and not isinstance(self.suppressions, (str, os.PathLike)):
             raise UsageError(f"suppressions must be the path of a file, not {_shown(self.suppressions)}")
-        for name in ("near_guard", "far_guard", "guard_memory", "shadow_limit", "dump_limit", "dump_whole"):
+        for name in (
+            "near_guard",
+            "far_guard",
+            "guard_memory",
+            "shadow_limit",
+            "dump_limit",
+            "dump_whole",
+            "locate_memory",
+        ):
             value = getattr(self, name)
             whole = isinstance(value, int) and not isinstance(value, bool)
             if not whole and not (name in ("far_guard", "guard_memory") and value is None):
                 raise UsageError(f"{name} must be a whole number of bytes, not {_shown(value)}")
         if self.near_guard < 16:
             raise UsageError(f"near_guard must be at least 16 bytes, not {self.near_guard}")
-        for name in ("far_guard", "guard_memory", "shadow_limit", "dump_limit", "dump_whole"):
+        for name in ("far_guard", "guard_memory", "shadow_limit", "dump_limit", "dump_whole", "locate_memory"):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise UsageError(f"{name} must not be negative, not {value}")
@@ -164,7 +182,7 @@ def _parse(name: str, text: str) -> Any:
         if lowered in {"0", "false", "no", "off", ""}:
             return False
         raise UsageError(f"{PREFIX}{name.upper()} must be 0 or 1, not {text!r}")
-    if name in {"backend", "layout", "suppressions", "guard_eager"}:
+    if name in {"backend", "layout", "suppressions", "guard_eager", "locate"}:
         return text
     if name in {"overhead_percent", "fault_limit"}:
         try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from shadowgraph.graphs.device_nodes import DeviceNode, node_of_launch
+from shadowgraph.graphs.probe import Probe
 from shadowgraph.tracking.launches import Access, Launch, LaunchKind, Pointer
 from shadowgraph.tracking.ranges import ByteRange, RangeIndex, RangeSet
 
@@ -20,7 +22,7 @@ class Node:
 
 
 class Graph:
-    """A captured graph. Edges are implicit on the host backend: each node follows the one before it.
+    """A captured graph.
 
     Attributes
     ----------
@@ -28,13 +30,21 @@ class Graph:
         Number of the capture in this process, and what to call it.
     replays
         Replays begun so far.
+    probe
+        What to look at during the next replay; the backend takes it off.
+    unread
+        Why the nodes of the executable graph could not be read; empty when they were, or on the host.
     """
 
     def __init__(self, serial: int, name: str, nodes: Iterable[Node] = ()) -> None:
         self.serial, self.name = serial, name
         self.replays = 0
+        self.probe: Probe | None = None
+        self.unread = ""
         self._nodes: list[Node] = list(nodes)
         self._build: Callable[[], list[Node]] | None = None
+        self._device: tuple[DeviceNode, ...] | None = None
+        self._build_device: Callable[[], tuple[DeviceNode, ...]] | None = None
         self._spans: RangeSet | None = None
         self._index: tuple[int, RangeIndex[tuple[Node, Pointer]]] | None = None  # with the nodes that it was made of
 
@@ -49,6 +59,31 @@ class Graph:
     def build_later(self, build: Callable[[], list[Node]]) -> None:
         """Give a function that makes the nodes, called when they are first asked for."""
         self._build, self._spans, self._index = build, None, None
+
+    def build_device_later(self, build: Callable[[], tuple[DeviceNode, ...]]) -> None:
+        """Give a function that makes the device nodes, called when they are first asked for."""
+        self._build_device, self._device = build, None
+
+    @property
+    def device_nodes(self) -> tuple[DeviceNode, ...]:
+        """The nodes of the executable graph. Without one that was read, each launch is a node after the one before."""
+        if self._build_device is not None:
+            build, self._build_device = self._build_device, None
+            self._device = build()
+        if self._device is not None:
+            return self._device
+        return tuple(
+            node_of_launch(node.index, node.launch.kind, node.launch.name, node.launch.pointers, node.launch.grid)
+            for node in self.nodes
+        )
+
+    def launch_of(self, node: DeviceNode) -> Launch | None:
+        """The launch that made a device node, if it was seen."""
+        return self.nodes[node.launch].launch if node.launch is not None else None
+
+    def device_node_of(self, launch: int) -> int | None:
+        """Index of the first device node that a launch made, or None."""
+        return next((node.index for node in self.device_nodes if node.launch == launch), None)
 
     def pointers(self) -> Iterator[tuple[Node, Pointer]]:
         """Every pointer of every node, in launch order."""
