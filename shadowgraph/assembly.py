@@ -6,6 +6,7 @@ import os
 import time
 
 from shadowgraph.checks.base import Context, Draft
+from shadowgraph.endings import ending_of
 from shadowgraph.findings import (
     Alias,
     BufferFacts,
@@ -31,7 +32,7 @@ _CANDIDATES = 8
 def finding_of(draft: Draft, context: Context) -> Finding:
     """A finding with everything but its id, message, coverage and fingerprint."""
     buffer = draft.buffer
-    culprits = [culprit_of(write) for write in reversed(draft.culprits)]
+    culprits = list(draft.located) or [culprit_of(write) for write in reversed(draft.culprits)]
     return Finding(
         code=draft.code,
         kind=Kind[draft.code],
@@ -54,6 +55,7 @@ def finding_of(draft: Draft, context: Context) -> Finding:
         time=time.time(),
         pid=os.getpid(),
         device=buffer.device,
+        ending=ending_of(draft, context),
     )
 
 

@@ -73,6 +73,7 @@ class CudaBackend:
         require_gpu()
         from shadowgraph.graphs.cuda import CudaGraphs
         from shadowgraph.graphs.cuda_pools import GuardedPools
+        from shadowgraph.graphs.cuda_probes import Prober
         from shadowgraph.graphs.native_pools import NativePools
 
         torch.cuda.init()
@@ -89,7 +90,8 @@ class CudaBackend:
             self.pools = GuardedPools(
                 allocator.arena, settings.near_guard, settings.near_guard, self.guard_memory, allocator.drop_tenant
             )
-        self.graphs = CudaGraphs(allocator, self.pools, self.native, expandable)
+        prober = Prober(engine.device, engine.probe_function)
+        self.graphs = CudaGraphs(allocator, self.pools, self.native, expandable, prober)
 
     def start(self) -> None:
         from shadowgraph.graphs import triton_cuda

@@ -9,10 +9,11 @@ from pathlib import Path
 import msgspec
 
 from shadowgraph.errors import MissingFileError, UsageError
-from shadowgraph.findings import ByteFacts, Finding, Severity, fingerprint
+from shadowgraph.findings import ByteFacts, Culprit, Ending, Finding, Severity, Status, fingerprint
 from shadowgraph.reports.verdicts import verdict
 
 Cause = tuple[str, int, str, str]
+_Place = tuple[str, int, str, str, str | None]
 
 
 def read_suppressions(path: str | os.PathLike[str]) -> frozenset[str]:
@@ -53,31 +54,41 @@ class FindingBook:
         self._ids = itertools.count(1)
         self._by_cause: dict[Cause, Finding] = {}
         self._latest: dict[Cause, Finding] = {}  # the last sighting of each
+        self._causes: dict[int, Cause] = {}  # by id
+        self._located: dict[_Place, Cause] = {}  # those whose culprit a closer look confirmed
         self._suppressions = suppressions
         self.suppressed = 0
 
-    def add(self, finding: Finding, key: str) -> tuple[Finding, bool]:
+    def add(self, finding: Finding, key: str, mark: str | None = None) -> tuple[Finding, bool]:
         """Enter a finding, or count one more occurrence of a known cause.
 
         A known cause keeps phase, graph and replay of its first sighting, and the extreme bytes of all. A rule that a
-        check finds as broken as it was seen before is no further occurrence: nothing happened since.
+        check finds as broken as it was seen before is no further occurrence: nothing happened since. A sighting whose
+        culprit is not confirmed belongs to a cause whose culprit a closer look has confirmed there.
+
+        Parameters
+        ----------
+        mark
+            Its fingerprint, where that is not of the finding as it is.
 
         Returns
         -------
         tuple
             The finding as kept, and whether it is new and not suppressed.
         """
-        finding = msgspec.structs.replace(finding, fingerprint=fingerprint(finding))
+        finding = msgspec.structs.replace(finding, fingerprint=mark or fingerprint(finding))
         if finding.fingerprint in self._suppressions:
             self.suppressed += 1
             return finding, False
-        side = str(finding.bytes.side) if finding.bytes and finding.bytes.side else ""
-        cause = (finding.code, finding.buffer.serial, side, key)
+        cause = (finding.code, finding.buffer.serial, _side(finding), key)
+        if cause not in self._by_cause and finding.culprit.status is not Status.CONFIRMED:
+            cause = self._located.get(_place(finding), cause)
         known, latest = self._by_cause.get(cause), self._latest.get(cause)
         self._latest[cause] = finding
         if known is None or latest is None:
             kept = msgspec.structs.replace(finding, id=next(self._ids))
             self._by_cause[cause] = kept
+            self._causes[kept.id] = cause
             return kept, True
         if _still_broken(finding, known, latest):
             return known, False
@@ -85,6 +96,25 @@ class FindingBook:
         self._by_cause[cause] = kept
         promoted = known.severity is Severity.NOTE and kept.severity is Severity.ERROR
         return kept, promoted
+
+    def get(self, id: int) -> Finding | None:
+        """A finding by its id."""
+        cause = self._causes.get(id)
+        return self._by_cause[cause] if cause is not None else None
+
+    def revise(self, id: int, culprit: Culprit, candidates: tuple[Culprit, ...] = ()) -> Finding | None:
+        """A closer look has shown who did it, or that it was not seen again: a new revision, or None for no such id.
+
+        Cause and fingerprint stay what they were at the first sighting.
+        """
+        known, cause = self.get(id), self._causes.get(id)
+        if known is None or cause is None:
+            return None
+        kept = msgspec.structs.replace(known, culprit=culprit, candidates=candidates, revision=known.revision + 1)
+        kept = self._by_cause[cause] = msgspec.structs.replace(kept, message=verdict(kept))
+        if culprit.status is Status.CONFIRMED:
+            self._located[_place(kept)] = cause
+        return kept
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -95,6 +125,14 @@ class FindingBook:
     def notes(self) -> tuple[Finding, ...]:
         """What is worth knowing and no fault."""
         return tuple(f for f in self._by_cause.values() if f.severity is Severity.NOTE)
+
+
+def _side(finding: Finding) -> str:
+    return str(finding.bytes.side) if finding.bytes and finding.bytes.side else ""
+
+
+def _place(finding: Finding) -> _Place:
+    return finding.code, finding.buffer.serial, _side(finding), str(finding.phase), finding.graph
 
 
 def _still_broken(finding: Finding, *before: Finding) -> bool:
@@ -112,9 +150,19 @@ def _merged(known: Finding, again: Finding) -> Finding:
             again, id=known.id, revision=known.revision + 1, occurrences=known.occurrences + 1
         )
     known = msgspec.structs.replace(known, occurrences=known.occurrences + 1)
+    if known.ending is not None and again.ending is not None:
+        return _ended(known, known.ending, again.ending)
     if known.severity is not again.severity or known.rule is not None:  # bytes of a rule are an example, with its text
         return known
     return _widened(known, again)
+
+
+def _ended(known: Finding, before: Ending, now: Ending) -> Finding:
+    """The known finding; with who has the bytes, once somebody has."""
+    if before.victims or not now.victims:
+        return known
+    told = msgspec.structs.replace(known, ending=msgspec.structs.replace(before, victims=now.victims))
+    return msgspec.structs.replace(told, revision=known.revision + 1, message=verdict(told))
 
 
 def _widened(known: Finding, again: Finding) -> Finding:

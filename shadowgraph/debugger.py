@@ -11,21 +11,24 @@ from typing import IO
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from shadowgraph.backends import backend_of
 from shadowgraph.checks.rules import Rule, rule_of
 from shadowgraph.coverage import Coverage
 from shadowgraph.dumps.taking import take_dump
 from shadowgraph.errors import FindingsError, UnknownBufferError, UsageError
+from shadowgraph.facts import facts_of
 from shadowgraph.faults import faults
 from shadowgraph.findings import Finding
 from shadowgraph.forking import forkable
 from shadowgraph.graphs import eager, parameters, shrinking
+from shadowgraph.graphs.eager import leave_stopped_modes
 from shadowgraph.graphs.events import listeners
 from shadowgraph.graphs.host import HostGraph
+from shadowgraph.graphs.lookup import model_of
 from shadowgraph.graphs.model import Graph
 from shadowgraph.graphs.tensors import is_plain
+from shadowgraph.location import Location
 from shadowgraph.reports.document import RunFacts
 from shadowgraph.reports.text import Report
 from shadowgraph.settings import Settings
@@ -248,6 +251,25 @@ class Debugger:
             self._work.preparing.pop()
             self._work.flush("prepare_end", Phase.PREPARE, model, model.replays + 1 if model else None)
 
+    def locate(self, graph: HostGraph | torch.cuda.CUDAGraph | None = None) -> Location:
+        """Look at all tracked memory after every node of a graph's next replay, or of every graph's when None.
+
+        That replay computes what it would have, with its nodes one after the other. Copies take up to
+        ``Settings.locate_memory`` bytes, integers, small and named buffers first.
+
+        Returns
+        -------
+        Location
+            Has `write_sets` and `outcome` when the replay has ended; writes into the wrong buffer and races that it
+            shows are findings.
+
+        Raises
+        ------
+        UsageError
+            For a graph that was captured before anybody watched.
+        """
+        return self._work.locator.ask(self.graphs if graph is None else (self.graph(graph),))
+
     # -- what a user reads -------------------------------------------------------------------------------------
 
     @property
@@ -317,24 +339,7 @@ class Debugger:
 
     def facts(self) -> RunFacts:
         """Everything a report is made of, as data."""
-        return RunFacts(
-            findings=self.findings,
-            notes=self.notes,
-            suppressed=self._work.book.suppressed,
-            coverage=self.coverage(),
-            graphs=tuple((graph.name, len(graph.nodes), graph.replays) for graph in self._work.context.graphs.values()),
-            faults=self._faults(),
-            guards_shrunk=self._policy.shrunk,
-            guards_dropped=self._policy.dropped + self._allocator.unguarded_for_memory,
-            left_alone=self._backend.left_alone(),
-            lost=self._work.lost,
-            last_values=tuple(self._work.plans.last_values()) if self._work.lost else (),
-            last_launches=self._work.last_words.launches() if self._work.lost else (),
-            names_unread=self.names.unread,
-            names_cut_short=self.names.truncated,
-            limits=tuple(filter(None, (self._work.outside.limit.sentence(),))),
-            watches=tuple((watch.name, tuple(watch.changes), watch.dropped) for watch in self._work.watches.watches),
-        )
+        return facts_of(self._work, self._policy, self.findings, self._faults(), self._backend.left_alone())
 
     def _faults(self) -> dict[str, int]:
         """Our own faults since this debugger started."""
@@ -357,6 +362,19 @@ class Debugger:
         """Models of the graphs captured while this debugger ran, still alive."""
         return tuple(self._work.context.graphs.values())
 
+    def graph(self, graph: HostGraph | torch.cuda.CUDAGraph) -> Graph:
+        """The model of a graph: its nodes, what they point at, the lines that launched them.
+
+        Raises
+        ------
+        UsageError
+            For one that was captured before anybody watched.
+        """
+        model = model_of(graph)
+        if model is None:
+            raise UsageError("this graph was captured before shadowgraph watched, or on another device")
+        return model
+
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         """Live buffers, oldest first."""
@@ -374,22 +392,3 @@ class Debugger:
                 f"{self._allocator.device} memory to track"
             )
         return track_foreign(self._work.context.ledger, tensor, current_stack()), TensorView.of(tensor)
-
-
-def leave_stopped_modes() -> None:
-    """Take the modes of stopped debuggers off the top of this thread's stack.
-
-    A mode can be left only in its own thread, and only from the top; below others it stays, inert.
-    """
-    while isinstance(mode := _get_current_dispatch_mode(), eager.EagerMode) and mode.inert:
-        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-
-
-def model_of(graph: HostGraph | torch.cuda.CUDAGraph | None) -> Graph | None:
-    """The model of a graph, or None for one that was captured before anybody watched."""
-    if graph is None or isinstance(graph, HostGraph):
-        return graph.model if graph is not None else None
-    if not isinstance(graph, torch.cuda.CUDAGraph):
-        raise UsageError(f"expected a HostGraph or a torch.cuda.CUDAGraph, got {type(graph).__name__}")
-    state = getattr(graph, "_shadowgraph", None)
-    return state.model if state is not None and state.model.serial else None

@@ -198,6 +198,46 @@ class Window(msgspec.Struct, frozen=True):
     found: str
 
 
+class Successor(msgspec.Struct, frozen=True):
+    """A buffer that came after another: it has its bytes, or its name. `serial` is None for one that nobody tracks."""
+
+    name: str
+    address: int
+    nbytes: int
+    dtype: str
+    shape: tuple[int, ...]
+    serial: int | None = None
+    allocated: Stack = ()
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How a graph uses a buffer that is gone, and who came after it.
+
+    Attributes
+    ----------
+    access
+        ``live-in`` (the graph reads the bytes before it writes them) or ``external-out`` (it only writes them).
+    writes
+        Whether the graph writes the bytes at all.
+    fate
+        ``freed``, or ``moved``: the storage lives on at another address or of another size.
+    first, last
+        The bytes that the graph was given, inclusive, relative to the buffer's start.
+    victims
+        Who has these bytes now, as far as known.
+    replaced_by
+        What the buffer's owner leads to now.
+    """
+
+    access: str
+    writes: bool
+    fate: str
+    first: int
+    last: int
+    victims: tuple[Successor, ...] = ()
+    replaced_by: Successor | None = None
+
+
 class Finding(msgspec.Struct, frozen=True):
     """One (cause, buffer, side); a later confirmation is a new revision of the same id."""
 
@@ -231,6 +271,7 @@ class Finding(msgspec.Struct, frozen=True):
     stream: int | None = None
     fingerprint: str = ""
     schema: str = SCHEMA
+    ending: Ending | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The finding as plain JSON types; fields as in ``docs/findings.md``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from shadowgraph.checks.base import Context
+from shadowgraph.checks.base import Context, Draft
 from shadowgraph.faults import faults, logger, shielded
 from shadowgraph.findings import Finding
 from shadowgraph.graphs.eager_guard import EagerGuard
@@ -73,13 +73,19 @@ class Outside:
                 self.heard(finding)
 
     def name(self, buffer: Buffer, context: Context) -> None:
-        """Look for a name of a buffer that a finding is about."""
-        if self.places is not None and not context.names.owners_of(buffer.range, buffer.serial):
+        """Look for a name of a buffer that a finding is about; of one that is gone no variable can tell."""
+        if self.places is not None and buffer.alive and not context.names.owners_of(buffer.range, buffer.serial):
             with shielded("search for a name"):
                 self.places.find(buffer)
 
+    def name_all(self, draft: Draft, context: Context) -> None:
+        """Look for names of all buffers that a finding is about."""
+        for buffer in (draft.buffer, *(draft.ended.victims if draft.ended is not None else ())):
+            self.name(buffer, context)
+
     def name_indices(self, graphs: Iterable[Graph], context: Context) -> None:
-        """Look for names of one-dimensional integer buffers that new graphs were given."""
+        """Look for names of one-dimensional integer buffers that new graphs were given, and of guarded ones outside
+        their pools: once these are gone, so are their names."""
         if self.places is None:
             return
         with shielded("search for names"):
@@ -88,3 +94,5 @@ class Outside:
             flat = [b for b in used.values() if len(b.shape) == 1 and b.dtype.startswith("int")]
             own = [buffer for buffer in flat if buffer.role is not Role.POOL]
             self.places.find_new(b for b in own if not context.names.owners_of(b.range, b.serial))
+            given = [b for graph in graphs for b in graph.inputs.values() if b.role is Role.STATIC and b.alive]
+            self.places.note_former(b for b in given if not context.names.owners_of(b.range, b.serial))

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from shadowgraph.debugger import Debugger, leave_stopped_modes
+from shadowgraph.debugger import Debugger
 from shadowgraph.errors import UsageError
+from shadowgraph.graphs.eager import leave_stopped_modes
 from shadowgraph.settings import Settings
 
 _current: Debugger | None = None

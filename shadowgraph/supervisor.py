@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from dataclasses import replace
 
-import msgspec
-
-from shadowgraph.assembly import finding_of
-from shadowgraph.book import FindingBook, read_suppressions
-from shadowgraph.checks.base import Check, Checkpoint, Context, Draft
+from shadowgraph.book import FindingBook
+from shadowgraph.boundaries import Boundaries
+from shadowgraph.checks.base import Check, Checkpoint, Context
 from shadowgraph.checks.registry import Checks
 from shadowgraph.coverage import Coverage, CoverageLog
-from shadowgraph.engines.base import Engine, Result, Shadow
-from shadowgraph.errors import DeviceLostError, FindingsError
+from shadowgraph.engines.base import Engine, Shadow
 from shadowgraph.faults import logger, shielded
-from shadowgraph.findings import Severity
 from shadowgraph.graphs.events import Listener
 from shadowgraph.graphs.model import Graph, Launch, Node
+from shadowgraph.intake import Intake
 from shadowgraph.journal import Journal
 from shadowgraph.judging import Judge
 from shadowgraph.lastwords import LastWords
+from shadowgraph.locating import Locator
 from shadowgraph.outside import Outside
 from shadowgraph.plans import Plans
-from shadowgraph.reports.verdicts import verdict
 from shadowgraph.settings import Settings
 from shadowgraph.standing import StandingGuards
+from shadowgraph.stepping import Stepper
 from shadowgraph.survival import survives
 from shadowgraph.tracking.aliases import NameBook
 from shadowgraph.tracking.allocator import HostAllocator
@@ -40,7 +36,7 @@ from shadowgraph.tracking.ranges import ByteRange
 from shadowgraph.tracking.stacks import Stack
 from shadowgraph.tracking.stores import StoreLog
 from shadowgraph.tracking.views import TensorView
-from shadowgraph.tracking.writes import Write, WriteLog, write_of
+from shadowgraph.tracking.writes import Write, write_of
 from shadowgraph.watches import Watches
 
 
@@ -66,6 +62,8 @@ class Supervisor(Listener):
         What launches were given just before they ran.
     plans
         What is compared across replays.
+    locator, stepper
+        Find the node, or the launch, that did it, in a replay or a prepare that is looked at closely.
     outside
         Hooks of who runs the debugger from outside, and its limits.
     """
@@ -73,13 +71,17 @@ class Supervisor(Listener):
     def __init__(self, settings: Settings, allocator: HostAllocator, engine: Engine) -> None:
         self.settings = settings
         self.allocator = allocator
-        self._suppressions = read_suppressions(settings.suppressions) if settings.suppressions else frozenset()
-        self.book = FindingBook(self._suppressions)
         self.journal = Journal()
         self.outside: Outside = Outside(settings)
+        self._intake = take = Intake(settings, self.outside, self.coverage)
         names = NameBook(allocator.ledger)
-        self.context = Context(settings, allocator, allocator.ledger, engine, names, self._take)
+        self.context = take.context = Context(settings, allocator, allocator.ledger, engine, names, take.take)
         self.checks = Checks(self.context)
+        self._standing = StandingGuards(allocator, settings.near_guard)
+        self.locator = take.locator = Locator(
+            self.context, self.checks, self._standing, take.located, take.not_seen, take.needs_culprit
+        )
+        self.stepper = take.stepper = Stepper(self.context, self.journal, take.not_seen)
         self.watches = Watches(self.context)
         self.last_words = LastWords(self.context, self.journal, self.checks.indices, self.outside.name)
         self.paused = False
@@ -87,17 +89,27 @@ class Supervisor(Listener):
         self.preparing: list[Graph | None] = []
         self._all: tuple[Check, ...] = (*self.checks.all, self.watches)
         self.plans = Plans(self.context, self._all)
-        self._evidence = Judge(self.context, self._all, self.checks.out_of_bounds)
+        judge = Judge(self.context, self._all, self.checks.out_of_bounds)
+        self._bounds = Boundaries(
+            self.context, judge, self._all, self._standing, self.stepper, self.outside, lambda: self.paused
+        )
         # Only the checks that do something: this is the replay path.
-        self._enders = [c for c in self._all if type(c).checkpoint_ends is not Check.checkpoint_ends]
         self._beginners = [c for c in self._all if type(c).replay_begins is not Check.replay_begins]
         self._lock = QuietLock()
         self._local = _Local()
-        self._standing = StandingGuards(allocator, settings.near_guard)
         self._coverage = CoverageLog()
         self._new: list[Graph] = []
         self._capturing: set[int] = set()
         self._node_writes: dict[tuple[int, int], Write] = {}
+
+    @property
+    def book(self) -> FindingBook:
+        """The findings."""
+        return self._intake.book
+
+    @book.setter
+    def book(self, book: FindingBook) -> None:
+        self._intake.book = book
 
     @survives
     def flush(
@@ -112,7 +124,7 @@ class Supervisor(Listener):
         if not self.paused and self._replaying is None:
             drop_stale(self.context.ledger)  # what was freed or moved must not be read
             with self._lock:
-                self._judge(at, phase, graph, replay, in_full=in_full)
+                self._bounds.close(at, phase, graph, replay, in_full=in_full)
 
     @survives
     def recheck(self) -> None:
@@ -126,7 +138,7 @@ class Supervisor(Listener):
 
     def start_over(self) -> None:
         """In a forked child: what was found is the parent's."""
-        self.book = FindingBook(self._suppressions)
+        self._intake.start_over()
         self.outside.start_over()
 
     def lose(self, error: Exception) -> None:
@@ -169,8 +181,11 @@ class Supervisor(Listener):
         """The graph that replays in this thread."""
         return self._local.replays[-1][0] if self._local.replays else None
 
+    @survives
     def capture_began(self, graph: Graph) -> None:
         self.flush("capture_begin")
+        if self.context.engine.asynchronous and not self.paused:
+            self.drain(here=True)  # a capture has a stream of its own, and no launch of a later phase waits for it
         self._capturing.add(graph.serial)
         self.outside.capture_began()
 
@@ -204,8 +219,18 @@ class Supervisor(Listener):
         self.context.graphs.pop(graph.serial, None)
         self._new = [new for new in self._new if new is not graph]
         self.plans.drop(graph)
+        self.locator.dropped(graph)
+        self.stepper.dropped(graph)
         for key in [key for key in self._node_writes if key[0] == graph.serial]:
             del self._node_writes[key]
+
+    @survives
+    def replay_refused(self, graph: Graph) -> None:
+        if not self.paused:
+            drop_stale(self.context.ledger)
+            with self._lock:
+                self._introduce()
+                self.checks.dangling.replay_begins(Checkpoint("replay_refused", None, graph, graph.replays + 1))
 
     @survives
     def replay_began(self, graph: Graph) -> None:
@@ -223,14 +248,18 @@ class Supervisor(Listener):
             shadow = self.plans.of(graph, self.declared)
             outer = self._replaying
             if outer is not None:  # what ran so far in this thread were nodes of the outer graph
-                self._judge("replay_begin", Phase.REPLAY, outer, outer.replays)
-            checkpoint = self._judge("replay_begin", None, graph, graph.replays, take=shadow)
+                self._bounds.close("replay_begin", Phase.REPLAY, outer, outer.replays)
+            checkpoint = self._bounds.close("replay_begin", None, graph, graph.replays, take=shadow)
             for check in self._beginners:
                 check.replay_begins(checkpoint)
             if not self.context.engine.asynchronous:
-                self._drain()
+                self._bounds.poll()
+            if self.stepper.armed and self.stepper.ends(graph):
+                self.drain()
+                self.stepper.replay_began(graph, self._intake.needs_culprit)
             self._local.replays.append((graph, shadow))
             self.journal.replayed(graph, checkpoint.order)
+            self.locator.replay_begins(graph)
 
     def node_ran(self, graph: Graph, node: Node, stores: StoreLog | None) -> None:
         if self.paused or self._replaying is not graph:
@@ -238,7 +267,7 @@ class Supervisor(Listener):
         write = self._write_of_node(graph, node, stores)
         self._note(write, Phase.REPLAY, graph)
         if write.opaque or self.settings.sync:
-            self._guards_now(Checkpoint("node", Phase.REPLAY, graph, graph.replays))
+            self._bounds.guards_now(Checkpoint("node", Phase.REPLAY, graph, graph.replays))
 
     @survives
     def replay_failed(self, graph: Graph) -> None:
@@ -247,7 +276,8 @@ class Supervisor(Listener):
             self._local.replays.pop()
             if not self.paused:
                 with self._lock:
-                    self._judge("replay_failed", Phase.REPLAY, graph, graph.replays)
+                    self._bounds.close("replay_failed", Phase.REPLAY, graph, graph.replays)
+            self.locator.replay_ended(graph, complete=False)
 
     @survives
     def replay_ended(self, graph: Graph) -> None:
@@ -257,8 +287,12 @@ class Supervisor(Listener):
         if self.paused:
             return
         settle()  # a graph that died during this one took its pool along
+        meanwhile = self.context.writes
         with self._lock:
-            self._judge("replay_end", Phase.REPLAY, graph, graph.replays, compare=shadow)
+            try:
+                self._bounds.close("replay_end", Phase.REPLAY, graph, graph.replays, compare=shadow)
+            finally:
+                self.locator.replay_ended(graph, meanwhile)
         self.outside.replay_ended()
 
     @survives
@@ -272,6 +306,8 @@ class Supervisor(Listener):
             self.checks.indices.look(launch, rules, checkpoint)
         if self.context.engine.asynchronous:
             self.last_words.note(launch, rules, checkpoint)
+        if self.stepper.armed:
+            self._step(launch, before=True)
 
     @survives
     def launch_ran(self, launch: Launch, stores: StoreLog | None) -> None:
@@ -282,7 +318,9 @@ class Supervisor(Listener):
         if self.settings.sync:
             model = self.preparing[-1] if marked else None
             replay = model.replays + 1 if model else None
-            self._guards_now(Checkpoint("launch", Phase.PREPARE if marked else None, model, replay))
+            self._bounds.guards_now(Checkpoint("launch", Phase.PREPARE if marked else None, model, replay))
+        if self.stepper.armed:
+            self._step(launch, before=False)
 
     @survives
     def host_read(self, view: TensorView, how: str, stack: Stack, waits: bool = True) -> None:
@@ -309,63 +347,26 @@ class Supervisor(Listener):
 
     # -- parts -------------------------------------------------------------------------------------------------
 
-    def _judge(
-        self,
-        at: str,
-        phase: Phase | None,
-        graph: Graph | None,
-        replay: int | None,
-        take: Shadow | None = None,
-        compare: Shadow | None = None,
-        in_full: bool = False,
-    ) -> Checkpoint:
-        """Check every guard, hand out what evidence has arrived, start a new segment of writes."""
-        context, writes = self.context, self.context.writes
-        if writes:
-            context.writes = WriteLog(writes.dropped)
-        checkpoint = Checkpoint(at, phase, graph, replay, writes, next(context.clock))
-        with self.allocator.lock:  # no guard may move, and no block change hands, until the check has been asked for
-            guards = self._standing.now()
-            hit = self._standing.hit(writes) if writes and not in_full and not context.engine.asynchronous else ()
-            guards = (*guards, *hit) if hit else guards  # the same object as long as it is the same guards
-            context.engine.check(checkpoint, guards, take, compare, in_full)
-        if take is None or self.settings.sync or not context.engine.asynchronous:  # else the replay's end asks for both
-            self._drain()
-        if writes:
-            for check in self._enders:
-                check.checkpoint_ends(checkpoint)
-        return checkpoint
-
-    def _guards_now(self, checkpoint: Checkpoint) -> None:
-        """Check every guard in the middle of a segment."""
-        checkpoint = replace(checkpoint, writes=self.context.writes, order=next(self.context.clock))
-        with self.allocator.lock:
-            self.context.engine.check(checkpoint, self._standing.now())
-        self._drain()
+    def _step(self, launch: Launch, before: bool) -> None:
+        """Check beside a launch, as the end of a phase."""
+        if self.stepper.give_up():
+            return
+        model = self.preparing[-1] if self.preparing else None
+        phase, replay = (Phase.PREPARE if self.preparing else None), (model.replays + 1 if model else None)
+        with self._lock:
+            step = self.stepper.begins(launch) if before else self.stepper.ran(launch)
+            self._bounds.close("launch_begins" if before else "launch", phase, model, replay, step=step)
 
     @survives
     def gather(self) -> None:
         """Judge what has arrived; never waits."""
-        if self._replaying is None and not self.paused and not self._evidence.busy:
+        if self._replaying is None and not self.paused and not self._bounds.busy:
             with self._lock:
-                self._drain()
+                self._bounds.poll()
 
     def drain(self, here: bool = False) -> None:
         """Wait for everything that was asked for, or for what the current stream was asked for, and judge it."""
-        with self.outside.limit.waiting():
-            results = self.context.engine.poll(wait=True, here=here)
-        self._hand_out(results)
-
-    def _drain(self) -> None:
-        if self.settings.sync:
-            self.drain()
-        else:
-            self._hand_out(self.context.engine.poll())
-
-    def _hand_out(self, results: Sequence[Result]) -> None:
-        self._evidence.hand_out(results)
-        if self.context.engine.lost is not None and not self.paused:
-            raise DeviceLostError(self.context.engine.lost)
+        self._bounds.drain(here)
 
     def _note(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         with self._lock:
@@ -381,16 +382,3 @@ class Supervisor(Listener):
         if key not in self._node_writes:
             self._node_writes[key] = write_of(node.launch, None, node.index)
         return self._node_writes[key]
-
-    def _take(self, draft: Draft) -> None:
-        """A check hands over a draft: name it, count it, and in sync mode raise it."""
-        self.context.names.refresh()
-        self.outside.name(draft.buffer, self.context)
-        finding = finding_of(draft, self.context)
-        finding = msgspec.structs.replace(finding, message=verdict(finding), coverage=self.coverage().sentence())
-        kept, new = self.book.add(finding, draft.key)
-        self.outside.found(kept)
-        if new and kept.severity is Severity.ERROR:
-            logger.error("%s", kept.message)  # at once: the program may not live to its report
-        if new and self.settings.sync and kept.severity is Severity.ERROR:
-            raise FindingsError(kept.message)

@@ -9,7 +9,18 @@ from msgspec.structs import replace
 
 from shadowgraph.book import FindingBook, read_suppressions
 from shadowgraph.errors import MissingFileError, UsageError
-from shadowgraph.findings import ByteFacts, Finding, Kind, Reader, RowOverrun, Severity, Window, fingerprint
+from shadowgraph.findings import (
+    ByteFacts,
+    Culprit,
+    Finding,
+    Kind,
+    Reader,
+    RowOverrun,
+    Severity,
+    Status,
+    Window,
+    fingerprint,
+)
 from shadowgraph.tracking.guards import Side
 
 PRINT = fingerprint(FINDING)
@@ -249,3 +260,69 @@ def test_a_finding_can_be_suppressed_by_what_its_report_shows(tmp_path: Path) ->
     book = FindingBook(suppressions(tmp_path, f"{kept.fingerprint} {kept.code} known upstream\n"))
     book.add(altered(replay=1, buffer__address=1, buffer__serial=77), "kernel")
     assert book.suppressed == 1
+
+
+# -- closer looks ----------------------------------------------------------------------------------------------------
+
+MAYBE = altered(culprit__status=Status.CANDIDATE)
+SEEN = Culprit(Status.CONFIRMED, "triton", "another", 4, seen_in=9)
+
+
+def test_a_closer_look_is_a_new_revision_of_the_same_finding(book: FindingBook) -> None:
+    first, _ = book.add(MAYBE, "kernel")
+    others = (Culprit(Status.CONFIRMED, "aten", "third", 5),)
+    kept = book.revise(first.id, SEEN, others)
+    assert kept is not None
+    assert (kept.id, kept.revision, kept.occurrences, kept.fingerprint) == (first.id, 2, 1, first.fingerprint)
+    assert (kept.culprit, kept.candidates) == (SEEN, others)
+    assert "another (node 4) wrote 48 bytes" in kept.message
+    assert book.findings == (kept,)
+    assert book.get(first.id) is kept
+    again, new = book.add(MAYBE, "kernel")
+    assert (again.culprit, again.revision, again.occurrences, new) == (SEEN, 2, 2, False)
+
+
+def test_nothing_to_revise(book: FindingBook) -> None:
+    assert book.revise(1, SEEN) is None
+    assert book.get(1) is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "joins"),
+    [
+        ({}, True),
+        ({"culprit__name": "whoever"}, True),
+        ({"culprit__status": Status.CONFIRMED}, False),
+        ({"replay": 90}, True),
+        ({"graph": "graph#2"}, False),
+        ({"bytes__side": Side.BEFORE}, False),
+        ({"buffer__serial": 99}, False),
+    ],
+    ids=["same", "name", "confirmed", "replay", "graph", "side", "buffer"],
+)
+def test_later_candidates_belong_to_what_a_closer_look_confirmed(
+    book: FindingBook, facts: dict[str, Any], joins: bool
+) -> None:
+    book.add(MAYBE, "kernel")
+    _, new = book.add(altered(**{"culprit__status": Status.CANDIDATE, **facts}), "one more")
+    assert new, "nothing is known yet"
+    book = FindingBook()
+    first, _ = book.add(MAYBE, "kernel")
+    book.revise(first.id, SEEN)
+    kept, new = book.add(altered(**{"culprit__status": Status.CANDIDATE, **facts}), "one more")
+    assert (kept.id == first.id, not new) == (joins, joins)
+
+
+def test_a_look_that_saw_nobody_joins_nothing(book: FindingBook) -> None:
+    first, _ = book.add(MAYBE, "kernel")
+    book.revise(first.id, replace(MAYBE.culprit, status=Status.NOT_REPRODUCED, seen_in=9))
+    _, new = book.add(MAYBE, "one more")
+    assert new
+
+
+def test_a_sighting_under_the_mark_of_those_before(book: FindingBook) -> None:
+    kept, _ = book.add(FINDING, "kernel", "feedfeedfeed")
+    assert kept.fingerprint == "feedfeedfeed"
+    quiet = FindingBook(frozenset({"feedfeedfeed"}))
+    _, new = quiet.add(FINDING, "kernel", "feedfeedfeed")
+    assert (new, quiet.suppressed, quiet.findings) == (False, 1, ())

@@ -20,10 +20,10 @@ DOCUMENTED = {
     "culprit": "status kind name node file line stack",
 }
 EXTRA = {
-    "": "reader rows window rule fingerprint",
+    "": "reader rows window rule fingerprint ending",
     "buffer": "address serial role allocated",
     "bytes": "",
-    "culprit": "source grid",
+    "culprit": "source grid block kernel arguments led_by seen_in",
 }
 SPARSE = Finding(
     code="SG109",

@@ -1,14 +1,17 @@
 """Run what needs a GPU and keep what it printed.
 
-    python tools/gpu_evidence.py [--only tests|bench|sanitizer] [--out DIR]
+    python tools/gpu_evidence.py [--only tests|bench|locate|sanitizer] [--out DIR]
+    python tools/gpu_evidence.py --source
 
-Writes small JSON files: the card, versions, each GPU test with its outcome, the benchmark, and what compute-sanitizer
-says of the same overflow. The command that makes them again is in each.
+Writes small JSON files: the card, versions, each GPU test with its outcome, the benchmarks, and what compute-sanitizer
+says of the same overflow. In each are the command that makes it again and a hash of the source that it is of;
+`--source` prints that of the source at hand.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import platform
@@ -52,6 +55,14 @@ print('control done')
 """
 
 
+def source() -> str:
+    """A short hash of the package's source, by which one sees whether a result is of the code at hand."""
+    digest = hashlib.sha256()
+    for path in sorted([*(ROOT / "shadowgraph").rglob("*.py"), *(ROOT / "shadowgraph").rglob("*.cu")]):
+        digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
 def circumstances(command: str) -> dict[str, Any]:
     """The card and the versions that a result depends on."""
     import torch
@@ -69,6 +80,7 @@ def circumstances(command: str) -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
         "packages": found,
+        "source": source(),
         "date": time.strftime("%Y-%m-%d"),
     }
 
@@ -90,14 +102,14 @@ def tests(out: Path, words: list[str]) -> int:
     return code
 
 
-def bench(out: Path) -> int:
-    """The benchmark's own JSON, with the circumstances."""
+def bench(out: Path, name: str = "bench_cuda", what: str = "bench") -> int:
+    """A benchmark's own JSON, with the circumstances."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bench.json"
-        code = subprocess.run([sys.executable, "tools/bench_cuda.py", "--json", str(path)], cwd=ROOT).returncode
+        code = subprocess.run([sys.executable, f"tools/{name}.py", "--json", str(path)], cwd=ROOT).returncode
         if path.exists():
             body = json.loads(path.read_text())
-            write(out / "bench_cuda.json", {**circumstances("tools/gpu_evidence.py --only bench"), **body})
+            write(out / f"{name}.json", {**circumstances(f"tools/gpu_evidence.py --only {what}"), **body})
     return code
 
 
@@ -141,16 +153,22 @@ def write(path: Path, body: dict[str, Any]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("tests", "bench", "sanitizer"))
+    parser.add_argument("--only", choices=("tests", "bench", "locate", "sanitizer"))
+    parser.add_argument("--source", action="store_true", help="only print the hash of the source at hand")
     parser.add_argument("--out", type=Path, default=ROOT / "tools" / "evidence")
     parser.add_argument("pytest", nargs="*", help="further words for pytest, after --")
     args = parser.parse_args()
+    if args.source:
+        print(source())
+        return 0
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     code = 0
     if args.only in (None, "tests"):
         code = tests(args.out, args.pytest)
     if args.only in (None, "bench"):
         code = bench(args.out) or code
+    if args.only in (None, "locate"):
+        code = bench(args.out, "bench_locate", "locate") or code
     if args.only in (None, "sanitizer"):
         code = sanitizer(args.out) or code
     return code

@@ -3,23 +3,46 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypedDict, Unpack
 
 from shadowgraph.engines.base import Engine, Evidence
-from shadowgraph.findings import Reader, RowOverrun, Severity
+from shadowgraph.findings import Culprit, Reader, RowOverrun, Severity
 from shadowgraph.graphs.model import Graph
 from shadowgraph.settings import Settings
 from shadowgraph.tracking.aliases import NameBook
 from shadowgraph.tracking.allocator import HostAllocator
 from shadowgraph.tracking.buffers import Buffer, Ledger
 from shadowgraph.tracking.guards import Side
+from shadowgraph.tracking.launches import Launch
 from shadowgraph.tracking.phases import Phase
 from shadowgraph.tracking.ranges import ByteRange
 from shadowgraph.tracking.stacks import Stack
 from shadowgraph.tracking.views import TensorView
 from shadowgraph.tracking.writes import Write, WriteLog
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A check beside a launch, while host code is checked launch by launch.
+
+    Attributes
+    ----------
+    launch
+        The launch that comes next or that just ran; None at a boundary where no launch was seen.
+    ran
+        Whether it ran since the check before; else nothing that we saw ran.
+    sure
+        Whether it is known that nothing else was launched since the check before.
+    done
+        Replays begun by then, by the serials of graphs.
+    """
+
+    launch: Launch | None
+    ran: bool
+    sure: bool
+    done: Mapping[int, int] = field(default_factory=dict, repr=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +61,8 @@ class Checkpoint:
         Launches since the checkpoint before, from which damage gets its culprit.
     order
         When it was, among checkpoints and host writes: evidence may arrive after later ones.
+    step
+        Where launches are checked one by one: which one this is about.
     """
 
     at: str
@@ -46,6 +71,29 @@ class Checkpoint:
     replay: int | None = None
     writes: WriteLog = field(default_factory=WriteLog, repr=False)
     order: int = 0
+    step: Step | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """For SG104: how a graph uses a buffer that is gone, and who has its bytes.
+
+    Attributes
+    ----------
+    live_in
+        Whether the graph reads the bytes before it writes them.
+    written
+        Whether the graph writes them at all.
+    moved
+        Whether the storage lives on at another address or of another size.
+    victims
+        Live buffers that have bytes that the graph was given.
+    """
+
+    live_in: bool
+    written: bool
+    moved: bool
+    victims: tuple[Buffer, ...] = ()
 
 
 class _Facts(TypedDict, total=False):
@@ -76,6 +124,10 @@ class Draft:
         The part of the buffer that the finding is about, when that is not the whole; bytes count from its start.
     key
         What makes two drafts of one kind, buffer and side the same cause.
+    located
+        Nodes that a look after every node showed to have done it, the culprit first; they come before `culprits`.
+    ended
+        For SG104; then `first` and `last` are the bytes that the graph was given, none of which need have changed.
     """
 
     code: str
@@ -102,6 +154,8 @@ class Draft:
     confidence: str = "high"
     view: TensorView | None = None
     key: str = ""
+    located: tuple[Culprit, ...] = ()
+    ended: Ended | None = None
 
     @classmethod
     def of(

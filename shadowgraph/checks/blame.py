@@ -21,10 +21,12 @@ def suspects(
     """Launches that hit the damaged parts, the likeliest last.
 
     On the host that is known. On a device stores are not seen: there, whoever was given a pointer into the buffer and
-    may write through it could have done it, and is named as a candidate.
+    may write through it could have done it, and is named as a candidate. What ran alone between two checks did it.
     """
     if not context.engine.asynchronous:
         return tuple(checkpoint.writes.culprits(*parts))
+    if checkpoint.step is not None and checkpoint.step.ran and checkpoint.step.sure:
+        return tuple(replace(write, opaque=False, hull=False) for write in checkpoint.writes)
     near = [write for write in checkpoint.writes if write.ranges.overlaps(buffer.range)]
     if checkpoint.phase is Phase.REPLAY and checkpoint.graph is not None:
         near = [write_of(node.launch, None, node.index) for node in checkpoint.graph.writers(buffer.range)]
@@ -39,7 +41,7 @@ def draft_phase(context: Context, checkpoint: Checkpoint, where: ByteRange, culp
     if checkpoint.phase is not None:
         return checkpoint.phase, checkpoint.graph, checkpoint.replay
     coming = checkpoint.graph
-    done = context.replays()
+    done = dict(checkpoint.step.done) if checkpoint.step is not None else context.replays()
     if coming is not None and checkpoint.replay is not None:
         done[coming.serial] = checkpoint.replay - 1  # the coming replay is counted already
     if checkpoint.at == "capture_begin":

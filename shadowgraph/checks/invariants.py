@@ -100,10 +100,13 @@ class Invariants(Check):
     def replay_begins(self, checkpoint: Checkpoint) -> None:
         graph = checkpoint.graph
         assert graph is not None
+        wanted = []
         for invariant in self._living():
             for part in graph.captured(invariant.where):
                 whole = part if invariant.rule.prefix_safe else invariant.where
-                self.context.engine.fetch(checkpoint, _Look(invariant, whole), self._usable(invariant, whole))
+                wanted.append((_Look(invariant, whole), self._usable(invariant, whole)))
+        if wanted:
+            self.context.engine.fetch(checkpoint, wanted)
 
     def owns(self, key: object) -> bool:
         return isinstance(key, _Look)

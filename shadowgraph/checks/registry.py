@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from shadowgraph.checks.base import Check, Context
+from shadowgraph.checks.dangling import Dangling
+from shadowgraph.checks.foreign_writes import ForeignWrites
 from shadowgraph.checks.indices import Indices
 from shadowgraph.checks.invariants import Invariants
 from shadowgraph.checks.mutation import InGraphMutation
 from shadowgraph.checks.out_of_bounds import OutOfBounds
+from shadowgraph.checks.races import Races
 
 
 class Checks:
@@ -17,7 +20,10 @@ class Checks:
         self.mutation = InGraphMutation(context)
         self.invariants = Invariants(context)
         self.indices = Indices(context)
+        self.dangling = Dangling(context)
+        self.foreign_writes = ForeignWrites(context)
+        self.races = Races(context)
 
     @property
     def all(self) -> tuple[Check, ...]:
-        return (self.out_of_bounds, self.mutation, self.invariants)
+        return (self.out_of_bounds, self.mutation, self.invariants, self.dangling)

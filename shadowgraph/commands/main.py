@@ -12,7 +12,7 @@ from types import ModuleType
 from shadowgraph.errors import MissingFileError, ShadowgraphError, UsageError
 
 # Each verb is a module, imported only where it is meant: `wrap` must start fast.
-_COMMANDS = ("demo", "doctor", "report", "wrap")
+_COMMANDS = ("demo", "doctor", "nodes", "report", "wrap")
 _INTERNAL = 70  # EX_SOFTWARE
 
 

@@ -47,6 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WHICH",
         help="eager allocations to guard: auto, off, all or in:module:qualname (default: auto)",
     )
+    parser.add_argument(
+        "--locate",
+        choices=("auto", "off", "all"),
+        help="name the launch that did it in the replay after a failed check; all: look at a second replay of every "
+        "graph too (default: auto)",
+    )
     parser.add_argument("--guard-memory", metavar="BYTES", help="most bytes that guards may add, such as 512M")
     parser.add_argument("--suppressions", metavar="FILE", help="fingerprints of findings to leave out")
     parser.add_argument("--sync", action="store_true", help="check after every launch, raise at the first finding")
@@ -115,6 +121,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     options = {name: value for name, value in _DEFAULTS.items() if _PREFIX + name.upper() not in os.environ}
     options |= {"layout": args.layout} if args.layout is not None else {}
     options |= {"guard_eager": args.guard_eager} if args.guard_eager is not None else {}
+    options |= {"locate": args.locate} if args.locate is not None else {}
     options |= {"overhead_percent": args.overhead or None} if args.overhead is not None else {}
     options |= {"guard_memory": _bytes(args.guard_memory)} if args.guard_memory is not None else {}
     options |= {"suppressions": _readable(args.suppressions)} if args.suppressions is not None else {}

@@ -25,6 +25,7 @@ class Expected:
     side: str | None = None
     launched_in: str | None = None
     lost: tuple[int, ...] | None = None
+    victim: str | None = None  # the end of its name
 
     def missing(self, findings: Sequence[Finding], names_launches: bool = True) -> str | None:
         """Why no finding fits, or None when one does; without `names_launches` launches and rows are not compared."""
@@ -40,6 +41,9 @@ class Expected:
 
     def _differences(self, finding: Finding) -> list[str]:
         stack = finding.culprit.stack
+        victim = finding.ending.victims[0].name if finding.ending and finding.ending.victims else None
+        if victim is not None and self.victim is not None and victim.endswith(self.victim):
+            victim = self.victim
         seen = {
             "phase": str(finding.phase),
             "culprit": finding.culprit.name,
@@ -48,6 +52,7 @@ class Expected:
             "side": str(finding.bytes.side) if finding.bytes and finding.bytes.side else None,
             "launched_in": stack[0].function if stack else None,
             "lost": tuple(row.lost for row in finding.rows),
+            "victim": victim,
         }
         wanted = {name: getattr(self, name) for name in seen}
         return [f"{n} is {seen[n]!r}, not {w!r}" for n, w in wanted.items() if w is not None and seen[n] != w]

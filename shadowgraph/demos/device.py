@@ -95,15 +95,24 @@ class Buffers:
         self._device = device
         self._flat = torch.zeros(carve, dtype=torch.uint8, device=device) if carve else None
         self._used = 0
+        self._free: dict[int, list[int]] = {}  # offsets of released pieces, by size
 
     def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """A zero-filled buffer."""
         if self._flat is None:
             return torch.zeros(shape, dtype=dtype, device=self._device)
         nbytes = math.prod(shape) * dtype.itemsize
-        piece = self._flat[self._used : self._used + nbytes]
-        self._used += nbytes
-        return piece.view(dtype).view(shape)
+        free = self._free.get(nbytes)
+        start = free.pop() if free else self._used
+        self._used = max(self._used, start + nbytes)
+        return self._flat[start : start + nbytes].zero_().view(dtype).view(shape)
+
+    def release(self, buffer: torch.Tensor) -> None:
+        """Give a buffer up: a piece goes to the next buffer of its size. An allocation of its own goes with its last
+        reference."""
+        if self._flat is not None:
+            nbytes = buffer.numel() * buffer.element_size()
+            self._free.setdefault(nbytes, []).append(buffer.data_ptr() - self._flat.data_ptr())
 
     def of(self, values: Any, dtype: torch.dtype) -> torch.Tensor:
         """A buffer that holds the given values."""

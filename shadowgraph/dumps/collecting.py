@@ -15,7 +15,8 @@ from shadowgraph.dumps.planning import Piece, Plan, plan_of
 from shadowgraph.dumps.schema import LeftOut, Why
 from shadowgraph.engines.launcher import is_device_loss
 from shadowgraph.faults import faults
-from shadowgraph.graphs.model import Node
+from shadowgraph.graphs.device_nodes import DeviceNode
+from shadowgraph.graphs.model import Graph, Node
 from shadowgraph.journal import Ran, Replayed
 from shadowgraph.reports.document import RunFacts, versions
 from shadowgraph.settings import Settings
@@ -42,12 +43,14 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class GraphNow:
-    """A graph as it was."""
+    """A graph as it was; `device` is None where each launch stands for a node."""
 
     serial: int
     name: str
     replays: int
     nodes: tuple[Node, ...]
+    device: tuple[DeviceNode, ...] | None = None
+    unread: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ def collect(work: Supervisor, facts: Callable[[], RunFacts], reason: str, limit:
         live=live,
         freed=context.ledger.freed,
         owners=tuple(context.names.living()),
-        graphs=tuple(GraphNow(g.serial, g.name, g.replays, tuple(g.nodes)) for g in list(context.graphs.values())),
+        graphs=tuple(map(_graph, list(context.graphs.values()))),
         guards=work.guards(),
         replays=replays,
         launches=launches,
@@ -124,6 +127,17 @@ def collect(work: Supervisor, facts: Callable[[], RunFacts], reason: str, limit:
         versions=versions(),
         packages=_packages(),
     )
+
+
+def _graph(graph: Graph) -> GraphNow:
+    """A graph as it is, as far as it can be read: not reading its nodes must not cost the dump."""
+    device, unread = None, ""
+    try:
+        device = graph.read_nodes
+    except Exception as error:
+        unread = first_line(error)
+        faults.note("dump", error)
+    return GraphNow(graph.serial, graph.name, graph.replays, tuple(graph.nodes), device, unread or graph.unread)
 
 
 _ORDER = {why: place for place, why in enumerate(Why)}

@@ -18,6 +18,7 @@ _SPARE = 4096  # for the header's own entry and the list of what was left out
 _ENTRY = 110  # bytes of a payload's entry in the header, at most
 _FINDINGS = 100  # that stay, whatever the bound
 _REASON = "for size"
+_LARGE = "left out of the dump for size"
 
 # What a step leaves of what was collected, and how many things of which kind it took away.
 Step = Callable[[Collected], tuple[Collected, str, int]]
@@ -94,6 +95,11 @@ def _watches(c: Collected) -> tuple[Collected, str, int]:
     return replace(c, facts=msgspec.structs.replace(c.facts, watches=short)), "changes of watched tensors", count
 
 
+def _device(c: Collected) -> tuple[Collected, str, int]:
+    bare = tuple(replace(g, device=(), unread=_LARGE) if g.device else g for g in c.graphs)
+    return replace(c, graphs=bare), "device nodes of graphs", sum(len(graph.device or ()) for graph in c.graphs)
+
+
 def _nodes(c: Collected) -> tuple[Collected, str, int]:
     bare = tuple(replace(graph, nodes=()) for graph in c.graphs)
     return replace(c, graphs=bare), "nodes of graphs", sum(len(graph.nodes) for graph in c.graphs)
@@ -123,5 +129,5 @@ def _findings(c: Collected) -> tuple[Collected, str, int]:
 
 
 _STEPS: tuple[Step, ...] = (
-    *(_freed, _unread, _watches, _launches, _replays, _nodes, _owners, _guards, _buffers, _notes, _findings),
+    *(_freed, _unread, _watches, _launches, _replays, _device, _nodes, _owners, _guards, _buffers, _notes, _findings),
 )

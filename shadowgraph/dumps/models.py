@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from shadowgraph.dumps.device_rows import device_nodes_of
 from shadowgraph.dumps.schema import BufferRow, GraphRow, LaunchRow, Manifest, View
 from shadowgraph.graphs.model import Graph, Node
 from shadowgraph.tracking.buffers import Buffer
@@ -48,10 +49,13 @@ def buffers_of(manifest: Manifest, stacks: Stacks, rows: Iterable[BufferRow]) ->
 
 
 def graph_of(manifest: Manifest, stacks: Stacks, row: GraphRow) -> Graph:
-    """A graph's model."""
+    """A graph's model; its device nodes are made when they are first asked for."""
     launches = (launch_of(manifest, stacks, node) for node in row.nodes)
     graph = Graph(row.serial, row.name, (Node(index, launch) for index, launch in enumerate(launches)))
-    graph.replays = row.replays
+    graph.replays, graph.unread = row.replays, row.unread
+    device = row.device
+    if device is not None:
+        graph.build_device_later(lambda: device_nodes_of(manifest.strings, stacks, device))
     return graph
 
 

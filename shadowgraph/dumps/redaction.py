@@ -11,14 +11,16 @@ from dataclasses import replace
 
 import msgspec
 
-from shadowgraph.dumps.collecting import Collected
+from shadowgraph.dumps.collecting import Collected, GraphNow
 from shadowgraph.dumps.schema import LeftOut
-from shadowgraph.findings import Alias, Finding
+from shadowgraph.findings import Alias, Argument, Culprit, Ending, Finding, Successor
+from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind
 from shadowgraph.reports.document import RunFacts
 from shadowgraph.reports.verdicts import verdict
 from shadowgraph.tracking.names import Owner
 
 _REASON = "redacted"
+_MEMSET = "memset"
 _KEY = re.compile(r"""\[((?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\]"'])*)\]""")
 # Kept are identifiers, and numbers of one or two digits, which are places in short lists.
 _PLAIN = re.compile(r"""\d\d?|"[A-Za-z_]\w{0,39}"|[A-Za-z_][\w.]*|<\w+ \#\d+>""")
@@ -39,9 +41,20 @@ def redacted(collected: Collected) -> Collected:
         collected,
         facts=redacted_facts(facts),
         owners=tuple(Owner(hidden(owner.path), owner.view) for owner in collected.owners),
+        graphs=tuple(map(_graph, collected.graphs)),
         unread=tuple(replace(each, name=hidden(each.name)) for each in collected.unread),
         left_out=(*collected.left_out, *dropped),
     )
+
+
+def _graph(graph: GraphNow) -> GraphNow:
+    return graph if graph.device is None else replace(graph, device=tuple(map(_node, graph.device)))
+
+
+def _node(node: DeviceNode) -> DeviceNode:
+    """A node without the value that it sets memory to, which its name may say."""
+    name = _MEMSET if node.kind is NodeKind.MEMSET else node.name
+    return replace(node, name=name, inner=tuple(map(_node, node.inner)))
 
 
 def hidden(path: str) -> str:
@@ -74,12 +87,40 @@ def redacted_finding(finding: Finding) -> Finding:
     changed = msgspec.structs.replace(
         finding,
         buffer=named,
+        culprit=_culprit(finding.culprit),
+        candidates=tuple(map(_culprit, finding.candidates)),
         aliases=tuple(Alias(hidden(alias.name), alias.relation) for alias in finding.aliases),
         neighbour=neighbour,
+        ending=None if finding.ending is None else _ending(finding.ending),
         window=None,
         rule=None if finding.rule is None else finding.rule.split(": ", 1)[0],
     )
     return msgspec.structs.replace(changed, message=verdict(changed))
+
+
+def _ending(ending: Ending) -> Ending:
+    now = ending.replaced_by
+    return msgspec.structs.replace(
+        ending, victims=tuple(map(_successor, ending.victims)), replaced_by=None if now is None else _successor(now)
+    )
+
+
+def _successor(buffer: Successor) -> Successor:
+    return msgspec.structs.replace(buffer, name=hidden(buffer.name))
+
+
+def _culprit(culprit: Culprit) -> Culprit:
+    return msgspec.structs.replace(
+        culprit,
+        name=_MEMSET if culprit.name and culprit.name.startswith(f"{_MEMSET} ") else culprit.name,
+        kernel=_MEMSET if culprit.kernel and culprit.kernel.startswith(f"{_MEMSET} ") else culprit.kernel,
+        arguments=tuple(map(_argument, culprit.arguments)),
+        led_by=None if culprit.led_by is None else _argument(culprit.led_by),
+    )
+
+
+def _argument(argument: Argument) -> Argument:
+    return msgspec.structs.replace(argument, buffer=hidden(argument.buffer))
 
 
 def _faults(counts: dict[str, int]) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
+from shadowgraph.dumps.sane_nodes import require_nodes
 from shadowgraph.dumps.schema import BufferRow, LaunchRow, Manifest, View
 from shadowgraph.findings import Finding
 
@@ -29,6 +30,8 @@ def require_sane(manifest: Manifest) -> None:
     _below(stacks, (launch.stack for launch in launches), "stack")
     views = chain((p.view for launch in launches for p in launch.pointers), (owner.view for owner in manifest.owners))
     _require_views(views, texts)
+    for graph in manifest.graphs:
+        require_nodes(graph, texts, stacks)
     if not 0 <= manifest.time <= _LATEST:
         raise ValueError("its time is none")
     for finding in (*manifest.facts.findings, *manifest.facts.notes):

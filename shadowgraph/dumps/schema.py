@@ -14,6 +14,7 @@ from typing import Annotated
 
 import msgspec
 
+from shadowgraph.graphs.device_nodes import NodeKind, Sureness
 from shadowgraph.reports.document import RunFacts
 from shadowgraph.tracking.buffers import Role
 from shadowgraph.tracking.guards import Side
@@ -112,13 +113,74 @@ class JournalRow(msgspec.Struct, frozen=True, array_like=True):
     node: int | None = None
 
 
+class WordRow(msgspec.Struct, frozen=True, array_like=True):
+    """A word of a node's arguments that holds an address, `at` bytes into the buffer with the serial `buffer`; None and
+    0 where no buffer of the dump holds it."""
+
+    argument: Index
+    offset: Index
+    name: Index
+    address: Index
+    sureness: Sureness
+    buffer: int | None = None
+    at: int = 0
+
+
+class RangeRow(msgspec.Struct, frozen=True, array_like=True):
+    """Bytes that a node reads or writes, `at` bytes into the buffer with the serial `buffer`; see `WordRow`."""
+
+    start: Index
+    nbytes: Index
+    buffer: int | None = None
+    at: int = 0
+
+
+class DeviceRow(msgspec.Struct, frozen=True, array_like=True):
+    """A node of an executable graph; its number is its place among its siblings.
+
+    Attributes
+    ----------
+    launch, stack
+        The launch that made it, by its place in the graph's `nodes`; without one, the stack that did, or None.
+    after
+        Siblings that it waits for; following them leads to no circle.
+    inner
+        Nodes of a child graph.
+    """
+
+    kind: NodeKind
+    name: Index
+    grid: tuple[Index, ...] | None = None
+    block: tuple[Index, ...] | None = None
+    words: tuple[WordRow, ...] = ()
+    reads: tuple[RangeRow, ...] = ()
+    writes: tuple[RangeRow, ...] = ()
+    launch: Index | None = None
+    stack: Index | None = None
+    after: tuple[Index, ...] = ()
+    inner: tuple[DeviceRow, ...] = ()
+    note: Index | None = None
+
+
 class GraphRow(msgspec.Struct, frozen=True):
-    """A captured graph; a node's number is its place in `nodes`."""
+    """A captured graph; a node's number is its place in `nodes`.
+
+    Attributes
+    ----------
+    nodes
+        Launches, as the program made them.
+    device
+        What they became; None where each launch is a node after the one before.
+    unread
+        Why `device` is not known, where it should be; else empty.
+    """
 
     serial: int
     name: str
     replays: int
     nodes: tuple[LaunchRow, ...] = ()
+    device: tuple[DeviceRow, ...] | None = None
+    unread: str = ""
 
 
 class GuardRow(msgspec.Struct, frozen=True, array_like=True):

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from shadowgraph.dumps.collecting import Bytes, Collected, GraphNow, Unread
+from shadowgraph.dumps.device_rows import device_row
 from shadowgraph.dumps.schema import (
     BufferRow,
     GraphRow,
@@ -179,7 +180,8 @@ class _Tables:
 
     def graph(self, graph: GraphNow) -> GraphRow:
         nodes = tuple(self.launch(node.launch) for node in graph.nodes)
-        return GraphRow(graph.serial, clean(graph.name), graph.replays, nodes)
+        device = None if graph.device is None else tuple(device_row(self, node) for node in graph.device)
+        return GraphRow(graph.serial, clean(graph.name), graph.replays, nodes, device, clean(graph.unread))
 
     def launch(self, launch: Launch) -> LaunchRow:
         pointers = tuple(PointerRow(self.text(p.argument), p.access, self.view(p.view)) for p in launch.pointers)
@@ -187,7 +189,7 @@ class _Tables:
         return LaunchRow(launch.kind, self.text(launch.name), self.stack(launch.stack), pointers, launch.grid, source)
 
     def view(self, view: TensorView) -> View:
-        buffer = self._holder(view.start, view.stop)
+        buffer = self.holder(view.start, view.stop)
         return View(
             view.address,
             view.shape,
@@ -201,8 +203,8 @@ class _Tables:
             view.start - buffer.start if buffer is not None else 0,
         )
 
-    def _holder(self, start: int, stop: int) -> Buffer | None:
-        """The live buffer that a view belongs to, else the one that was freed last."""
+    def holder(self, start: int, stop: int) -> Buffer | None:
+        """The live buffer that bytes belong to, else the one that was freed last."""
         place = start, stop
         if place not in self._owners:
             found = [b for _, b in self._live.overlapping(start, max(stop, start + 1))]

@@ -106,8 +106,8 @@ class Engine(Protocol):
         all. A guard that does not hold its canary is measured over its whole length, and armed again if it asks for it.
         """
 
-    def fetch(self, tag: object, key: object, where: ByteRange) -> None:
-        """Ask for the bytes that a range holds at this point of the stream; they come from `poll`."""
+    def fetch(self, tag: object, parts: Sequence[tuple[object, ByteRange]]) -> None:
+        """Ask for the bytes that ranges hold at this point of the stream; they come from `poll`, each with its key."""
 
     def read(self, where: ByteRange) -> bytes:
         """Bytes of a range, now. Waits for the device."""

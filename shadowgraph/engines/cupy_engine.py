@@ -76,7 +76,7 @@ class _Prepared:
             (table.far_count, min(FAR_BLOCKS, table.far_count)) if table is not None else (0, 0)
         )
         if table is not None:
-            step.guards, step.hits, step.far = (int(a.data.ptr) for a in (table.rows, table.hits, table.far))
+            step.guards, step.hits, step.far = table.rows, table.hits, table.far
         if shadow is not None:
             step.chunks, step.parts = int(shadow.chunks.data.ptr), int(shadow.states.data.ptr)
         step.n_parts = len(shadow.parts) if shadow is not None else 0
@@ -107,10 +107,18 @@ class _Fetch:
     """Bytes on their way to the host."""
 
     tag: object
-    key: object
-    nbytes: int
+    parts: tuple[tuple[object, ByteRange], ...]
     pinned: Any
     event: Any
+
+    def result(self) -> Result:
+        """What arrived, by key; ranges without bytes are left out."""
+        data, at, fetched = memoryview(self.pinned), 0, []
+        for key, where in self.parts:
+            if where.nbytes:
+                fetched.append((key, bytes(data[at : at + where.nbytes])))
+                at += where.nbytes
+        return Result(self.tag, (), tuple(fetched))
 
 
 class CupyEngine:
@@ -145,8 +153,8 @@ class CupyEngine:
         with relaxed_capture(), cp.cuda.Device(index):
             source = files("shadowgraph.engines").joinpath("kernels.cu").read_text(encoding="utf-8")
             module = cp.RawModule(code=source, options=("-std=c++17",))
-            self._kernels = [module.get_function(name) for name in ("check_step", "arm", "arm_many", "mirror")]
-        step, one, many, mirror = (kernel.kernel.ptr for kernel in self._kernels)
+            self._kernels = [module.get_function(name) for name in ("check_step", "arm", "arm_many", "mirror", "probe")]
+        step, one, many, mirror, self.probe_function = (int(kernel.kernel.ptr) for kernel in self._kernels)
         fixed = self._make_buffers()
         self._prepared = [_Prepared(step, fixed, mode) for mode in (GUARDS_ONLY, COPY, COMPARE)]
         self._arming = Arming(self._device, one, many, fixed[1])
@@ -161,7 +169,7 @@ class CupyEngine:
         whole = np.frombuffer(self._pinned, dtype=np.uint8, count=SLOTS * RECORD.itemsize + SLOTS * 4)
         self._records: npt.NDArray[np.void] = whole[: SLOTS * RECORD.itemsize].view(RECORD)
         self._done = whole[SLOTS * RECORD.itemsize :].data.cast("I")
-        header = np.zeros(1, dtype=[("head", "<u4"), ("capacity", "<u4"), ("records", "<u8")])
+        header = np.zeros(1, dtype=[("head", "<u8"), ("capacity", "<u8"), ("records", "<u8")])
         header["capacity"], header["records"] = SLOTS, self._pinned.ptr
         self._ring = device.upload(header.view(np.uint8))
         self._counters = device.zeros(8 * SLOTS)
@@ -172,6 +180,11 @@ class CupyEngine:
     def dropped(self) -> int:
         """Records that the host was too slow to read, and checks that found no slot."""
         return self._reader.dropped + self._left_out
+
+    @property
+    def device(self) -> Device:
+        """What this engine works on; its `probe_function` is for probed replays there."""
+        return self._device
 
     def arm(self, guard: Guard) -> None:
         """Fill a guard; every later check sees it filled."""
@@ -259,17 +272,21 @@ class CupyEngine:
         finally:
             prepared.grid, prepared.far_all.value = -1, 0
 
-    def fetch(self, tag: object, key: object, where: ByteRange) -> None:
-        """Queue a copy into pinned memory on the current stream; nothing while that stream captures."""
-        if not where.nbytes or _capturing():
+    def fetch(self, tag: object, parts: _Parts) -> None:
+        """Queue copies into one block of pinned memory on the current stream; nothing while that stream captures."""
+        total = sum(where.nbytes for _, where in parts)
+        if not total or _capturing():
             return
-        device = self._device
+        device, at = self._device, 0
         with self._lock, relaxed_capture():
-            pinned, stream = device.cp.cuda.alloc_pinned_memory(where.nbytes), device.stream()
-            device.runtime.memcpyAsync(pinned.ptr, where.start, where.nbytes, 2, stream.ptr)
+            pinned, stream = device.cp.cuda.alloc_pinned_memory(total), device.stream()
+            for _, where in parts:
+                if where.nbytes:
+                    device.runtime.memcpyAsync(pinned.ptr + at, where.start, where.nbytes, 2, stream.ptr)
+                    at += where.nbytes
             event = device.cp.cuda.Event(disable_timing=True)
             event.record(stream)
-            self._fetches.append(_Fetch(tag, key, where.nbytes, pinned, event))
+            self._fetches.append(_Fetch(tag, tuple(parts), pinned, event))
 
     def read(self, where: ByteRange) -> bytes:
         """Bytes of a range after what the current stream has queued; waits for it."""
@@ -328,9 +345,7 @@ class CupyEngine:
                 results.append(self._pending.pop(serial).result())
                 self._slots.discard(serial % SLOTS)
             while self._fetches and self._arrived(self._fetches[0]):
-                fetch = self._fetches.popleft()
-                data = bytes(memoryview(fetch.pinned)[: fetch.nbytes])
-                results.append(Result(fetch.tag, (), ((fetch.key, data),)))
+                results.append(self._fetches.popleft().result())
             return results
 
     def _arrived(self, fetch: _Fetch) -> bool:

@@ -24,22 +24,25 @@ class GuardTable:
     ----------
     guards
         Kept, so that the table can be found again by the tuple's identity.
+    memory
+        Device memory that holds all of the table.
     rows, hits, far
-        Device memory: the guards, a word each for what a check found, and the parts beyond the near ones.
+        Addresses in it: the guards, a word each for what a check found, and the parts beyond the near ones.
     far_count, far_pieces
         Guards with a far part, and pieces of `FAR_BYTES` of the longest.
     """
 
     guards: Sequence[Guard]
-    rows: Any
-    hits: Any
-    far: Any
+    memory: Any
+    rows: int
+    hits: int
+    far: int
     far_count: int
     far_pieces: int
 
 
 def table_of(device: Device, guards: Sequence[Guard]) -> GuardTable:
-    """The table of a tuple of guards."""
+    """The table of a tuple of guards; the host waits for one upload."""
     rows = np.empty(len(guards), dtype=GUARD)
     far: list[tuple[int, int, int, int]] = []
     for index, guard in enumerate(guards):
@@ -48,11 +51,8 @@ def table_of(device: Device, guards: Sequence[Guard]) -> GuardTable:
         if whole.nbytes > near.nbytes:
             far.append((near.stop if after else whole.start, whole.nbytes - near.nbytes, index, 0))
     longest = max((nbytes for _, nbytes, _, _ in far), default=0)
-    return GuardTable(
-        guards,
-        device.upload(rows),
-        device.zeros(4 * len(guards)),
-        device.upload(np.array(far, dtype=FAR)),
-        len(far),
-        -(-longest // FAR_BYTES),
-    )
+    beyond = np.array(far, dtype=FAR)
+    memory = device.upload(np.frombuffer(rows.tobytes() + beyond.tobytes() + bytes(4 * len(guards)), dtype=np.uint8))
+    start = int(memory.data.ptr)
+    behind = start + rows.nbytes
+    return GuardTable(guards, memory, start, behind + beyond.nbytes, behind, len(far), -(-longest // FAR_BYTES))

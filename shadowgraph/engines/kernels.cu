@@ -26,7 +26,7 @@ struct Record {
   u64 ranges[2 * RANGES];
   u8 expected[WINDOW], found[WINDOW];
 };
-struct Ring { u32 head, capacity; u64 records; };
+struct Ring { u64 head, capacity, records; };
 
 __device__ __forceinline__ u32 differing(uint4 a, uint4 b) {
   // One bit for each of 16 bytes that differ.
@@ -70,10 +70,14 @@ __device__ __forceinline__ u8 wanted(u64 p, u64 start, u64 base, const u8* table
 __device__ void emit(Ring* ring, const u8* table, u32 check, u32 is_part, u32 index, u64 lo, u64 hi, u64 base, bool before,
                      bool truncated, u64 first, u64 last, u64 count) {
   int lane = threadIdx.x & 31;
-  u32 n = 0;
-  if (lane == 0) n = atomicAdd(&ring->head, 1u);
+  u64 n = 0;
+  if (lane == 0) n = atomicAdd(&ring->head, 1ull);
   n = __shfl_sync(~0u, n, 0);
   Record* r = (Record*)ring->records + (n % ring->capacity);
+  // A reader that still copies what this goes over must see that it is not that record any more.
+  if (lane == 0) *(volatile u64*)&r->sequence = 0;
+  __threadfence_system();
+  __syncwarp();
   u64 window = before ? (last + 1 - lo > WINDOW ? last + 1 - WINDOW : lo) : (first - lo > 16 ? first - 16 : lo);
   u64 end = window + WINDOW < hi ? window + WINDOW : hi;
   for (u64 p = window + lane; p < end; p += 32) {
@@ -99,7 +103,7 @@ __device__ void emit(Ring* ring, const u8* table, u32 check, u32 is_part, u32 in
   }
   __threadfence_system();
   __syncwarp();
-  if (lane == 0) *(volatile u64*)&r->sequence = (u64)n + 1;
+  if (lane == 0) *(volatile u64*)&r->sequence = n + 1;
   __threadfence_system();  // before the check counts as done; intact guards pay for no such fence
 }
 
@@ -280,4 +284,34 @@ extern "C" __global__ void mirror(Given g) {
   __threadfence_system();
   __syncthreads();
   if (threadIdx.x == 0) *(volatile u64*)g.said = g.sequence;
+}
+
+// What a probed replay does after each node: one warp a piece compares it with its copy, tells what changed and copies it.
+struct Piece { u64 source, copy; u32 nbytes, part; };
+struct Hit { u32 node, part; u64 first, last, count; };
+
+extern "C" __global__ void __launch_bounds__(256) probe(const Piece* pieces, u32 n, u32 node, u32* hits, u32 room) {
+  u32 piece = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x & 31;
+  if (piece >= n) return;
+  const Piece& c = pieces[piece];
+  u64 lo = c.source, hi = lo + c.nbytes, shift = c.copy - c.source, first = ~0ull, last = 0, count = 0;
+  for (u64 p = (lo & ~15ull) + 16ull * lane; p < hi; p += 512) {
+    u32 bad = 0;
+    if (p >= lo && p + 16 <= hi) {
+      uint4 a = *(const uint4*)p, b = *(const uint4*)(p + shift);
+      if (!same(a, b)) { bad = differing(a, b); *(uint4*)(p + shift) = a; }
+    } else {
+      for (u64 q = p < lo ? lo : p; q < p + 16 && q < hi; ++q)
+        if (*(const u8*)q != *(const u8*)(q + shift)) { bad |= 1u << (q - p); *(u8*)(q + shift) = *(const u8*)q; }
+    }
+    if (bad) {
+      u64 a = p + __ffs(bad) - 1, z = p + 31 - __clz(bad);
+      first = a < first ? a : first; last = z > last ? z : last; count += __popc(bad);
+    }
+  }
+  if (node == 0xffffffffu || !__any_sync(~0u, count != 0)) return;
+  first = warp_min(first); last = warp_max(last); count = warp_sum(count);
+  if (lane) return;
+  u32 at = atomicAdd(hits, 1u);
+  if (at < room) ((Hit*)(hits + 4))[at] = Hit{node, c.part, first, last, count};
 }

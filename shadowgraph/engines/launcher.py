@@ -46,6 +46,11 @@ class Launcher:
         addresses = [ctypes.addressof(value) for value in self.values]
         self._arguments = (ctypes.c_void_p * len(addresses))(*addresses)
 
+    @property
+    def arguments(self) -> int:
+        """Address of the array of pointers to the values, as ``cuLaunchKernel`` and kernel nodes take it."""
+        return ctypes.addressof(self._arguments)
+
     def set(self, values: Sequence[int]) -> None:
         """Give every argument, none of them a structure, its value."""
         for slot, value in zip(self.values, values, strict=True):

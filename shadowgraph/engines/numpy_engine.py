@@ -116,8 +116,8 @@ class NumpyEngine:
                     evidence.append(found)
         return evidence
 
-    def fetch(self, tag: object, key: object, where: ByteRange) -> None:
-        self._results.append(Result(tag, (), ((key, self.read(where)),)))
+    def fetch(self, tag: object, parts: Sequence[tuple[object, ByteRange]]) -> None:
+        self._results.append(Result(tag, (), tuple((key, self.read(where)) for key, where in parts)))
 
     def read(self, where: ByteRange) -> bytes:
         return _view(where).tobytes()

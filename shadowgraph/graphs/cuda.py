@@ -16,12 +16,17 @@ import torch
 from shadowgraph.faults import shielded
 from shadowgraph.graphs import cuda_capture
 from shadowgraph.graphs.cuda_capture import CaptureMode
+from shadowgraph.graphs.cuda_model import Origin, read_later
 from shadowgraph.graphs.cuda_pools import GuardedPool, GuardedPools
+from shadowgraph.graphs.cuda_probes import Prober
+from shadowgraph.graphs.driver import driver
 from shadowgraph.graphs.events import emit, listeners
 from shadowgraph.graphs.history import History, is_complete
+from shadowgraph.graphs.marks import Marks
 from shadowgraph.graphs.model import Graph
 from shadowgraph.graphs.native_pools import INCOMPLETE, NativePools, segments_of
 from shadowgraph.graphs.pool_buffers import Made, Tenants, enter_pool_buffers, tenants_of
+from shadowgraph.graphs.probe import Outcome
 from shadowgraph.patching import PatchSet
 from shadowgraph.tracking.cuda_allocator import CudaAllocator
 from shadowgraph.tracking.quiet import later
@@ -58,22 +63,32 @@ class CudaGraphs:
         Guards for the pools that stay as they are.
     expandable
         Whether the allocator maps memory piecemeal, so that no pool has guards.
+    prober
+        Runs replays that somebody put a probe on.
     """
 
     def __init__(
-        self, allocator: CudaAllocator, pools: GuardedPools | None, native: NativePools, expandable: bool
+        self,
+        allocator: CudaAllocator,
+        pools: GuardedPools | None,
+        native: NativePools,
+        expandable: bool,
+        prober: Prober,
     ) -> None:
         self._allocator, self._pools, self._native, self._expandable = allocator, pools, native, expandable
+        self._prober = prober
         self._live: set[int] = set()  # serials of captures that count
 
     def install(self) -> None:
         """Patch the class; undone by `uninstall`."""
         wraps: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+            "__init__": _wrap_init,
             "capture_begin": self._wrap_begin,
             "capture_end": self._wrap_end,
             "replay": self._wrap_replay,
             "reset": self._wrap_reset,
             "pool": self._wrap_pool,
+            "raw_cuda_graph": _wrap_raw,
         }
         _patches.install([(torch.cuda.CUDAGraph, name, wrap) for name, wrap in wraps.items()])
 
@@ -127,7 +142,10 @@ class CudaGraphs:
         # Without the state: finalizers live until the interpreter has ended, and a pool must not.
         state.finalizer = weakref.finalize(graph, later, partial(self._gone, state.model))
         state.finalizer.atexit = False
-        state.mode = CaptureMode(state.model, self._allocator.ledger, isolate=state.pool is not None)
+        marks: Marks | None = None
+        with shielded("attribution"):
+            marks = Marks(driver(), self._allocator.index)
+        state.mode = CaptureMode(state.model, self._allocator.ledger, state.pool is not None, marks)
         cuda_capture.enter(state.mode)
 
     def _drop(self, state: _State) -> None:
@@ -162,6 +180,8 @@ class CudaGraphs:
                     cuda_capture.leave(mode)
             try:
                 original(graph)
+                if _keeps_for_us(graph):
+                    graph.instantiate()  # as torch does by itself where nobody keeps the graph
             except BaseException:
                 self._forget(graph)
                 raise
@@ -176,6 +196,11 @@ class CudaGraphs:
         try:
             snapshot = torch.cuda.memory._snapshot() if state.pool is not None or state.native else None
             mode.finish()
+            if _keeps(graph):
+                origin = Origin(mode.marks.log if mode.marks is not None else (), mode.launches)
+                read_later(graph, state.model, self._allocator.ledger, origin)
+            else:
+                state.model.unread = "it was made before shadowgraph was on"
             if snapshot is not None and state.pool is not None:
                 self._end_guarded(state, state.pool, snapshot, mode.made)
             elif snapshot is not None:
@@ -220,13 +245,29 @@ class CudaGraphs:
             model.replays += 1
             emit("replay_began", model)
             try:
-                original(graph)
+                if model.probe is None:
+                    original(graph)
+                else:
+                    self._probed(original, graph, model)
             except BaseException:
                 emit("replay_failed", model)
                 raise
             emit("replay_ended", model)
 
         return replay
+
+    def _probed(self, original: Callable[..., Any], graph: Any, model: Graph) -> None:
+        """A replay in which memory is looked at after every node; plain where the executable graph is not ours."""
+        probe, model.probe = model.probe, None
+        assert probe is not None
+        if _keeps_for_us(graph):
+            outcome = self._prober.run(graph, model.replays, probe, original)
+        else:
+            original(graph)
+            why = "the program keeps the graph by itself" if _keeps(graph) else model.unread
+            outcome = Outcome(model.replays, refused=why)
+        with shielded("probed replay"):
+            probe.deliver(outcome)
 
     def _wrap_reset(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def reset(graph: Any) -> None:
@@ -249,6 +290,38 @@ class CudaGraphs:
             graph._shadowgraph = None
             if state is not _ELSEWHERE:
                 self._drop(state)
+
+
+def _wrap_init(original: Callable[..., Any]) -> Callable[..., Any]:
+    def __init__(graph: Any, *args: Any, **kwargs: Any) -> None:
+        asked = args[0] if args else kwargs.get("keep_graph", False)
+        if not listeners or asked or len(args) + len(kwargs) > 1:
+            original(graph, *args, **kwargs)
+            graph._shadowgraph_keeps = "program" if asked else None
+            return
+        original(graph, True)  # ``keep_graph``: its nodes are read when somebody asks
+        graph._shadowgraph_keeps = "us"
+
+    return __init__
+
+
+def _wrap_raw(original: Callable[..., Any]) -> Callable[..., Any]:
+    def raw_cuda_graph(graph: Any) -> Any:
+        if _keeps_for_us(graph):
+            raise RuntimeError("You cannot access the raw cudaGraph_t instance unless CUDAGraph has keep_graph=True")
+        return original(graph)
+
+    return raw_cuda_graph
+
+
+def _keeps(graph: Any) -> bool:
+    """Whether the ``cudaGraph_t`` outlives the capture."""
+    return getattr(graph, "_shadowgraph_keeps", None) is not None
+
+
+def _keeps_for_us(graph: Any) -> bool:
+    """Whether it does so because we wished it, so that the program does not make it executable by itself."""
+    return getattr(graph, "_shadowgraph_keeps", None) == "us"
 
 
 def _inductor_captures() -> bool:

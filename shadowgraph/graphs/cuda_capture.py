@@ -7,6 +7,8 @@ and the model is built from that when somebody first asks for it.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,11 +16,13 @@ from torch._ops import OpOverload
 
 from shadowgraph.faults import shielded
 from shadowgraph.graphs import eager
+from shadowgraph.graphs.capture_watch import CaptureWatch
 from shadowgraph.graphs.light_mode import LightMode
+from shadowgraph.graphs.marks import Marks
 from shadowgraph.graphs.model import Access, Graph, Launch, LaunchKind, Node, Pointer
 from shadowgraph.graphs.schemas import schema_of
 from shadowgraph.graphs.tensors import is_plain, named_tensors, tensors_in
-from shadowgraph.tracking.buffers import Ledger
+from shadowgraph.tracking.buffers import Ledger, Role
 from shadowgraph.tracking.capturing import captures
 from shadowgraph.tracking.foreign import track_foreign
 from shadowgraph.tracking.stacks import Stack
@@ -28,7 +32,7 @@ from shadowgraph.tracking.views import TensorView
 _FRAMES = 6
 
 Form = tuple[torch.dtype, tuple[int, ...], Trace]
-_Noted = tuple[OpOverload, Any, Any, Any, Trace]
+_Noted = tuple[OpOverload, Any, Any, Any, Trace, int]
 _Facts = tuple[int, int, int, tuple[int, ...], tuple[int, ...], torch.dtype, int]
 
 
@@ -54,33 +58,68 @@ class CaptureMode(LightMode):
     ----------
     isolate
         Keep every tensor until the capture ends, so that no block of the pool has two tenants in it.
+    marks
+        Told after every launch, so that nodes can be joined to launches; None where the driver is too old for it.
 
     Attributes
     ----------
     made
         Form and stack of each tensor that the capture allocated, by address; complete after `finish`.
+    launches
+        Index of a launch in the graph by the number under which `marks` has it; complete after `finish`.
     """
 
-    def __init__(self, graph: Graph, ledger: Ledger, isolate: bool) -> None:
+    def __init__(self, graph: Graph, ledger: Ledger, isolate: bool, marks: Marks | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._graph, self._ledger, self._isolate = graph, ledger, isolate
-        self._noted: list[_Noted | Launch] = []
+        self.marks = marks
+        self._token = 0
+        self._noted: list[_Noted | tuple[Launch, int]] = []
         self._steps: list[_Operator | Launch] = []
+        self.launches: dict[int, int] = {}
         self._inputs: set[tuple[int, int]] = set()  # storages that the ledger has for sure
         self._known: dict[int, _Facts] = {}  # by identity of tensors that are kept
         self.made: dict[int, Form] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        results = func(*args, **kwargs) if kwargs else func(*args)
-        if isinstance(func, OpOverload) and not func.is_view:
-            self._noted.append((func, args, kwargs, results, gather()))
-            if not self._isolate:  # tensors must die when the program lets them
-                self._settle()
+        if not isinstance(func, OpOverload) or func.is_view:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        marks = self.marks
+        if marks is None:
+            results = func(*args, **kwargs) if kwargs else func(*args)
+            token = self._mark()
+        else:
+            marks.busy += 1
+            try:
+                results = func(*args, **kwargs) if kwargs else func(*args)
+                token = self._mark()
+            finally:
+                marks.busy -= 1
+        self._noted.append((func, args, kwargs, results, gather(), token))
+        if not self._isolate:  # tensors must die when the program lets them
+            self._settle()
         return results
 
-    def note_triton(self, launch: Launch) -> None:
-        """A Triton launch in the capturing thread."""
-        self._noted.append(launch)
+    @contextmanager
+    def triton(self, launch: Launch) -> Iterator[None]:
+        """Around a Triton launch in the capturing thread. Nobody else needs to look meanwhile what C code launches."""
+        marks = self.marks
+        if marks is not None:
+            marks.busy += 1
+        try:
+            yield
+            self._noted.append((launch, self._mark()))
+            with shielded("captured launch"):
+                self._note_owners(launch)
+        finally:
+            if marks is not None:
+                marks.busy -= 1
+
+    def _mark(self) -> int:
+        self._token += 1
+        if self.marks is not None:
+            self.marks.mark(self._token)
+        return self._token
 
     def finish(self) -> None:
         """Read off what was noted and let the capture's tensors go; the model is built when it is first used."""
@@ -98,9 +137,13 @@ class CaptureMode(LightMode):
         noted, self._noted = self._noted, []
         for entry in noted:
             with shielded("captured operator"):
-                self._steps.append(entry) if isinstance(entry, Launch) else self._read(*entry)
+                if len(entry) == 2:
+                    self.launches[entry[1]] = len(self._steps)
+                    self._steps.append(entry[0])
+                else:
+                    self._read(*entry)
 
-    def _read(self, func: OpOverload, args: Any, kwargs: Any, results: Any, trace: Trace) -> None:
+    def _read(self, func: OpOverload, args: Any, kwargs: Any, results: Any, trace: Trace, token: int) -> None:
         schema = schema_of(func)
         if schema.pure_view and not schema.allocates:  # it may have changed what we know of its tensors
             self._known.clear()
@@ -118,7 +161,15 @@ class CaptureMode(LightMode):
                 fresh.append(facts)
                 self.made[facts[1]] = (tensor.dtype, tuple(tensor.shape), trace)
         if (inputs or fresh) and not schema.pure_view:
+            self.launches[token] = len(self._steps)
             self._steps.append(_Operator(func, inputs, fresh, trace))
+
+    def _note_owners(self, launch: Launch) -> None:
+        """The ledger's buffers that a kernel was given; those of pools may be this capture's own."""
+        for view in (pointer.view for pointer in launch.pointers):
+            owner = self._ledger.owner(view.storage_address, view.storage_address + view.storage_nbytes)
+            if owner is not None and owner.role is not Role.POOL:
+                self._graph.inputs[owner.serial] = owner
 
     def _facts(self, tensor: torch.Tensor, result: bool = False) -> _Facts | None:
         """A tensor's facts, None for one without plain device memory; inputs that nobody made here are entered."""
@@ -131,7 +182,8 @@ class CaptureMode(LightMode):
         if self._isolate:
             self._known[id(tensor)] = facts
         if not result and facts[1] not in self.made and facts[1:3] not in self._inputs:
-            track_foreign(self._ledger, tensor)
+            buffer = track_foreign(self._ledger, tensor)
+            self._graph.inputs[buffer.serial] = buffer
             self._inputs.add(facts[1:3])
         return facts
 
@@ -157,6 +209,7 @@ def _view(facts: _Facts) -> TensorView:
 
 class _Local(threading.local):
     mode: CaptureMode | None = None
+    watch: CaptureWatch | None = None
 
 
 _local = _Local()
@@ -172,12 +225,18 @@ def enter(mode: CaptureMode) -> None:
     eager.stand_aside()
     captures.began()
     _local.mode = mode
+    if mode.marks is not None:
+        _local.watch = CaptureWatch(mode.marks)
+        _local.watch.begin()
     mode.__enter__()  # type: ignore[no-untyped-call]
 
 
 def leave(mode: CaptureMode) -> None:
     """Stop noting."""
     mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+    watch, _local.watch = _local.watch, None
+    if watch is not None:
+        watch.end()
     _local.mode = None
     captures.ended()
     eager.come_back()

@@ -22,6 +22,7 @@ from shadowgraph.graphs.schemas import Schema, schema_of
 from shadowgraph.graphs.tensors import Rehomed, is_plain, named_tensors, storage_key, tensors_in
 from shadowgraph.tracking.allocator import HostAllocator
 from shadowgraph.tracking.buffers import Role
+from shadowgraph.tracking.foreign import drop_stale
 from shadowgraph.tracking.ranges import ByteRange
 from shadowgraph.tracking.stacks import current_stack
 from shadowgraph.tracking.views import TensorView
@@ -126,6 +127,9 @@ class EagerMode(LightMode):
             results = self._cloned(func, args[0])
         else:
             results = func(*args, **kwargs)
+        if schema.resizes and self._device != "cpu":  # on the host each replay looks for what has moved
+            with shielded("eager resize"):
+                drop_stale(self._allocator.ledger)
         if schema.written and listeners:
             with shielded("eager write"):
                 self._note_write(schema, args, kwargs)
@@ -221,6 +225,15 @@ class EagerMode(LightMode):
         if is_plain(tensor, self._device) and not tensor.untyped_storage().resizable():
             with shielded("guarded resize"):
                 grow(tensor, wanted_size(size), self._allocate)
+
+
+def leave_stopped_modes() -> None:
+    """Take the modes of stopped debuggers off the top of this thread's stack.
+
+    A mode can be left only in its own thread, and only from the top; below others it stays, inert.
+    """
+    while isinstance(mode := _get_current_dispatch_mode(), EagerMode) and mode.inert:
+        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
 
 class guard_allocations:

@@ -27,6 +27,9 @@ class Listener:
     def graph_reset(self, graph: Graph) -> None:
         """A graph was reset or captured anew; its nodes are gone."""
 
+    def replay_refused(self, graph: Graph) -> None:
+        """A replay does not begin: an input is gone. ``graph.replays`` does not count it."""
+
     def replay_began(self, graph: Graph) -> None:
         """A replay is about to run; ``graph.replays`` already counts it."""
 

@@ -20,8 +20,10 @@ import torch
 from shadowgraph.errors import BackendError, CaptureError, FreedInputError
 from shadowgraph.graphs import eager, host_reads, triton_host
 from shadowgraph.graphs.events import emit, listeners
+from shadowgraph.graphs.host_probe import run_probed
 from shadowgraph.graphs.model import Graph
 from shadowgraph.graphs.nodes import Step, TenancyNode
+from shadowgraph.graphs.probe import Probe
 from shadowgraph.graphs.recorder import Recorder
 from shadowgraph.tracking.allocator import Pool, host_allocator
 from shadowgraph.tracking.quiet import later, settle
@@ -154,11 +156,16 @@ class HostGraph:
             recording._recorder.refuse("HostGraph.replay()", "a graph cannot hold another graph's replay here")
         settle()
         _report_collected()
-        self._check_inputs()
+        try:
+            self._check_inputs()
+        except FreedInputError:
+            emit("replay_refused", self.model)
+            raise
         self.model.replays += 1
         emit("replay_began", self.model)
+        probe, self.model.probe = self.model.probe, None
         try:
-            self._run_steps(bool(listeners))
+            self._run_steps(bool(listeners), probe)
         except BaseException:
             for step in self._steps:  # leave every guard where it stands after a whole replay
                 if isinstance(step, TenancyNode):
@@ -167,9 +174,12 @@ class HostGraph:
             raise
         emit("replay_ended", self.model)
 
-    def _run_steps(self, watched: bool) -> None:
+    def _run_steps(self, watched: bool, probe: Probe | None) -> None:
         # Below autograd, autocast and version counters: what was captured are the operators that these had led to.
         with torch._C._DisableTorchDispatch(), torch._C._ExcludeDispatchKeyGuard(_ABOVE_KERNELS), torch.enable_grad():
+            if probe is not None:
+                run_probed(self._steps, self.model, watched, probe)
+                return
             for step in self._steps:
                 stores = step.run(watched)
                 if watched and not isinstance(step, TenancyNode):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from shadowgraph.graphs.device_nodes import DeviceNode, node_of_launch
 from shadowgraph.graphs.probe import Probe
+from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.launches import Access, Launch, LaunchKind, Pointer
 from shadowgraph.tracking.ranges import ByteRange, RangeIndex, RangeSet
 
@@ -30,6 +31,8 @@ class Graph:
         Number of the capture in this process, and what to call it.
     replays
         Replays begun so far.
+    inputs
+        Buffers that were there before the capture and that its launches were given, by serial; noted while they lived.
     probe
         What to look at during the next replay; the backend takes it off.
     unread
@@ -39,12 +42,13 @@ class Graph:
     def __init__(self, serial: int, name: str, nodes: Iterable[Node] = ()) -> None:
         self.serial, self.name = serial, name
         self.replays = 0
+        self.inputs: dict[int, Buffer] = {}
         self.probe: Probe | None = None
         self.unread = ""
         self._nodes: list[Node] = list(nodes)
         self._build: Callable[[], list[Node]] | None = None
         self._device: tuple[DeviceNode, ...] | None = None
-        self._build_device: Callable[[], tuple[DeviceNode, ...]] | None = None
+        self._build_device: Callable[[], tuple[DeviceNode, ...] | None] | None = None
         self._spans: RangeSet | None = None
         self._index: tuple[int, RangeIndex[tuple[Node, Pointer]]] | None = None  # with the nodes that it was made of
 
@@ -60,18 +64,24 @@ class Graph:
         """Give a function that makes the nodes, called when they are first asked for."""
         self._build, self._spans, self._index = build, None, None
 
-    def build_device_later(self, build: Callable[[], tuple[DeviceNode, ...]]) -> None:
-        """Give a function that makes the device nodes, called when they are first asked for."""
+    def build_device_later(self, build: Callable[[], tuple[DeviceNode, ...] | None]) -> None:
+        """Give a function that reads the device nodes, called when they are first asked for; None if it cannot."""
         self._build_device, self._device = build, None
+
+    @property
+    def read_nodes(self) -> tuple[DeviceNode, ...] | None:
+        """The nodes of the executable graph as they were read, or None where each launch stands for one."""
+        if self._build_device is not None:
+            build, self._build_device = self._build_device, None
+            self._device = build()
+        return self._device
 
     @property
     def device_nodes(self) -> tuple[DeviceNode, ...]:
         """The nodes of the executable graph. Without one that was read, each launch is a node after the one before."""
-        if self._build_device is not None:
-            build, self._build_device = self._build_device, None
-            self._device = build()
-        if self._device is not None:
-            return self._device
+        known = self.read_nodes
+        if known is not None:
+            return known
         return tuple(
             node_of_launch(node.index, node.launch.kind, node.launch.name, node.launch.pointers, node.launch.grid)
             for node in self.nodes

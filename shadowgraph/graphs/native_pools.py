@@ -119,6 +119,8 @@ class NativePools:
         if any(block.overlaps(guard.whole) for block in _state_of(pool.handle)[1]):
             with self._allocator.batch():
                 self._lay(pool)
+            # Checks that ran before this see the program's own bytes once more, where the guard was.
+            self._armed[guard.whole.start] = next(clock), guard.whole.start, guard.whole.stop - 1
             return False
         self._allocator.fill_behind(guard.whole)
         self._armed[guard.whole.start] = next(clock), *extent

@@ -36,7 +36,7 @@ from shadowgraph.graphs.tensors import (
     view_facts,
 )
 from shadowgraph.tracking.allocator import HostAllocator, Pool
-from shadowgraph.tracking.buffers import Role
+from shadowgraph.tracking.buffers import Buffer, Role
 from shadowgraph.tracking.foreign import track_foreign
 from shadowgraph.tracking.stacks import Stack, current_stack
 from shadowgraph.tracking.views import TensorView
@@ -243,9 +243,16 @@ class Recorder(TorchDispatchMode):
         key = int(storage._cdata)
         if not storage.nbytes() or key in self.constants or key in self.foreign:
             return
-        if not self._arena.holds(storage.data_ptr()):
+        start = storage.data_ptr()
+        if not self._arena.holds(start):
             self.foreign[key] = (StorageWeakRef(storage), TensorView.of(tensor), node)
-            track_foreign(self.allocator.ledger, tensor)
+            self._note_input(track_foreign(self.allocator.ledger, tensor))
+        elif start not in self._own:
+            self._note_input(self.allocator.ledger.owner(start, start + storage.nbytes()))
+
+    def _note_input(self, buffer: Buffer | None) -> None:
+        if buffer is not None:
+            self.graph.inputs[buffer.serial] = buffer
 
     def _caller(self) -> Stack:
         """The program's stack at the operator being recorded, walked once."""

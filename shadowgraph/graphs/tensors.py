@@ -146,6 +146,17 @@ def named_tensors(
                     yield f"{name}[{index}]", item
 
 
+def base_of(value: Any) -> Any:
+    """The tensor behind a Triton descriptor or a tensor seen as another dtype; anything else as it is."""
+    base = None if isinstance(value, torch.Tensor) else getattr(value, "base", None)
+    return base if isinstance(base, torch.Tensor) else value
+
+
+def opened(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A Triton launch's arguments with `base_of` each."""
+    return tuple(base_of(value) for value in args), {key: base_of(value) for key, value in kwargs.items()}
+
+
 class Rehomed:
     """Results of an operator moved into memory of ours.
 

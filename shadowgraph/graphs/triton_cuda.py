@@ -12,7 +12,7 @@ from shadowgraph.faults import shielded
 from shadowgraph.graphs import cuda_capture
 from shadowgraph.graphs.events import emit, listeners
 from shadowgraph.graphs.model import Access, Launch, LaunchKind, Pointer
-from shadowgraph.graphs.tensors import is_plain
+from shadowgraph.graphs.tensors import is_plain, named_tensors, opened
 from shadowgraph.patching import PatchSet, Target
 from shadowgraph.tracking.stacks import cell_label, current_stack
 from shadowgraph.tracking.views import TensorView
@@ -71,12 +71,14 @@ def _wrap_inductor(original: Callable[..., Any]) -> Callable[..., Any]:
 def _told(launch: Launch | None) -> Iterator[None]:
     """Tell who listens before a launch and after it, or the capture that it belongs to."""
     mode = cuda_capture.current()
-    if launch is not None and mode is None:
+    if launch is None:
+        yield
+    elif mode is not None:
+        with mode.triton(launch):
+            yield
+    else:
         emit("launch_begins", launch, ())
-    yield
-    if launch is not None and mode is not None:
-        mode.note_triton(launch)
-    elif launch is not None:
+        yield
         emit("launch_ran", launch, None)
 
 
@@ -91,13 +93,12 @@ def _describe_compiled(kernel: Any, args: tuple[Any, ...]) -> Launch:
 
 
 def _describe(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any) -> Launch:
-    names = [parameter.name for parameter in kernel.params]
-    pairs = [*zip(names, args, strict=False), *kwargs.items()]
-    pointers = []
-    for name, value in pairs:
-        tensor = value if isinstance(value, torch.Tensor) else getattr(value, "base", None)
-        if isinstance(tensor, torch.Tensor) and is_plain(tensor, "cuda"):
-            pointers.append(Pointer(name, TensorView.of(tensor), Access.UNKNOWN))
+    names = tuple(parameter.name for parameter in kernel.params)
+    pointers = [
+        Pointer(name, TensorView.of(tensor), Access.UNKNOWN)
+        for name, tensor in named_tensors(names, *opened(args, kwargs))
+        if is_plain(tensor, "cuda")
+    ]
     code = kernel.fn.__code__
     return Launch(
         kind=LaunchKind.TRITON,

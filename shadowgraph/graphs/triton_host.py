@@ -21,7 +21,7 @@ from shadowgraph.faults import shielded
 from shadowgraph.graphs import triton_hooks
 from shadowgraph.graphs.events import emit, listeners
 from shadowgraph.graphs.model import Access, Launch, LaunchKind, Pointer
-from shadowgraph.graphs.tensors import Aliases, map_tensors, named_tensors, tensors_in
+from shadowgraph.graphs.tensors import Aliases, base_of, map_tensors, named_tensors, opened, tensors_in
 from shadowgraph.graphs.triton_hooks import Running, running
 from shadowgraph.patching import PatchSet
 from shadowgraph.tracking.ranges import ByteRange
@@ -157,28 +157,21 @@ def describe(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid:
 
 def pointers_of(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Pointer, ...]:
     """A pointer for each tensor argument, descriptors' bases included; members of a tuple as ``name[i]``."""
-    names = tuple(executor.arg_names)
-    opened = tuple(_base(value) for value in args), {key: _base(value) for key, value in kwargs.items()}
-    return tuple(Pointer(n, TensorView.of(t), Access.UNKNOWN) for n, t in named_tensors(names, *opened))
+    named = named_tensors(tuple(executor.arg_names), *opened(args, kwargs))
+    return tuple(Pointer(n, TensorView.of(t), Access.UNKNOWN) for n, t in named)
 
 
 def tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
     """Every tensor that a launch was given, descriptors' bases included."""
     for value in (*args, *kwargs.values()):
-        yield from tensors_in(_base(value))
-
-
-def _base(value: Any) -> Any:
-    """The tensor behind a descriptor or a tensor seen as another dtype; anything else as it is."""
-    base = None if isinstance(value, torch.Tensor) else getattr(value, "base", None)
-    return base if isinstance(base, torch.Tensor) else value
+        yield from tensors_in(base_of(value))
 
 
 def _aliased(arguments: Any) -> Any:
     aliases = Aliases()
 
     def one(value: Any) -> Any:
-        base = _base(value)
+        base = base_of(value)
         if base is value:
             return map_tensors(value, aliases)
         borrowed = copy.copy(value)

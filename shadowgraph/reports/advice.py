@@ -15,9 +15,21 @@ _ADVICE: dict[str, str] = {
         "plan, let the graph write a buffer of its own, or plan from the values that the graph will write. If it "
         "is meant to write what the host reads, as a token that is fed back, suppress the fingerprint."
     ),
+    "SG104": (
+        "A graph keeps addresses, not tensors. Hold a reference to what it was captured with for as long as it is "
+        "replayed, and refresh it in place (copy_) instead of binding its name to a new tensor; or capture again then."
+    ),
+    "SG106": (
+        "The node's index or stride leads far out of its own buffer, past every guard. Compare the sizes that it was "
+        "given with its argument nearest to the damage, or with what its largest index can reach."
+    ),
     "SG109": (
         "Look at who wrote the buffer last and at the batches before: a prefix that batch sizes share keeps "
         "what another batch left behind. Rewrite all that the coming graph reads."
+    ),
+    "SG112": (
+        "Let one branch of the capture wait for the other before it writes (an event recorded in one stream and waited "
+        "for in the other), or give each branch a buffer of its own."
     ),
 }
 _SIDES: dict[Side, str] = {

@@ -8,6 +8,16 @@ from typing import IO
 
 from rich.console import Console
 
+# Characters that a terminal obeys instead of showing, and those that turn the direction of writing.
+_ORDERS = dict.fromkeys(
+    (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000)), "\ufffd"
+)
+
+
+def tame(text: str) -> str:
+    """A text from a file that anybody may have made, so that it gives a terminal no orders and stays on its line."""
+    return text.translate(_ORDERS)
+
 
 class PlainConsole(Console):
     """Wraps nothing and highlights nothing. A reader that goes away is a `BrokenPipeError`."""

@@ -9,22 +9,20 @@ from rich.text import Text
 
 from shadowgraph.dumps.reader import Dump
 from shadowgraph.dumps.schema import Manifest, UnreadRow
-from shadowgraph.reports.text import lines, short
+from shadowgraph.reports.console import tame
+from shadowgraph.reports.paths import short
+from shadowgraph.reports.text import lines
 from shadowgraph.reports.verdicts import form, plural
 
 _NAMED = 8
 _LAUNCHES = 5
-# Characters that a terminal obeys instead of showing, and those that turn the direction of writing.
-_COMMANDS = dict.fromkeys(
-    (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000)), "\ufffd"
-)
 
 
 def dumped_lines(dump: Dump) -> Iterator[Text]:
     """The report of a dump: a head, the lines of the live report, a tail. A dump's texts give a terminal no orders."""
     manifest = dump.manifest
     for line in (*_head(manifest), *lines(dump.facts()), *_tail(dump)):
-        line.plain = line.plain.translate(_COMMANDS)
+        line.plain = tame(line.plain)
         yield line
 
 

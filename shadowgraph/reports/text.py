@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import IO
 
 from rich.text import Text
 
-from shadowgraph.findings import Culprit, Finding, Severity
+from shadowgraph.findings import Finding, Severity
 from shadowgraph.reports.advice import advice
 from shadowgraph.reports.console import console
+from shadowgraph.reports.culprit_text import culprit_line, culprit_rows
 from shadowgraph.reports.document import RunFacts, to_json
+from shadowgraph.reports.ending_text import ending_rows
 from shadowgraph.reports.hexview import HexRow, decoded, hex_rows
+from shadowgraph.reports.paths import at, short
 from shadowgraph.reports.verdicts import form, plural, verdict
 from shadowgraph.tracking.guards import Side
 from shadowgraph.tracking.stacks import Stack
@@ -66,13 +68,16 @@ def _finding(finding: Finding) -> Iterator[Text]:
     yield _row("buffer", _buffer(finding))
     if finding.buffer.allocated:
         yield from _stack("allocated", finding.buffer.allocated)
-    yield _row("culprit", _culprit(finding.culprit))
+    for label, said in culprit_rows(finding.culprit):
+        yield _row(label, said)
     if finding.culprit.stack:
         yield from _stack("launched", finding.culprit.stack)
     for other in finding.candidates:
-        yield _row("or", _culprit(other))
+        yield _row("or", culprit_line(other))
     if finding.rule:
         yield _row("rule", finding.rule)
+    for label, said in ending_rows(finding):
+        yield _row(label, said)
     yield from _surroundings(finding)
     for row in hex_rows(finding):
         yield _hex(row)
@@ -93,7 +98,7 @@ def _surroundings(finding: Finding) -> Iterator[Text]:
         reader = finding.reader
         node = f" node {reader.node}" if reader.node is not None else ""
         whom = f"{finding.graph}{node} {reader.name}" if reader.kind == "graph" else f"the host, {reader.name}"
-        yield _row("read by", f"{whom}{_at(reader.file, reader.line)}")
+        yield _row("read by", f"{whom}{at(reader.file, reader.line)}")
     for alias in finding.aliases[:8]:
         yield _row("alias", f"{alias.name} is {finding.buffer.name}{_joined(alias.relation)}")
     if len(finding.aliases) > 8:
@@ -127,19 +132,6 @@ def _buffer(finding: Finding) -> str:
     return f"{known}, {buffer.role}, allocation {buffer.serial}"
 
 
-def _culprit(culprit: Culprit) -> str:
-    if culprit.name is None:
-        return "not seen: no launch, operator or node that we watch wrote these bytes"
-    parts = [culprit.name if culprit.name.startswith(f"{culprit.kind}.") else f"{culprit.kind} {culprit.name}"]
-    if culprit.node is not None:
-        parts.append(f"node {culprit.node}")
-    if culprit.grid:
-        parts.append(f"grid {'x'.join(map(str, culprit.grid))}")
-    if culprit.source:
-        parts.append(f"defined at {short(culprit.source)}")
-    return f"{', '.join(parts)} ({culprit.status})"
-
-
 def _identity(finding: Finding) -> str:
     times = "" if finding.occurrences == 1 else f", seen {finding.occurrences:,} times"
     revision = "" if finding.revision == 1 else f", revision {finding.revision}"
@@ -171,9 +163,9 @@ def _watches(facts: RunFacts) -> Iterator[Text]:
         for change in changes[-8:]:
             where = f"{change.graph} replay {change.replay}" if change.graph else str(change.phase or "eager code")
             node = f" node {change.node}" if change.node is not None else ""
-            at = _at(change.stack[0].file, change.stack[0].line) if change.stack else ""
+            place = at(change.stack[0].file, change.stack[0].line) if change.stack else ""
             yield _row(
-                "", f"{where}{node}: {change.writer or 'an unseen writer'} wrote [{change.first}, {change.last}]{at}"
+                "", f"{where}{node}: {change.writer or 'an unseen writer'} wrote [{change.first}, {change.last}]{place}"
             )
         yield Text()
 
@@ -185,7 +177,7 @@ def _lost(facts: RunFacts) -> Iterator[Text]:
     for name, dtype, data in facts.last_values:
         yield _row("last seen", f"{name} ({dtype}): {decoded(data[: 16 * 8], dtype)}")
     for launch in facts.last_launches:
-        yield _row("ran last", f"{launch.name}{_at(launch.file, launch.line)}")
+        yield _row("ran last", f"{launch.name}{at(launch.file, launch.line)}")
         for value in launch.values:
             named = f" is {value.owner}" if value.owner else ""
             shown = decoded(value.data[: 16 * 8], value.dtype)
@@ -230,16 +222,3 @@ def _row(label: str, text: str) -> Text:
 
 def _joined(relation: str) -> str:
     return relation if not relation or relation.startswith(("[", ".")) else f" {relation}"
-
-
-def _at(file: str | None, line: int | None) -> str:
-    return f" at {short(file)}:{line}" if file else ""
-
-
-def short(path: str) -> str:
-    """A path below site-packages or the working directory, without what comes before it."""
-    for marker in ("site-packages" + os.sep, "dist-packages" + os.sep):
-        if marker in path:
-            return path.split(marker, 1)[1]
-    here = os.getcwd() + os.sep
-    return path.removeprefix(here)

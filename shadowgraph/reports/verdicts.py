@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
-from shadowgraph.findings import Finding
+from shadowgraph.findings import Finding, Status
+from shadowgraph.reports.kernel_names import brief
 from shadowgraph.tracking.guards import Side
 from shadowgraph.tracking.phases import Phase
+
+_NAME = 60  # columns that a culprit's name gets
 
 
 def plural(count: int, noun: str) -> str:
@@ -38,9 +42,11 @@ def who(finding: Finding) -> str:
     """The culprit in words."""
     culprit = finding.culprit
     if culprit.name is None:
-        return "an unseen writer"
+        before = f" before {os.path.basename(culprit.file)}:{culprit.line}" if culprit.file else ""
+        return f"an unseen writer{before}"
     node = f" (node {culprit.node})" if culprit.node is not None else ""
-    return f"{culprit.name}{node}"
+    perhaps = "perhaps " if culprit.status is Status.NOT_REPRODUCED else ""
+    return f"{perhaps}{brief(culprit.name, _NAME)}{node}"
 
 
 def verdict(finding: Finding) -> str:
@@ -51,9 +57,21 @@ def verdict(finding: Finding) -> str:
     return f"{finding.code} {finding.kind}: {say(finding)} {first}{latest}{when(finding)}"
 
 
+def revised(finding: Finding) -> str:
+    """One line for the log when a closer look at a finding is over."""
+    culprit = finding.culprit
+    where = f" at {os.path.basename(culprit.file)}:{culprit.line}" if culprit.file and culprit.name else ""
+    replay = f" of replay {culprit.seen_in}" if culprit.seen_in is not None else ""
+    said = {
+        Status.CONFIRMED: f"seen in a closer look{replay}{where}",
+        Status.NOT_REPRODUCED: f"not seen again in a closer look{replay}",
+    }.get(culprit.status, f"no launch that we saw did it, says a closer look{replay}")
+    return f"finding #{finding.id}, revision {finding.revision}: {finding.message}: {said}"
+
+
 def _of_several(finding: Finding) -> bool:
     """Whether a later sighting reached further than the first one, whose phase and replay the finding tells."""
-    return finding.code == "SG101" and finding.revision > 1
+    return finding.code == "SG101" and finding.revision > 1 and finding.occurrences > 1
 
 
 def _out_of_bounds(finding: Finding) -> str:
@@ -90,12 +108,41 @@ def _mutation(finding: Finding) -> str:
     return f"{changed} which the host had read before and read again ({finding.reader.name}) without writing it,"
 
 
+def _dangling(finding: Finding) -> str:
+    buffer, ending = finding.buffer, finding.ending
+    named = f"{buffer.name} ({form(buffer.dtype, buffer.shape)}, {plural(buffer.nbytes, 'byte')})"
+    if ending is None:
+        return f"{who(finding)} uses {named}, which is gone,"
+    uses = "writes" if ending.access == "external-out" else "reads and writes" if ending.writes else "reads"
+    fate = "moved to other memory" if ending.fate == "moved" else "freed"
+    names = [victim.name for victim in ending.victims]
+    more = f" and {len(names) - 2:,} more" if len(names) > 2 else ""
+    now = f", now {' and '.join(names[:2])}{more}" if names else ""
+    return f"{who(finding)} {uses} {named}, {fate} since the capture{now},"
+
+
 def _invariant(finding: Finding) -> str:
     about, _, rest = (finding.rule or "").partition(": ")
     if about == "index in range":
         named = f"{finding.buffer.name} ({form(finding.buffer.dtype, finding.buffer.shape)})"
         return f"{who(finding)} was given an index out of range for {named}{', ' if rest else ''}{rest},"
     return f"{finding.buffer.name} breaks {finding.rule}, last written by {who(finding)},"
+
+
+def _foreign(finding: Finding) -> str:
+    facts, buffer = finding.bytes, finding.buffer
+    assert facts is not None
+    named = f"{buffer.name} ({form(buffer.dtype, buffer.shape)})"
+    changed = f"{plural(facts.count, 'byte')} of {named}"
+    return f"{who(finding)} changed {changed}, where none of its arguments leads,"
+
+
+def _race(finding: Finding) -> str:
+    facts = finding.bytes
+    assert facts is not None
+    others = [f"{brief(one.name or '', _NAME)} (node {one.node})" for one in finding.candidates[:3]]
+    both = " and ".join([who(finding), *others])
+    return f"{both} write the same bytes [{facts.first}, {facts.last}] of {finding.buffer.name} in no order,"
 
 
 def _other(finding: Finding) -> str:
@@ -105,5 +152,8 @@ def _other(finding: Finding) -> str:
 _SAYS: dict[str, Callable[[Finding], str]] = {
     "SG101": _out_of_bounds,
     "SG102": _mutation,
+    "SG104": _dangling,
+    "SG106": _foreign,
     "SG109": _invariant,
+    "SG112": _race,
 }

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from shadowgraph.tracking.buffers import Buffer, Ledger, Role
+from shadowgraph.tracking.buffers import Buffer, Ledger, Role, allocation_name
 from shadowgraph.tracking.names import Owner, walk
 from shadowgraph.tracking.quiet import QuietLock
 from shadowgraph.tracking.ranges import ByteRange, RangeIndex
 from shadowgraph.tracking.views import TensorView, describe_slice, overlaps
 
 _UNTRACKED = -1  # the serial of memory that the ledger does not know
+_REMEMBERED = 1024  # buffers whose former owners are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,7 @@ class NameBook:
         self._roots: dict[str, weakref.ref[object]] = {}
         self._owners: dict[str, tuple[tuple[Owner, int], ...]] = {}
         self._index: RangeIndex[tuple[Owner, int]] | None = None
+        self._former: dict[int, tuple[Owner, ...]] = {}  # owners that a buffer had, by serial
         self._seen_version = -1
         self._gaps: dict[str, tuple[int, bool]] = {}  # of the last walk of each root
 
@@ -65,25 +66,30 @@ class NameBook:
             if self._seen_version == self._ledger.version:
                 return
             self._seen_version = self._ledger.version
-            for name, reference in list(self._roots.items()):
-                root = reference()
+            for name in list(self._owners):
+                root = self._root(name)
                 if root is not None:
                     self._walk(name, root)
+                else:
+                    self._enter(name)
 
     def owners_of(self, where: ByteRange, serial: int | None = None) -> list[Owner]:
         """Owners whose views cross a range, in order of address; with `serial`, only those walked while that buffer
-        lived."""
+        lived. A freed buffer's that lead elsewhere by now are its owners still."""
         with self._lock:
             if self._index is None:
                 entries = [pair for pairs in self._owners.values() for pair in pairs]
                 self._index = RangeIndex((o.view.hull, (o, s)) for o, s in entries)
             found = self._index.overlapping(where.start, where.stop)
         buffer = self._ledger.get(serial) if serial is not None else None
-        return [
+        owners = [
             owner
             for _, (owner, known) in found
             if serial is None or known == serial or (known == _UNTRACKED and _is_storage_of(buffer, owner.view))
         ]
+        if owners or serial is None or (buffer is not None and buffer.alive):
+            return owners
+        return [owner for owner in self._former.get(serial, ()) if owner.view.hull.overlaps(where)]
 
     def name_of(self, buffer: Buffer, part: ByteRange | None = None) -> tuple[str, tuple[str, ...]]:
         """The best name of a buffer, or of a part of it, and every owner path.
@@ -124,11 +130,18 @@ class NameBook:
         """
         return alias_groups(self.living())
 
-    def living(self) -> list[Owner]:
-        """Owners of memory that was not freed since they were walked."""
+    def living(self, fresh: bool = False) -> list[Owner]:
+        """Owners of memory that was not freed since they were walked; with `fresh`, only what the last `refresh` found,
+        and nothing of objects that are walked once."""
         live = {buffer.serial for buffer in self._ledger} | {_UNTRACKED}
         with self._lock:
-            return [owner for pairs in self._owners.values() for owner, serial in pairs if serial in live]
+            roots = [name for name in self._owners if not fresh or self._root(name) is not None]
+            return [owner for name in roots for owner, serial in self._owners[name] if serial in live]
+
+    def _root(self, name: str) -> object | None:
+        """The object that a name was given to, where it can be walked again."""
+        reference = self._roots.get(name)
+        return reference() if reference is not None else None
 
     def _walk(self, name: str, root: object) -> int:
         result = walk(root, name)
@@ -137,9 +150,35 @@ class NameBook:
         for owner in result.owners:
             buffer = self._ledger.owner(owner.view.start, owner.view.stop)
             pairs.append((owner, buffer.serial if buffer is not None else _UNTRACKED))
+        self._remember(self._owners.get(name, ()), {serial for _, serial in pairs})
         self._owners[name] = tuple(pairs)
         self._index = None
         return len(pairs)
+
+    def note_former(self, serial: int, owners: Iterable[Owner]) -> None:
+        """Names for a buffer once it is freed, if it has no others then."""
+        with self._lock:
+            self._former.setdefault(serial, tuple(owners))
+
+    def _remember(self, before: Iterable[tuple[Owner, int]], now: set[int]) -> None:
+        """Keep owners that lead elsewhere by now: a finding may be about what they led to."""
+        former: dict[int, list[Owner]] = {}
+        for owner, serial in before:
+            if serial != _UNTRACKED and serial not in now:
+                former.setdefault(serial, []).append(owner)
+        for serial, owners in former.items():
+            self._former[serial] = tuple(owners)
+        while len(self._former) > _REMEMBERED:
+            del self._former[next(iter(self._former))]
+
+    def _enter(self, name: str) -> None:
+        """Owners of a root that cannot be walked again: their memory may have been entered into the ledger since."""
+        pairs = []
+        for owner, serial in self._owners[name]:
+            buffer = self._ledger.owner(owner.view.start, owner.view.stop) if serial == _UNTRACKED else None
+            pairs.append((owner, buffer.serial if buffer and _is_storage_of(buffer, owner.view) else serial))
+        if tuple(pairs) != self._owners[name]:
+            self._owners[name], self._index = tuple(pairs), None
 
 
 def alias_groups(owners: Iterable[Owner]) -> list[tuple[Owner, ...]]:
@@ -164,21 +203,16 @@ def alias_groups(owners: Iterable[Owner]) -> list[tuple[Owner, ...]]:
 
 
 def _is_storage_of(buffer: Buffer | None, view: TensorView) -> bool:
-    """Whether a buffer is a view's storage, entered into the ledger after the view was found."""
+    """Whether a buffer is a view's storage, entered into the ledger after the view was found.
+
+    Of a freed one that is not known: another may have its place and size.
+    """
     return (
         buffer is not None
+        and buffer.alive
         and buffer.role is Role.FOREIGN
         and (buffer.start, buffer.nbytes) == (view.storage_address, view.storage_nbytes)
     )
-
-
-def allocation_name(buffer: Buffer) -> str:
-    """What to call a buffer that no owner names: its form and the line that allocated it."""
-    form = f"{buffer.dtype}{list(buffer.shape)}"
-    if not buffer.stack:
-        return f"{form} at {buffer.start:#x}"
-    frame = buffer.stack[0]
-    return f"{form} from {os.path.basename(frame.file)}:{frame.line}"
 
 
 def buffer_view(buffer: Buffer) -> TensorView:

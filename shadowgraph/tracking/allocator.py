@@ -311,6 +311,10 @@ class HostAllocator:
         """Whether an address lies in memory of ours."""
         return self.arena.holds(address)
 
+    def in_private_pool(self, where: ByteRange) -> bool:
+        """Whether freed memory lies in a pool of a graph's or the program's own, which eager code does not share."""
+        return False
+
     def _storage_at(self, address: int, nbytes: int) -> torch.UntypedStorage:
         return storage_at(address, nbytes)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -102,6 +103,15 @@ class Buffer:
         self.gap = gap
 
 
+def allocation_name(buffer: Buffer) -> str:
+    """What to call a buffer that no owner names: its form and the line that allocated it."""
+    form = f"{buffer.dtype}{list(buffer.shape)}"
+    if not buffer.stack:
+        return f"{form} at {buffer.start:#x}"
+    frame = buffer.stack[0]
+    return f"{form} from {os.path.basename(frame.file)}:{frame.line}"
+
+
 class Ledger:
     """All buffers by address and serial; thread-safe. Owns its records, never the memory.
 
@@ -117,6 +127,7 @@ class Ledger:
         self._freed: deque[Buffer] = deque(maxlen=HISTORY)
         self._waiting: deque[Buffer] = deque()
         self.version = 0  # changes with every allocation and free
+        self.frees = 0  # buffers that ended so far
 
     def next_serial(self) -> int:
         return next(self._serials)
@@ -134,6 +145,7 @@ class Ledger:
         if buffer.freed_at is None:
             buffer.freed_at = self.next_serial()
             self.version += 1
+            self.frees += 1
             self._waiting.append(buffer)
 
     @contextmanager

@@ -107,6 +107,15 @@ class CudaAllocator(HostAllocator):
         self._filler.fill_after()
         self._filler.fill(where)
 
+    def in_private_pool(self, where: ByteRange) -> bool:
+        """Asks torch's caching allocator, in milliseconds; where it does not tell, it may be so."""
+        try:
+            segments = torch.cuda.memory_snapshot()
+        except RuntimeError:  # another allocator
+            return True
+        spans = ((ByteRange(s["address"], s["address"] + s["total_size"]), s["segment_pool_id"]) for s in segments)
+        return any(tuple(pool) != (0, 0) for span, pool in spans if span.contains(where.start))
+
     def _look_last(self, tenant: Buffer) -> None:
         super()._look_last(tenant)
         self._filler.fill_after()  # the look is queued; what is armed next may lie over it

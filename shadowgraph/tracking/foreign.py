@@ -9,6 +9,7 @@ import torch
 
 from shadowgraph.tracking.buffers import Buffer, Ledger, Role
 from shadowgraph.tracking.quiet import later, settle
+from shadowgraph.tracking.ranges import ByteRange
 from shadowgraph.tracking.stacks import Stack
 
 _storages: dict[Buffer, weakref.ref[torch.UntypedStorage]] = {}  # until the finalizer has done its work
@@ -70,6 +71,21 @@ def hold(buffer: Buffer) -> object | None:
     if not still_there(buffer) or (reference is not None and storage is None):
         return None
     return storage if storage is not None else buffer
+
+
+def whereabouts(buffer: Buffer) -> ByteRange | None:
+    """Where the storage of a foreign buffer lies now, also when its entry has ended; None once it is gone."""
+    reference = _storages.get(buffer)
+    storage = reference() if reference is not None else None
+    return None if storage is None else ByteRange(storage.data_ptr(), storage.data_ptr() + storage.nbytes())
+
+
+def is_borrowed(buffer: Buffer) -> bool:
+    """Whether the storage of a foreign buffer that lives has its memory from elsewhere: from numpy, another library or
+    process. Then its end says nothing about the memory."""
+    reference = _storages.get(buffer)
+    storage = reference() if reference is not None else None
+    return storage is not None and not storage.resizable()
 
 
 def drop_stale(ledger: Ledger) -> int:

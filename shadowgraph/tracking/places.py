@@ -12,12 +12,12 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
 
 from shadowgraph.tracking.aliases import NameBook
 from shadowgraph.tracking.buffers import Buffer
-from shadowgraph.tracking.names import walk
+from shadowgraph.tracking.names import Owner, walk
 from shadowgraph.tracking.stacks import is_machinery
 
 _OBJECTS = (100, 4_000)  # expanded for each variable, in a first and a second pass
@@ -25,6 +25,7 @@ _SECONDS = 1.0  # for one search
 _NO_ROOTS = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type, str, bytes, int, float, type(None))
 
 Variable = tuple[str, object]
+Take = Callable[[str, object, Mapping[int, list[Owner]]], None]  # a variable, its value, what it leads to by serial
 
 
 class PlaceFinder:
@@ -35,58 +36,79 @@ class PlaceFinder:
     names
         Gets the variables that were found; it holds them weakly.
     seconds
-        Time for all searches together.
+        Time for all searches together; half of it is kept for those of a finding.
     """
 
     def __init__(self, names: NameBook, seconds: float = 5.0) -> None:
         self._names = names
         self._left = seconds
+        self._kept = seconds / 2
         self._tried: set[int] = set()
         self._used: dict[str, list[int]] = {}  # by variable name: which objects go by it
 
     def find(self, buffer: Buffer) -> None:
         """Give a buffer an owner name, if a variable that is alive leads to it."""
-        self._search([buffer])
+        self._search([buffer], self._name)
 
     def find_new(self, buffers: Iterable[Buffer]) -> None:
         """The same for several, each tried once."""
-        new = [buffer for buffer in buffers if buffer.serial not in self._tried]
-        if new:
-            self._tried.update(buffer.serial for buffer in new)
-            self._search(new)
+        self._search_new(buffers, self._name)
 
-    def _search(self, buffers: list[Buffer]) -> None:
+    def note_former(self, buffers: Iterable[Buffer]) -> None:
+        """Note which variables lead to several buffers, each tried once: names for when they are gone, not before."""
+        self._search_new(buffers, self._note)
+
+    def _search_new(self, buffers: Iterable[Buffer], take: Take) -> None:
+        new = [buffer for buffer in buffers if buffer.serial not in self._tried]
+        if new and self._left > self._kept:
+            self._tried.update(buffer.serial for buffer in new)
+            self._search(new, take)
+
+    def _search(self, buffers: list[Buffer], take: Take) -> None:
         began = time.monotonic()
         deadline = began + min(_SECONDS, self._left)
         try:
             for objects in _OBJECTS:  # all that lies near before anything that lies deep in a large object
-                if self._all_found(buffers, objects, deadline):
+                buffers = self._missing(buffers, objects, deadline, take)
+                if not buffers:
                     return
         finally:
             self._left -= time.monotonic() - began
 
-    def _all_found(self, buffers: list[Buffer], objects: int, deadline: float) -> bool:
-        """One pass over all scopes; whether there is nothing more to look for, or no more time."""
+    def _missing(self, buffers: list[Buffer], objects: int, deadline: float, take: Take) -> list[Buffer]:
+        """One pass over all scopes; what is still to be looked for, if there is time."""
         seen: set[int] = set()
+        left = {buffer.serial: buffer for buffer in buffers}
         for variables in _scopes(buffers):
             for name, value in variables:
                 if time.monotonic() > deadline:
-                    return True
+                    return []
                 if id(value) not in seen and not issubclass(type(value), _NO_ROOTS):
                     seen.add(id(value))
-                    self._look(name, value, buffers, objects)
-            if all(self._names.owners_of(buffer.range, buffer.serial) for buffer in buffers):
-                return True
-        return False
+                    owners = walk(value, name, max_objects=objects).owners
+                    found = {b.serial: led for b in buffers if (led := [o for o in owners if _leads(o, b)])}
+                    if found:
+                        take(name, value, found)
+                    for serial in found:
+                        left.pop(serial, None)
+            if not left:
+                return []
+        return list(left.values())
 
-    def _look(self, name: str, value: object, buffers: list[Buffer], objects: int) -> None:
-        views = [owner.view for owner in walk(value, name, max_objects=objects).owners]
-        if any(buffer.start <= view.start < buffer.stop for view in views for buffer in buffers):
-            same = self._used.setdefault(name, [])
-            if id(value) not in same:
-                same.append(id(value))
-            place = same.index(id(value))
-            self._names.add(f"{name}#{place + 1}" if place else name, value)
+    def _name(self, name: str, value: object, found: Mapping[int, list[Owner]]) -> None:
+        same = self._used.setdefault(name, [])
+        if id(value) not in same:
+            same.append(id(value))
+        place = same.index(id(value))
+        self._names.add(f"{name}#{place + 1}" if place else name, value)
+
+    def _note(self, name: str, value: object, found: Mapping[int, list[Owner]]) -> None:
+        for serial, owners in found.items():
+            self._names.note_former(serial, owners)
+
+
+def _leads(owner: Owner, buffer: Buffer) -> bool:
+    return buffer.start <= owner.view.start < buffer.stop
 
 
 def _scopes(buffers: list[Buffer]) -> Iterator[list[Variable]]:
@@ -120,6 +142,7 @@ def _frames(buffers: list[Buffer]) -> list[FrameType]:
             if not is_machinery(frame.f_code.co_filename) and frame.f_code.co_name != "<module>":
                 frames.append(frame)
             frame = frame.f_back
+    del own, innermost  # our own frame: a cycle would keep the variables of every caller alive
     led = {(at.file, at.function) for buffer in buffers for at in buffer.stack}
     return sorted(frames, key=lambda frame: (frame.f_code.co_filename, frame.f_code.co_name) not in led)
 

@@ -109,6 +109,7 @@ def test_commands_that_cannot_run(command: list[str], code: int, said: str, tmp_
         (("--guard-eager", "some"), "guard_eager must be off, auto, all or in:module:qualname"),
         (("--dump", "never,exit"), "--dump must be some of"),
         (("--backend", "tpu"), "invalid choice: 'tpu'"),
+        (("--locate", "some"), "invalid choice: 'some'"),
         (("--overhead", "-3"), "--overhead must be a share of the time"),
         (("python",), "unrecognized arguments: python"),
     ],
@@ -242,9 +243,11 @@ def test_the_supervisor_does_not_import_torch(tmp_path: Path) -> None:
 def test_variables_count_where_no_option_does(tmp_path: Path) -> None:
     words = (sys.executable, "-c", "pass")
     env = environment(SHADOWGRAPH_GUARD_EAGER="off", SHADOWGRAPH_LAYOUT="isolate", SHADOWGRAPH_OVERHEAD_PERCENT="5")
-    done = wrap(tmp_path, *words, options=("--layout", "faithful"), env=env)
+    done = wrap(tmp_path, *words, options=("--layout", "faithful", "--locate", "off"), env=env)
     settings = done.run.manifest["settings"]["options"]
-    assert settings == {"layout": "faithful", "fault_limit": 1000}, "the rest is for each process to read"
+    assert settings == {"layout": "faithful", "locate": "off", "fault_limit": 1000}, (
+        "the rest is for each process to read"
+    )
     plain = wrap(tmp_path / "plain", *words, cwd=tmp_path)
     assert plain.run.manifest["settings"]["options"] == {
         "layout": "faithful", "guard_eager": "auto", "overhead_percent": 75.0, "fault_limit": 1000,

@@ -179,6 +179,23 @@ def test_protected_is_reported_at_the_first_replay_that_changes_a_value(device: 
     assert faults.total == before
 
 
+def test_the_kernel_that_writes_a_wrappers_indptr(device: CudaDevice) -> None:
+    """The next replay of the graph names it, and the argument that led there."""
+    with sg.debug(backend=device.name, infer=False) as debugger:
+        backend = run(device, debugger, declared=True)
+        backend.step(debugger, 8, 7, real=False)
+        found: Any = debugger.check()[0]
+        name = name_of(backend.graphs[8])
+    assert (found.code, found.graph, found.replay, found.buffer.name) == ("SG102", name, 2, METADATA)
+    culprit = found.culprit
+    assert (culprit.name, culprit.status, culprit.seen_in) == ("aten.copy_.default", "confirmed", 3)
+    assert culprit.stack[0].function == "forward"
+    assert "copy" in culprit.kernel, culprit.kernel
+    assert culprit.led_by is not None
+    assert (culprit.led_by.buffer, culprit.led_by.at) == (METADATA, 4)
+    assert found.candidates == ()
+
+
 @pytest.mark.parametrize(("own_plan", "reader"), [(False, "cpu"), (True, "to")], ids=["fast", "own"])
 def test_inferred_where_the_next_plan_reads_it(device: CudaDevice, own_plan: bool, reader: str) -> None:
     with sg.debug(backend=device.name) as debugger:

@@ -112,18 +112,24 @@ def test_an_assert_in_sglangs_own_metadata_is_explained(tmp_path: Path, form: st
     assert "device-side assert" in done.err, "without it this shows nothing"
     facts = done.dump("exception").facts()
     assert facts.lost is not None
-    launch = next(each for each in facts.last_launches if any("page_table" in value.owner for value in each.values))
-    assert str(launch.file).endswith("sglang/srt/layers/attention/flashattention_backend.py")
-    (table,) = {value.shape for value in launch.values if "page_table" in value.owner}
-    assert table == (2, 2)
+    assert all(
+        str(launch.file).endswith("sglang/srt/layers/attention/flashattention_backend.py")
+        for launch in facts.last_launches
+    )
+    values = [value for launch in facts.last_launches for value in launch.values]
+    assert {value.shape for value in values if "page_table" in value.owner} == {(2, 2)}
     if form == "eager":
         (found,) = facts.findings
         assert (found.code, found.buffer.name.split(".")[-1]) == ("SG109", "page_table")
         assert found.culprit.name.startswith("aten.scatter_")
         assert found.culprit.stack[0].function == "draft_decode_set_expand_metadata"
         assert found.rule == "index in range: 2 along dim 1, which ends at 2; index holds 0 to 2"
-    else:
-        assert any(value.argument.startswith("in_ptr") and value.dtype == "int64" for value in launch.values)
+    else:  # the launch that asserts is the last: it is given the slots, and a table of two columns of its own
+        latest = facts.last_launches[0]
+        assert "scatter" in latest.name
+        slots, table = latest.values
+        assert (slots.argument, slots.dtype, slots.shape) == ("in_ptr0", "int64", (2, 5))
+        assert (table.argument, table.dtype, table.shape) == ("out_ptr1", "int32", (2, 2))
 
 
 @SGLANG

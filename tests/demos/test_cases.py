@@ -6,10 +6,11 @@ import dataclasses
 from typing import Any
 
 import pytest
+import torch
 
-from shadowgraph.demos import a2_kv_indices, a3_page_table
+from shadowgraph.demos import a2_kv_indices, a3_page_table, a5_rebound, a7_slot_cache
 from shadowgraph.demos.case import Case, Expected, require
-from shadowgraph.demos.device import HostDevice, Unwatched
+from shadowgraph.demos.device import Buffers, HostDevice, Unwatched
 from shadowgraph.demos.runner import ACCEPTANCE, run_case, select
 from shadowgraph.errors import InvalidCaseError, UsageError
 
@@ -65,6 +66,24 @@ def test_the_runner_can_fail(device: HostDevice) -> None:
 def test_fixed_programs_do_no_damage(device: HostDevice) -> None:
     assert not a2_kv_indices.program(device, Unwatched(), True, 1 << 14).victim.any()
     assert not a3_page_table.program(device, Unwatched(), True, 1 << 12).victim.any()
+    runner = a5_rebound.program(device, Unwatched(), True, 1 << 12)
+    assert runner.victim is not None
+    assert (runner.victim.data_ptr(), runner.victim.any().item()) == (runner.before, False)
+    assert runner.buf.unique().tolist() == [1.0]
+    backend = a7_slot_cache.program(device, Unwatched(), True, 1 << 12)
+    assert backend.outputs[3].unique().tolist() == [3.0]
+
+
+def test_a_released_piece_goes_to_the_next_buffer_of_its_size(device: HostDevice) -> None:
+    buffers = Buffers(device.device, 1 << 10)
+    first, other = buffers.zeros((4,), torch.int32), buffers.zeros((8,), torch.int32)
+    address = first.fill_(7).data_ptr()
+    buffers.release(first)
+    larger = buffers.zeros((8,), torch.int32)
+    again = buffers.zeros((4,), torch.int32)
+    assert (again.data_ptr(), again.tolist()) == (address, [0, 0, 0, 0])
+    assert len({larger.data_ptr(), other.data_ptr(), again.data_ptr()}) == 3
+    Buffers(device.device).release(first)  # an allocation of its own: nothing to do
 
 
 def test_select_and_require() -> None:

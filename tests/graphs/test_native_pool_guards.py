@@ -160,3 +160,15 @@ def test_tenants_are_the_largest_of_each_address() -> None:
     blocks = [{"state": "active_allocated", "address": BASE + 512, "requested_size": 64}]
     snapshot = {"device_traces": [events], "segments": [{"blocks": blocks}]}
     assert tenants_of(snapshot, lambda address: address >= BASE) == {BASE: 400, BASE + 512: 64}
+
+
+def test_checks_in_flight_see_the_programs_own_bytes_and_tell_nothing(bench: Bench) -> None:
+    bench.captured(1, {0: 400})
+    guard = bench.tail()
+    bench.live = {0: 400, 512: 400}
+    assert not bench.confirm(guard, 112, 511, order=10), "the program allocated there: guards make way"
+    assert bench.tail().whole.stop < guard.whole.stop
+    assert not bench.confirm(guard, 112, 511, order=11), "a check that ran before they did sees the same"
+    bench.live = {0: 400}
+    moved = bench.tail()
+    assert bench.confirm(moved, 0, 3, order=next(bench.clock)), "what comes after is damage"

@@ -5,15 +5,16 @@ from typing import Any
 import pytest
 from finding_samples import CULPRIT, altered
 
-from shadowgraph.findings import ByteFacts, Culprit, Finding, Kind, Reader, RowOverrun, Status
+from shadowgraph.findings import ByteFacts, Culprit, Ending, Finding, Kind, Reader, RowOverrun, Status, Successor
 from shadowgraph.reports.advice import advice
-from shadowgraph.reports.verdicts import form, plural, verdict, when, who
+from shadowgraph.reports.verdicts import form, plural, revised, verdict, when, who
 from shadowgraph.tracking.guards import Side
 from shadowgraph.tracking.phases import Phase
 
 WHEN = "while preparing replay 7 of graph#1"
 NAMED = "draft.kv_indices (int32[3, 128], 1,536 bytes)"
 NODE = Culprit(Status.CONFIRMED, "aten", "aten.add_", 4)
+BY = tuple(Successor(name, 4096, 16, "int32", (4,)) for name in "bcd")
 
 
 def rows(*lost: int) -> tuple[RowOverrun, ...]:
@@ -86,13 +87,33 @@ def test_mutation(reader: Reader | None, owned: str) -> None:
     assert verdict(finding) == f"SG102 in-graph mutation: {said}"
 
 
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        (Ending("live-in", False, "freed", 0, 7), "reads {}, freed since the capture,"),
+        (Ending("live-in", True, "moved", 0, 7), "reads and writes {}, moved to other memory since the capture,"),
+        (Ending("external-out", True, "freed", 0, 7, BY[:1]), "writes {}, freed since the capture, now b,"),
+        (Ending("live-in", False, "freed", 0, 7, BY[:2]), "reads {}, freed since the capture, now b and c,"),
+        (Ending("live-in", False, "freed", 0, 7, BY), "reads {}, freed since the capture, now b and c and 1 more,"),
+        (None, "uses {}, which is gone,"),
+    ],
+)
+def test_dangling(facts: Ending | None, said: str) -> None:
+    finding = altered(code="SG104", kind=Kind.SG104, bytes=None, culprit=NODE, phase=Phase.REPLAY, ending=facts)
+    expected = f"aten.add_ (node 4) {said.format(NAMED)} in replay 7 of graph#1"
+    assert verdict(finding) == f"SG104 dangling pointer: {expected}"
+
+
 def test_invariant() -> None:
     rule = "nondecreasing: [3] = 1 after [2] = 5"
     said = f"draft.kv_indices breaks {rule}, last written by fill_indices, {WHEN}"
     assert verdict(altered(code="SG109", kind=Kind.SG109, rule=rule)) == f"SG109 invariant broken: {said}"
 
 
-@pytest.mark.parametrize("code", [kind.name for kind in Kind if kind.name not in {"SG101", "SG102", "SG109"}])
+WORDED = {"SG101", "SG102", "SG104", "SG106", "SG109", "SG112"}
+
+
+@pytest.mark.parametrize("code", [kind.name for kind in Kind if kind.name not in WORDED])
 def test_kinds_without_words_of_their_own(code: str) -> None:
     finding = altered(code=code, kind=Kind[code], bytes=None)
     assert verdict(finding) == f"{code} {Kind[code]}: fill_indices on draft.kv_indices {WHEN}"
@@ -146,7 +167,8 @@ def test_advice_by_kind_and_side() -> None:
     assert len(set(said)) == 5
     assert advice(finding_on(Side.BEFORE)) == said[0]
     assert advice(altered(code="SG109", kind=Kind.SG109, bytes=None)) == said[-1]
-    assert advice(finding_on(None, "SG104")) == ""
+    assert advice(finding_on(None, "SG103")) == ""
+    assert "capture again" in advice(altered(code="SG104", kind=Kind.SG104, bytes=None))
 
 
 @pytest.mark.parametrize(
@@ -160,4 +182,53 @@ def test_advice_by_kind_and_side() -> None:
     ],
 )
 def test_the_worst_of_several_sightings(facts: dict[str, Any], said: str) -> None:
-    assert verdict(altered(revision=2, **facts)) == f"SG101 out-of-bounds write: {said}"
+    assert verdict(altered(revision=2, occurrences=2, **facts)) == f"SG101 out-of-bounds write: {said}"
+
+
+# -- closer looks ----------------------------------------------------------------------------------------------------
+
+
+def test_a_write_that_none_of_the_arguments_leads_to() -> None:
+    facts = bytes_at(12, 16, None)
+    said = verdict(altered(code="SG106", kind=Kind.SG106, bytes=facts, phase=Phase.REPLAY, culprit__node=3))
+    changed = "changed 5 bytes of draft.kv_indices (int32[3, 128]), where none of its arguments leads, in replay 7"
+    assert said == f"SG106 foreign write: fill_indices (node 3) {changed} of graph#1"
+
+
+def test_a_race() -> None:
+    others = tuple(Culprit(Status.CONFIRMED, "aten", f"k{index}", index) for index in range(5))
+    facts = {"code": "SG112", "kind": Kind.SG112, "bytes": bytes_at(12, 16, None), "phase": Phase.REPLAY}
+    said = verdict(altered(**facts, candidates=others, culprit__node=9))
+    assert "fill_indices (node 9) and k0 (node 0) and k1 (node 1) and k2 (node 2) write the same bytes [12, 16]" in said
+    assert "k3" not in said
+
+
+def test_a_culprit_that_did_not_do_it_again() -> None:
+    assert "perhaps fill_indices wrote" in verdict(altered(culprit__status=Status.NOT_REPRODUCED))
+    assert "perhaps" not in verdict(altered(culprit__status=Status.CANDIDATE))
+
+
+def test_an_unseen_writer_is_placed() -> None:
+    nobody = Culprit(Status.UNKNOWN, "unseen", file="/srv/app/draft.py", line=7)
+    assert "an unseen writer before draft.py:7 wrote" in verdict(altered(culprit=nobody))
+    assert "an unseen writer wrote" in verdict(altered(culprit=Culprit(Status.UNKNOWN)))
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"culprit__seen_in": 9}, "seen in a closer look of replay 9 at draft.py:120"),
+        ({}, "seen in a closer look at draft.py:120"),
+        (
+            {"culprit__seen_in": 9, "culprit__status": Status.NOT_REPRODUCED},
+            "not seen again in a closer look of replay 9",
+        ),
+        ({"culprit": Culprit(Status.UNKNOWN, "unseen")}, "no launch that we saw did it, says a closer look"),
+    ],
+    ids=["replay", "launch", "not reproduced", "unseen"],
+)
+def test_the_line_of_the_log(facts: dict[str, Any], said: str) -> None:
+    line = revised(altered(**facts, revision=2, message="SG101 as said"))
+    assert line.startswith("finding #1, revision 2: SG101 as said: ")
+    assert said in line
+    assert "\n" not in line

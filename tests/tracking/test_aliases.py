@@ -250,6 +250,61 @@ def test_names_outlive_the_object_that_gave_them(book: Book) -> None:
     assert book.name(tensor) == "runner.x"
 
 
+@pytest.mark.parametrize("again", [1, 3])
+def test_a_freed_buffer_keeps_the_names_that_it_had(book: Book, again: int) -> None:
+    runner = Plain(x=book.tensor(8), other=book.tensor(4))
+    book.names.add("runner", runner)
+    old = book.buffer(runner.x)
+    runner.x = book.tensor(16)
+    for _ in range(again):
+        book.tensor(1)
+        book.names.refresh()
+    assert not old.alive
+    assert book.names.name_of(old) == ("runner.x", ("runner.x",))
+    assert book.name(runner.x) == "runner.x"
+    assert book.names.owners_of(old.range, old.serial + 1000) == []
+
+
+def test_a_buffer_that_lives_has_only_the_names_that_it_has_now(book: Book) -> None:
+    held = book.tensor(8)
+    runner = Plain(x=held)
+    book.names.add("runner", runner)
+    runner.x = book.tensor(16)
+    book.names.refresh()
+    assert book.names.name_of(book.buffer(held))[1] == ()
+
+
+def test_a_name_given_before_the_ledger_knew_the_memory_outlives_it(book: Book) -> None:
+    parts = {"x": torch.zeros(8)}
+    book.names.add("parts", parts)
+    buffer = book.buffer(parts["x"])
+    book.names.refresh()
+    del parts["x"]
+    book.tensor(1)
+    book.names.refresh()
+    assert not buffer.alive
+    assert book.names.name_of(buffer)[0] == 'parts["x"]'
+
+
+def test_memory_of_the_same_place_and_size_gives_a_freed_buffer_no_name(book: Book) -> None:
+    tensor = torch.zeros(8)
+    buffer = book.buffer(tensor)
+    book.ledger.free(buffer)
+    book.names.add("successor", Plain(x=tensor))  # untracked, as one that torch allocated there would be
+    book.names.refresh()
+    assert book.names.name_of(buffer)[1] == ()
+
+
+def test_owners_that_the_last_refresh_found(book: Book) -> None:
+    runner, parts = Plain(x=book.tensor(8)), {"y": torch.zeros(8)}
+    book.names.add("runner", runner)
+    book.names.add("parts", parts)
+    assert {owner.path for owner in book.names.living()} == {"runner.x", 'parts["y"]'}
+    assert {owner.path for owner in book.names.living(fresh=True)} == {"runner.x"}
+    del runner
+    assert book.names.living(fresh=True) == []
+
+
 def test_no_object_and_no_tensor_is_kept_alive(book: Book) -> None:
     tensor = book.tensor(8)
     runner, inner = Plain(x=tensor), Plain(y=tensor[2:])

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from shadowgraph.tracking.buffers import Buffer, Ledger, Role
-from shadowgraph.tracking.foreign import track_foreign
+from shadowgraph.tracking.foreign import drop_stale, is_borrowed, track_foreign, whereabouts
+from shadowgraph.tracking.ranges import ByteRange
 from shadowgraph.tracking.stacks import Frame
 
 
@@ -102,3 +103,27 @@ def test_storages_that_only_the_collector_frees_are_noticed(ledger: Ledger) -> N
     gc.collect()
     assert buffer not in list(ledger)
     assert not buffer.alive
+
+
+def test_whereabouts_of_a_storage() -> None:
+    ledger, tensor = Ledger(), torch.zeros(8)
+    entry = track_foreign(ledger, tensor)
+    assert whereabouts(entry) == entry.range
+    tensor.untyped_storage().resize_(1 << 16)
+    drop_stale(ledger)
+    assert not entry.alive
+    assert whereabouts(entry) == ByteRange(tensor.data_ptr(), tensor.data_ptr() + (1 << 16))
+    del tensor
+    gc.collect()
+    assert whereabouts(entry) is None
+
+
+def test_memory_that_another_library_owns_is_borrowed() -> None:
+    ledger, tensor = Ledger(), torch.zeros(8)
+    array = torch.zeros(8).numpy()
+    lent = torch.from_numpy(array)
+    own, borrowed = track_foreign(ledger, tensor), track_foreign(ledger, lent)
+    assert (is_borrowed(own), is_borrowed(borrowed)) == (False, True)
+    del lent
+    gc.collect()
+    assert not is_borrowed(borrowed), "nothing is known of it any more"

@@ -105,6 +105,34 @@ def test_nothing_is_kept_alive(debugger: Debugger) -> None:
     assert not found.alive
 
 
+def test_callers_keep_no_variable_beyond_their_end(debugger: Debugger) -> None:
+    """Not even until the garbage collector comes."""
+
+    def look() -> Buffer:
+        kept = Holder()
+        found = buffer_of(debugger, kept.parts["table"])
+        PlaceFinder(debugger.names).find(found)
+        return found
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert not look().alive
+    finally:
+        gc.enable()
+
+
+def test_half_of_the_time_is_kept_for_findings(debugger: Debugger) -> None:
+    runner = Holder()
+    found = buffer_of(debugger, runner.parts["table"])
+    finder = PlaceFinder(debugger.names)
+    finder._left = finder._kept
+    finder.find_new([found])
+    assert not debugger.names.name_of(found)[1]
+    finder.find(found)
+    assert debugger.names.name_of(found)[0] == 'runner.parts["table"]'
+
+
 def test_no_time_no_names(debugger: Debugger) -> None:
     runner = Holder()
     found = buffer_of(debugger, runner.parts["table"])
@@ -133,3 +161,14 @@ def test_two_objects_under_one_variable_keep_names_of_their_own(debugger: Debugg
     names = [debugger.names.name_of(buffer)[0] for buffer in found]
     assert len(set(names)) == 2
     assert all(debugger.names.name_of(buffer)[1] for buffer in found)
+
+
+def test_a_former_name_counts_once_the_buffer_is_gone(debugger: Debugger) -> None:
+    finder = PlaceFinder(debugger.names)
+    runner = Holder()
+    found = buffer_of(debugger, runner.parts["table"])
+    finder.note_former([found])
+    assert not debugger.names.name_of(found)[1], "while it lives, whoever leads to it when asked names it"
+    runner.parts.clear()
+    assert not found.alive
+    assert debugger.names.name_of(found)[0] == 'runner.parts["table"]'

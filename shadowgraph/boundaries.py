@@ -1,0 +1,105 @@
+"""What happens between two phases: guards are checked, evidence that has arrived is judged, a new segment begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from shadowgraph.checks.base import Check, Checkpoint, Context, Step
+from shadowgraph.engines.base import Result, Shadow
+from shadowgraph.errors import DeviceLostError
+from shadowgraph.graphs.model import Graph
+from shadowgraph.judging import Judge
+from shadowgraph.outside import Outside
+from shadowgraph.standing import StandingGuards
+from shadowgraph.stepping import Stepper
+from shadowgraph.tracking.phases import Phase
+from shadowgraph.tracking.writes import WriteLog
+
+
+class Boundaries:
+    """Asks the engine and hands out its answers. The caller holds the debugger's lock.
+
+    Parameters
+    ----------
+    paused
+        Whether a device that is lost is known to be.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        judge: Judge,
+        checks: Sequence[Check],
+        standing: StandingGuards,
+        stepper: Stepper,
+        outside: Outside,
+        paused: Callable[[], bool],
+    ) -> None:
+        self._context, self._evidence, self._standing, self._stepper = context, judge, standing, stepper
+        self._outside, self._paused = outside, paused
+        # Only the checks that do something: this is the replay path.
+        self._enders = [c for c in checks if type(c).checkpoint_ends is not Check.checkpoint_ends]
+
+    @property
+    def busy(self) -> bool:
+        """Whether this thread is in the middle of judging."""
+        return self._evidence.busy
+
+    def close(
+        self,
+        at: str,
+        phase: Phase | None,
+        graph: Graph | None,
+        replay: int | None,
+        take: Shadow | None = None,
+        compare: Shadow | None = None,
+        in_full: bool = False,
+        step: Step | None = None,
+    ) -> Checkpoint:
+        """Check every guard, hand out what evidence has arrived, start a new segment of writes."""
+        context, writes = self._context, self._context.writes
+        stepping = self._stepper.armed and phase is not Phase.REPLAY
+        if stepping and step is None:
+            step = self._stepper.boundary()
+        if writes or context.engine.asynchronous:  # there evidence is judged when others have launched since
+            context.writes = WriteLog(writes.dropped)
+        checkpoint = Checkpoint(at, phase, graph, replay, writes, next(context.clock), step)
+        with context.allocator.lock:  # no guard moves, and no block changes hands, until the check has been asked for
+            guards = self._standing.now()
+            hit = self._standing.hit(writes) if writes and not in_full and not context.engine.asynchronous else ()
+            guards = (*guards, *hit) if hit else guards  # the same object as long as it is the same guards
+            guards = self._stepper.guards(guards) if stepping else guards
+            context.engine.check(checkpoint, guards, take, compare, in_full)
+        if take is None or context.settings.sync or not context.engine.asynchronous:  # else the replay's end asks
+            self.poll()
+        if writes:
+            for check in self._enders:
+                check.checkpoint_ends(checkpoint)
+        return checkpoint
+
+    def guards_now(self, checkpoint: Checkpoint) -> None:
+        """Check every guard in the middle of a segment."""
+        context = self._context
+        checkpoint = replace(checkpoint, writes=context.writes, order=next(context.clock))
+        with context.allocator.lock:
+            context.engine.check(checkpoint, self._standing.now())
+        self.poll()
+
+    def poll(self) -> None:
+        """Judge what has arrived; in sync mode wait for all."""
+        if self._context.settings.sync:
+            self.drain()
+        else:
+            self._hand_out(self._context.engine.poll())
+
+    def drain(self, here: bool = False) -> None:
+        """Wait for everything that was asked for, or for what the current stream was asked for, and judge it."""
+        with self._outside.limit.waiting():
+            results = self._context.engine.poll(wait=True, here=here)
+        self._hand_out(results)
+
+    def _hand_out(self, results: Sequence[Result]) -> None:
+        self._evidence.hand_out(results)
+        if self._context.engine.lost is not None and not self._paused():
+            raise DeviceLostError(self._context.engine.lost)

@@ -1,0 +1,153 @@
+"""SG104: a graph points into a buffer that was freed, or moved, since it was captured.
+
+What a graph allocated itself may be freed; what was there before the capture must stay, for as long as the graph is
+replayed: where it reads the bytes before it writes them (*live-in*), and where it only writes them (*external-out*).
+It is the ledger's order of frees that counts. Whether somebody has the bytes by now, and who, is told beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from shadowgraph.checks.base import Check, Checkpoint, Context, Draft, Ended
+from shadowgraph.checks.first_access import Use, captured_bytes, uses_of
+from shadowgraph.findings import Severity
+from shadowgraph.graphs.model import Access, Graph
+from shadowgraph.tracking.buffers import Buffer, Role
+from shadowgraph.tracking.foreign import is_borrowed, whereabouts
+from shadowgraph.tracking.phases import Phase
+from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.tracking.writes import write_of
+
+_LOOKS = 64  # for somebody who gets the bytes after the finding was told
+
+
+@dataclass(slots=True)
+class _Held:
+    """What one graph needs of buffers that it does not own.
+
+    Attributes
+    ----------
+    uses
+        Of buffers that lived when they were looked at last.
+    borrowed
+        Serials of those whose memory belongs to another library.
+    ended
+        Of buffers that were freed and whose memory is as it was all the same, so far.
+    vacant
+        Dangling, told, and nobody had the bytes.
+    frees, version
+        The ledger's, when it was looked at last.
+    """
+
+    uses: list[Use]
+    borrowed: frozenset[int]
+    ended: list[Use] = field(default_factory=list)
+    vacant: list[Use] = field(default_factory=list)
+    frees: int = -1
+    version: int = -1
+    looks: int = 0
+
+
+class Dangling(Check):
+    """Compares at each replay what graphs were captured with to what was freed; costs nothing while nothing is."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._held: dict[int, _Held] = {}  # by the graph's serial
+        self._makers: set[int] = set()  # serials of graphs that were captured while we watched
+
+    def captured(self, graph: Graph) -> None:
+        self._held = {serial: held for serial, held in self._held.items() if serial in self.context.graphs}
+        self._makers.add(graph.serial)
+        uses = uses_of(graph)
+        borrowed = (use.buffer.serial for use in uses if use.buffer.role is Role.FOREIGN and is_borrowed(use.buffer))
+        if uses:
+            self._held[graph.serial] = _Held(uses, frozenset(borrowed))
+
+    def replay_begins(self, checkpoint: Checkpoint) -> None:
+        held = self._held.get(checkpoint.graph.serial) if checkpoint.graph is not None else None
+        if held is None:
+            return
+        ledger = self.context.ledger
+        if held.frees != ledger.frees:
+            held.frees = ledger.frees
+            held.ended += [use for use in held.uses if use.buffer.freed_at is not None]
+            held.uses = [use for use in held.uses if use.buffer.freed_at is None]
+        for use in tuple(held.ended):
+            self._judge(use, held, checkpoint)
+        if held.vacant and held.version != ledger.version and held.looks < _LOOKS:
+            held.version, held.looks = ledger.version, held.looks + 1
+            for use in tuple(held.vacant):
+                self._look_again(use, held, checkpoint)
+
+    def _judge(self, use: Use, held: _Held, checkpoint: Checkpoint) -> None:
+        assert checkpoint.graph is not None
+        if self._is_as_it_was(use.buffer, checkpoint.graph):
+            return
+        held.ended.remove(use)
+        if use.buffer.role is Role.FOREIGN and self.context.allocator.in_private_pool(use.buffer.range):
+            return  # made in a capture where nobody saw it, or another graph's
+        span = captured_bytes(checkpoint.graph, use.buffer)
+        told = self._draft(use, span, use.buffer.serial in held.borrowed, checkpoint)
+        if told.ended is not None and not told.ended.victims:
+            held.vacant.append(use)
+            held.version = self.context.ledger.version
+        self.context.report(told)
+
+    def _look_again(self, use: Use, held: _Held, checkpoint: Checkpoint) -> None:
+        """Whether somebody has got the bytes since: then the finding is told once more, with who it is."""
+        assert checkpoint.graph is not None
+        span = captured_bytes(checkpoint.graph, use.buffer)
+        if self._victims(use.buffer, span):
+            held.vacant.remove(use)
+            self.context.report(self._draft(use, span, use.buffer.serial in held.borrowed, checkpoint))
+
+    def _is_as_it_was(self, buffer: Buffer, graph: Graph) -> bool:
+        """Whether the memory of a freed buffer is still what the graph was captured with."""
+        if buffer.role is Role.FOREIGN:  # a storage that has another size may be where it was
+            now = whereabouts(buffer)
+            return now is not None and now.start == buffer.start and now.stop >= captured_bytes(graph, buffer).stop
+        if buffer.role is not Role.POOL:
+            return False
+        if buffer.graph not in self._makers or buffer.graph in self.context.graphs:
+            return True  # the graph that allocated it writes it at each replay, and its pool holds the memory
+        # On a device an entry stands for a block of a pool, and a later capture's takes its place.
+        return buffer.pool is None and any(
+            other.role is Role.POOL and other.start == buffer.start
+            for other in self.context.ledger.overlapping(buffer.start, buffer.stop)
+        )
+
+    def _victims(self, buffer: Buffer, span: ByteRange) -> tuple[Buffer, ...]:
+        """Live buffers that have the bytes now, allocated since they were given up."""
+        since = buffer.freed_at or 0
+        return tuple(b for b in self.context.ledger.overlapping(span.start, span.stop) if b.serial > since)
+
+    def _draft(self, use: Use, span: ByteRange, borrowed: bool, checkpoint: Checkpoint) -> Draft:
+        graph, buffer = checkpoint.graph, use.buffer
+        assert graph is not None
+        unknown = use.pointer.access is Access.UNKNOWN
+        write = replace(write_of(use.node.launch, None, use.node.index), opaque=unknown, hull=False)
+        refused = checkpoint.at == "replay_refused"  # for this very reason: then it is no mere note
+        return Draft(
+            code="SG104",
+            checkpoint=checkpoint,
+            buffer=buffer,
+            first=span.start,
+            last=span.stop - 1,
+            count=0,
+            ranges=(),
+            culprits=(write,),
+            phase=Phase.REPLAY,
+            graph=graph,
+            replay=checkpoint.replay,
+            severity=Severity.NOTE if borrowed and not refused else Severity.ERROR,
+            confidence="medium" if unknown or borrowed else "high",
+            key=str(graph.serial),
+            ended=Ended(
+                live_in=use.live_in,
+                written=any(pointer.may_write for _, pointer in graph.pointing_into(buffer.range)),
+                moved=whereabouts(buffer) is not None if buffer.role is Role.FOREIGN else False,
+                victims=self._victims(buffer, span),
+            ),
+        )

@@ -1,0 +1,86 @@
+"""What checks are told after a replay in which all tracked memory was looked at after every node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shadowgraph.checks.base import Checkpoint, Context, Draft
+from shadowgraph.culprits import culprit_of_node
+from shadowgraph.engines.base import RANGES
+from shadowgraph.graphs.model import Graph
+from shadowgraph.graphs.probe import Hit
+from shadowgraph.tracking.buffers import Buffer
+from shadowgraph.tracking.phases import Phase
+from shadowgraph.tracking.ranges import ByteRange, RangeSet
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One node changed bytes of one buffer, or of a piece of one."""
+
+    buffer: Buffer
+    hit: Hit
+
+    @property
+    def extent(self) -> ByteRange:
+        """From the first changed byte to the last."""
+        return ByteRange(self.hit.first, self.hit.last + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """A probed replay.
+
+    Attributes
+    ----------
+    changes
+        In order of nodes.
+    meanwhile
+        Bytes that launches outside the graph wrote during the replay, as far as they were seen.
+    """
+
+    graph: Graph
+    replay: int
+    changes: tuple[Change, ...]
+    meanwhile: RangeSet
+
+
+def draft_of(
+    code: str,
+    context: Context,
+    seen: Probed,
+    buffer: Buffer,
+    nodes: tuple[int, ...],
+    where: RangeSet,
+    count: int,
+    confidence: str,
+) -> Draft:
+    """A draft about bytes that nodes changed, the culprit first.
+
+    Parameters
+    ----------
+    count
+        Changed bytes: at most as many as `where` has.
+    """
+    parts = list(where)
+    hull = ByteRange(parts[0].start, parts[-1].stop)
+    found = tuple(
+        culprit_of_node(seen.graph, node, seen.replay, buffer.range, hull, context.ledger, context.names)
+        for node in nodes
+    )
+    return Draft(
+        code=code,
+        checkpoint=Checkpoint("probed_replay", Phase.REPLAY, seen.graph, seen.replay),
+        buffer=buffer,
+        first=hull.start,
+        last=hull.stop - 1,
+        count=count,
+        ranges=tuple((part.start, part.stop - 1) for part in parts[:RANGES]),
+        ranges_total=len(parts),
+        located=found,
+        phase=Phase.REPLAY,
+        graph=seen.graph,
+        replay=seen.replay,
+        confidence=confidence,
+        key=" ".join(sorted({f"{culprit.name}" for culprit in found})),
+    )

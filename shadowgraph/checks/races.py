@@ -1,0 +1,135 @@
+"""SG112: two nodes that no edge orders changed the same bytes; which value stays is chance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from shadowgraph.checks.base import Context
+from shadowgraph.checks.probed import Probed, draft_of
+from shadowgraph.graphs.device_nodes import DeviceNode
+from shadowgraph.graphs.probe import Hit
+from shadowgraph.tracking.buffers import Buffer
+from shadowgraph.tracking.ranges import ByteRange, RangeSet
+
+_ROUNDS = 3  # probed replays that one dispute is worth
+
+_Pair = tuple[int, int, int]  # two nodes, and the serial of a buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """Two hits of nodes that no edge orders, the earlier node first.
+
+    Attributes
+    ----------
+    where
+        The bytes between the extremes of both.
+    sure
+        Whether at least one byte is in both; else they may lie between each other, like columns of one table.
+    """
+
+    first: Hit
+    second: Hit
+    where: ByteRange
+    sure: bool
+
+
+def orders_of(nodes: Sequence[DeviceNode]) -> dict[int, int]:
+    """For each node, by index, all nodes that run before it for sure: a set of bits."""
+    before: dict[int, int] = {}
+    for node in sorted(nodes, key=lambda node: node.index):  # a topological order
+        known = 0
+        for index in node.after:
+            known |= before.get(index, 0) | 1 << index
+        before[node.index] = known
+    return before
+
+
+def clashes(nodes: Sequence[DeviceNode], hits: Iterable[Hit]) -> Iterator[Clash]:
+    """Pairs of hits on one part by nodes with no path between them."""
+    by_part: dict[int, list[Hit]] = {}
+    for hit in sorted(hits, key=lambda hit: hit.node):
+        by_part.setdefault(hit.part, []).append(hit)
+    shared = [group for group in by_part.values() if len(group) > 1]
+    if not shared:
+        return
+    before = orders_of(nodes)
+    for group in shared:
+        writers = 0
+        for place, hit in enumerate(group):
+            free = writers & ~before.get(hit.node, 0)
+            writers |= 1 << hit.node
+            for earlier in group[:place] if free else ():
+                where = _extent(earlier).intersect(_extent(hit))
+                if free >> earlier.node & 1 and earlier.node != hit.node and where is not None:
+                    yield Clash(earlier, hit, where, _share(earlier, hit))
+
+
+def _extent(hit: Hit) -> ByteRange:
+    return ByteRange(hit.first, hit.last + 1)
+
+
+def _share(one: Hit, other: Hit) -> bool:
+    """Whether two hits have a byte in common, whichever bytes between their extremes they changed."""
+    spread = max(one.last, other.last) + 1 - min(one.first, other.first)
+    if one.count + other.count > spread or {one.first, one.last} & {other.first, other.last}:
+        return True
+    for dense, loose in ((one, other), (other, one)):
+        full = dense.count == dense.last + 1 - dense.first
+        if full and any(dense.first <= edge <= dense.last for edge in (loose.first, loose.last)):
+            return True
+    return False
+
+
+@dataclass(slots=True)
+class _Dispute:
+    """Bytes to be looked at piece by piece in another replay; `rounds` of these were done."""
+
+    buffer: Buffer
+    where: ByteRange
+    rounds: int
+
+
+class Races:
+    """Judges probed replays. Where two write sets may lie between each other, it asks for a closer look."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._disputes: dict[int, dict[_Pair, _Dispute]] = {}  # by graph
+
+    def probed(self, seen: Probed) -> None:
+        """Memory was looked at after every node of a replay, as a whole or piece by piece."""
+        before = self._disputes.pop(seen.graph.serial, {})
+        disputes: dict[_Pair, _Dispute] = {}
+        shared: dict[_Pair, RangeSet] = {}
+        buffers: dict[int, Buffer] = {}
+        by_hit = {change.hit: change.buffer for change in seen.changes}
+        for clash in sorted(clashes(seen.graph.device_nodes, by_hit), key=lambda c: (not c.sure, c.where.nbytes)):
+            buffer = by_hit[clash.second]
+            pair = clash.first.node, clash.second.node, buffer.serial
+            if seen.meanwhile.overlaps(clash.where):
+                continue
+            if clash.sure:
+                buffers[buffer.serial] = buffer
+                shared.setdefault(pair, RangeSet()).add(clash.where)
+            elif pair not in shared and pair not in disputes:
+                rounds = before[pair].rounds + 1 if pair in before else 0
+                if rounds < _ROUNDS:
+                    disputes[pair] = _Dispute(buffer, clash.where, rounds)
+        if disputes:
+            self._disputes[seen.graph.serial] = disputes
+        for (first, second, serial), where in shared.items():  # the later node as culprit, the other as candidate
+            sure = "medium" if self.context.engine.asynchronous else "high"  # other streams went on meanwhile
+            nodes = second, first
+            self.context.report(
+                draft_of("SG112", self.context, seen, buffers[serial], nodes, where, where.nbytes, sure)
+            )
+
+    def disputed(self, graph: int) -> list[tuple[Buffer, ByteRange]]:
+        """What is to be looked at piece by piece in a graph's next replay."""
+        return [(dispute.buffer, dispute.where) for dispute in self._disputes.get(graph, {}).values()]
+
+    def drop(self, graph: int) -> None:
+        """A graph is gone, or cannot be probed."""
+        self._disputes.pop(graph, None)

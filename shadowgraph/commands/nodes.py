@@ -1,0 +1,168 @@
+"""List the nodes of captured graphs, from a dump or a run folder: kernel, line, and the buffers that it points into."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shadowgraph.errors import DamagedDumpError, DumpError, MissingFileError, RunFolderError, UsageError
+
+if TYPE_CHECKING:
+    from shadowgraph.dumps.reader import Dump
+    from shadowgraph.graphs.model import Graph
+    from shadowgraph.reports.node_list import ListedGraph, Wanted
+
+HELP = "list the nodes of captured graphs, by buffer, kernel or line"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="PATH", help="a dump, or the run folder of `shadowgraph wrap`")
+    parser.add_argument("--graph", metavar="NAME|N", help="only this graph, by name or number")
+    parser.add_argument(
+        "--buffer", metavar="NAME|ADDRESS", help="nodes that point into a buffer: an owner name, its end, or an address"
+    )
+    parser.add_argument(
+        "--kernel", metavar="TEXT", default="", help="nodes with this in their kernel's or operator's name"
+    )
+    parser.add_argument("--line", metavar="FILE[:LINE]", default="", help="nodes launched from there, or from below it")
+    parser.add_argument("--kind", metavar="KIND", help="kernel, memcpy, memset, host, child, alloc, ...")
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the nodes; no node that fits is no error, a graph or a buffer that nobody knows is one."""
+    from shadowgraph.reports.console import console
+    from shadowgraph.reports.nodes_text import NodesReport, show, width_of
+
+    out = console()
+    wanted = _wanted(args)
+    with ExitStack() as opened:
+        dumps = _run_dumps(args.path, opened) if os.path.isdir(args.path) else [_opened(args.path, opened)]
+        try:  # before a line is printed: what a made-up file says need not make a list
+            report = NodesReport(list(_listed(dumps, args.graph, args.buffer, wanted)))
+            text = report.to_json() if args.json else ""
+            lines = [] if args.json else list(report.lines(width_of(out)))
+        except (ArithmeticError, AssertionError, LookupError, RecursionError, TypeError, ValueError) as error:
+            raise _no_list(args.path, error) from None
+    if args.json:
+        sys.stdout.write(text + "\n")
+    else:
+        show(lines, out)
+    return 0
+
+
+def _no_list(path: str, error: Exception) -> DamagedDumpError:
+    from shadowgraph.dumps.container import first_words
+
+    return DamagedDumpError(f"{path} is damaged: no list can be made of it ({first_words(error)})")
+
+
+def _wanted(args: argparse.Namespace) -> Wanted:
+    """The filters that need no dump.
+
+    Raises
+    ------
+    UsageError
+        For a kind that is none, and a line without its file.
+    """
+    from shadowgraph.graphs.device_nodes import NodeKind
+    from shadowgraph.reports.node_list import Wanted
+
+    kinds = {**{kind.name.lower(): kind for kind in NodeKind}, **{kind.value: kind for kind in NodeKind}}
+    if args.kind is not None and args.kind not in kinds:
+        raise UsageError(f"no kind {args.kind!r}; kinds are: {', '.join(kind.name.lower() for kind in NodeKind)}")
+    file, colon, line = args.line.rpartition(":")
+    numbered = bool(colon) and line.isdecimal()
+    if numbered and not file:
+        raise UsageError(f"--line needs a file before the number, not {args.line!r}")
+    return Wanted(
+        kernel=args.kernel,
+        file=file if numbered else args.line,
+        line=int(line) if numbered else None,
+        kind=kinds.get(args.kind),
+    )
+
+
+def _opened(path: str | Path, opened: ExitStack) -> Dump:
+    from shadowgraph.dumps.reader import read_dump
+
+    return opened.enter_context(read_dump(path))
+
+
+def _run_dumps(path: str, opened: ExitStack) -> list[Dump]:
+    """The dumps of a run that can be read, the latest first; the others are told of.
+
+    Raises
+    ------
+    RunFolderError
+        When the run left no dump.
+    DumpError, MissingFileError
+        When none can be read.
+    """
+    from shadowgraph.runs.reader import read_run
+
+    paths = read_run(path).dumps
+    if not paths:
+        raise RunFolderError(f"{path} holds no dump, and nodes are kept in dumps: wrap with --dump findings,exit")
+    dumps: list[Dump] = []
+    failed: list[DumpError | MissingFileError] = []
+    for each in paths:
+        try:
+            dumps.append(_opened(each, opened))
+        except (DumpError, MissingFileError) as error:
+            failed.append(error)
+    if not dumps:
+        raise failed[0]
+    for why in failed:
+        print(f"shadowgraph: warning: left out: {why}", file=sys.stderr)
+    return sorted(dumps, key=lambda dump: dump.manifest.time, reverse=True)
+
+
+def _listed(dumps: Sequence[Dump], graph: str | None, buffer: str | None, wanted: Wanted) -> Iterator[ListedGraph]:
+    """Each graph once, as the latest dump of its process has it."""
+    from shadowgraph.dumps.naming import BufferNames, require_known
+    from shadowgraph.reports.node_list import listed
+
+    chosen = list(_graphs(dumps, graph))
+    books = [BufferNames(dump) for dump in dumps]
+    memory = [book.find(buffer) if buffer is not None else None for book in books]
+    if buffer is not None and not any(memory):
+        require_known(buffer, books)
+    for place, model in sorted(chosen, key=lambda pair: (dumps[pair[0]].manifest.pid, pair[1].serial)):
+        dump = dumps[place]
+        facts = dump.manifest.facts
+        yield listed(
+            model,
+            books[place].at,
+            (*facts.findings, *facts.notes),
+            replace(wanted, memory=memory[place]),
+            dump.manifest.pid,
+            str(dump.path),
+        )
+
+
+def _graphs(dumps: Sequence[Dump], wanted: str | None) -> Iterator[tuple[int, Graph]]:
+    """Graphs with the place of the dump that they are from.
+
+    Raises
+    ------
+    UsageError
+        When no dump has the graph that is wanted.
+    """
+    from shadowgraph.dumps.naming import nearest_of
+
+    known: dict[tuple[int, int, str], tuple[int, Graph]] = {}
+    for place, dump in enumerate(dumps):
+        for graph in dump.graphs:
+            known.setdefault((dump.manifest.pid, graph.serial, graph.name), (place, graph))
+    fits = [pair for pair in known.values() if wanted in (None, pair[1].name, str(pair[1].serial))]
+    if wanted is not None and not fits:
+        near = nearest_of(wanted, [graph.name for _, graph in known.values()])
+        raise UsageError(f"no graph is called {wanted!r}{near}")
+    yield from fits

@@ -1,0 +1,167 @@
+"""What the buffers of a dump are called, and which buffer a name or an address stands for."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from shadowgraph.dumps.models import view_of
+from shadowgraph.dumps.reader import Dump
+from shadowgraph.errors import UnknownBufferError, UsageError
+from shadowgraph.reports.console import tame
+from shadowgraph.tracking.buffers import Buffer, allocation_name
+from shadowgraph.tracking.ranges import ByteRange, RangeIndex
+from shadowgraph.tracking.views import TensorView
+
+Owned = tuple[str, TensorView]  # an owner's path and what it covers
+
+_OFFERED = 3
+_LONGEST = 120
+_COMPARED = 5_000  # names that are compared letter by letter with one that nobody knows
+
+
+class BufferNames:
+    """Names by serial and by address, worked out from a dump once.
+
+    A buffer is called as reports call it: by the owner whose view fits it best, the shortest path among equals; where
+    its owners died, as a finding knew it; without any, by the line that allocated it.
+    """
+
+    def __init__(self, dump: Dump) -> None:
+        self._buffers = [*dump.freed, *dump.buffers]  # the later, the better: what lives comes last
+        self._live = _by_address(dump.buffers)
+        self._freed = _by_address(dump.freed)
+        self._owners: dict[int, list[Owned]] = {}
+        for owner in dump.manifest.owners:
+            if owner.view.buffer is not None:
+                pair = owner.path, view_of(dump.manifest, owner.view)
+                self._owners.setdefault(owner.view.buffer, []).append(pair)
+        facts = dump.manifest.facts
+        self._found = {f.buffer.serial: f.buffer for f in (*facts.findings, *facts.notes)}
+        self._best: dict[int, str] = {}
+        self._at: dict[int, Buffer | None] = {}
+
+    def name(self, buffer: Buffer) -> str:
+        """The best name of a buffer."""
+        known = self._best.get(buffer.serial)
+        if known is None:
+            known = self._best[buffer.serial] = self._name(buffer)
+        return known
+
+    def at(self, address: int) -> tuple[str, int] | None:
+        """The name of the buffer that holds an address, and how many bytes from its start; None where none does."""
+        buffer = self.buffer_at(address)
+        return (self.name(buffer), address - buffer.start) if buffer is not None else None
+
+    def buffer_at(self, address: int) -> Buffer | None:
+        """The buffer that holds an address: the smallest that lives, else the one that was freed last."""
+        if address not in self._at:
+            found = min(self._live.at(address), key=lambda b: b.nbytes, default=None)
+            self._at[address] = found or max(self._freed.at(address), key=lambda b: b.freed_at or 0, default=None)
+        return self._at[address]
+
+    def known(self) -> list[str]:
+        """Every name that `find` takes."""
+        return list(dict.fromkeys(name for buffer in self._buffers for name in self._names(buffer)))
+
+    def find(self, text: str) -> list[ByteRange]:
+        """The memory of what an owner path, the end of one path, or an address stands for; nothing where nobody has it.
+
+        Raises
+        ------
+        UsageError
+            When it is the end of names of several buffers.
+        """
+        address = address_of(text)
+        if address is not None:
+            buffer = self.buffer_at(address)
+            return [buffer.range] if buffer is not None else []
+        pairs = [(name, buffer) for buffer in self._buffers for name in self._names(buffer)]
+        for fits in (text.__eq__, lambda name: name.endswith(f".{text}"), lambda name: name.endswith(text)):
+            found = [(name, buffer) for name, buffer in pairs if fits(name)]
+            names = list(dict.fromkeys(name for name, _ in found))
+            if len(names) > 1 and len({buffer.serial for _, buffer in found}) > 1:
+                raise UsageError(f"{text!r} is the end of several names: {offered(names)}")
+            if found:
+                return [buffer.range for _, buffer in found]
+        return []
+
+    def nearest(self, address: int) -> str:
+        """Which buffer that lives lies nearest to an address that none holds, and how far away; empty without any."""
+        ends: list[tuple[int, str, Buffer]] = []
+        before, after = self._live.before(address), self._live.after(address)
+        if before is not None:
+            ends.append((address - before[0].stop, "ends {:,} bytes before it", before[1]))
+        if after is not None:
+            ends.append((after[0].start - address, "begins {:,} bytes after it", after[1]))
+        if not ends:
+            return ""
+        gap, said, buffer = min(ends, key=lambda end: end[0])
+        return f"{offered([self.name(buffer)])} {said.format(gap)}"
+
+    def _names(self, buffer: Buffer) -> Iterable[str]:
+        yield self.name(buffer)
+        yield from (path for path, _ in self._owners.get(buffer.serial, ()))
+        if buffer.serial in self._found:
+            yield from self._found[buffer.serial].names
+
+    def _name(self, buffer: Buffer) -> str:
+        owners = self._owners.get(buffer.serial)
+        if owners:
+            return min(owners, key=lambda owned: (_misfit(owned[1], buffer), len(owned[0]), owned[0]))[0]
+        seen = self._found.get(buffer.serial)
+        return seen.name if seen is not None else allocation_name(buffer)
+
+
+def address_of(text: str) -> int | None:
+    """An address as people write it, or None."""
+    try:
+        return int(text, 0)
+    except ValueError:
+        return None
+
+
+def require_known(text: str, books: Iterable[BufferNames]) -> None:
+    """Refuse a name or an address that no dump knows, and offer what is nearest.
+
+    Raises
+    ------
+    UnknownBufferError
+    """
+    books = list(books)
+    address = address_of(text)
+    if address is None:
+        near = nearest_of(text, [name for book in books for name in book.known()])
+        raise UnknownBufferError(f"no buffer is called {text!r}{near}")
+    near = next(filter(None, (book.nearest(address) for book in books)), "")
+    raise UnknownBufferError(f"no buffer holds {address:#x}{f'; {near}' if near else ''}")
+
+
+def nearest_of(text: str, names: list[str]) -> str:
+    """``; the nearest names are: ...``, or nothing where there are no names."""
+    names = list(dict.fromkeys(names))
+    holding = [name for name in names if text.casefold() in name.casefold()]
+    some = names[:_COMPARED]
+    close = difflib.get_close_matches(text, some, _OFFERED, 0.5)
+    ends = {name.rsplit(".", 1)[-1]: name for name in reversed(some)}
+    close += [ends[end] for end in difflib.get_close_matches(text, list(ends), _OFFERED, 0.6)]
+    best = list(dict.fromkeys([*close, *holding])) or names
+    return f"; the nearest names are: {offered(best)}" if best else ""
+
+
+def offered(names: list[str]) -> str:
+    """The first few of some names, fit for one line of a terminal."""
+    return ", ".join(tame(name[:_LONGEST]) for name in names[:_OFFERED]) + (
+        f" and {len(names) - _OFFERED:,} more" if len(names) > _OFFERED else ""
+    )
+
+
+def _misfit(view: TensorView, buffer: Buffer) -> int:
+    """Bytes of the buffer that a view misses and bytes that it has beyond."""
+    common = view.hull.intersect(buffer.range)
+    shared = common.nbytes if common is not None else 0
+    return (buffer.nbytes - shared) + (view.hull.nbytes - shared)
+
+
+def _by_address(buffers: Iterable[Buffer]) -> RangeIndex[Buffer]:
+    return RangeIndex((buffer.range, buffer) for buffer in buffers if buffer.nbytes)

@@ -1,0 +1,69 @@
+"""What must hold of a graph's device nodes in a manifest beyond the types of their fields."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shadowgraph.dumps.device_rows import DEPTH
+from shadowgraph.dumps.schema import DeviceRow, GraphRow
+
+_MOST = 1 << 64  # no address, and no number of programs, goes beyond
+_AXES = 3
+
+
+def require_nodes(graph: GraphRow, texts: int, stacks: int) -> None:
+    """Compare every index of a graph's device nodes with its table, every number with what it may be.
+
+    Raises
+    ------
+    ValueError
+        The first thing that does not hold.
+    """
+    if graph.device is not None:
+        _require(graph.device, len(graph.nodes), texts, stacks, f"graph {graph.serial}", DEPTH)
+
+
+def _require(rows: Sequence[DeviceRow], launches: int, texts: int, stacks: int, where: str, deeper: int) -> None:
+    for place, row in enumerate(rows):
+        named = max(row.name, row.note or 0, *(word.name for word in row.words))
+        if named >= texts or (row.stack is not None and row.stack >= stacks):
+            raise ValueError(f"device node {place} of {where} names a text or a stack that is not there")
+        if row.launch is not None and row.launch >= launches:
+            raise ValueError(f"device node {place} of {where} names a launch that is not there")
+        if not (_is_extent(row.grid) and _is_extent(row.block) and _in_memory(row)):
+            raise ValueError(f"device node {place} of {where} has numbers that cannot be")
+        if max(row.after, default=-1) >= len(rows):
+            raise ValueError(f"device node {place} of {where} waits for a node that is not there")
+        if row.inner:
+            if not deeper:
+                raise ValueError(f"device nodes of {where} lie deeper inside one another than any")
+            _require(row.inner, launches, texts, stacks, where, deeper - 1)
+    if any(place <= before for place, row in enumerate(rows) for before in row.after) and _circular(rows):
+        raise ValueError(f"device nodes of {where} wait for one another in a circle")
+
+
+def _is_extent(numbers: tuple[int, ...] | None) -> bool:
+    return numbers is None or (len(numbers) <= _AXES and max(numbers, default=0) < _MOST)
+
+
+def _in_memory(row: DeviceRow) -> bool:
+    words = all(max(word.argument, word.offset, word.address, abs(word.at)) < _MOST for word in row.words)
+    return words and all(each.start + each.nbytes + abs(each.at) < _MOST for each in (*row.reads, *row.writes))
+
+
+def _circular(rows: Sequence[DeviceRow]) -> bool:
+    """Whether following what nodes wait for ever comes back to where it began."""
+    waits = [len(row.after) for row in rows]
+    followers: list[list[int]] = [[] for _ in rows]
+    for place, row in enumerate(rows):
+        for before in row.after:
+            followers[before].append(place)
+    ready = [place for place, count in enumerate(waits) if not count]
+    done = 0
+    while ready:
+        done += 1
+        for place in followers[ready.pop()]:
+            waits[place] -= 1
+            if not waits[place]:
+                ready.append(place)
+    return done < len(rows)

@@ -1,0 +1,100 @@
+"""Memory compared with a copy of itself by a kernel that may stand in a graph: what changed is told and copied anew."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shadowgraph.compat import relaxed_capture
+from shadowgraph.engines.device import Device
+from shadowgraph.engines.launcher import Launcher
+from shadowgraph.tracking.ranges import ByteRange
+
+TAKE = 0xFFFFFFFF  # in place of a node: copy and tell nothing
+THREADS = 256
+PIECE = np.dtype([("source", "<u8"), ("copy", "<u8"), ("nbytes", "<u4"), ("part", "<u4")])
+HIT = np.dtype([("node", "<u4"), ("part", "<u4"), ("first", "<u8"), ("last", "<u8"), ("count", "<u8")])
+_ROOM = 1 << 16  # hits
+_SMALLEST, _LARGEST, _WARPS = 1 << 10, 32 << 10, 8192
+
+
+class ProbeTable:
+    """What one probed replay looks at; owned by whoever runs it, who waits for the replay before letting go.
+
+    Parameters
+    ----------
+    function
+        ``probe`` of kernels.cu.
+    parts
+        Ranges of device memory.
+    """
+
+    def __init__(self, device: Device, function: int, parts: Sequence[ByteRange]) -> None:
+        self._device = device
+        self._parts = parts
+        offsets, total = _offsets(parts)
+        self._copies = device.zeros(total)
+        base = int(self._copies.data.ptr)
+        size = min(_LARGEST, max(_SMALLEST, total // _WARPS // 16 * 16))
+        rows = [
+            row
+            for part, (w, at) in enumerate(zip(parts, offsets, strict=True))
+            for row in _pieces(w, base + at, part, size)
+        ]
+        self._pieces = device.upload(np.array(rows, dtype=PIECE))
+        self._hits = device.zeros(16 + _ROOM * HIT.itemsize)
+        self.blocks = -(-len(rows) // (THREADS // 32))
+        self._launcher = Launcher(
+            function, (ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint32)
+        )
+        self._launcher.set((int(self._pieces.data.ptr), len(rows), TAKE, int(self._hits.data.ptr), _ROOM))
+        self.function = function
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory that it takes."""
+        return int(self._copies.nbytes + self._pieces.nbytes + self._hits.nbytes)
+
+    def take(self, stream: int) -> None:
+        """Copy every part as it is at this point of a stream."""
+        self._launcher.values[2].value = TAKE
+        self._launcher.launch(self.blocks, THREADS, stream)
+
+    def arguments(self, node: int) -> int:
+        """Address of the kernel's arguments for the look after a node; valid until the next call."""
+        self._launcher.values[2].value = node
+        return self._launcher.arguments
+
+    def hits(self) -> tuple[npt.NDArray[np.void], int]:
+        """What was seen to change, rows of `HIT` in no order, one for each piece; and how many there was no room for.
+        The caller has waited for the replay."""
+        with relaxed_capture(), self._device.cp.cuda.Device(self._device.index):
+            loading = self._device.loading
+            told = int(self._device.cp.asnumpy(self._hits[:16], stream=loading).view("<u4")[0])
+            count = min(told, _ROOM)
+            rows: Any = self._device.cp.asnumpy(self._hits[16 : 16 + count * HIT.itemsize], stream=loading)
+        return rows.view(HIT), told - count
+
+
+def _offsets(parts: Sequence[ByteRange]) -> tuple[list[int], int]:
+    """Where copies lie one after the other, aligned to 16 bytes as their sources are; bytes in all."""
+    offsets, total = [], 0
+    for where in parts:
+        total = -(-total // 16) * 16 + where.start % 16
+        offsets.append(total)
+        total += where.nbytes
+    return offsets, total
+
+
+def _pieces(where: ByteRange, copy: int, part: int, size: int) -> list[tuple[int, int, int, int]]:
+    """Pieces of a part whose inner borders are aligned to 16 bytes."""
+    pieces, start = [], where.start
+    while start < where.stop:
+        stop = min(where.stop, start - start % 16 + size)
+        pieces.append((start, copy + start - where.start, stop - start, part))
+        start = stop
+    return pieces

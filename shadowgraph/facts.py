@@ -1,0 +1,45 @@
+"""Everything that a report is made of, read off a supervisor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shadowgraph.findings import Finding
+from shadowgraph.reports.document import RunFacts
+from shadowgraph.supervisor import Supervisor
+from shadowgraph.tracking.guards import GuardPolicy
+
+
+def facts_of(
+    work: Supervisor,
+    policy: GuardPolicy,
+    findings: tuple[Finding, ...],
+    faults: Mapping[str, int],
+    left_alone: Mapping[str, int],
+) -> RunFacts:
+    """The facts as they are now, as data.
+
+    Parameters
+    ----------
+    faults, left_alone
+        Faults of ours, and captures without guards by reason.
+    """
+    names = work.context.names
+    return RunFacts(
+        findings=findings,
+        notes=work.book.notes,
+        suppressed=work.book.suppressed,
+        coverage=work.coverage(),
+        graphs=tuple((graph.name, len(graph.nodes), graph.replays) for graph in work.context.graphs.values()),
+        faults=dict(faults),
+        guards_shrunk=policy.shrunk,
+        guards_dropped=policy.dropped + work.allocator.unguarded_for_memory,
+        left_alone=dict(left_alone),
+        lost=work.lost,
+        last_values=tuple(work.plans.last_values()) if work.lost else (),
+        last_launches=work.last_words.launches() if work.lost else (),
+        names_unread=names.unread,
+        names_cut_short=names.truncated,
+        limits=tuple(filter(None, (work.outside.limit.sentence(),))),
+        watches=tuple((watch.name, tuple(watch.changes), watch.dropped) for watch in work.watches.watches),
+    )

@@ -1,0 +1,117 @@
+"""Launches that no dispatch mode sees: C code that Python calls while a capture runs.
+
+Every return of a C function asks whether the capture has new nodes. Python 3.12 tells of calls through
+`sys.monitoring`, where a place that only ever calls what cannot launch (`len`, methods of built-in types) is told of
+once; before, the thread's profile function does, behind one that is there already.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import types
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+
+from shadowgraph.graphs.marks import Marks
+from shadowgraph.tracking.traces import Trace, gather
+
+_monitoring: Any = getattr(sys, "monitoring", None)
+_TOOLS = (3, 4, 2, 5)  # ids, those first that nobody has by convention
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_DEMOS = os.path.join(_OURS, "demos") + os.sep  # programs under test that are shipped with us
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+_FILES = {os.path.join(_TORCH, *parts) for parts in (("_ops.py",), ("utils", "_python_dispatch.py"))}
+_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+
+
+class Called(NamedTuple):
+    """A C function that had launched something when it returned, and from where it was called."""
+
+    name: str
+    trace: Trace
+
+
+class CaptureWatch:
+    """Marks what C functions launch, between `begin` and `end`, in the thread of `begin`."""
+
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
+        self._thread = threading.get_ident()
+        self._tool: int | None = None
+        self._profile: Callable[..., Any] | None = None
+        self._profiling = False
+
+    def begin(self) -> None:
+        """Start; where every tool id is taken, nothing is seen."""
+        if _monitoring is None:
+            self._profile, self._profiling = sys.getprofile(), True
+            sys.setprofile(self._on_profile)
+            return
+        self._tool = next((tool for tool in _TOOLS if _monitoring.get_tool(tool) is None), None)
+        if self._tool is None:
+            return
+        events = _monitoring.events
+        _monitoring.use_tool_id(self._tool, "shadowgraph")
+        _monitoring.register_callback(self._tool, events.CALL, self._on_call)
+        _monitoring.register_callback(self._tool, events.C_RETURN, self._on_return)
+        _monitoring.set_events(self._tool, events.CALL)
+
+    def end(self) -> None:
+        """Stop; the interpreter is as it was."""
+        if self._profiling:
+            self._profiling = False
+            if sys.getprofile() == self._on_profile:
+                sys.setprofile(self._profile)
+        if self._tool is not None:
+            tool, self._tool = self._tool, None
+            _monitoring.set_events(tool, 0)
+            _monitoring.register_callback(tool, _monitoring.events.CALL, None)
+            _monitoring.register_callback(tool, _monitoring.events.C_RETURN, None)
+            _monitoring.free_tool_id(tool)
+
+    def _on_call(self, code: Any, offset: int, function: Any, first: Any) -> Any:
+        return _monitoring.DISABLE if launches_nothing(function) or is_plumbing(code.co_filename) else None
+
+    def _on_return(self, code: Any, offset: int, function: Any, first: Any) -> None:
+        marks = self._marks
+        if not marks.busy and threading.get_ident() == self._thread:
+            newest = marks.advanced()
+            if newest is not None:
+                marks.mark(Called(_name(function), gather()), newest)
+
+    def _on_profile(self, frame: Any, event: str, argument: Any) -> None:
+        if self._profile is not None:
+            self._profile(frame, event, argument)
+        if event == "c_return" and self._profiling:
+            self._on_return(None, 0, argument, None)
+
+
+@cache
+def is_plumbing(filename: str) -> bool:
+    """Whether a file's code calls C only on the way to what a dispatch mode sees: ours, and torch's dispatcher."""
+    place = os.path.abspath(filename)
+    return (place.startswith(_OURS) and not place.startswith(_DEMOS)) or place in _FILES
+
+
+def launches_nothing(function: Any) -> bool:
+    """Whether a C function is of Python's own, or a type of it: none of these launches a kernel by itself."""
+    kind = type(function)
+    if kind is types.BuiltinFunctionType:
+        owner = function.__self__
+        if owner is None or isinstance(owner, types.ModuleType):
+            return function.__module__ in ("builtins", "_operator", "time", "math", "itertools", "_functools")
+        return (owner if isinstance(owner, type) else type(owner)).__module__ == "builtins"
+    if kind in _METHODS:
+        return bool(function.__objclass__.__module__ == "builtins")
+    return isinstance(function, type) and function.__module__ == "builtins"
+
+
+def _name(function: Any) -> str:
+    return str(
+        getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or type(function).__name__
+    )

@@ -1,0 +1,123 @@
+"""Takes drafts from the checks: names them, counts them, tells of them, and has a closer look taken where one helps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from shadowgraph.assembly import finding_of
+from shadowgraph.book import FindingBook, read_suppressions
+from shadowgraph.checks.base import Context, Draft
+from shadowgraph.coverage import Coverage
+from shadowgraph.errors import FindingsError
+from shadowgraph.faults import logger, shielded
+from shadowgraph.findings import Culprit, Finding, Severity, Status, fingerprint
+from shadowgraph.locating import Locator
+from shadowgraph.outside import Outside
+from shadowgraph.reports.verdicts import revised, verdict
+from shadowgraph.settings import Settings
+from shadowgraph.stepping import UNSEEN, Stepper
+
+_CANDIDATES = 8
+
+
+class Intake:
+    """The way from a draft into the book.
+
+    Parameters
+    ----------
+    coverage
+        Coverage as it is now.
+
+    Attributes
+    ----------
+    book
+        The findings.
+    locator, stepper, context
+        Who takes closer looks, and what checks share; set by the owner before the first draft comes.
+    """
+
+    locator: Locator
+    stepper: Stepper
+    context: Context
+
+    def __init__(self, settings: Settings, outside: Outside, coverage: Callable[[], Coverage]) -> None:
+        self._settings, self._outside, self._coverage = settings, outside, coverage
+        self._suppressions = read_suppressions(settings.suppressions) if settings.suppressions else frozenset()
+        self.book = FindingBook(self._suppressions)
+
+    def start_over(self) -> None:
+        """In a forked child: what was found, and what is looked for, is the parent's."""
+        self.book = FindingBook(self._suppressions)
+        self.locator.forget()
+        self.stepper.forget()
+
+    def take(self, draft: Draft) -> None:
+        """A check hands over a draft: name it, count it, and in sync mode raise it."""
+        self.context.names.refresh()
+        self._outside.name_all(draft, self.context)
+        finding = finding_of(draft, self.context)
+        # Which sightings belong together must not depend on whether a closer look was being taken.
+        key, mark = self.stepper.identity(draft) or (draft.key, fingerprint(finding))
+        finding = self._looked_up(draft, finding)
+        finding = msgspec.structs.replace(finding, message=verdict(finding), coverage=self._coverage().sentence())
+        kept, new = self.book.add(finding, key, mark)
+        if not new and _surer(finding.culprit, kept.culprit):
+            kept = self._revise(kept.id, finding.culprit, finding.candidates) or kept
+        self._outside.found(kept)
+        if new and kept.severity is Severity.ERROR:
+            logger.error("%s", kept.message)  # at once: the program may not live to its report
+        with shielded("closer look"):
+            self.locator.noticed(draft, kept, new)
+            self.stepper.noticed(draft, kept, key, mark)
+        if new and self._settings.sync and kept.severity is Severity.ERROR:
+            raise FindingsError(kept.message)
+
+    def located(self, id: int, culprits: tuple[Culprit, ...]) -> None:
+        """A closer look has shown who did it."""
+        self._conclude(id, culprits[0], culprits[1 : 1 + _CANDIDATES])
+
+    def not_seen(self, id: int, replay: int) -> None:
+        """A closer look, in which all was quiet, is over."""
+        known = self.book.get(id)
+        if known is not None:
+            missed = msgspec.structs.replace(known.culprit, status=Status.NOT_REPRODUCED, seen_in=replay)
+            self._conclude(id, missed, known.candidates)
+
+    def needs_culprit(self, id: int) -> bool:
+        """Whether it is still unknown who did it."""
+        known = self.book.get(id)
+        return known is not None and not _settled(known.culprit)
+
+    def _looked_up(self, draft: Draft, finding: Finding) -> Finding:
+        """The finding with a culprit that a closer look at this very phase has shown."""
+        found: tuple[Culprit, ...] = ()
+        with shielded("closer look"):
+            if finding.culprit.status is not Status.CONFIRMED:
+                found = self.locator.culprits(draft) or self.stepper.unseen(draft)
+        if not found:
+            return finding
+        return msgspec.structs.replace(finding, culprit=found[0], candidates=found[1 : 1 + _CANDIDATES])
+
+    def _conclude(self, id: int, culprit: Culprit, candidates: tuple[Culprit, ...]) -> None:
+        kept = self._revise(id, culprit, candidates)
+        if kept is not None:
+            self._outside.found(kept)
+
+    def _revise(self, id: int, culprit: Culprit, candidates: tuple[Culprit, ...]) -> Finding | None:
+        kept = self.book.revise(id, culprit, candidates)
+        if kept is not None:
+            logger.warning("%s", revised(kept))
+        return kept
+
+
+def _surer(now: Culprit, before: Culprit) -> bool:
+    """Whether a sighting says more of who did it than those before."""
+    if before.status is Status.CONFIRMED:
+        return False
+    return now.status is Status.CONFIRMED or (now.kind == UNSEEN and before.kind != UNSEEN)
+
+
+def _settled(culprit: Culprit) -> bool:
+    return culprit.status is Status.CONFIRMED or culprit.kind == UNSEEN

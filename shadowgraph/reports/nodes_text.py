@@ -1,0 +1,170 @@
+"""The nodes of graphs as text and JSON: a node a line in a pipe, folded to the width of a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from shadowgraph.findings import Argument, Status
+from shadowgraph.graphs.device_nodes import NodeKind
+from shadowgraph.graphs.model import Graph
+from shadowgraph.reports.console import console, tame
+from shadowgraph.reports.culprit_text import pointed_at
+from shadowgraph.reports.kernel_names import brief
+from shadowgraph.reports.node_list import ListedGraph, ListedNode, Named, Part, Wanted, listed
+from shadowgraph.reports.paths import short
+from shadowgraph.reports.verdicts import plural
+
+SCHEMA = "shadowgraph.nodes/1"
+_DETAILS = 8  # lines under a node on a terminal
+_NAME = 24  # columns that a kernel's name gets at least
+_INDENT = " " * 17
+_CULPRIT = {
+    Status.CONFIRMED: "culprit of",
+    Status.CANDIDATE: "candidate for",
+    Status.NOT_REPRODUCED: "not seen again, candidate for",
+    Status.UNKNOWN: "named in",
+}
+
+
+class NodesReport:
+    """Nodes of some graphs, ready to be shown. Holds data only."""
+
+    def __init__(self, graphs: Sequence[ListedGraph]) -> None:
+        self.graphs = tuple(graphs)
+
+    def print(self, file: IO[str] | None = None) -> None:
+        """Write the nodes; folded and with colour only where `file` (standard output) is a terminal."""
+        out = console(file)
+        show(self.lines(width_of(out)), out)
+
+    def to_json(self) -> str:
+        """One JSON document (schema ``shadowgraph.nodes/1``), names whole."""
+        return msgspec.json.format(msgspec.json.encode({"schema": SCHEMA, "graphs": self.graphs}), indent=2).decode()
+
+    def __str__(self) -> str:
+        return "".join(f"{line.plain}\n" for line in self.lines())
+
+    def lines(self, width: int | None = None) -> Iterator[Text]:
+        """Every line; `width` as in `nodes_text`."""
+        for graph in self.graphs:
+            yield from graph_lines(graph, width)
+        shown, total = sum(len(graph.nodes) for graph in self.graphs), sum(graph.total for graph in self.graphs)
+        yield Text(f"{shown:,} of {plural(total, 'node')} in {plural(len(self.graphs), 'graph')}")
+
+
+def width_of(out: Console) -> int | None:
+    """The columns of a terminal, None for anything else."""
+    return out.width if out.is_terminal else None
+
+
+def show(lines: Iterable[Text], out: Console) -> None:
+    """Print lines; where there is no colour, past a console, which takes its time over 10,000 of them."""
+    for line in lines:
+        if out.is_terminal:
+            out.print(line)
+        else:
+            out.file.write(f"{line.plain}\n")
+
+
+def nodes_text(graph: Graph, named: Named | None = None, wanted: Wanted | None = None, width: int | None = None) -> str:
+    """The nodes of a live graph, for a REPL or a notebook.
+
+    Parameters
+    ----------
+    named
+        Tells for an address the name of the buffer that holds it and the bytes from that buffer's start, or None.
+    wanted
+        Which nodes; all unless given.
+    width
+        Columns to fold to. None: a node a line, names whole.
+    """
+    return "".join(f"{line.plain}\n" for line in graph_lines(listed(graph, named, wanted=wanted), width))
+
+
+def graph_lines(graph: ListedGraph, width: int | None = None) -> Iterator[Text]:
+    """A graph's head, then its nodes; a dump's texts give a terminal no orders."""
+    of = f" of process {graph.pid}" if graph.pid is not None else ""
+    fewer = f", {len(graph.nodes):,} shown" if len(graph.nodes) != graph.total else ""
+    yield Text(
+        tame(f"{graph.name}{of}: {plural(graph.total, 'node')}{fewer}, {plural(graph.replays, 'replay')}"), style="bold"
+    )
+    if graph.unread:
+        yield Text(tame(f"  its device nodes are not known: {graph.unread}"), style="yellow")
+    for node in graph.nodes:
+        yield from _whole(node) if width is None else _folded(node, width)
+
+
+def _whole(node: ListedNode) -> Iterator[Text]:
+    """A node in one line."""
+    parts = [f"{node.place:>6}", f"{node.kind:<11}", node.name, _extent(node), _place(node), "; ".join(_details(node))]
+    line = Text(tame("  ".join(filter(None, parts))))
+    yield _marked(line, node)
+
+
+def _folded(node: ListedNode, width: int) -> Iterator[Text]:
+    """A node in lines that fit: the name shortened, what it points at below."""
+    head, tail = f"{node.place:>4} {node.kind:<12}", "  ".join(filter(None, (_extent(node), _place(node))))
+    room = width - len(head) - sum(map(len, _marks(node)))
+    beside = room - len(tail) - 2 if tail else room
+    if beside >= min(len(node.name), _NAME):
+        yield _marked(Text(tame(f"{head}{brief(node.name, beside)}  {tail}".rstrip())), node)
+    else:
+        yield _marked(Text(tame(f"{head}{brief(node.name, max(room, _NAME))}")), node)
+        yield Text(tame(f"{_INDENT}{tail}"))
+    details = _details(node)
+    for detail in details[:_DETAILS]:
+        yield Text(tame(f"{_INDENT}{detail}"), style="dim")
+    if len(details) > _DETAILS:
+        yield Text(f"{_INDENT}... and {len(details) - _DETAILS:,} more", style="dim")
+
+
+def _marks(node: ListedNode) -> list[str]:
+    return [f"  <- {_CULPRIT[each.status]} {each.code} #{each.finding}" for each in node.culprit_of]
+
+
+def _marked(line: Text, node: ListedNode) -> Text:
+    for mark in _marks(node):
+        line.append(tame(mark), style="bold red")
+    return line
+
+
+def _extent(node: ListedNode) -> str:
+    named = (("grid", node.grid), ("block", node.block))
+    return " ".join(f"{name} {'x'.join(map(str, extent))}" for name, extent in named if extent)
+
+
+def _place(node: ListedNode) -> str:
+    where = f"{short(node.file)}:{node.line}" if node.file is not None else ""
+    by = node.operator if node.operator is not None and node.operator != node.name else ""
+    return f"{where} ({by})" if where and by else where or by
+
+
+def _details(node: ListedNode) -> list[str]:
+    """What a node points at, reads and writes; words that point to nobody's memory are counted."""
+    known = [argument for argument in node.arguments if argument.buffer]
+    exact = node.kind in (NodeKind.MEMCPY, NodeKind.MEMSET)  # their words are where the ranges begin
+    said = [] if exact else [f"{_argument(each)} -> {pointed_at(each)}" for each in known]
+    said += [f"reads {_bytes(part)}" for part in node.reads]
+    said += [f"writes {_bytes(part)}" for part in node.writes]
+    others = 0 if exact else len(node.arguments) - len(known)
+    if others:
+        said.append(f"{plural(others, 'word')} to memory that is not tracked")
+    if node.note:
+        said.append(node.note)
+    return said
+
+
+def _argument(argument: Argument) -> str:
+    """``out``; ``argument 2``; ``argument 2 + 16`` for a word inside a structure."""
+    place = argument.name or f"argument {argument.argument}"
+    return f"{place} + {argument.offset}" if argument.offset else place
+
+
+def _bytes(part: Part) -> str:
+    where = f"{part.buffer} + {part.at:,}" if part.buffer else f"{part.start:#x}, not tracked"
+    return f"{plural(part.nbytes, 'byte')} at {where}"

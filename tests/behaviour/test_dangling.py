@@ -1,0 +1,406 @@
+"""SG104 on real programs: what a graph was captured with and lost, and the programs that only look like it."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from programs import guarded, only, reader_of
+
+import shadowgraph as sg
+from shadowgraph.errors import FindingsError, FreedInputError
+
+pytestmark = pytest.mark.parametrize("layout", ["isolate", "faithful"])
+
+
+class Owner:
+    """Whatever holds a tensor."""
+
+    def __init__(self, **tensors: torch.Tensor) -> None:
+        self.__dict__.update(tensors)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
+def capture(body: Callable[[], Any], pool: tuple[int, int] | None = None) -> tuple[sg.HostGraph, Any]:
+    graph = sg.HostGraph()
+    with sg.host_graph(graph, pool=pool):
+        result = body()
+    return graph, result
+
+
+def graph_over(body: Callable[[], Any]) -> sg.HostGraph:
+    """A graph without a reference to what its body returned, which may be an input."""
+    return capture(body)[0]
+
+
+def silent(debugger: sg.Debugger) -> bool:
+    assert debugger.graphs, "a silence over nothing"
+    assert any(graph.replays for graph in debugger.graphs)
+    return debugger.findings == () and debugger.notes == ()
+
+
+def uses_floats(debugger: sg.Debugger, *shape: int) -> torch.Tensor:
+    return guarded(debugger, *shape, dtype=torch.float32)
+
+
+# -- guarded buffers: the program goes on, as on CUDA ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("named", ["object", "dict", "after the capture"])
+def test_a_rebound_input(layout: str, named: str) -> None:
+    with sg.debug(layout=layout) as debugger:
+        owner = Owner(buf=uses_floats(debugger, 64))
+        if named == "object":
+            debugger.name("owner", owner)
+        elif named == "dict":
+            debugger.name("owner", {"buf": owner.buf})
+        serial = debugger.buffers[-1].serial
+        graph = graph_over(lambda: owner.buf.add_(1))
+        if named == "after the capture":
+            debugger.name("owner", owner)
+        graph.replay()
+        assert silent(debugger)
+        address = owner.buf.data_ptr()
+        owner.buf = uses_floats(debugger, 128)
+        owner.victim = uses_floats(debugger, 64)
+        assert owner.victim.data_ptr() == address, "this allocator hands the block out again"
+        graph.replay()
+        graph.replay()
+        found = only(debugger.findings)
+    assert (found.code, found.severity, found.phase, found.replay) == ("SG104", "error", "replay", 2)
+    assert (found.graph, found.detected_at, found.occurrences) == (graph.model.name, "replay_begin", 1)
+    path = 'owner["buf"]' if named == "dict" else "owner.buf"
+    assert (found.buffer.name, found.buffer.serial, found.buffer.role) == (path, serial, "static")
+    assert found.buffer.allocated[1].function == "uses_floats"
+    assert (found.culprit.name, found.culprit.node, found.culprit.status) == ("aten.add_.Tensor", 0, "confirmed")
+    assert found.culprit.file.endswith("test_dangling.py")
+    ending = found.ending
+    assert (ending.access, ending.writes, ending.fate) == ("live-in", True, "freed")
+    assert (ending.first, ending.last) == (0, 255)
+    victim = only(ending.victims)
+    assert (victim.address, victim.nbytes, victim.shape) == (address, 256, (64,))
+    assert victim.allocated[1].function == "uses_floats"
+    if named != "dict":
+        assert victim.name == "owner.victim"
+        assert (ending.replaced_by.name, ending.replaced_by.shape) == ("owner.buf", (128,))
+    assert owner.victim.unique().tolist() == [2.0], "what was said has happened"
+
+
+def test_its_fixed_twin_captures_again(layout: str) -> None:
+    with sg.debug(layout=layout) as debugger:
+        owner = Owner(buf=uses_floats(debugger, 64))
+        debugger.name("owner", owner)
+        graph = graph_over(lambda: owner.buf.add_(1))
+        graph.replay()
+        owner.buf = uses_floats(debugger, 128)
+        with sg.host_graph(graph):
+            owner.buf.add_(1)
+        graph.replay()
+        assert silent(debugger)
+
+
+def test_the_other_fixed_twin_refreshes_in_place(layout: str) -> None:
+    with sg.debug(layout=layout) as debugger:
+        owner = Owner(buf=uses_floats(debugger, 64))
+        graph = graph_over(lambda: owner.buf.add_(1))
+        for step in range(3):
+            owner.buf.copy_(torch.full((64,), float(step)))
+            graph.replay()
+        assert silent(debugger)
+
+
+def test_an_output_that_is_only_written(layout: str) -> None:
+    with sg.debug(layout=layout) as debugger:
+        source, held = uses_floats(debugger, 64), [uses_floats(debugger, 64)]
+        graph = graph_over(lambda: torch.mul(source, 2, out=held[0]))
+        graph.replay()
+        held.clear()
+        graph.replay()
+        found = only(debugger.findings)
+    assert (found.code, found.replay, found.culprit.name) == ("SG104", 2, "aten.mul.out")
+    assert (found.ending.access, found.ending.writes, found.ending.victims) == ("external-out", True, ())
+
+
+def test_freed_in_the_middle_of_the_capture(layout: str) -> None:
+    with sg.debug(layout=layout) as debugger:
+        held = [uses_floats(debugger, 64)]
+        graph = graph_over(lambda: held.pop() * 2)
+        graph.replay()
+        found = only(debugger.findings)
+    assert (found.code, found.replay, found.culprit.node) == ("SG104", 1, 0)
+
+
+def test_a_kernel_is_a_candidate_with_its_argument(layout: str) -> None:
+    from shadowgraph.demos.kernels import fill
+
+    with sg.debug(layout=layout) as debugger:
+        held = [guarded(debugger, 8)]
+        graph = graph_over(lambda: fill[(1,)](held[0], 0, 8, 1, BLOCK=8))
+        graph.replay()
+        held.clear()
+        graph.replay()
+        found = only(debugger.findings)
+    assert (found.code, found.replay, found.confidence) == ("SG104", 2, "medium")
+    assert (found.culprit.name, found.culprit.status) == ("fill", "candidate")
+    assert found.culprit.source is not None
+
+
+def test_a_victim_that_comes_later_is_a_revision(layout: str) -> None:
+    with sg.debug(layout=layout) as debugger:
+        owner = Owner(buf=uses_floats(debugger, 64))
+        debugger.name("owner", owner)
+        graph = graph_over(lambda: owner.buf.add_(1))
+        owner.buf = uses_floats(debugger, 128)
+        graph.replay()
+        first = only(debugger.findings)
+        owner.victim = uses_floats(debugger, 64)
+        for _ in range(3):
+            graph.replay()
+        again = only(debugger.findings)
+    assert (first.ending.victims, first.revision) == ((), 1)
+    assert (again.id, again.revision, again.replay, again.occurrences) == (first.id, 2, 1, 2)
+    assert [victim.name for victim in again.ending.victims] == ["owner.victim"]
+    assert "owner.victim" in again.message
+
+
+def test_sync_raises_before_the_replay(layout: str) -> None:
+    with sg.debug(layout=layout, sync=True) as debugger:
+        held = [uses_floats(debugger, 64)]
+        graph = graph_over(lambda: held[0].add_(1))
+        graph.replay()
+        held.clear()
+        victim = uses_floats(debugger, 64)
+        with pytest.raises(FindingsError, match="SG104 dangling pointer"):
+            graph.replay()
+        assert not victim.any()
+
+
+def test_the_report_and_the_document_tell_all(layout: str) -> None:
+    with sg.debug(layout=layout) as debugger:
+        owner = Owner(buf=uses_floats(debugger, 64))
+        debugger.name("owner", owner)
+        graph = graph_over(lambda: owner.buf[:16].add_(1))
+        owner.buf = uses_floats(debugger, 128)
+        owner.victim = uses_floats(debugger, 64)
+        graph.replay()
+        text = str(debugger.report(quiet=True))
+        document = only(debugger.findings).to_dict()
+    said = "aten.add_.Tensor (node 0) reads and writes owner.buf (float32[64], 256 bytes), freed since the capture"
+    assert f"SG104 dangling pointer: {said}, now owner.victim, in replay 1 of {graph.model.name}\n" in text
+    assert f"captured   live-in: {graph.model.name} reads it before it writes it; 64 bytes from 0 on\n" in text
+    assert "now        owner.victim  float32[64]  256 bytes at 0x" in text
+    assert "has these bytes, which the graph overwrites\n" in text
+    assert "replaced   by owner.buf  float32[128]  512 bytes at 0x" in text
+    assert document["ending"]["victims"][0]["name"] == "owner.victim"
+    assert (document["ending"]["access"], document["ending"]["last"]) == ("live-in", 63)
+
+
+# -- memory of torch's own: the replay is refused, the finding is there all the same ---------------------------------
+
+
+def test_a_freed_foreign_input(layout: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR, "shadowgraph"), sg.debug(layout=layout) as debugger:
+        owner = Owner(buf=torch.zeros(64))
+        debugger.name("owner", {"buf": owner.buf})
+        graph = graph_over(lambda: owner.buf * 2)
+        graph.replay()
+        owner.buf = torch.zeros(128)
+        for _ in range(2):
+            with pytest.raises(FreedInputError):
+                graph.replay()
+        found = only(debugger.findings)
+    assert (found.code, found.replay, found.detected_at, found.occurrences) == ("SG104", 2, "replay_refused", 1)
+    assert (found.buffer.name, found.buffer.role) == ('owner["buf"]', "foreign")
+    assert (found.ending.access, found.ending.fate, found.culprit.node) == ("live-in", "freed", 0)
+    assert [record.message for record in caplog.records].count(found.message) == 1
+    assert graph.model.replays == 1
+
+
+@pytest.mark.parametrize(
+    "move",
+    [lambda t: t.resize_(1 << 20), lambda t: t.untyped_storage().resize_(0), lambda t: t.share_memory_()],
+    ids=["grown", "given up", "shared"],
+)
+def test_a_foreign_input_that_moved(layout: str, move: Callable[[torch.Tensor], object]) -> None:
+    with sg.debug(layout=layout) as debugger:
+        tensor = torch.zeros(4096)
+        debugger.name("tensor", tensor)
+        graph = graph_over(lambda: tensor.add_(1))
+        graph.replay()
+        before = tensor.data_ptr()
+        move(tensor)
+        assert tensor.data_ptr() != before
+        with pytest.raises(FreedInputError):
+            graph.replay()
+        found = only(debugger.findings)
+    assert (found.code, found.ending.fate, found.replay) == ("SG104", "moved", 2)
+    assert found.buffer.name == "tensor"
+    assert "moved to other memory since the capture" in found.message
+
+
+def test_sync_raises_the_finding_where_the_replay_is_refused(layout: str) -> None:
+    with sg.debug(layout=layout, sync=True) as debugger:
+        held = [torch.zeros(64)]
+        graph = graph_over(lambda: held[0] * 2)
+        held.clear()
+        with pytest.raises(FindingsError, match="SG104"):
+            graph.replay()
+        with pytest.raises(FreedInputError):
+            graph.replay()
+        assert len(debugger.findings) == 1
+
+
+def test_a_paused_debugger_says_nothing(layout: str) -> None:
+    with sg.debug(layout=layout) as debugger:
+        held = [torch.zeros(64)]
+        graph = graph_over(lambda: held[0] * 2)
+        held.clear()
+        debugger.pause()
+        with pytest.raises(FreedInputError):
+            graph.replay()
+        assert debugger.findings == ()
+
+
+# -- what only looks like it -----------------------------------------------------------------------------------------
+
+
+def test_temporaries_of_the_capture(layout: str) -> None:
+    with sg.debug(layout=layout) as debugger:
+        source = uses_floats(debugger, 64)
+        graph, result = capture(lambda: ((source * 2).exp() + torch.tensor([1.0]).repeat(64)).sum())
+        for _ in range(3):
+            graph.replay()
+        assert silent(debugger)
+        del result
+        graph.replay()
+        assert silent(debugger), "its result is its own, too"
+
+
+def test_a_graph_that_was_reset(layout: str) -> None:
+    with sg.debug(layout=layout) as debugger:
+        kept, held = uses_floats(debugger, 64), [uses_floats(debugger, 64)]
+        other, _ = reader_of(kept)
+        graph = graph_over(lambda: held[0] * 2)
+        graph.replay()
+        graph.reset()
+        held.clear()
+        other.replay()
+        assert silent(debugger)
+
+
+def test_buffers_freed_after_the_last_replay(layout: str) -> None:
+    with sg.debug(layout=layout) as debugger:
+        held = [uses_floats(debugger, 64)]
+        graph = graph_over(lambda: held[0] * 2)
+        graph.replay()
+        assert silent(debugger)
+        held.clear()
+        assert debugger.check() == ()
+    assert debugger.findings == ()
+
+
+def test_a_view_that_goes_while_its_storage_stays(layout: str) -> None:
+    with sg.debug(layout=layout) as debugger:
+        guarded_base, foreign_base = uses_floats(debugger, 64), torch.zeros(64)
+        views = [guarded_base[8:], foreign_base[8:]]
+        graph = graph_over(lambda: views[0] + views[1])
+        views.clear()
+        gc.collect()
+        graph.replay()
+        assert silent(debugger)
+
+
+def test_tensors_that_only_eager_launches_used(layout: str) -> None:
+    with sg.debug(layout=layout) as debugger:
+        kept, eager = uses_floats(debugger, 64), [uses_floats(debugger, 64), torch.zeros(64)]
+        graph = graph_over(lambda: kept * 2)
+        kept.copy_(eager[0] + eager[1])
+        eager.clear()
+        graph.replay()
+        assert silent(debugger)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_graph_that_reads_what_another_makes(layout: str, shared: bool) -> None:
+    """The second keeps reading what the first writes at each replay; nobody needs the tensor object for that."""
+    with sg.debug(layout=layout) as debugger:
+        source = uses_floats(debugger, 64)
+        source.fill_(3)
+        first, made = capture(lambda: [source * 2])
+        second, out = capture(lambda: made[0] + 1, first.pool() if shared else None)
+        made.clear()
+        for _ in range(2):
+            first.replay()
+            second.replay()
+        assert silent(debugger)
+        assert out.unique().tolist() == [7.0]
+        first.reset()
+        second.replay()
+        found = only(debugger.findings)
+    assert (found.code, found.graph, found.buffer.role) == ("SG104", second.model.name, "pool")
+
+
+def test_constants_and_numbers(layout: str) -> None:
+    with sg.debug(layout=layout) as debugger:
+        source = uses_floats(debugger, 4)
+        graph = graph_over(lambda: source * 2.5 + torch.tensor([1.0, 2.0, 3.0, 4.0]) - torch.tensor(1.0))
+        gc.collect()
+        for _ in range(2):
+            graph.replay()
+        assert silent(debugger)
+
+
+def test_parameters(layout: str) -> None:
+    with sg.debug(layout=layout, guard_eager="auto") as debugger:
+        model, source = torch.nn.Linear(8, 8), torch.zeros(2, 8)
+        with torch.no_grad():
+            graph = graph_over(lambda: model(source))
+            graph.replay()
+            model.load_state_dict({name: value + 1 for name, value in model.state_dict().items()})
+            gc.collect()
+            graph.replay()
+        assert silent(debugger)
+
+
+def test_parameters_that_were_exchanged_are_no_silence(layout: str) -> None:
+    with sg.debug(layout=layout) as debugger:
+        model, source = torch.nn.Linear(8, 8), torch.zeros(2, 8)
+        debugger.name("model", model)
+        with torch.no_grad():
+            graph = graph_over(lambda: model(source))
+            graph.replay()
+            model.load_state_dict({n: v + 1 for n, v in model.state_dict().items()}, assign=True)
+            with pytest.raises(FreedInputError):
+                graph.replay()
+        names = {finding.buffer.name for finding in debugger.findings if finding.code == "SG104"}
+    assert names == {"model.weight", "model.bias"}
+
+
+def test_memory_of_numpy_that_lives_on_is_a_note_at_most(layout: str) -> None:
+    array = torch.zeros(64).numpy()
+    with sg.debug(layout=layout) as debugger:
+        held = [torch.from_numpy(array)]
+        graph = graph_over(lambda: held[0] * 2)
+        graph.replay()
+        held.clear()
+        with pytest.raises(FreedInputError):  # the host backend cannot know that the array holds the memory
+            graph.replay()
+        assert only(debugger.findings).confidence == "medium"
+
+
+def test_what_shrank_in_place(layout: str) -> None:
+    with sg.debug(layout=layout) as debugger:
+        tensor, ours = torch.zeros(64), uses_floats(debugger, 64)
+        graph = graph_over(lambda: tensor[:16] + ours[:16])
+        before = tensor.data_ptr()
+        tensor.resize_(16)
+        ours.resize_(16)
+        assert tensor.data_ptr() == before
+        graph.replay()
+        assert silent(debugger)

@@ -1,0 +1,56 @@
+"""What a report says of a buffer that a graph still points into."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from finding_samples import ALLOCATED, FINDING, altered
+
+from shadowgraph.dumps.redaction import redacted_finding
+from shadowgraph.findings import Ending, Kind, Successor
+from shadowgraph.reports.ending_text import ending_rows
+
+VICTIM = Successor("runner.victim", 0x7F0000001000, 256, "float32", (64,), 7, ALLOCATED)
+UNTRACKED = Successor('cache["key 17"]', 0x7F0000001040, 4, "int32", ())
+
+
+def rows(**facts: Any) -> list[tuple[str, str]]:
+    ending = Ending(**{"access": "live-in", "writes": False, "fate": "freed", "first": 0, "last": 1023, **facts})
+    return list(ending_rows(altered(code="SG104", kind=Kind.SG104, bytes=None, ending=ending)))
+
+
+def test_other_findings_have_no_such_rows() -> None:
+    assert list(ending_rows(FINDING)) == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({}, "live-in: graph#1 reads it before it writes it; 1,024 bytes from 0 on"),
+        ({"access": "external-out", "first": 8, "last": 8}, "external-out: graph#1 only writes it; 1 byte from 8 on"),
+    ],
+)
+def test_how_the_graph_uses_it(facts: dict[str, Any], said: str) -> None:
+    assert rows(**facts) == [("captured", said), ("now", "nobody that we know of has these bytes")]
+
+
+def test_who_came_after_it() -> None:
+    victim = "runner.victim  float32[64]  256 bytes at 0x7f0000001000, allocation 7 at /srv/app/backend.py:41"
+    untracked = 'cache["key 17"]  int32[]  4 bytes at 0x7f0000001040'
+    assert rows(victims=(VICTIM, UNTRACKED), replaced_by=UNTRACKED)[1:] == [
+        ("now", f"{victim} has these bytes"),
+        ("now", f"{untracked} has these bytes"),
+        ("replaced", f"by {untracked}"),
+    ]
+    assert rows(victims=(VICTIM,), writes=True)[1] == ("now", f"{victim} has these bytes, which the graph overwrites")
+
+
+def test_redacted_it_says_no_keys() -> None:
+    ending = Ending("live-in", False, "freed", 0, 7, (VICTIM, UNTRACKED), UNTRACKED)
+    kept = redacted_finding(altered(code="SG104", kind=Kind.SG104, bytes=None, ending=ending))
+    assert kept.ending is not None
+    assert kept.ending.replaced_by is not None
+    names = [*(victim.name for victim in kept.ending.victims), kept.ending.replaced_by.name]
+    assert names == ["runner.victim", "cache[...]", "cache[...]"]
+    assert "17" not in kept.message
