@@ -26,6 +26,8 @@ _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _DEMOS = os.path.join(_OURS, "demos") + os.sep  # programs under test that are shipped with us
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 _FILES = {os.path.join(_TORCH, *parts) for parts in (("_ops.py",), ("utils", "_python_dispatch.py"))}
+_C: Any = torch._C  # whose stubs leave some of its modules out
+_MODULES = (_C._nn, _C._fft, _C._linalg, _C._special)
 _METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 
 
@@ -75,7 +77,7 @@ class CaptureWatch:
             _monitoring.free_tool_id(tool)
 
     def _on_call(self, code: Any, offset: int, function: Any, first: Any) -> Any:
-        return _monitoring.DISABLE if launches_nothing(function) or is_plumbing(code.co_filename) else None
+        return _monitoring.DISABLE if is_seen_elsewhere(function, code.co_filename) else None
 
     def _on_return(self, code: Any, offset: int, function: Any, first: Any) -> None:
         marks = self._marks
@@ -89,6 +91,22 @@ class CaptureWatch:
             self._profile(frame, event, argument)
         if event == "c_return" and self._profiling:
             self._on_return(None, 0, argument, None)
+
+
+def is_seen_elsewhere(function: Any, filename: str) -> bool:
+    """Whether what a C function launches, called from a file, is nothing, or is an operator that a mode sees anyway."""
+    if launches_nothing(function) or is_plumbing(filename):
+        return True
+    return is_operator(function) and "torchinductor_" not in filename  # no mode looks into compiled code
+
+
+def is_operator(function: Any) -> bool:
+    """Whether a C function is a tensor's method or one of torch's own functions, all of which go by the dispatcher."""
+    if type(function) in _METHODS:
+        return function.__objclass__ is torch._C.TensorBase
+    if type(function) is not types.BuiltinFunctionType:
+        return False
+    return function.__self__ in _MODULES or function.__qualname__.startswith("_VariableFunctionsClass.")
 
 
 @cache
@@ -112,6 +130,6 @@ def launches_nothing(function: Any) -> bool:
 
 
 def _name(function: Any) -> str:
-    return str(
-        getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or type(function).__name__
-    )
+    named = (getattr(function, attribute, None) for attribute in ("__qualname__", "__name__"))
+    name = str(next(filter(None, named), type(function).__name__))
+    return name.rsplit(".", 1)[-1] if name.startswith("pybind11_detail") else name

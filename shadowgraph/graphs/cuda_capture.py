@@ -89,12 +89,12 @@ class CaptureMode(LightMode):
             results = func(*args, **kwargs) if kwargs else func(*args)
             token = self._mark()
         else:
-            marks.busy += 1
+            marks.begin()
             try:
                 results = func(*args, **kwargs) if kwargs else func(*args)
                 token = self._mark()
             finally:
-                marks.busy -= 1
+                marks.end()
         self._noted.append((func, args, kwargs, results, gather(), token))
         if not self._isolate:  # tensors must die when the program lets them
             self._settle()
@@ -105,7 +105,7 @@ class CaptureMode(LightMode):
         """Around a Triton launch in the capturing thread. Nobody else needs to look meanwhile what C code launches."""
         marks = self.marks
         if marks is not None:
-            marks.busy += 1
+            marks.begin()
         try:
             yield
             self._noted.append((launch, self._mark()))
@@ -113,7 +113,7 @@ class CaptureMode(LightMode):
                 self._note_owners(launch)
         finally:
             if marks is not None:
-                marks.busy -= 1
+                marks.end()
 
     def _mark(self) -> int:
         self._token += 1

@@ -57,6 +57,17 @@ class Marks:
         newest = self.newest()
         return newest if newest != self._last else None
 
+    def begin(self) -> None:
+        """A launch begins that will mark its end: what is new since the last mark is not its own."""
+        newest = self.newest()
+        if newest != self._last:
+            self.mark(None, newest)
+        self.busy += 1
+
+    def end(self) -> None:
+        """Undo one `begin`."""
+        self.busy -= 1
+
     def mark(self, owner: Owner, newest: Newest | None = None) -> None:
         """What is new since the last mark was made by `owner`."""
         newest = self.newest() if newest is None else newest

@@ -96,9 +96,10 @@ def test_the_next_prepare_confirms_sglangs_kernel(layout: str) -> None:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             kept = draft.backend.cuda_graph_kv_indices + 1
-        for _ in range(2):
+        for _ in range(5):
             draft.prepare(lens)
             graph.replay()
+            torch.cuda.synchronize()
         found: Any
         (found,) = debugger.check()
         del kept

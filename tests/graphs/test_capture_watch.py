@@ -1,0 +1,135 @@
+"""C functions whose launches nobody else sees: which calls are looked at, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from shadowgraph.graphs import capture_watch
+from shadowgraph.graphs.capture_watch import Called, CaptureWatch, is_operator, is_seen_elsewhere, launches_nothing
+from shadowgraph.graphs.marks import owners_of
+
+HERE = __file__
+
+
+class Marks:
+    """A capture whose nodes are counted by hand."""
+
+    def __init__(self) -> None:
+        self.busy = 0
+        self.nodes = 0
+        self.log: list[tuple[tuple[int, ...], Any]] = []
+        self._last: tuple[int, ...] = ()
+
+    def advanced(self) -> tuple[int, ...] | None:
+        newest = (self.nodes,) if self.nodes else ()
+        return newest if newest != self._last else None
+
+    def mark(self, owner: Any, newest: tuple[int, ...]) -> None:
+        self._last = newest
+        self.log.append((newest, owner))
+
+
+marks = Marks()
+
+
+class Launcher:
+    """What C code that launches looks like: a method of a type that is not Python's own."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+
+@pytest.mark.parametrize("function", [len, [].append, dict.get, int, "".join, math.sqrt, str])
+def test_pythons_own_functions_launch_nothing(function: Any) -> None:
+    assert launches_nothing(function)
+
+
+@pytest.mark.parametrize(
+    "function", [torch.add, torch.relu, torch.Tensor.add_, torch._C._nn.gelu, torch._C._fft.fft_fft]
+)
+def test_operators_are_seen_by_the_mode(function: Any) -> None:
+    assert is_operator(function)
+    assert not launches_nothing(function)
+    assert is_seen_elsewhere(function, HERE)
+    assert not is_seen_elsewhere(function, "/tmp/torchinductor_me/ab/cab.py"), "no mode looks into compiled code"
+
+
+@pytest.mark.parametrize(
+    "function", [torch._C._cuda_getDeviceCount if torch.version.cuda else torch._C._get_tracing_state]
+)
+def test_other_functions_are_looked_at(function: Any) -> None:
+    assert not is_seen_elsewhere(function, HERE)
+
+
+def test_our_own_code_is_not_looked_at() -> None:
+    assert is_seen_elsewhere(torch._C._get_tracing_state, capture_watch.__file__)
+    demos = capture_watch.__file__.replace("graphs", "demos")
+    assert not is_seen_elsewhere(torch._C._get_tracing_state, demos), "programs under test that are shipped with us"
+
+
+def launch() -> None:
+    """A node appears while a C function runs that nobody knows."""
+    marks.nodes += 1
+    torch._C._get_tracing_state()
+
+
+@pytest.fixture
+def watch() -> Any:
+    marks.__init__()  # type: ignore[misc]
+    made = CaptureWatch(marks)  # type: ignore[arg-type]
+    made.begin()
+    yield made
+    made.end()
+
+
+def test_a_node_belongs_to_the_call_that_made_it(watch: CaptureWatch) -> None:
+    launch()
+    torch._C._get_tracing_state()
+    launch()
+    watch.end()
+    assert [newest for newest, _ in marks.log] == [(1,), (2,)]
+    assert {owner.name for _, owner in marks.log} == {"_get_tracing_state"}
+    frames = torch._C._profiler.symbolize_tracebacks([marks.log[0][1].trace])[0]
+    assert any(frame["name"] == "launch" and frame["filename"] == HERE for frame in frames)
+
+
+def test_nothing_is_asked_while_somebody_else_marks(watch: CaptureWatch) -> None:
+    marks.busy = 1
+    launch()
+    watch.end()
+    assert marks.log == []
+
+
+def test_the_interpreter_is_left_as_it_was() -> None:
+    tools = [sys.monitoring.get_tool(tool) for tool in range(6)] if sys.version_info >= (3, 12) else []
+    seen: list[str] = []
+
+    def profile(frame: Any, event: str, argument: Any) -> None:
+        seen.append(event)
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        made = CaptureWatch(Marks())  # type: ignore[arg-type]
+        made.begin()
+        len("x")
+        made.end()
+        assert sys.getprofile() is profile
+    finally:
+        sys.setprofile(before)
+    assert "c_call" in seen, "the program's own profiler goes on"
+    if sys.version_info >= (3, 12):
+        assert [sys.monitoring.get_tool(tool) for tool in range(6)] == tools
+
+
+def test_nodes_are_divided_among_those_who_made_them() -> None:
+    nodes = [11, 12, 13, 14, 15, 16, 17]
+    called = Called("launch", None)
+    log = [((12,), 1), ((13,), called), ((12,), 2), ((15, 14), 3), ((16,), None), ((99,), 4)]
+    assert owners_of(nodes, log) == [1, 1, called, 3, 3, None, None]
+    assert owners_of([], log) == []
