@@ -304,6 +304,7 @@ def main() -> int:
         "gpu_bound": replay_cost(gpu_bound, args.rounds, 20),
         "guards": [
             many_guards(20_000, 128, 128, args.rounds, copy),
+            many_guards(20_000, sg.Settings().near_guard, 512, args.rounds, copy),
             many_guards(20_000, 128, 2 << 20, args.rounds, copy),
         ],
         "diffs": [diffs(n, args.rounds) for n in (1 << 20, 64 << 20, 1 << 30)],

@@ -232,3 +232,47 @@ def test_sync_raises_at_the_eager_launch() -> None:
         overflow(table)
         pytest.fail("the launch before should have raised")
     assert only(debugger.findings).detected_at == "launch"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("elements", [0, 3])
+def test_before_the_start_of_a_static_buffer(layout: str, elements: int) -> None:
+    with sg.debug(backend="cuda", layout=layout, infer=False) as debugger:
+        table = guarded(debugger, 64)
+        graph, _ = capture(lambda: underflow(table, elements) if elements else fill(table))
+        graph.replay()
+        if not elements:
+            assert debugger.check() == ()
+            assert table.tolist() == list(range(64)), "the replay ran"
+            return
+        found = only(debugger.check())
+    assert (found.code, found.phase, found.replay, found.bytes.side) == ("SG101", "replay", 1, "before")
+    assert (found.bytes.first, found.bytes.last) == (-12, -1)
+    assert found.buffer.address == table.data_ptr()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("row", [2, 5])
+def test_into_rows_that_the_graph_did_not_capture(layout: str, row: int) -> None:
+    """A launch that was given another buffer writes four elements of a row; the graph captured the first four rows."""
+    from kernels_cuda import put
+
+    with sg.debug(backend="cuda", layout=layout, infer=False) as debugger:
+        table, other = guarded(debugger, 8, 64), guarded(debugger, 64)
+        table.fill_(1000)
+        away = (table.data_ptr() - other.data_ptr()) // 4 + 64 * row
+
+        def body() -> torch.Tensor:
+            put[(1,)](other, away, 4, BLOCK=BLOCK)
+            return table[:4].sum(1)
+
+        graph, kept = capture(body)
+        graph.replay()
+        assert table[row, :5].tolist() == [0, 1, 2, 3, 1000], "written in either case"
+        if row < 4:
+            assert debugger.check() == (), "inside of what was captured nothing is out of bounds"
+            return
+        found = only(debugger.check())
+        del kept
+    assert (found.code, found.phase, found.replay, found.bytes.side) == ("SG101", "replay", 1, "slack")
+    assert (found.buffer.address, found.bytes.first // 4, found.bytes.last // 4) == (table.data_ptr(), 320, 323)

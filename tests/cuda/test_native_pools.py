@@ -221,18 +221,26 @@ def test_the_far_part_of_a_guard_has_its_turn() -> None:
 
 
 def test_guards_are_armed_for_whatever_stream_uses_the_buffer_first() -> None:
-    """The buffer is made on a stream that is busy and used on another one at once."""
+    """The buffer is made on a stream that is busy, and used and checked on another one at once."""
     with faithful() as debugger:
-        side = torch.cuda.Stream()
-        torch.cuda._sleep(200_000_000)
+        side, other = torch.cuda.Stream(), guarded(debugger, 64)
+        graph, kept = capture(lambda: other * 2, stream=side)
+        with torch.cuda.stream(side):
+            graph.replay()
+        spare = [guarded(debugger, COUNT) for _ in range(16)]  # what is handed out again waits for an idle device
+        torch.cuda.synchronize()
+        torch.cuda._sleep(2_000_000_000)
         with debugger.guard():
             table = torch.empty(COUNT, dtype=torch.int32, device="cuda")
         with torch.cuda.stream(side):
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=side):
-                table.fill_(3)
+            table.fill_(3)
             for _ in range(3):
                 graph.replay()
         side.synchronize()
+        busy = not torch.cuda.current_stream().query()
         assert debugger.findings == ()
         assert debugger.check() == ()
+        overflow(table, 1)
+        assert only(debugger.check()).buffer.address == table.data_ptr(), "its guards do stand"
+        del kept, spare
+    assert busy, "the first stream must still sleep when the checks on the other are done, or this shows nothing"

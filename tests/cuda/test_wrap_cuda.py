@@ -103,6 +103,37 @@ def test_a_wild_write_leaves_a_dump_of_what_survived(tmp_path: Path) -> None:
     assert "stray" in done.err
 
 
+RULE = "index in range: 11 along dim 0, which ends at 8; index holds 0 to 11"
+
+
+def test_an_index_that_kills_the_device_is_found_from_what_survives(tmp_path: Path) -> None:
+    done = wrap(tmp_path, "indices.py", "11")
+    assert "device-side assert" in done.err, "without it this shows nothing"
+    facts = done.dump("exception").facts()
+    assert facts.lost is not None
+    (found,) = facts.findings
+    assert (found.code, found.phase, found.replay) == ("SG109", "prepare", 3)
+    assert found.buffer.name.endswith("runner.rows"), found.buffer.names
+    assert (found.rule, found.culprit.stack[0].function) == (RULE, "prepare")
+
+
+def test_with_sync_an_index_is_refused_and_the_device_lives(tmp_path: Path) -> None:
+    done = wrap(tmp_path, "indices.py", "11", options=("--sync",))
+    assert "device-side assert" not in done.err
+    assert "FindingsError: SG109" in done.err
+    (found,) = done.run.merged().findings
+    assert (found.code, found.replay, found.culprit.stack[0].function) == ("SG109", 3, "prepare")
+    assert done.dump("exception").facts().lost is None
+
+
+@pytest.mark.parametrize("options", [(), ("--sync",)])
+def test_indices_in_range_are_silent(tmp_path: Path, options: tuple[str, ...]) -> None:
+    done = wrap(tmp_path, "indices.py", "7", options=options)
+    assert (done.code, done.out) == (0, "served\n"), done.err
+    facts = done.run.merged()
+    assert (facts.findings, facts.faults, done.run.dumps) == ((), {}, ())
+
+
 @SGLANG
 @pytest.mark.sglang
 @pytest.mark.parametrize("form", ["eager", "compiled"])
