@@ -81,10 +81,9 @@ def locate_pass(nodes: int, rounds: int) -> dict[str, Any]:
             torch._C._CUDAGraph.replay(graph)  # nobody watches: the device's time for the graph alone
 
         plain = device_us(replay, rounds, 20)
-        added: list[int] = []
         began = time.perf_counter()
         table = ProbeTable(engine.device, engine.probe_function, parts)
-        insert(calls, raw, table, added)
+        added = insert(calls, raw, table)
         calls.try_instantiate(raw)
         graph.instantiate()
         ready = time.perf_counter()

@@ -278,7 +278,7 @@ class CupyEngine:
         if not total or _capturing():
             return
         device, at = self._device, 0
-        with self._lock, relaxed_capture():
+        with self._lock, relaxed_capture(), device.cp.cuda.Device(device.index):
             pinned, stream = device.cp.cuda.alloc_pinned_memory(total), device.stream()
             for _, where in parts:
                 if where.nbytes:
@@ -292,7 +292,7 @@ class CupyEngine:
         """Bytes of a range after what the current stream has queued; waits for it."""
         host = np.empty(where.nbytes, dtype=np.uint8)
         if where.nbytes:
-            with relaxed_capture():
+            with relaxed_capture(), self._device.cp.cuda.Device(self._device.index):
                 stream = self._device.stream()
                 self._device.runtime.memcpyAsync(host.ctypes.data, where.start, where.nbytes, 2, stream.ptr)
                 stream.synchronize()

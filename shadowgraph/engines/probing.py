@@ -35,9 +35,15 @@ class ProbeTable:
 
     def __init__(self, device: Device, function: int, parts: Sequence[ByteRange]) -> None:
         self._device = device
-        self._parts = parts
+        # Memory of its own, which goes back to CUDA with `close`: it may be gigabytes that a server needs.
+        self._pool: Any = device.cp.cuda.MemoryPool()
+        with device.cp.cuda.using_allocator(self._pool.malloc):
+            self._fill(function, parts)
+
+    def _fill(self, function: int, parts: Sequence[ByteRange]) -> None:
+        device = self._device
         offsets, total = _offsets(parts)
-        self._copies = device.zeros(total)
+        self._copies: Any = device.zeros(total)
         base = int(self._copies.data.ptr)
         size = min(_LARGEST, max(_SMALLEST, total // _WARPS // 16 * 16))
         rows = [
@@ -45,8 +51,8 @@ class ProbeTable:
             for part, (w, at) in enumerate(zip(parts, offsets, strict=True))
             for row in _pieces(w, base + at, part, size)
         ]
-        self._pieces = device.upload(np.array(rows, dtype=PIECE))
-        self._hits = device.zeros(16 + _ROOM * HIT.itemsize)
+        self._pieces: Any = device.upload(np.array(rows, dtype=PIECE))
+        self._hits: Any = device.zeros(16 + _ROOM * HIT.itemsize)
         self.blocks = -(-len(rows) // (THREADS // 32))
         self._launcher = Launcher(
             function, (ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint32)
@@ -58,6 +64,12 @@ class ProbeTable:
     def nbytes(self) -> int:
         """Device memory that it takes."""
         return int(self._copies.nbytes + self._pieces.nbytes + self._hits.nbytes)
+
+    def close(self) -> None:
+        """Give the memory back; nothing that was launched may still use it."""
+        self._copies = self._pieces = self._hits = None
+        with relaxed_capture(), self._device.cp.cuda.Device(self._device.index):
+            self._pool.free_all_blocks()
 
     def take(self, stream: int) -> None:
         """Copy every part as it is at this point of a stream."""

@@ -1,8 +1,9 @@
 """Launches that no dispatch mode sees: C code that Python calls while a capture runs.
 
 Every return of a C function asks whether the capture has new nodes. Python 3.12 tells of calls through
-`sys.monitoring`, where a place that only ever calls what cannot launch (`len`, methods of built-in types) is told of
-once; before, the thread's profile function does, behind one that is there already.
+`sys.monitoring`, where a place is not told of again once it has called what cannot launch (`len`, methods of built-in
+types): if it calls something else later, nobody made what that launches. Before 3.12 the thread's profile function
+tells, behind one of Python's that is there already; behind one in C, such as a profiler's, nothing is seen.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from shadowgraph.faults import faults
 from shadowgraph.graphs.marks import Marks
 from shadowgraph.tracking.traces import Trace, gather
 
@@ -51,8 +53,10 @@ class CaptureWatch:
     def begin(self) -> None:
         """Start; where every tool id is taken, nothing is seen."""
         if _monitoring is None:
-            self._profile, self._profiling = sys.getprofile(), True
-            sys.setprofile(self._on_profile)
+            self._profile = sys.getprofile()
+            self._profiling = self._profile is None or callable(self._profile)
+            if self._profiling:
+                sys.setprofile(self._on_profile)
             return
         self._tool = next((tool for tool in _TOOLS if _monitoring.get_tool(tool) is None), None)
         if self._tool is None:
@@ -77,14 +81,22 @@ class CaptureWatch:
             _monitoring.free_tool_id(tool)
 
     def _on_call(self, code: Any, offset: int, function: Any, first: Any) -> Any:
-        return _monitoring.DISABLE if is_seen_elsewhere(function, code.co_filename) else None
+        try:
+            return _monitoring.DISABLE if is_seen_elsewhere(function, code.co_filename) else None
+        except Exception as error:
+            faults.note("capture watch", error)
+            return None
 
     def _on_return(self, code: Any, offset: int, function: Any, first: Any) -> None:
         marks = self._marks
-        if not marks.busy and threading.get_ident() == self._thread:
+        if marks.open or threading.get_ident() != self._thread:
+            return
+        try:
             newest = marks.advanced()
             if newest is not None:
                 marks.mark(Called(_name(function), gather()), newest)
+        except Exception as error:
+            faults.note("capture watch", error)
 
     def _on_profile(self, frame: Any, event: str, argument: Any) -> None:
         if self._profile is not None:
@@ -97,7 +109,7 @@ def is_seen_elsewhere(function: Any, filename: str) -> bool:
     """Whether what a C function launches, called from a file, is nothing, or is an operator that a mode sees anyway."""
     if launches_nothing(function) or is_plumbing(filename):
         return True
-    return is_operator(function) and "torchinductor_" not in filename  # no mode looks into compiled code
+    return is_operator(function) and not is_compiled(filename)  # no mode looks into compiled code
 
 
 def is_operator(function: Any) -> bool:
@@ -106,7 +118,14 @@ def is_operator(function: Any) -> bool:
         return function.__objclass__ is torch._C.TensorBase
     if type(function) is not types.BuiltinFunctionType:
         return False
-    return function.__self__ in _MODULES or function.__qualname__.startswith("_VariableFunctionsClass.")
+    owner = function.__self__
+    return any(owner is module for module in _MODULES) or function.__qualname__.startswith("_VariableFunctionsClass.")
+
+
+def is_compiled(filename: str) -> bool:
+    """Whether a file is what inductor wrote."""
+    cache_dir = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return "torchinductor_" in filename or bool(cache_dir and filename.startswith(cache_dir))
 
 
 @cache

@@ -88,7 +88,7 @@ class CudaGraphs:
             "replay": self._wrap_replay,
             "reset": self._wrap_reset,
             "pool": self._wrap_pool,
-            "raw_cuda_graph": _wrap_raw,
+            "raw_cuda_graph_exec": _wrap_exec,
         }
         _patches.install([(torch.cuda.CUDAGraph, name, wrap) for name, wrap in wraps.items()])
 
@@ -180,8 +180,8 @@ class CudaGraphs:
                     cuda_capture.leave(mode)
             try:
                 original(graph)
-                if _keeps_for_us(graph):
-                    graph.instantiate()  # as torch does by itself where nobody keeps the graph
+                if _keeps_for_us(graph) and not getattr(graph, "_has_graph_exec", False):
+                    torch._C._CUDAGraph.instantiate(graph)  # as torch does by itself where nobody keeps the graph
             except BaseException:
                 self._forget(graph)
                 raise
@@ -241,11 +241,12 @@ class CudaGraphs:
             if state is None:
                 serial = next(_serials)
                 state = graph._shadowgraph = _State(Graph(serial, f"graph#{serial} (captured earlier)"))
+                state.model.unread = "it was captured before shadowgraph was on"
             model = state.model
             model.replays += 1
             emit("replay_began", model)
             try:
-                if model.probe is None:
+                if model.probe is None or torch.cuda.is_current_stream_capturing():
                     original(graph)
                 else:
                     self._probed(original, graph, model)
@@ -260,12 +261,13 @@ class CudaGraphs:
         """A replay in which memory is looked at after every node; plain where the executable graph is not ours."""
         probe, model.probe = model.probe, None
         assert probe is not None
-        if _keeps_for_us(graph):
-            outcome = self._prober.run(graph, model.replays, probe, original)
+        refused = _not_probed(graph)
+        if refused is None:
+            with model.reading:
+                outcome = self._prober.run(graph, model.replays, probe, original)
         else:
             original(graph)
-            why = "the program keeps the graph by itself" if _keeps(graph) else model.unread
-            outcome = Outcome(model.replays, refused=why)
+            outcome = Outcome(model.replays, refused=refused)
         with shielded("probed replay"):
             probe.deliver(outcome)
 
@@ -287,7 +289,8 @@ class CudaGraphs:
         """The graph's capture is over: its ledger ends."""
         state: _State | None = getattr(graph, "_shadowgraph", None)
         if state is not None:
-            graph._shadowgraph = None
+            with state.model.reading:  # whoever reads its nodes comes to an end, and nobody begins to
+                graph._shadowgraph = None
             if state is not _ELSEWHERE:
                 self._drop(state)
 
@@ -305,18 +308,26 @@ def _wrap_init(original: Callable[..., Any]) -> Callable[..., Any]:
     return __init__
 
 
-def _wrap_raw(original: Callable[..., Any]) -> Callable[..., Any]:
-    def raw_cuda_graph(graph: Any) -> Any:
-        if _keeps_for_us(graph):
-            raise RuntimeError("You cannot access the raw cudaGraph_t instance unless CUDAGraph has keep_graph=True")
+def _wrap_exec(original: Callable[..., Any]) -> Callable[..., Any]:
+    def raw_cuda_graph_exec(graph: Any) -> Any:
+        graph._shadowgraph_lent = True  # the program may change it, or keep the handle: it is not made anew any more
         return original(graph)
 
-    return raw_cuda_graph
+    return raw_cuda_graph_exec
 
 
 def _keeps(graph: Any) -> bool:
     """Whether the ``cudaGraph_t`` outlives the capture."""
     return getattr(graph, "_shadowgraph_keeps", None) is not None
+
+
+def _not_probed(graph: Any) -> str | None:
+    """Why a graph's nodes are not run one by one, or None."""
+    if getattr(graph, "_shadowgraph_lent", False):
+        return "the program holds its executable form"
+    if _keeps_for_us(graph):
+        return None
+    return "the program keeps the graph by itself" if _keeps(graph) else "it was made before shadowgraph was on"
 
 
 def _keeps_for_us(graph: Any) -> bool:

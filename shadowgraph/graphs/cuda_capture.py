@@ -17,6 +17,7 @@ from torch._ops import OpOverload
 from shadowgraph.faults import shielded
 from shadowgraph.graphs import eager
 from shadowgraph.graphs.capture_watch import CaptureWatch
+from shadowgraph.graphs.driver import driver
 from shadowgraph.graphs.light_mode import LightMode
 from shadowgraph.graphs.marks import Marks
 from shadowgraph.graphs.model import Access, Graph, Launch, LaunchKind, Node, Pointer
@@ -73,6 +74,8 @@ class CaptureMode(LightMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._graph, self._ledger, self._isolate = graph, ledger, isolate
         self.marks = marks
+        self.watch: CaptureWatch | None = None
+        self.before: CaptureMode | None = None  # the capture around this one in its thread
         self._token = 0
         self._noted: list[_Noted | tuple[Launch, int]] = []
         self._steps: list[_Operator | Launch] = []
@@ -84,15 +87,13 @@ class CaptureMode(LightMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not isinstance(func, OpOverload) or func.is_view:
             return func(*args, **kwargs) if kwargs else func(*args)
-        marks = self.marks
+        marks, token = self.marks, self._next()
         if marks is None:
             results = func(*args, **kwargs) if kwargs else func(*args)
-            token = self._mark()
         else:
-            marks.begin()
+            marks.begin(token)
             try:
                 results = func(*args, **kwargs) if kwargs else func(*args)
-                token = self._mark()
             finally:
                 marks.end()
         self._noted.append((func, args, kwargs, results, gather(), token))
@@ -103,22 +104,20 @@ class CaptureMode(LightMode):
     @contextmanager
     def triton(self, launch: Launch) -> Iterator[None]:
         """Around a Triton launch in the capturing thread. Nobody else needs to look meanwhile what C code launches."""
-        marks = self.marks
+        marks, token = self.marks, self._next()
         if marks is not None:
-            marks.begin()
+            marks.begin(token)
         try:
             yield
-            self._noted.append((launch, self._mark()))
-            with shielded("captured launch"):
-                self._note_owners(launch)
         finally:
             if marks is not None:
                 marks.end()
+        self._noted.append((launch, token))
+        with shielded("captured launch"):
+            self._note_owners(launch)
 
-    def _mark(self) -> int:
+    def _next(self) -> int:
         self._token += 1
-        if self.marks is not None:
-            self.marks.mark(self._token)
         return self._token
 
     def finish(self) -> None:
@@ -209,34 +208,42 @@ def _view(facts: _Facts) -> TensorView:
 
 class _Local(threading.local):
     mode: CaptureMode | None = None
-    watch: CaptureWatch | None = None
 
 
 _local = _Local()
+_by_graph: dict[int, CaptureMode] = {}  # of captures under way; autograd's thread launches into its caller's
 
 
 def current() -> CaptureMode | None:
-    """The mode of the capture in this thread, if any."""
-    return _local.mode
+    """The mode of the capture in this thread, else of the one that the current stream belongs to, if any."""
+    if _local.mode is not None or not _by_graph:
+        return _local.mode
+    with shielded("capture in another thread"):
+        return _by_graph.get(driver().capturing(torch.cuda.current_stream().cuda_stream) or 0)
+    return None
 
 
 def enter(mode: CaptureMode) -> None:
     """Begin to note this thread's operators; the eager mode stands aside."""
     eager.stand_aside()
     captures.began()
-    _local.mode = mode
+    mode.before, _local.mode = _local.mode, mode
     if mode.marks is not None:
-        _local.watch = CaptureWatch(mode.marks)
-        _local.watch.begin()
+        _by_graph[mode.marks.graph] = mode
+        mode.watch = CaptureWatch(mode.marks)
+        mode.watch.begin()
     mode.__enter__()  # type: ignore[no-untyped-call]
 
 
 def leave(mode: CaptureMode) -> None:
     """Stop noting."""
-    mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-    watch, _local.watch = _local.watch, None
-    if watch is not None:
-        watch.end()
-    _local.mode = None
-    captures.ended()
-    eager.come_back()
+    try:
+        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+    finally:
+        if mode.watch is not None:
+            mode.watch.end()
+        if mode.marks is not None:
+            _by_graph.pop(mode.marks.graph, None)
+        _local.mode = mode.before
+        captures.ended()
+        eager.come_back()

@@ -58,7 +58,8 @@ def _read(alive: Callable[[], Any], model: Graph, ledger: Ledger, origin: Origin
     try:
         calls = driver()
         raw = raw_graph(graph)
-        join = joining(owners_of(calls.nodes(raw), origin.log), origin.launches, model)
+        owners = owners_of(calls.nodes(raw), calls.edges(raw), origin.log)
+        join = joining(owners, origin.launches, model)
         known = Allocations(calls.allocation_of, (buffer.range for buffer in ledger))
         return GraphReader(calls, known, _begins(ledger), join).read(raw)
     except (ShadowgraphError, RuntimeError) as error:

@@ -6,7 +6,8 @@ again: random numbers, pools and streams are torch's business as in any replay. 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,17 @@ from shadowgraph.faults import faults
 from shadowgraph.graphs.driver import Driver, DriverError, KernelParameters, driver, raw_graph
 from shadowgraph.graphs.probe import Hit, Outcome, Probe
 
+REFUSED = {
+    6: "it waits for events outside of it",
+    7: "it records events that others wait for",
+    8: "it signals others through semaphores",
+    9: "it waits for others through semaphores",
+    10: "a graph that allocates can be made executable only once",
+    11: "a graph that frees can be made executable only once",
+    12: "its branches talk to each other through memory",
+    13: "a graph with conditional nodes can be made executable only once",
+}
+
 
 class Prober:
     """Runs probed replays on one device.
@@ -32,9 +44,12 @@ class Prober:
 
     def __init__(self, device: Device, function: int) -> None:
         self._device, self._function = device, function
+        self._lost: list[ProbeTable] = []  # of graphs that could not be restored: their probes may still run
 
     def run(self, graph: Any, replay: int, probe: Probe, original: Callable[[Any], None]) -> Outcome:
         """Replay a graph once, probed where that can be done, else plainly; waits for the replay.
+
+        The caller holds the model's lock `reading`.
 
         Parameters
         ----------
@@ -43,48 +58,111 @@ class Prober:
         replay
             Number of this replay.
         """
-        table, added = None, list[int]()
+        look = _Look(graph)
         try:
             with relaxed_capture():
-                calls, raw = driver(), raw_graph(graph)
-                table = ProbeTable(self._device, self._function, probe.parts)
-                insert(calls, raw, table, added)
-                calls.try_instantiate(raw)  # torch gives up the executable graph before it has a new one
-                graph.instantiate()
-                table.take(self._device.raw_stream())
-        except Exception as error:
-            self._restore(graph, added)
+                look.prepare(self._device, self._function, probe)
+        except BaseException as error:
+            self._restore(look)
+            if not isinstance(error, Exception):
+                raise
             original(graph)
-            return Outcome(replay, refused=str(error).split("\n", 1)[0])
+            return Outcome(replay, refused=str(error).split("\n", 1)[0] or type(error).__name__)
         try:
             original(graph)
             with relaxed_capture():
                 torch.cuda.current_stream(self._device.index).synchronize()
+            outcome = _outcome(replay, look)
         finally:
-            self._restore(graph, added)
-        rows, dropped = table.hits()
-        return Outcome(replay, merged(rows), dropped=dropped)
+            self._restore(look)
+        return outcome
 
-    def _restore(self, graph: Any, added: list[int]) -> None:
+    def _restore(self, look: _Look) -> None:
         """The graph as the program captured it, executable."""
-        if not added:
-            return
         try:
             with relaxed_capture():
-                for node in added:
-                    driver().remove(node)
-                graph.instantiate()
-        except Exception as error:  # a lost device, for which nothing can be made executable: the program hears itself
+                look.restore()
+        except Exception as error:  # a lost device, for which nothing can be done: the program hears of it by itself
             faults.note("probed replay", error)
+            look.graph._shadowgraph_keeps = "program"  # never again
+            if look.table is not None:
+                self._lost.append(look.table)
 
 
-def insert(calls: Driver, graph: int, table: ProbeTable, added: list[int]) -> None:
+class _Look:
+    """One graph with our nodes in it, for one replay."""
+
+    def __init__(self, graph: Any) -> None:
+        self.graph = graph
+        self.table: ProbeTable | None = None
+        self._calls, self._raw = driver(), 0
+        self._own: list[int] | None = None  # the program's nodes
+        self._replaced = False
+
+    def prepare(self, device: Device, function: int, probe: Probe) -> None:
+        """Put our nodes in and make the graph executable with them."""
+        calls = self._calls
+        self._raw = raw_graph(self.graph)
+        own = calls.nodes(self._raw)
+        for kind in sorted(calls.kinds(own) & REFUSED.keys()):
+            raise DriverError(REFUSED[kind])
+        if _drives_several_devices() and any("nccl" in name for name in _kernels(calls, own)):
+            raise DriverError("it waits for other devices that this process drives, too")
+        self.table = ProbeTable(device, function, probe.parts)
+        self._own = own
+        insert(calls, self._raw, self.table)
+        calls.try_instantiate(self._raw)  # torch gives up the executable graph before it has a new one
+        self._replaced = True
+        torch._C._CUDAGraph.instantiate(self.graph)
+        self.table.take(device.raw_stream())
+
+    def restore(self) -> None:
+        """Take our nodes out, and make the graph executable again if it was replaced."""
+        if self._own is not None:
+            own, self._own = set(self._own), None
+            for node in self._calls.nodes(self._raw):
+                if node not in own:
+                    self._calls.remove(node)
+        if self._replaced:
+            self._calls.try_instantiate(self._raw)
+            torch._C._CUDAGraph.instantiate(self.graph)
+            self._replaced = False
+        if self.table is not None:
+            table, self.table = self.table, None
+            table.close()
+
+
+def _drives_several_devices() -> bool:
+    """Whether one process may have launched, or be about to launch, what a kernel of another device waits for."""
+    alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
+    return alone and torch.cuda.device_count() > 1
+
+
+def _kernels(calls: Driver, nodes: Sequence[int]) -> Iterator[str]:
+    """Names of kernels."""
+    held = KernelParameters()
+    for node in nodes:
+        if calls.kind(node) == 0:
+            calls.call("cuGraphKernelNodeGetParams_v2", ctypes.c_void_p(node), ctypes.byref(held))
+            yield calls.name_of(int(held.func or held.kern or 0), not held.func)
+
+
+def _outcome(replay: int, look: _Look) -> Outcome:
+    assert look.table is not None
+    try:
+        rows, dropped = look.table.hits()
+    except Exception as error:  # the replay itself is done
+        return Outcome(replay, refused=f"what it showed cannot be read: {str(error).splitlines()[0]}")
+    return Outcome(replay, merged(rows), dropped=dropped)
+
+
+def insert(calls: Driver, graph: int, table: ProbeTable) -> list[int]:
     """Put a look behind every node of a graph, and every node behind the look before it.
 
-    Parameters
-    ----------
-    added
-        Gets the new nodes as they are made, so that they can be taken out after an error.
+    Returns
+    -------
+    list of int
+        The new nodes.
 
     Raises
     ------
@@ -97,10 +175,12 @@ def insert(calls: Driver, graph: int, table: ProbeTable, added: list[int]) -> No
     parameters.func, parameters.gx, parameters.bx = table.function, table.blocks, THREADS
     parameters.gy = parameters.gz = parameters.by = parameters.bz = 1
     places = {node: place for place, node in enumerate(nodes)}
+    added = []
     for node in order:
         parameters.parameters = table.arguments(places[node])
         added.append(calls.add_kernel(graph, [node], parameters))
     calls.add_edges(graph, list(zip(added, order[1:], strict=False)))
+    return added
 
 
 def in_order(nodes: list[int], edges: list[tuple[int, int]]) -> list[int]:

@@ -2,8 +2,8 @@
 
 cuda-bindings would do, at several times the cost of a node; a graph of 10,000 nodes must be read while a server waits.
 The symbols used here keep their binary interface from one driver to the next, which the bindings' own do not (edges and
-capture information changed with CUDA 13). The interpreter's lock is held during each call, so that no other thread of
-Python destroys a graph meanwhile.
+capture information changed with CUDA 13). The interpreter's lock is held during the short calls; whoever reads or
+changes a graph sees to it that nobody destroys it meanwhile (`Graph.reading`).
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ class DriverError(BackendError):
 class Driver:
     """Calls by name; every one raises `DriverError` with CUDA's own name of the error."""
 
-    def __init__(self, library: Any) -> None:
+    def __init__(self, library: Any, patient: Any) -> None:
         self._library = library
+        self._patient = patient  # the same, without the interpreter's lock
 
     def call(self, name: str, *arguments: Any) -> None:
         """One call.
@@ -70,6 +71,10 @@ class Driver:
         code = self.function(name)(*arguments)
         if code:
             raise DriverError(f"{name}: {self._name_of(code)}")
+
+    def has(self, name: str) -> bool:
+        """Whether this driver has a function."""
+        return hasattr(self._library, name)
 
     def function(self, name: str) -> Any:
         """A function of the driver, which returns an error code.
@@ -95,7 +100,8 @@ class Driver:
     def capturing(self, stream: int) -> int | None:
         """Handle of the graph that a stream captures into; valid until the capture ends. None while it does not."""
         status, graph = ctypes.c_int(), _P()
-        self.call("cuStreamGetCaptureInfo_v2", _P(stream), ctypes.byref(status), None, ctypes.byref(graph), None, None)
+        ask = self.function("cuStreamGetCaptureInfo_v2")
+        ask(_P(stream), ctypes.byref(status), None, ctypes.byref(graph), None, None)  # answered without the nodes
         return graph.value if status.value == 1 else None
 
     def nodes(self, graph: int) -> list[int]:
@@ -123,16 +129,16 @@ class Driver:
         self.call("cuGraphNodeGetType", _P(node), ctypes.byref(kind))
         return kind.value
 
-    def name_of(self, function: int) -> str:
-        """A kernel's mangled name."""
+    def name_of(self, function: int, kernel: bool = False) -> str:
+        """A mangled name, of a ``CUfunction`` or a ``CUkernel``."""
         text = ctypes.c_char_p()
-        self.call("cuFuncGetName", ctypes.byref(text), _P(function))
+        self.call("cuKernelGetName" if kernel else "cuFuncGetName", ctypes.byref(text), _P(function))
         return (text.value or b"").decode("utf-8", "replace")
 
-    def layout_of(self, function: int) -> tuple[tuple[int, int], ...]:
-        """Offset and size of each of a kernel's parameters."""
+    def layout_of(self, function: int, kernel: bool = False) -> tuple[tuple[int, int], ...]:
+        """Offset and size of each parameter, of a ``CUfunction`` or a ``CUkernel``."""
         offset, size = _S(), _S()
-        ask, found = self.function("cuFuncGetParamInfo"), list[tuple[int, int]]()
+        ask, found = self.function("cuKernelGetParamInfo" if kernel else "cuFuncGetParamInfo"), list[tuple[int, int]]()
         while not ask(_P(function), _S(len(found)), ctypes.byref(offset), ctypes.byref(size)):
             found.append((offset.value, size.value))
         return tuple(found)
@@ -161,15 +167,21 @@ class Driver:
             first, second = (_P * len(pairs))(*(a for a, _ in pairs)), (_P * len(pairs))(*(b for _, b in pairs))
             self.call("cuGraphAddDependencies", _P(graph), first, second, _S(len(pairs)))
 
+    def kinds(self, nodes: Sequence[int]) -> set[int]:
+        """``CUgraphNodeType`` of nodes."""
+        return {self.kind(node) for node in nodes}
+
     def remove(self, node: int) -> None:
         """Take a node out, and its edges."""
         self.call("cuGraphDestroyNode", _P(node))
 
     def try_instantiate(self, graph: int) -> None:
-        """Raise if a graph cannot be made executable as it is; leaves nothing behind."""
-        made = _P()
-        self.call("cuGraphInstantiateWithFlags", ctypes.byref(made), _P(graph), ctypes.c_ulonglong(1))
-        self.call("cuGraphExecDestroy", made)
+        """Raise if a graph cannot be made executable as it is, as torch would; leaves nothing behind."""
+        made, flags = _P(), ctypes.c_ulonglong(1 | 8)  # free on launch, priorities of nodes
+        code = self._patient.cuGraphInstantiateWithFlags(ctypes.byref(made), _P(graph), flags)
+        if code:
+            raise DriverError(f"it cannot be made executable: {self._name_of(code)}")
+        self._patient.cuGraphExecDestroy(made)
 
 
 def raw_graph(graph: Any) -> int:
@@ -193,7 +205,7 @@ def driver() -> Driver:
         Where there is none.
     """
     try:
-        return Driver(ctypes.PyDLL("libcuda.so.1"))
+        return Driver(ctypes.PyDLL("libcuda.so.1"), ctypes.CDLL("libcuda.so.1"))
     except OSError as error:
         raise BackendError(f"reading graphs needs NVIDIA's driver: {error}") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -33,8 +34,12 @@ class Graph:
         Replays begun so far.
     inputs
         Buffers that were there before the capture and that its launches were given, by serial; noted while they lived.
+    captured_at
+        When its capture ended, by the debugger's clock; 0 where nobody watched.
     probe
         What to look at during the next replay; the backend takes it off.
+    reading
+        Held while the executable graph is read, changed or given up.
     unread
         Why the nodes of the executable graph could not be read; empty when they were, or on the host.
     """
@@ -42,8 +47,10 @@ class Graph:
     def __init__(self, serial: int, name: str, nodes: Iterable[Node] = ()) -> None:
         self.serial, self.name = serial, name
         self.replays = 0
+        self.captured_at = 0
         self.inputs: dict[int, Buffer] = {}
         self.probe: Probe | None = None
+        self.reading = threading.RLock()
         self.unread = ""
         self._nodes: list[Node] = list(nodes)
         self._build: Callable[[], list[Node]] | None = None
@@ -72,8 +79,10 @@ class Graph:
     def read_nodes(self) -> tuple[DeviceNode, ...] | None:
         """The nodes of the executable graph as they were read, or None where each launch stands for one."""
         if self._build_device is not None:
-            build, self._build_device = self._build_device, None
-            self._device = build()
+            with self.reading:
+                if self._build_device is not None:
+                    self._device = self._build_device()
+                    self._build_device = None
         return self._device
 
     @property

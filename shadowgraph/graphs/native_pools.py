@@ -187,7 +187,7 @@ def _state_of(handle: PoolHandle) -> tuple[list[ByteRange], list[ByteRange]]:
     for segment in torch.cuda.memory_snapshot(handle):
         segments.append(ByteRange(segment["address"], segment["address"] + segment["total_size"]))
         for block in segment["blocks"]:
-            if block["state"] == "active_allocated" and block["requested_size"]:
+            if block["state"] in ("active_allocated", "active_pending_free") and block["requested_size"]:
                 live.append(ByteRange(block["address"], block["address"] + block["requested_size"]))
     return segments, live
 

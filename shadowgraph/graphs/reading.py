@@ -151,17 +151,18 @@ class GraphReader:
         name, note = "a kernel without a name", ""
         words: tuple[Word, ...] = ()
         try:
-            name, layout = self._lookup(int(held.func or 0))
+            name, layout = self._lookup(int(held.func or 0), int(held.kern or 0))
             words = tuple(self._words(arguments_of(held, layout), names))
         except DriverError as error:
             note = f"arguments cannot be read: {error}"
         return _Read(name, grid, block, words, note=note)
 
-    def _lookup(self, function: int) -> tuple[str, tuple[tuple[int, int], ...]]:
-        known = self._kernels.get(function)
+    def _lookup(self, function: int, kernel: int) -> tuple[str, tuple[tuple[int, int], ...]]:
+        handle = function or kernel
+        known = self._kernels.get(handle)
         if known is None:
-            name = demangled(self._driver.name_of(function)) or "a kernel without a name"
-            known = self._kernels[function] = name, self._driver.layout_of(function)
+            name = demangled(self._driver.name_of(handle, not function)) or "a kernel without a name"
+            known = self._kernels[handle] = name, self._driver.layout_of(handle, not function)
         return known
 
     def _words(self, arguments: Iterable[tuple[int, int, bytes]], names: Mapping[int, str]) -> Iterable[Word]:
@@ -213,8 +214,8 @@ def arguments_of(held: KernelParameters, layout: tuple[tuple[int, int], ...]) ->
     if held.parameters:
         values = ctypes.cast(held.parameters, ctypes.POINTER(ctypes.c_void_p))
         for place, (_, size) in enumerate(layout):
-            if size >= 8:
-                yield place, 0, ctypes.string_at(values[place] or 0, size)
+            if size >= 8 and values[place]:
+                yield place, 0, ctypes.string_at(values[place], size)
     elif held.extra:
         packed = packed_arguments(held.extra)
         for place, (offset, size) in enumerate(layout):

@@ -115,6 +115,70 @@ def test_branches_of_a_forked_capture(watching: Any) -> None:
     assert [made_by(graph, node)[1] - first for node in nodes] == [1, 4, 5, 7]
 
 
+def test_a_launch_on_another_stream_is_not_laid_on_the_next(watching: Any) -> None:
+    """It is not joined when the next operator ends; nobody saw it, or the call that made it."""
+    cp = pytest.importorskip("cupy")
+    kernel = cp.RawKernel('extern "C" __global__ void one(int* p) { p[threadIdx.x] = 1; }', "one")
+    kernel.compile()
+    table, other = guarded(watching, 64), guarded(watching, 64)
+    side = torch.cuda.Stream()
+
+    def body() -> None:
+        table.add_(1)
+        side.wait_stream(torch.cuda.current_stream())
+        kernel((1,), (64,), (cp.uint64(other.data_ptr()),), stream=cp.cuda.Stream.from_external(side))
+        table.mul_(2)
+        torch.cuda.current_stream().wait_stream(side)
+        table.sub_(3)
+
+    graph, _ = capture(body)
+    made = {node.name.split("(")[0]: made_by(graph, node)[0] for node in nodes_of(graph)}
+    assert made["one"] == "", made
+    assert [name for name in made.values() if name] == ["aten.add_.Tensor", "aten.mul_.Tensor", "aten.sub_.Tensor"]
+
+
+def test_launches_inside_a_custom_operator_are_its_own(watching: Any) -> None:
+    table = guarded(watching, 64)
+
+    @torch.library.custom_op("shadowgraph_test::mixed", mutates_args={"x"})
+    def mixed(x: torch.Tensor) -> None:
+        x.add_(1)
+        fill(x)
+        x.mul_(2)
+
+    mixed(table)
+    graph, _ = capture(lambda: mixed(table))
+    nodes = nodes_of(graph)
+    assert [made_by(graph, node)[0] for node in nodes] == [
+        "shadowgraph_test.mixed.default", "put", "shadowgraph_test.mixed.default",
+    ]  # fmt: skip
+
+
+def test_a_kernel_of_a_backward_that_autograds_thread_runs(watching: Any) -> None:
+    table = guarded(watching, 64)
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+            fill(table)
+            return grad * 2
+
+    x = torch.ones(8, device="cuda", requires_grad=True)
+
+    def body() -> torch.Tensor:
+        (grad,) = torch.autograd.grad(Doubled.apply(x).sum(), x)
+        return grad
+
+    graph, kept = captured(body)
+    made = {node.name.split("(")[0]: made_by(graph, node)[0] for node in nodes_of(graph)}
+    assert made["put"] == "put", made
+    del kept
+
+
 def test_one_operator_with_several_kernels(watching: Any) -> None:
     keys = torch.rand(1 << 16, device="cuda")
     graph, kept = captured(lambda: (keys.sort(), keys.add(1)))

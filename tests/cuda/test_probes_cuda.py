@@ -184,6 +184,49 @@ def test_a_graph_that_the_program_keeps_runs_plainly(watching: Any) -> None:
     assert int(table[0]) == 1
 
 
+def test_a_graph_whose_executable_form_the_program_holds_runs_plainly(watching: Any) -> None:
+    table = guarded(watching, 64)
+    graph, _ = capture(lambda: table.add_(1))
+    handle = graph.raw_cuda_graph_exec()
+    outcome = probed(graph, whole(table))
+    assert (outcome.hits, outcome.refused) == ((), "the program holds its executable form")
+    assert graph.raw_cuda_graph_exec() == handle
+    assert int(table[0]) == 1
+
+
+def test_an_interrupt_while_probes_are_put_in(watching: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffers = [guarded(watching, 64) for _ in range(4)]
+    graph, _ = capture(chain(buffers))
+    raw, model = raw_graph(graph), model_of(graph)
+    assert model is not None
+    nodes, add, calls = driver().nodes(raw), type(driver()).add_kernel, []
+
+    def interrupted(*arguments: Any) -> int:
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        calls.append(1)
+        return add(*arguments)
+
+    monkeypatch.setattr(type(driver()), "add_kernel", interrupted)
+    model.probe = Probe((whole(buffers[0]),), lambda outcome: None)
+    with pytest.raises(KeyboardInterrupt):
+        graph.replay()
+    monkeypatch.undo()
+    assert driver().nodes(raw) == nodes, "none of ours is left in it"
+    graph.replay()
+    assert int(buffers[0][0]) == 2, "the interrupted replay did not run"
+
+
+def test_memory_is_given_back(watching: Any) -> None:
+    big = torch.zeros(256 << 20, dtype=torch.uint8, device="cuda")
+    graph, _ = capture(lambda: big[:8].add_(1))
+    graph.replay()
+    torch.cuda.synchronize()
+    before = torch.cuda.mem_get_info()[0]
+    assert probed(graph, whole(big)).refused is None
+    assert torch.cuda.mem_get_info()[0] >= before - (16 << 20)
+
+
 @pytest.mark.parametrize("what", ["try_instantiate", "add_kernel", "add_edges"])
 def test_where_the_driver_refuses_the_replay_is_plain(
     watching: Any, monkeypatch: pytest.MonkeyPatch, what: str

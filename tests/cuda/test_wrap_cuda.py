@@ -161,6 +161,13 @@ def test_an_assert_in_sglangs_own_metadata_is_explained(tmp_path: Path, form: st
         slots, table = latest.values
         assert (slots.argument, slots.dtype, slots.shape) == ("in_ptr0", "int64", (2, 5))
         assert (table.argument, table.dtype, table.shape) == ("out_ptr1", "int32", (2, 2))
+        asserted = latest.asserted
+        assert asserted is not None, "worked out from the slots"
+        assert asserted.rule.startswith("0 <= tmp")
+        assert (asserted.low, asserted.high, asserted.least, asserted.most) == (0, 2, 0, 2)
+        assert (asserted.into, asserted.places, asserted.copied) == ("out_ptr1", (0, 1), True)
+        assert asserted.owner.endswith("metadata_expand.page_table")
+        assert "would be 0 to 2" in " ".join(done.err.split())
 
 
 @SGLANG

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import cProfile
+import itertools
 import math
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from shadowgraph.faults import faults
 from shadowgraph.graphs import capture_watch
 from shadowgraph.graphs.capture_watch import Called, CaptureWatch, is_operator, is_seen_elsewhere, launches_nothing
+from shadowgraph.graphs.marks import Marks as RealMarks
 from shadowgraph.graphs.marks import owners_of
 
 HERE = __file__
@@ -20,7 +25,7 @@ class Marks:
     """A capture whose nodes are counted by hand."""
 
     def __init__(self) -> None:
-        self.busy = 0
+        self.open: list[Any] = []
         self.nodes = 0
         self.log: list[tuple[tuple[int, ...], Any]] = []
         self._last: tuple[int, ...] = ()
@@ -99,7 +104,7 @@ def test_a_node_belongs_to_the_call_that_made_it(watch: CaptureWatch) -> None:
 
 
 def test_nothing_is_asked_while_somebody_else_marks(watch: CaptureWatch) -> None:
-    marks.busy = 1
+    marks.open.append(1)
     launch()
     watch.end()
     assert marks.log == []
@@ -129,7 +134,61 @@ def test_the_interpreter_is_left_as_it_was() -> None:
 
 def test_nodes_are_divided_among_those_who_made_them() -> None:
     nodes = [11, 12, 13, 14, 15, 16, 17]
+    edges = list(itertools.pairwise(nodes))
     called = Called("launch", None)
-    log = [((12,), 1), ((13,), called), ((12,), 2), ((15, 14), 3), ((16,), None), ((99,), 4)]
-    assert owners_of(nodes, log) == [1, 1, called, 3, 3, None, None]
-    assert owners_of([], log) == []
+    log = [((12,), 1), ((13,), called), ((12,), 2), ((15,), 3), ((16,), None), ((99,), 4)]
+    assert owners_of(nodes, edges, log) == [1, 1, called, 3, 3, None, None]
+    assert owners_of([], [], log) == []
+
+
+def test_a_node_of_another_stream_is_nobodys_until_it_is_joined() -> None:
+    nodes = [1, 2, 3, 4, 5]  # 2 hangs beside: after 1, before 4
+    edges = [(1, 2), (1, 3), (2, 4), (3, 4), (4, 5)]
+    assert owners_of(nodes, edges, [((1,), "a"), ((3,), "b"), ((3, 2), None), ((4,), "c")]) == [
+        "a",
+        None,
+        "b",
+        "c",
+        None,
+    ]
+    assert owners_of(nodes, edges, [((5,), "a")]) == ["a"] * 5
+
+
+def test_a_profiler_in_c_is_left_alone() -> None:
+    profiler = cProfile.Profile()
+    profiler.enable()
+    try:
+        made = CaptureWatch(Marks())  # type: ignore[arg-type]
+        made.begin()
+        len("x")
+        made.end()
+        assert sys.getprofile() is not None or sys.version_info >= (3, 12)
+    finally:
+        profiler.disable()
+
+
+def test_what_a_callable_says_of_itself_harms_nobody(watch: CaptureWatch) -> None:
+    numbers = np.arange(3)
+    summed = numbers.sum
+    marks.nodes += 1
+    assert summed() == 3
+    watch.end()
+    assert faults.counts == {}
+
+
+def test_launches_inside_a_launch_are_its_own() -> None:
+    newest = [()]
+    made = object.__new__(RealMarks)
+    made.log, made.open, made._last, made._blind = [], [], (), False
+    made.newest = lambda: newest[0]  # type: ignore[method-assign]
+    made.begin("outer")
+    newest[0] = (1,)
+    made.begin("inner")
+    newest[0] = (2,)
+    made.end()
+    newest[0] = (3,)
+    made.end()
+    newest[0] = (4,)
+    made.begin("next")
+    made.end()
+    assert made.log == [((1,), "outer"), ((2,), "inner"), ((3,), "outer"), ((4,), None)]
