@@ -20,6 +20,7 @@ from shadowgraph.findings import (
     Window,
 )
 from shadowgraph.graphs.model import Graph
+from shadowgraph.staleness import staleness_of
 from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.guards import Side
 from shadowgraph.tracking.phases import Phase
@@ -56,6 +57,7 @@ def finding_of(draft: Draft, context: Context) -> Finding:
         pid=os.getpid(),
         device=buffer.device,
         ending=ending_of(draft, context),
+        stale=staleness_of(draft, context),
     )
 
 

@@ -152,7 +152,7 @@ def _merged(known: Finding, again: Finding) -> Finding:
     known = msgspec.structs.replace(known, occurrences=known.occurrences + 1)
     if known.ending is not None and again.ending is not None:
         return _ended(known, known.ending, again.ending)
-    if known.severity is not again.severity or known.rule is not None:  # bytes of a rule are an example, with its text
+    if known.severity is not again.severity or known.rule is not None or known.stale is not None:  # an example
         return known
     return _widened(known, again)
 

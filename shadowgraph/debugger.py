@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from shadowgraph.backends import backend_of
-from shadowgraph.checks.rules import Rule, rule_of
 from shadowgraph.coverage import Coverage
+from shadowgraph.declarations import Declarations
 from shadowgraph.dumps.taking import take_dump
 from shadowgraph.errors import FindingsError, UnknownBufferError, UsageError
 from shadowgraph.facts import facts_of
@@ -27,7 +27,6 @@ from shadowgraph.graphs.events import listeners
 from shadowgraph.graphs.host import HostGraph
 from shadowgraph.graphs.lookup import model_of
 from shadowgraph.graphs.model import Graph
-from shadowgraph.graphs.tensors import is_plain
 from shadowgraph.location import Location
 from shadowgraph.reports.document import RunFacts
 from shadowgraph.reports.text import Report
@@ -35,18 +34,14 @@ from shadowgraph.settings import Settings
 from shadowgraph.supervisor import Supervisor
 from shadowgraph.tracking.aliases import NameBook
 from shadowgraph.tracking.buffers import Buffer
-from shadowgraph.tracking.foreign import track_foreign
 from shadowgraph.tracking.guards import GuardPolicy
 from shadowgraph.tracking.phases import Phase
 from shadowgraph.tracking.places import PlaceFinder
-from shadowgraph.tracking.stacks import current_stack
-from shadowgraph.tracking.views import TensorView
-from shadowgraph.watches import Watch
 
 _NO_OWNERS = (type(None), bool, int, float, complex, str, bytes, bytearray, memoryview, np.generic, np.ndarray, type)
 
 
-class Debugger:
+class Debugger(Declarations):
     """Watches the graphs of this process between `start` and `stop`.
 
     Use `shadowgraph.debug` or `shadowgraph.install`, which make and start one. Findings stay readable after `stop`.
@@ -148,7 +143,7 @@ class Debugger:
     def resume(self) -> None:
         """Check again from here on; guards are armed anew first."""
         self._work.rearm()
-        self._work.checks.invariants.forget_writers()
+        self._work.checks.forget_writers()
         self._work.paused = self._work.lost is not None or self._work.outside.limit.stopped is not None
 
     # -- for those who run it from outside ------------------------------------------------------------------------
@@ -209,34 +204,6 @@ class Debugger:
         if issubclass(type(owner), _NO_OWNERS):  # `isinstance` may run the program's code
             raise UnknownBufferError(f"name({name!r}) needs an object that holds tensors, not {type(owner).__name__}")
         return self._work.context.names.add(name, owner)
-
-    def protect(self, tensor: torch.Tensor) -> None:
-        """Declare a tensor host-owned: a replay that changes a value of it is SG102."""
-        buffer, view = self._locate(tensor)
-        self._work.checks.mutation.protect(buffer, view.hull)
-
-    def invariant(self, tensor: torch.Tensor, rule: str | Rule | Callable[..., bool]) -> None:
-        """Declare a rule for a contiguous tensor's values: SG109 where it fails.
-
-        Parameters
-        ----------
-        rule
-            ``"nondecreasing"``, `index_range`, or a callable that is handed a numpy copy of the values and returns
-            whether they are well.
-        """
-        buffer, view = self._locate(tensor)
-        if not view.contiguous:
-            raise UsageError("invariant() needs a contiguous tensor; pass the whole buffer or a contiguous slice of it")
-        if view.dtype in {"bfloat16", "complex32"} or "float8" in view.dtype:
-            raise UsageError(f"invariant() cannot read {view.dtype}; numpy has no such type")
-        self._work.checks.invariants.declare(buffer, view, rule_of(rule))
-
-    def watch(self, tensor: torch.Tensor, name: str | None = None) -> Watch:
-        """Note everything that writes a tensor, bug or not; see `Watch.changes`."""
-        buffer, view = self._locate(tensor)
-        watch = Watch(name or self._work.context.names.name_of(buffer)[0], buffer, view.hull)
-        self._work.watches.watches.append(watch)
-        return watch
 
     @contextmanager
     def prepare(self, graph: HostGraph | torch.cuda.CUDAGraph | None = None) -> Iterator[None]:
@@ -380,15 +347,3 @@ class Debugger:
         """Live buffers, oldest first."""
         self._allocator.enter_waiting()
         return tuple(self._work.context.ledger)
-
-    # -- parts -------------------------------------------------------------------------------------------------
-
-    def _locate(self, tensor: object) -> tuple[Buffer, TensorView]:
-        if not isinstance(tensor, torch.Tensor):
-            raise UnknownBufferError(f"expected a tensor, got {type(tensor).__name__}")
-        if not is_plain(tensor, torch.device(self._allocator.device).type) or not tensor.numel():
-            raise UnknownBufferError(
-                f"this tensor ({tensor.dtype}, {tuple(tensor.shape)}, {tensor.device}, {tensor.layout}) has no plain "
-                f"{self._allocator.device} memory to track"
-            )
-        return track_foreign(self._work.context.ledger, tensor, current_stack()), TensorView.of(tensor)

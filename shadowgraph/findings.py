@@ -238,6 +238,36 @@ class Ending(msgspec.Struct, frozen=True):
     replaced_by: Successor | None = None
 
 
+class StaleRows(msgspec.Struct, frozen=True):
+    """Rows that hold what was written for an older replay, both numbers included; which one, as far as known."""
+
+    first: int
+    last: int
+    graph: str | None
+    replay: int | None
+
+
+class Staleness(msgspec.Struct, frozen=True):
+    """Which of the rows that a graph reads were left as they were.
+
+    Attributes
+    ----------
+    rows
+        Rows that the graph reads.
+    stale
+        Those left from older replays.
+    refreshed
+        First and last of each stretch of rows that were written for this replay.
+    padded
+        Other inputs of the graph that were written for this replay in the stale rows.
+    """
+
+    rows: int
+    stale: tuple[StaleRows, ...]
+    refreshed: tuple[tuple[int, int], ...]
+    padded: tuple[str, ...] = ()
+
+
 class Finding(msgspec.Struct, frozen=True):
     """One (cause, buffer, side); a later confirmation is a new revision of the same id."""
 
@@ -272,6 +302,7 @@ class Finding(msgspec.Struct, frozen=True):
     fingerprint: str = ""
     schema: str = SCHEMA
     ending: Ending | None = None
+    stale: Staleness | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The finding as plain JSON types; fields as in ``docs/findings.md``."""

@@ -59,12 +59,15 @@ class Intake:
         self._outside.name_all(draft, self.context)
         finding = finding_of(draft, self.context)
         # Which sightings belong together must not depend on whether a closer look was being taken.
-        key, mark = self.stepper.identity(draft) or (draft.key, fingerprint(finding))
+        stepped = self.stepper.identity(draft)
+        key, mark = stepped or (draft.key, fingerprint(finding))
         finding = self._looked_up(draft, finding)
         finding = msgspec.structs.replace(finding, message=verdict(finding), coverage=self._coverage().sentence())
         kept, new = self.book.add(finding, key, mark)
         if not new and _surer(finding.culprit, kept.culprit):
             kept = self._revise(kept.id, finding.culprit, finding.candidates) or kept
+        elif stepped is not None and _is_another(finding.culprit, kept):  # it did it as well
+            kept = self.book.revise(kept.id, kept.culprit, (*kept.candidates, finding.culprit)) or kept
         self._outside.found(kept)
         if new and kept.severity is Severity.ERROR:
             logger.error("%s", kept.message)  # at once: the program may not live to its report
@@ -117,6 +120,16 @@ def _surer(now: Culprit, before: Culprit) -> bool:
     if before.status is Status.CONFIRMED:
         return False
     return now.status is Status.CONFIRMED or (now.kind == UNSEEN and before.kind != UNSEEN)
+
+
+def _is_another(now: Culprit, kept: Finding) -> bool:
+    """Whether a sighting shows another launch than those that a finding is known to be the work of."""
+    named = kept.culprit, *kept.candidates
+    return (
+        Status.CONFIRMED is now.status is kept.culprit.status
+        and len(kept.candidates) < _CANDIDATES
+        and all((one.name, one.node, one.stack) != (now.name, now.node, now.stack) for one in named)
+    )
 
 
 def _settled(culprit: Culprit) -> bool:

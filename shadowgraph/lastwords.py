@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
+from shadowgraph.asserted.explain import asserted_index, source_copied
 from shadowgraph.checks.base import Checkpoint, Context
 from shadowgraph.checks.indices import Indices
 from shadowgraph.engines.base import LARGEST_COPY, RANGES_COPIED
 from shadowgraph.faults import shielded
-from shadowgraph.given import GivenValue, LastLaunch
+from shadowgraph.given import AssertedIndex, GivenValue, LastLaunch
 from shadowgraph.journal import Given, Journal
 from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.launches import IndexRule, Launch
-from shadowgraph.tracking.views import TensorView
+from shadowgraph.tracking.views import TensorView, overlaps
 
 _LAUNCHES = 3  # shown of those that had begun
 _SHOWN = 1024  # bytes of each argument
@@ -32,6 +35,7 @@ class LastWords:
         self, context: Context, journal: Journal, indices: Indices, find_name: Callable[[Buffer, Context], None]
     ) -> None:
         self._context, self._journal, self._indices, self._find_name = context, journal, indices, find_name
+        self._asserted: list[tuple[Launch, AssertedIndex | None]] = []  # of the launches that were shown
 
     def note(self, launch: Launch, rules: tuple[IndexRule, ...], checkpoint: Checkpoint) -> None:
         """Ask for copies of the indices and of small integer arguments of a launch that is about to run."""
@@ -72,10 +76,44 @@ class LastWords:
                     for (name, view), data in zip(given.copied, copies, strict=True)
                 )
                 file, line = (frame.file, frame.line) if frame is not None else (None, None)
-                found.append(LastLaunch(given.launch.name, file, line, values))
+                found.append(LastLaunch(given.launch.name, file, line, values, self._asserted_by(given, copies)))
             if len(found) == _LAUNCHES:
                 break
         return tuple(found)
+
+    def _asserted_by(self, given: Given, copies: list[bytes]) -> AssertedIndex | None:
+        """What a launch asserted in vain; worked out once."""
+        for launch, known in self._asserted:
+            if launch is given.launch:
+                return known
+        found = None
+        if given.launch.compiled is not None:
+            with shielded("index that a launch asserts"):
+                starts = (view.start for _, view in given.copied)
+                found = asserted_index(given.launch, zip(starts, copies, strict=True))
+                if found is not None and found.into:
+                    found = self._named(found, given.launch)
+        self._asserted = [*self._asserted, (given.launch, found)][-_LAUNCHES:]
+        return found
+
+    def _named(self, found: AssertedIndex, launch: Launch) -> AssertedIndex:
+        """With the name of the buffer that is indexed, or of the one that it was filled from before."""
+        view = next((pointer.view for pointer in launch.pointers if pointer.argument == found.into), None)
+        if view is None:
+            return found
+        owner = self._owner(view)
+        if owner:
+            return msgspec.structs.replace(found, owner=owner)
+        ran = [entry.launch for entry in self._journal.taken()[0]]
+        at = next((place for place in reversed(range(len(ran))) if ran[place] is launch), len(ran))
+        for earlier in reversed(ran[:at]):
+            writes = [p for p in earlier.pointers if p.may_write and overlaps(p.view, view)]
+            if not writes:
+                continue
+            source = source_copied(earlier, writes[0].argument) if len(writes) == 1 and writes[0].view == view else ""
+            views = [pointer.view for pointer in earlier.pointers if pointer.argument == source]
+            return msgspec.structs.replace(found, owner=self._owner(views[0]), copied=True) if views else found
+        return found
 
     def _owner(self, view: TensorView) -> str:
         """What a view's buffer is called, or where it was allocated; empty for memory that nobody tracks."""

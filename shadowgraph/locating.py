@@ -20,7 +20,7 @@ from shadowgraph.findings import Culprit, Finding, Severity, Status
 from shadowgraph.graphs.model import Graph
 from shadowgraph.graphs.probe import Hit, Outcome, Probe
 from shadowgraph.location import Location
-from shadowgraph.probing import Plan, nearest, pieces, readable, tracked
+from shadowgraph.probing import Plan, cut, nearest, readable, tracked
 from shadowgraph.standing import StandingGuards
 from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.guards import Side
@@ -31,6 +31,7 @@ from shadowgraph.write_sets import Place, WriteSets, write_sets_of
 
 NOT_PROBED = "its nodes could not be run one by one"
 NOTHING = "no memory is tracked"
+GONE = "the graph was gone before its next replay"
 _KEPT = 1024  # findings remembered that were looked for
 _OUTCOMES = 4  # of each graph
 
@@ -55,6 +56,7 @@ class _Armed:
     handles: list[Location]
     everything: bool
     pieces: dict[int, Buffer]  # by part
+    suspects: list[Buffer] = field(default_factory=list)
     probe: Probe | None = None
     outcome: Outcome | None = None
 
@@ -133,13 +135,25 @@ class Locator:
 
     # -- around a replay ---------------------------------------------------------------------------------------
 
-    def replay_begins(self, graph: Graph) -> None:
-        """Ask the backend for a probed replay if there is something to look for."""
+    def is_due(self, graph: Graph) -> bool:
+        """Whether there is something to look for in the replay that begins."""
         serial = graph.serial
-        due = self.context.settings.locate == "all" and graph.replays > 1 and serial not in self._surveyed
-        if due or self._wants.get(serial) or serial in self._asked or self.checks.races.disputed(serial):
+        return bool(
+            self._wants.get(serial)
+            or serial in self._asked
+            or self._is_survey_due(graph)
+            or self.checks.races.is_disputed(serial)
+            or self.checks.foreign_writes.suspected(serial)
+        )
+
+    def replay_begins(self, graph: Graph) -> None:
+        """Ask the backend for a probed replay if there is something to look for. Nothing else should run meanwhile."""
+        if self.is_due(graph):
             with shielded("closer look"):
-                self._arm(graph, due)
+                self._arm(graph, self._is_survey_due(graph))
+
+    def _is_survey_due(self, graph: Graph) -> bool:
+        return self.context.settings.locate == "all" and graph.replays > 1 and graph.serial not in self._surveyed
 
     def _arm(self, graph: Graph, due: bool) -> None:
         context, serial = self.context, graph.serial
@@ -156,11 +170,12 @@ class Locator:
             armed.plan.add_memory(tracked(context.ledger, context.allocator.device), context.names)
         elif wants and not any(want.alone for want in wants):
             armed.plan.add_guards(nearest(guards, graph, wants[0].damage))
-        for buffer, where in self.checks.races.disputed(serial):
-            for part in pieces(where) if readable(buffer, context.allocator) else ():
-                place = armed.plan.add(part)
-                if place is not None:
-                    armed.pieces[place] = buffer
+        armed.suspects = self.checks.foreign_writes.suspected(serial)
+        again = [(buffer, buffer.range) for buffer in armed.suspects]
+        for buffer, part in (*again, *cut(self.checks.races.disputed(serial))):
+            place = armed.plan.add(part) if readable(buffer, context.allocator) else None
+            if place is not None:
+                armed.pieces[place] = buffer
         if armed.plan.parts:
             armed.probe = graph.probe = Probe(tuple(armed.plan.parts), partial(self._deliver, serial, armed))
             self._armed[serial] = armed
@@ -201,6 +216,7 @@ class Locator:
             )
             self._refused.add(graph.serial)
             self.checks.races.drop(graph.serial)
+            self.checks.foreign_writes.drop(graph.serial)
         else:
             self._refused.discard(graph.serial)
             sets = self._write_sets(graph, armed, outcome)
@@ -212,11 +228,14 @@ class Locator:
 
     def dropped(self, graph: Graph) -> None:
         """A graph is gone."""
+        for handle in self._asked.get(graph.serial, ()):
+            handle.deliver(graph.name, Outcome(graph.replays, refused=GONE), None)
         for known in (self._wants, self._asked, self._armed, self._outcomes, self.write_sets):
             known.pop(graph.serial, None)
         self._surveyed.discard(graph.serial)
         self._refused.discard(graph.serial)
         self.checks.races.drop(graph.serial)
+        self.checks.foreign_writes.drop(graph.serial)
 
     # -- parts -------------------------------------------------------------------------------------------------
 
@@ -268,7 +287,7 @@ class Locator:
         outside = RangeSet.of(part for write in meanwhile if write.node is None for part in write.ranges)
         seen = Probed(graph, outcome.replay, changes, outside)
         try:
-            if armed.everything:
+            if armed.everything or armed.suspects:
                 self.checks.foreign_writes.probed(seen)
         finally:  # a finding is raised in sync mode
             self.checks.races.probed(seen)

@@ -24,7 +24,7 @@ class Location:
 
     @property
     def done(self) -> bool:
-        """Whether every graph that it is about has replayed since."""
+        """Whether every graph that it is about has replayed since, or is gone."""
         return len(self.outcomes) >= len(self.graphs)
 
     @property

@@ -80,7 +80,8 @@ class Outside:
 
     def name_all(self, draft: Draft, context: Context) -> None:
         """Look for names of all buffers that a finding is about."""
-        for buffer in (draft.buffer, *(draft.ended.victims if draft.ended is not None else ())):
+        witnesses = [buffer for buffer, _ in draft.stale.witnesses] if draft.stale is not None else []
+        for buffer in (draft.buffer, *(draft.ended.victims if draft.ended is not None else ()), *witnesses):
             self.name(buffer, context)
 
     def name_indices(self, graphs: Iterable[Graph], context: Context) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from shadowgraph.graphs.model import Graph
@@ -16,6 +16,7 @@ from shadowgraph.tracking.ranges import ByteRange, RangeSet
 
 OTHER_GUARDS = 128
 PIECES = 1024  # that a disputed range is cut into
+_CUT = 8 * PIECES  # pieces of one replay, at most
 _SMALL = 1 << 20
 _INTEGERS = ("int", "uint", "bool")
 
@@ -115,6 +116,14 @@ def tracked(ledger: Ledger, device: str) -> list[Buffer]:
         covered.add(buffer.range)
         found.append(buffer)
     return found
+
+
+def cut(disputed: Sequence[tuple[Buffer, ByteRange]]) -> Iterator[tuple[Buffer, ByteRange]]:
+    """Disputed ranges in pieces, as fine as there is room for among all of them; of too many ranges the first."""
+    most = min(PIECES, max(1, _CUT // max(1, len(disputed))))
+    for buffer, where in disputed[:_CUT]:
+        for part in pieces(where, most):
+            yield buffer, part
 
 
 def pieces(where: ByteRange, most: int = PIECES) -> list[ByteRange]:

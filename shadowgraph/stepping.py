@@ -2,10 +2,13 @@
 
 On a device the checks of a boundary say that some launch since the boundary before did it. Between two checks around
 one launch nothing else runs, so that this launch did it; what breaks between two launches, nobody saw being launched.
+This holds where the device has done all that was queued, on whatever stream, before the first of the two checks, and
+while no other thread is in the middle of a launch.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -63,7 +66,8 @@ class Stepper:
         self._context, self._journal, self._not_seen = context, journal, not_seen
         self._wants: dict[_Key, _Want] = {}
         self._tried: dict[int, None] = {}  # ids of findings, oldest first
-        self._begun: Launch | None = None  # the launch that begins or runs
+        self._begun: dict[int, Launch] = {}  # the launch that begins or runs, by thread
+        self._crowded: set[int] = set()  # threads beside whose launch another thread's began
         self._alone = False  # a check was made, and no launch was seen since
         self._steps = 0
         self._guards: tuple[tuple[Guard, ...], tuple[Guard, ...]] | None = None
@@ -113,29 +117,40 @@ class Stepper:
         return (Culprit(Status.UNKNOWN, UNSEEN, file=file, line=line),)
 
     def begins(self, launch: Launch) -> Step:
-        """A launch is about to run, and a check is to be made: what it can tell."""
+        """A launch is about to run, all that was queued is done, and a check is to be made: what it can tell."""
         self._steps += 1
-        before, alone = self._begun, self._alone
-        self._begun, self._alone = launch, True
+        thread, alone = threading.get_ident(), self._alone
+        before = self._begun.get(thread)
+        self._begun[thread], self._alone = launch, True
+        self._crowded.discard(thread)
+        crowded = len(self._begun) > 1
+        if crowded:
+            self._crowded.update(self._begun)
         if before is not None:  # it launches this one, or wrote nothing that is tracked: perhaps it was that one
             self._context.writes.add(write_of(before, None))
-        return self._step(launch, ran=False, sure=alone and not self._context.writes)
+        return self._step(launch, ran=False, sure=alone and not crowded and not self._context.writes)
 
     def ran(self, launch: Launch) -> Step:
         """A launch ran, and a check is to be made: what it can tell."""
-        begun, alone, writes = self._begun, self._alone, self._context.writes
+        thread, writes = threading.get_ident(), self._context.writes
+        begun, alone = self._begun.get(thread), self._alone and thread not in self._crowded
         self._alone = True
         if begun is not None and begun != launch:  # in the middle of another one
             writes.add(write_of(begun, None))
             return self._step(launch, ran=True, sure=False)
-        self._begun = None
+        self._begun.pop(thread, None)
         return self._step(launch, ran=True, sure=alone and begun is not None and len(writes) == 1)
 
     def boundary(self) -> Step:
         """A check is made at the end of a phase: what it can tell."""
-        alone = self._alone and self._begun is None and not self._context.writes
-        self._begun, self._alone = None, True
+        alone = self._alone and not self._begun and not self._context.writes
+        self._begun.pop(threading.get_ident(), None)
+        self._alone = True
         return self._step(None, ran=False, sure=alone)
+
+    def look_away(self) -> None:
+        """Something ran without a check."""
+        self._alone = False
 
     def _step(self, launch: Launch | None, ran: bool, sure: bool) -> Step:
         return Step(launch, ran, sure, self._context.replays())
@@ -192,7 +207,9 @@ class Stepper:
 
     def _disarm(self) -> None:
         self.armed = self._alone = False
-        self._begun, self._steps, self._guards = None, 0, None
+        self._begun.clear()
+        self._crowded.clear()
+        self._steps, self._guards = 0, None
 
 
 def _key(draft: Draft) -> _Key:

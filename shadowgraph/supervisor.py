@@ -193,6 +193,7 @@ class Supervisor(Listener):
     def capture_ended(self, graph: Graph) -> None:
         self._capturing.discard(graph.serial)
         self.context.graphs[graph.serial] = graph
+        graph.captured_at = next(self.context.clock)
         if self.lost is not None or self.outside.limit.stopped is not None:  # nobody will look again
             self.allocator.waiting.clear()
             return
@@ -237,6 +238,7 @@ class Supervisor(Listener):
         due = self.outside.replay_due(graph.replays)
         self.paused = self.paused or self.outside.limit.stopped is not None
         if self.paused or not due:
+            self.stepper.look_away()
             return
         if self.context.engine.asynchronous:
             settle()
@@ -257,6 +259,8 @@ class Supervisor(Listener):
             if self.stepper.armed and self.stepper.ends(graph):
                 self.drain()
                 self.stepper.replay_began(graph, self._intake.needs_culprit)
+            if self.context.engine.asynchronous and self.locator.is_due(graph):
+                self.drain()  # what other streams do must not show while the nodes are looked at
             self._local.replays.append((graph, shadow))
             self.journal.replayed(graph, checkpoint.order)
             self.locator.replay_begins(graph)
@@ -274,10 +278,12 @@ class Supervisor(Listener):
         """What its nodes did before it raised was done in this replay."""
         if self._replaying is graph:
             self._local.replays.pop()
-            if not self.paused:
-                with self._lock:
-                    self._bounds.close("replay_failed", Phase.REPLAY, graph, graph.replays)
-            self.locator.replay_ended(graph, complete=False)
+            try:
+                if not self.paused:
+                    with self._lock:
+                        self._bounds.close("replay_failed", Phase.REPLAY, graph, graph.replays)
+            finally:
+                self.locator.replay_ended(graph, complete=False)
 
     @survives
     def replay_ended(self, graph: Graph) -> None:
@@ -285,6 +291,7 @@ class Supervisor(Listener):
             return
         _, shadow = self._local.replays.pop()
         if self.paused:
+            self.locator.replay_ended(graph, complete=False)
             return
         settle()  # a graph that died during this one took its pool along
         meanwhile = self.context.writes
@@ -354,6 +361,8 @@ class Supervisor(Listener):
         model = self.preparing[-1] if self.preparing else None
         phase, replay = (Phase.PREPARE if self.preparing else None), (model.replays + 1 if model else None)
         with self._lock:
+            if before:  # what other streams do must not show between this check and the next
+                self.drain()
             step = self.stepper.begins(launch) if before else self.stepper.ran(launch)
             self._bounds.close("launch_begins" if before else "launch", phase, model, replay, step=step)
 

@@ -96,6 +96,28 @@ class Ended:
     victims: tuple[Buffer, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """For SG103: rows that a graph reads and what became of them.
+
+    Attributes
+    ----------
+    count
+        Rows that the graph reads.
+    fresh
+        Those that were refreshed for the coming replay.
+    rows
+        First and last of each stretch of stale ones, and name and number of the replay that they were written for.
+    witnesses
+        Inputs that were refreshed in the stale rows.
+    """
+
+    count: int
+    fresh: tuple[int, ...]
+    rows: tuple[tuple[int, int, str | None, int | None], ...]
+    witnesses: tuple[tuple[Buffer, TensorView], ...]
+
+
 class _Facts(TypedDict, total=False):
     side: Side | None
     truncated: bool
@@ -156,6 +178,7 @@ class Draft:
     key: str = ""
     located: tuple[Culprit, ...] = ()
     ended: Ended | None = None
+    stale: Stale | None = None
 
     @classmethod
     def of(

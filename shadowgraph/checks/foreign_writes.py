@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
 from shadowgraph.checks.base import Context
-from shadowgraph.checks.probed import Probed, draft_of
+from shadowgraph.checks.probed import Change, Probed, disturbed_parts, draft_of, report_all
 from shadowgraph.culprits import node_at
 from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind
+from shadowgraph.graphs.model import Graph
 from shadowgraph.graphs.probe import Hit
+from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.foreign import still_there
 from shadowgraph.tracking.ranges import ByteRange, RangeSet
 
 _TABLES = 1 << 20  # largest buffer that is looked through for addresses
+_Suspect = tuple[int, int]  # a node, and the serial of a buffer
 _OPEN = (NodeKind.HOST, NodeKind.CONDITIONAL, NodeKind.OTHER)  # nothing says where they may write
-_EXACT = (NodeKind.MEMCPY, NodeKind.MEMSET)
-_IDLE = (NodeKind.EMPTY, NodeKind.EVENT, NodeKind.ALLOC, NodeKind.FREE)
 
 
 def foreign_hits(
@@ -45,7 +47,7 @@ def foreign_hits(
         More addresses that lead on from a node's arguments: those in the memory that they point at.
     """
     hits = list(hits)
-    disturbed = {hit.part for hit in hits if _is_elsewhere(nodes(hit.node), hit)}
+    disturbed = disturbed_parts(nodes, hits)
     for hit in hits:
         node = nodes(hit.node)
         if node is None or hit.part in disturbed:
@@ -72,36 +74,65 @@ def addresses_of(node: DeviceNode) -> list[int] | None:
     return found or None  # a kernel without a pointer finds its memory by other means
 
 
-def _is_elsewhere(node: DeviceNode | None, hit: Hit) -> bool:
-    """Whether a node cannot have changed what it seems to have changed."""
-    if node is None or node.kind in _IDLE:
-        return True
-    written = ByteRange(hit.first, hit.last + 1)
-    return node.kind in _EXACT and bool(node.writes) and not any(where.covers(written) for where in node.writes)
-
-
 def _leads(addresses: Iterable[int], home: Sequence[ByteRange]) -> bool:
     return any(where.contains(address) for address in addresses for where in home)
 
 
+def _was_given(graph: Graph, change: Change) -> bool:
+    """Whether a launch was given a view of what its node changed: memory that was freed since, and is another's now."""
+    node = node_at(graph, change.hit.node)
+    launch = graph.launch_of(node) if node is not None else None
+    return launch is not None and any(p.may_write and p.view.hull.overlaps(change.extent) for p in launch.pointers)
+
+
 class ForeignWrites:
-    """Judges probed replays."""
+    """Judges probed replays.
+
+    On a device another stream, thread or peer may write meanwhile, which nobody sees: there a node is named when it did
+    it in two probed replays, the second of which looks at the suspected buffers only.
+    """
 
     def __init__(self, context: Context) -> None:
         self.context = context
+        self._suspected: dict[int, dict[_Suspect, Buffer]] = {}  # by graph
 
     def probed(self, seen: Probed) -> None:
-        """All tracked memory was looked at after every node of a replay."""
+        """All tracked memory was looked at after every node of a replay, or what was suspected before."""
+        before = self._suspected.pop(seen.graph.serial, {})
+        found = list(self._foreign(seen))
+        if self.context.engine.asynchronous:
+            keys = {change: (change.hit.node, change.buffer.serial) for change in found}
+            fresh = {key: change.buffer for change, key in keys.items() if key not in before}
+            if fresh:
+                self._suspected[seen.graph.serial] = fresh
+            found = [change for change in found if keys[change] in before]
+        sure = "medium" if self.context.engine.asynchronous else "high"
+        report_all(
+            self.context,
+            (
+                draft_of(
+                    "SG106", self.context, seen, change.buffer, (change.hit.node,), RangeSet.of([change.extent]),
+                    change.hit.count, sure,
+                )
+                for change in found
+            ),
+        )  # fmt: skip
+
+    def suspected(self, graph: int) -> list[Buffer]:
+        """Buffers that some node of a graph seems to write by mistake, to be looked at in its next replay."""
+        return list({b.serial: b for b in self._suspected.get(graph, {}).values()}.values())
+
+    def drop(self, graph: int) -> None:
+        """A graph is gone, or cannot be probed."""
+        self._suspected.pop(graph, None)
+
+    def _foreign(self, seen: Probed) -> Iterator[Change]:
         by_hit = {change.hit: change for change in seen.changes}
         parts = {hit.part: change.buffer.range for hit, change in by_hit.items()}
-        for hit in foreign_hits(lambda index: node_at(seen.graph, index), parts, by_hit, self._kin, self._tables):
+        for hit in foreign_hits(partial(node_at, seen.graph), parts, by_hit, self._kin, self._tables):
             change = by_hit[hit]
-            if not seen.meanwhile.overlaps(change.extent):
-                sure = "medium" if self.context.engine.asynchronous else "high"  # other streams went on meanwhile
-                where = RangeSet.of([change.extent])
-                self.context.report(
-                    draft_of("SG106", self.context, seen, change.buffer, (hit.node,), where, hit.count, sure)
-                )
+            if not seen.meanwhile.overlaps(change.extent) and not _was_given(seen.graph, change):
+                yield change
 
     def _kin(self, where: ByteRange) -> list[ByteRange]:
         return [buffer.range for buffer in self.context.ledger.overlapping(where.start, where.stop)]

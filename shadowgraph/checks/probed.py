@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from shadowgraph.checks.base import Checkpoint, Context, Draft
 from shadowgraph.culprits import culprit_of_node
 from shadowgraph.engines.base import RANGES
+from shadowgraph.errors import FindingsError
+from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind
 from shadowgraph.graphs.model import Graph
 from shadowgraph.graphs.probe import Hit
 from shadowgraph.tracking.buffers import Buffer
@@ -43,6 +46,41 @@ class Probed:
     replay: int
     changes: tuple[Change, ...]
     meanwhile: RangeSet
+
+
+_EXACT = (NodeKind.MEMCPY, NodeKind.MEMSET)
+_IDLE = (NodeKind.EMPTY, NodeKind.EVENT, NodeKind.ALLOC, NodeKind.FREE)
+
+
+def disturbed_parts(nodes: Callable[[int], DeviceNode | None], hits: Iterable[Hit]) -> set[int]:
+    """Parts that somebody else wrote during the replay: a node seems to have, that writes nothing or not there.
+
+    Parameters
+    ----------
+    nodes
+        The node with an index.
+    """
+    return {hit.part for hit in hits if _is_elsewhere(nodes(hit.node), hit)}
+
+
+def _is_elsewhere(node: DeviceNode | None, hit: Hit) -> bool:
+    """Whether a node cannot have changed what it seems to have changed."""
+    if node is None or node.kind in _IDLE:
+        return True
+    written = ByteRange(hit.first, hit.last + 1)
+    return node.kind in _EXACT and bool(node.writes) and not any(where.covers(written) for where in node.writes)
+
+
+def report_all(context: Context, drafts: Iterable[Draft]) -> None:
+    """Hand over every draft; the first finding that is raised in sync mode is raised when all are handed over."""
+    raised: FindingsError | None = None
+    for draft in drafts:
+        try:
+            context.report(draft)
+        except FindingsError as error:
+            raised = raised or error
+    if raised is not None:
+        raise raised
 
 
 def draft_of(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from shadowgraph.checks.base import Context
-from shadowgraph.checks.probed import Probed, draft_of
+from shadowgraph.checks.probed import Probed, disturbed_parts, draft_of, report_all
+from shadowgraph.culprits import node_at
 from shadowgraph.graphs.device_nodes import DeviceNode
 from shadowgraph.graphs.probe import Hit
 from shadowgraph.tracking.buffers import Buffer
@@ -104,7 +106,8 @@ class Races:
         disputes: dict[_Pair, _Dispute] = {}
         shared: dict[_Pair, RangeSet] = {}
         buffers: dict[int, Buffer] = {}
-        by_hit = {change.hit: change.buffer for change in seen.changes}
+        disturbed = disturbed_parts(partial(node_at, seen.graph), (change.hit for change in seen.changes))
+        by_hit = {change.hit: change.buffer for change in seen.changes if change.hit.part not in disturbed}
         for clash in sorted(clashes(seen.graph.device_nodes, by_hit), key=lambda c: (not c.sure, c.where.nbytes)):
             buffer = by_hit[clash.second]
             pair = clash.first.node, clash.second.node, buffer.serial
@@ -119,16 +122,25 @@ class Races:
                     disputes[pair] = _Dispute(buffer, clash.where, rounds)
         if disputes:
             self._disputes[seen.graph.serial] = disputes
-        for (first, second, serial), where in shared.items():  # the later node as culprit, the other as candidate
-            sure = "medium" if self.context.engine.asynchronous else "high"  # other streams went on meanwhile
-            nodes = second, first
-            self.context.report(
-                draft_of("SG112", self.context, seen, buffers[serial], nodes, where, where.nbytes, sure)
-            )
+        sure = "medium" if self.context.engine.asynchronous else "high"  # other streams went on meanwhile
+        report_all(  # the later node as culprit, the other as candidate
+            self.context,
+            (
+                draft_of("SG112", self.context, seen, buffers[serial], (second, first), where, where.nbytes, sure)
+                for (first, second, serial), where in shared.items()
+            ),
+        )
+
+    def is_disputed(self, graph: int) -> bool:
+        """Whether anything is to be looked at piece by piece in a graph's next replay."""
+        return graph in self._disputes
 
     def disputed(self, graph: int) -> list[tuple[Buffer, ByteRange]]:
-        """What is to be looked at piece by piece in a graph's next replay."""
-        return [(dispute.buffer, dispute.where) for dispute in self._disputes.get(graph, {}).values()]
+        """What is to be looked at piece by piece in a graph's next replay; bytes once, however many dispute them."""
+        merged: dict[int, tuple[Buffer, RangeSet]] = {}
+        for dispute in self._disputes.get(graph, {}).values():
+            merged.setdefault(dispute.buffer.serial, (dispute.buffer, RangeSet()))[1].add(dispute.where)
+        return [(buffer, where) for buffer, ranges in merged.values() for where in ranges]
 
     def drop(self, graph: int) -> None:
         """A graph is gone, or cannot be probed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -47,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started us
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":  # a name may have any letter
+            stream.reconfigure(errors="backslashreplace")
     try:
         top = parser(words[0] if words and words[0] in _COMMANDS else None)
         cut = words.index("--") if words[:1] == ["wrap"] and "--" in words else len(words)

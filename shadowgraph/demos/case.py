@@ -26,6 +26,7 @@ class Expected:
     launched_in: str | None = None
     lost: tuple[int, ...] | None = None
     victim: str | None = None  # the end of its name
+    stale: tuple[tuple[int, int, int | None], ...] | None = None  # first row, last row, the replay they date from
 
     def missing(self, findings: Sequence[Finding], names_launches: bool = True) -> str | None:
         """Why no finding fits, or None when one does; without `names_launches` launches and rows are not compared."""
@@ -53,6 +54,7 @@ class Expected:
             "launched_in": stack[0].function if stack else None,
             "lost": tuple(row.lost for row in finding.rows),
             "victim": victim,
+            "stale": tuple((r.first, r.last, r.replay) for r in finding.stale.stale) if finding.stale else None,
         }
         wanted = {name: getattr(self, name) for name in seen}
         return [f"{n} is {seen[n]!r}, not {w!r}" for n, w in wanted.items() if w is not None and seen[n] != w]

@@ -139,3 +139,6 @@ class Unwatched:
 
     def invariant(self, tensor: torch.Tensor, rule: object) -> None:
         """Nothing to do."""
+
+    def padding(self, tensor: torch.Tensor, policy: str) -> None:
+        """Nothing to do."""

@@ -1,6 +1,6 @@
 """The founding cases that real, unmodified sglang code shows, on a GPU or on a machine without one.
 
-sglang 0.5.12.post1 holds both bugs. The numbers are what its own kernels write for these sizes; each is proved first
+sglang 0.5.12.post1 holds these bugs. The numbers are what its own kernels write for these sizes; each is proved first
 with the buffer carved from a larger tensor and no debugger.
 """
 
@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from shadowgraph.demos.case import Case, Expected, Program, require
-from shadowgraph.integrations.sglang_host import AiterKvIndices, EagleDraft
+from shadowgraph.integrations.sglang_host import AiterKvIndices, DecodeRow, EagleDraft, PaddedDecode
+from shadowgraph.integrations.sglang_padding import declare_padding
 
 _CANARY = -123456789
 _EAGLE_KERNEL = "generate_draft_decode_kv_indices"
@@ -147,6 +148,64 @@ def aiter_damage(sizes: AiterSizes) -> Any:
     return damage
 
 
+FULL_BATCH = (DecodeRow(1, 1, 10), DecodeRow(2, 3, 11), DecodeRow(7, 4, 12), DecodeRow(8, 7, 13))
+HALF_BATCH = (DecodeRow(5, 2, 20), DecodeRow(6, 5, 21))
+
+
+def padded_program(device: Any, debugger: Any, fixed: bool, carve: int) -> PaddedDecode:
+    """sglang's static inputs, refreshed by its own code for four requests and then for two that are padded to four."""
+    with debugger.guard():
+        decode = PaddedDecode(len(FULL_BATCH), fixed=fixed, device=device.device)
+    buffers = decode.buffers
+    debugger.name("decode", buffers)
+    declare_padding(debugger, buffers)
+    table = torch.arange(8 * 4, device=device.device).view(8, 4)
+    graph = device.graph()
+    with device.capture(graph):
+        read = [table[buffers.req_pool_indices[:4]], buffers.seq_lens[:4] + buffers.out_cache_loc[:4]]
+        read += [buffers.positions[:4] * 1, buffers.input_ids[:4] * 1]
+    for rows in (FULL_BATCH, HALF_BATCH):
+        with debugger.prepare(graph):
+            decode.prepare(rows, padded_to=4)
+        graph.replay()
+    del read
+    return decode
+
+
+def padded_damage(device: Any) -> bool:
+    """The real prepare of two requests leaves two others' slots and positions in the padded rows."""
+    decode = PaddedDecode(len(FULL_BATCH), device=device.device)
+    for rows in (FULL_BATCH, HALF_BATCH):
+        decode.prepare(rows, padded_to=4)
+    buffers = decode.buffers
+    require(buffers.seq_lens.tolist() == [20, 21, 1, 1], "lengths are padded")
+    require(buffers.out_cache_loc.tolist() == [1, 2, 0, 0], "cache slots are padded")
+    require(buffers.input_ids.tolist() == [5, 6, 7, 8], "input ids are kept by design")
+    return bool(buffers.req_pool_indices.tolist() == [2, 5, 4, 7] and buffers.positions.tolist() == [19, 20, 11, 12])
+
+
+PADDED = tuple(
+    Expected(
+        "SG103",
+        name,
+        phase="prepare",
+        culprit="aten._foreach_copy_.default",
+        replay=2,
+        launched_in="foreach_copy",
+        stale=((2, 3, 1),),
+    )
+    for name in ("decode.req_pool_indices", "decode.positions")
+)
+PADDED_CASE = Case(
+    id="S-padded",
+    title="padded rows of DecodeInputBuffers, 4 requests and then 2 of 4",
+    report="sglang 26292",
+    program=padded_program,
+    expected=PADDED,
+    damage=padded_damage,
+)
+
+
 def _eagle_case(sizes: EagleSizes) -> Case:
     expected = Expected(
         "SG101",
@@ -194,4 +253,4 @@ def _said(*sizes: int, lens: Sequence[int]) -> str:
     return f"{'/'.join(map(str, sizes))}, lengths {list(lens)}"
 
 
-CASES = (*map(_eagle_case, EAGLE), *map(_aiter_case, AITER))
+CASES = (*map(_eagle_case, EAGLE), *map(_aiter_case, AITER), PADDED_CASE)

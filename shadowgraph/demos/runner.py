@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from shadowgraph.demos import a1_indptr, a2_kv_indices, a3_page_table, a5_rebound, a7_slot_cache, controls
+from shadowgraph.demos import a1_indptr, a2_kv_indices, a3_page_table, a4_padding, a5_rebound, a7_slot_cache, controls
 from shadowgraph.demos.case import Case
 from shadowgraph.errors import InvalidCaseError, UsageError
 from shadowgraph.findings import Finding
@@ -21,6 +21,7 @@ ACCEPTANCE: tuple[Case, ...] = (
     *a1_indptr.CASES,
     *a2_kv_indices.CASES,
     *a3_page_table.CASES,
+    *a4_padding.CASES,
     *a5_rebound.CASES,
     *a7_slot_cache.CASES,
     *controls.CASES,

@@ -13,7 +13,7 @@ import msgspec
 
 from shadowgraph.dumps.collecting import Collected, GraphNow
 from shadowgraph.dumps.schema import LeftOut
-from shadowgraph.findings import Alias, Argument, Culprit, Ending, Finding, Successor
+from shadowgraph.findings import Alias, Argument, Culprit, Ending, Finding, Staleness, Successor
 from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind
 from shadowgraph.reports.document import RunFacts
 from shadowgraph.reports.verdicts import verdict
@@ -73,7 +73,9 @@ def redacted_facts(facts: RunFacts) -> RunFacts:
         faults=_faults(facts.faults),
         watches=tuple((hidden(name), changes, dropped) for name, changes, dropped in facts.watches),
         last_values=(),
-        last_launches=tuple(msgspec.structs.replace(launch, values=()) for launch in facts.last_launches),
+        last_launches=tuple(
+            msgspec.structs.replace(launch, values=(), asserted=None) for launch in facts.last_launches
+        ),
     )
 
 
@@ -92,6 +94,7 @@ def redacted_finding(finding: Finding) -> Finding:
         aliases=tuple(Alias(hidden(alias.name), alias.relation) for alias in finding.aliases),
         neighbour=neighbour,
         ending=None if finding.ending is None else _ending(finding.ending),
+        stale=None if finding.stale is None else _staleness(finding.stale),
         window=None,
         rule=None if finding.rule is None else finding.rule.split(": ", 1)[0],
     )
@@ -103,6 +106,10 @@ def _ending(ending: Ending) -> Ending:
     return msgspec.structs.replace(
         ending, victims=tuple(map(_successor, ending.victims)), replaced_by=None if now is None else _successor(now)
     )
+
+
+def _staleness(stale: Staleness) -> Staleness:
+    return msgspec.structs.replace(stale, padded=tuple(map(hidden, stale.padded)))
 
 
 def _successor(buffer: Successor) -> Successor:

@@ -81,8 +81,10 @@ class Graph:
         if self._build_device is not None:
             with self.reading:
                 if self._build_device is not None:
-                    self._device = self._build_device()
-                    self._build_device = None
+                    try:
+                        self._device = self._build_device()
+                    finally:  # whoever asks meanwhile waits; what failed is not tried again
+                        self._build_device = None
         return self._device
 
     @property
@@ -99,10 +101,6 @@ class Graph:
     def launch_of(self, node: DeviceNode) -> Launch | None:
         """The launch that made a device node, if it was seen."""
         return self.nodes[node.launch].launch if node.launch is not None else None
-
-    def device_node_of(self, launch: int) -> int | None:
-        """Index of the first device node that a launch made, or None."""
-        return next((node.index for node in self.device_nodes if node.launch == launch), None)
 
     def pointers(self) -> Iterator[tuple[Node, Pointer]]:
         """Every pointer of every node, in launch order."""

@@ -14,6 +14,7 @@ from shadowgraph.graphs.events import emit, listeners
 from shadowgraph.graphs.model import Access, Launch, LaunchKind, Pointer
 from shadowgraph.graphs.tensors import is_plain, named_tensors, opened
 from shadowgraph.patching import PatchSet, Target
+from shadowgraph.tracking.launches import CompiledCall
 from shadowgraph.tracking.stacks import cell_label, current_stack
 from shadowgraph.tracking.views import TensorView
 
@@ -84,12 +85,15 @@ def _told(launch: Launch | None) -> Iterator[None]:
 
 def _describe_compiled(kernel: Any, args: tuple[Any, ...]) -> Launch:
     """A launch of compiled code: inductor says in an argument's name what the kernel does to it."""
-    pointers = []
+    pointers, numbers = [], []
     for name, value in zip(kernel.fn.arg_names, args, strict=False):
         if isinstance(value, torch.Tensor) and is_plain(value, "cuda"):
             access = next((access for start, access in _PREFIXES.items() if name.startswith(start)), Access.UNKNOWN)
             pointers.append(Pointer(name, TensorView.of(value), access))
-    return Launch(LaunchKind.TRITON, kernel.fn.__name__, tuple(pointers), current_stack())
+        elif isinstance(value, int):
+            numbers.append((name, value))
+    compiled = CompiledCall(kernel.fn, tuple(numbers))
+    return Launch(LaunchKind.TRITON, kernel.fn.__name__, tuple(pointers), current_stack(), compiled=compiled)
 
 
 def _describe(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any) -> Launch:

@@ -137,6 +137,7 @@ class WatchedProcess:
         theirs = session.current()
         if theirs is None:
             self._own = session.attach(settings)
+            self._own.supervisor.checks.stale_rows.lenient = True  # the program declares nothing
         else:  # the program was faster, with a debugger of its own
             self.started(theirs)
 

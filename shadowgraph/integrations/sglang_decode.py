@@ -110,6 +110,8 @@ class PaddedDecode:
         Rows of every buffer.
     fixed : bool
         Zero what later versions zero before a padded step: ``req_pool_indices`` and ``positions``.
+    device : torch.device or str
+        Where the buffers are; ``seq_lens_cpu`` stays on the host.
 
     Attributes
     ----------
@@ -118,11 +120,11 @@ class PaddedDecode:
         ``seq_lens`` is int32, all ``(max_bs,)``.
     """
 
-    def __init__(self, max_bs: int, *, fixed: bool = False) -> None:
-        self.max_bs, self.fixed = max_bs, fixed
+    def __init__(self, max_bs: int, *, fixed: bool = False, device: torch.device | str = "cpu") -> None:
+        self.max_bs, self.fixed, self.device = max_bs, fixed, torch.device(device)
         cls = load("sglang.srt.model_executor.cuda_graph_runner").DecodeInputBuffers
         self.buffers: Any = cls.create(
-            device=torch.device("cpu"),
+            device=self.device,
             max_bs=max_bs,
             max_num_token=max_bs,
             hidden_size=8,
@@ -150,10 +152,11 @@ class PaddedDecode:
             raise ValueError(f"{count} rows padded to {padded} do not fit a maximum of {self.max_bs}")
         batch = forward_batch(
             [row.seq_len for row in rows],
-            input_ids=torch.tensor([row.input_id for row in rows]),
-            req_pool_indices=torch.tensor([row.req_pool_index for row in rows]),
-            positions=torch.tensor([row.seq_len - 1 for row in rows]),
-            out_cache_loc=torch.arange(1, count + 1),
+            device=self.device,
+            input_ids=torch.tensor([row.input_id for row in rows], device=self.device),
+            req_pool_indices=torch.tensor([row.req_pool_index for row in rows], device=self.device),
+            positions=torch.tensor([row.seq_len - 1 for row in rows], device=self.device),
+            out_cache_loc=torch.arange(1, count + 1, device=self.device),
         )
         if self.fixed and padded != count:
             self.buffers.req_pool_indices.zero_()

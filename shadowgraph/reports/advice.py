@@ -15,6 +15,10 @@ _ADVICE: dict[str, str] = {
         "plan, let the graph write a buffer of its own, or plan from the values that the graph will write. If it "
         "is meant to write what the host reads, as a token that is fed back, suppress the fingerprint."
     ),
+    "SG103": (
+        "Give the padded rows a value before each padded replay, as other inputs get one (zero_ or fill_ all, then "
+        "copy the real rows). Where it does not matter what they lead to, say so: padding(tensor, 'dont_care')."
+    ),
     "SG104": (
         "A graph keeps addresses, not tensors. Hold a reference to what it was captured with for as long as it is "
         "replayed, and refresh it in place (copy_) instead of binding its name to a new tensor; or capture again then."

@@ -195,23 +195,27 @@ def _node(
 
 def _culprits(graph: Graph, findings: Sequence[Finding]) -> dict[int, tuple[Blamed, ...]]:
     """Findings by the device node that they blame."""
-    found: dict[int, tuple[Blamed, ...]] = {}
+    found: dict[int, list[Blamed]] = {}
+    made: dict[int, list[int]] = {}  # device nodes by the launch that they are of
+    for node in graph.read_nodes or ():
+        if node.launch is not None:
+            made.setdefault(node.launch, []).append(node.index)
     for finding in findings:
         if finding.graph == graph.name:
             for culprit in (finding.culprit, *finding.candidates):
                 said = Blamed(finding.id, finding.code, culprit.status)
-                for index in _nodes_of(graph, culprit):
-                    found[index] = (*found.get(index, ()), said)
-    return found
+                for index in _nodes_of(graph, culprit, made):
+                    found.setdefault(index, []).append(said)
+    return {index: tuple(blamed) for index, blamed in found.items()}
 
 
-def _nodes_of(graph: Graph, culprit: Culprit) -> list[int]:
+def _nodes_of(graph: Graph, culprit: Culprit, made: Mapping[int, Sequence[int]]) -> Sequence[int]:
     """Device nodes that a culprit is. One that was seen in a launch alone is every node that this launch became."""
     if culprit.node is None:
-        return []
+        return ()
     if culprit.seen_in is not None or culprit.arguments or graph.read_nodes is None:
-        return [culprit.node]
-    return [node.index for node in graph.device_nodes if node.launch == culprit.node]
+        return (culprit.node,)
+    return made.get(culprit.node, ())
 
 
 def _is_end(end: str, path: str) -> bool:

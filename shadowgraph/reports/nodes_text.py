@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO
 
@@ -43,8 +44,9 @@ class NodesReport:
         show(self.lines(width_of(out)), out)
 
     def to_json(self) -> str:
-        """One JSON document (schema ``shadowgraph.nodes/1``), names whole."""
-        return msgspec.json.format(msgspec.json.encode({"schema": SCHEMA, "graphs": self.graphs}), indent=2).decode()
+        """One JSON document (schema ``shadowgraph.nodes/1``), names whole; ASCII, as any terminal and pipe can take."""
+        text = msgspec.json.format(msgspec.json.encode({"schema": SCHEMA, "graphs": self.graphs}), indent=2).decode()
+        return text if text.isascii() else json.dumps(json.loads(text), indent=2)
 
     def __str__(self) -> str:
         return "".join(f"{line.plain}\n" for line in self.lines())

@@ -9,12 +9,14 @@ from rich.text import Text
 
 from shadowgraph.findings import Finding, Severity
 from shadowgraph.reports.advice import advice
+from shadowgraph.reports.asserted_text import asserted_line
 from shadowgraph.reports.console import console
 from shadowgraph.reports.culprit_text import culprit_line, culprit_rows
 from shadowgraph.reports.document import RunFacts, to_json
 from shadowgraph.reports.ending_text import ending_rows
 from shadowgraph.reports.hexview import HexRow, decoded, hex_rows
 from shadowgraph.reports.paths import at, short
+from shadowgraph.reports.stale_text import stale_rows
 from shadowgraph.reports.verdicts import form, plural, verdict
 from shadowgraph.tracking.guards import Side
 from shadowgraph.tracking.stacks import Stack
@@ -76,7 +78,7 @@ def _finding(finding: Finding) -> Iterator[Text]:
         yield _row("or", culprit_line(other))
     if finding.rule:
         yield _row("rule", finding.rule)
-    for label, said in ending_rows(finding):
+    for label, said in (*ending_rows(finding), *stale_rows(finding)):
         yield _row(label, said)
     yield from _surroundings(finding)
     for row in hex_rows(finding):
@@ -114,7 +116,8 @@ def _surroundings(finding: Finding) -> Iterator[Text]:
 def _geometry(finding: Finding) -> str:
     facts = finding.bytes
     assert facts is not None
-    said = f"{facts.first} to {facts.last} of a {finding.buffer.nbytes:,}-byte buffer, {facts.count:,} changed"
+    what = "stale" if finding.stale is not None else "changed"
+    said = f"{facts.first} to {facts.last} of a {finding.buffer.nbytes:,}-byte buffer, {facts.count:,} {what}"
     if facts.ranges_total > 1:
         said += f" in {facts.ranges_total:,} places"
     if facts.side is Side.AFTER:
@@ -182,6 +185,8 @@ def _lost(facts: RunFacts) -> Iterator[Text]:
             named = f" is {value.owner}" if value.owner else ""
             shown = decoded(value.data[: 16 * 8], value.dtype)
             yield _row("", f"  {value.argument}{named}, {form(value.dtype, value.shape)}: {shown}")
+        if launch.asserted is not None:
+            yield _row("", f"  {asserted_line(launch.asserted)}")
     yield _row("kept", "ledger, names, launches and findings so far; device memory after the last boundary is not")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from shadowgraph.findings import Finding, Status
 from shadowgraph.reports.kernel_names import brief
@@ -137,6 +137,32 @@ def _foreign(finding: Finding) -> str:
     return f"{who(finding)} changed {changed}, where none of its arguments leads,"
 
 
+def _stale(finding: Finding) -> str:
+    buffer, stale = finding.buffer, finding.stale
+    named = f"{buffer.name} ({form(buffer.dtype, buffer.shape)})"
+    if stale is None:
+        return f"rows of {named} hold what they held in an older replay"
+    left = rows_said((rows.first, rows.last) for rows in stale.stale)
+    fresh = rows_said(stale.refreshed)
+    since = [rows for rows in stale.stale if rows.replay is not None]
+    latest = max(since, key=lambda rows: rows.replay or 0, default=None)
+    when = f"replay {latest.replay} of {latest.graph}" if latest is not None else "an older replay"
+    return f"{left} of {named} still hold what was written for {when}, though {fresh} {_was(fresh)} refreshed,"
+
+
+def _was(rows: str) -> str:
+    return "was" if rows.startswith("row ") else "were"
+
+
+def rows_said(pairs: Iterable[tuple[int, int]]) -> str:
+    """``row 0``, ``rows 1 to 3``, ``rows 0, 2 to 3 and 7 more``."""
+    known = list(pairs)
+    parts = [str(first) if first == last else f"{first} to {last}" for first, last in known]
+    more = f" and {len(parts) - 4:,} more stretches" if len(parts) > 4 else ""
+    one = len(known) == 1 and known[0][0] == known[0][1]
+    return f"{'row' if one else 'rows'} {', '.join(parts[:4]) or 'unknown'}{more}"
+
+
 def _race(finding: Finding) -> str:
     facts = finding.bytes
     assert facts is not None
@@ -152,6 +178,7 @@ def _other(finding: Finding) -> str:
 _SAYS: dict[str, Callable[[Finding], str]] = {
     "SG101": _out_of_bounds,
     "SG102": _mutation,
+    "SG103": _stale,
     "SG104": _dangling,
     "SG106": _foreign,
     "SG109": _invariant,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from shadowgraph.tracking.stacks import Stack
 from shadowgraph.tracking.views import TensorView
@@ -66,6 +67,22 @@ class IndexRule:
 
 
 @dataclass(frozen=True, slots=True)
+class CompiledCall:
+    """Of a launch of compiled code what is no tensor; it holds none either.
+
+    Attributes
+    ----------
+    function
+        The jitted function, which has the source.
+    numbers
+        Name and value of each integer argument.
+    """
+
+    function: Any
+    numbers: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """One kernel launch or operator call, captured or eager.
 
@@ -75,6 +92,8 @@ class Launch:
         Programs per axis for Triton, None otherwise.
     source
         ``file:line`` where the kernel is defined, when known.
+    compiled
+        The kernel, where inductor made it.
     """
 
     kind: LaunchKind
@@ -83,3 +102,4 @@ class Launch:
     stack: Stack = ()
     grid: tuple[int, ...] | None = None
     source: str | None = None
+    compiled: CompiledCall | None = field(default=None, compare=False, repr=False)

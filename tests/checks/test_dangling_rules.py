@@ -317,3 +317,17 @@ def test_borrowed_memory_is_a_note_unless_the_replay_is_refused(bench: Bench) ->
     (error,) = bench.replay(other.graph, at="replay_refused")
     assert (note.severity, error.severity) == (Severity.NOTE, Severity.ERROR)
     assert {note.confidence, error.confidence} == {"medium"}
+
+
+def test_who_gets_the_bytes_is_not_looked_for_for_ever(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shadowgraph.checks.dangling._LOOKS", 3)
+    for before, told in ((2, 1), (3, 0)):
+        buffer = bench.add(BASE + (before << 20))
+        graph = bench.capture(buffer, serial=before)
+        bench.ledger.free(buffer)
+        assert len(bench.replay(graph)) == 1
+        for step in range(before):
+            bench.add(BASE + (before << 20) + 8192 * (step + 1))
+            assert bench.replay(graph) == []
+        bench.add(buffer.start)
+        assert len(bench.replay(graph)) == told

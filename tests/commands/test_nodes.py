@@ -370,3 +370,24 @@ def test_memory_that_was_freed_is_named_by_its_line(tmp_path: Path, capsys: Capt
     name = node["writes"][0]["buffer"]
     assert name.startswith("float32[64, 64] from node_makers.py:")
     assert places(capsys, path, "--buffer", name) == WEIGHTS
+
+
+def test_names_that_the_terminal_cannot_write(tmp_path: Path) -> None:
+    with sg.debug() as debugger:
+        model = Model(debugger)
+        debugger.name("模é", model)
+        model.graph.replay()
+        path = debugger.dump(tmp_path / "run.safetensors")
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    for words, shown in (((), "\\u6a21\\xe9.indptr"), (("--json",), "\\u6a21\\u00e9.indptr")):
+        ran = subprocess.run(
+            [sys.executable, "-m", "shadowgraph", "nodes", str(path), *words],
+            env=environment,
+            capture_output=True,
+            check=False,
+        )
+        assert (ran.returncode, ran.stderr) == (0, b"")
+        assert shown in ran.stdout.decode("ascii")
+    assert "模é.indptr" in {
+        argument["buffer"] for node in json.loads(ran.stdout)["graphs"][0]["nodes"] for argument in node["arguments"]
+    }

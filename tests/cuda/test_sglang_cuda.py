@@ -135,3 +135,16 @@ def test_fixed_aiter_buffer_holds_every_token(device: CudaDevice) -> None:
     buffer = driver.backend.cuda_graph_kv_indices
     assert buffer.is_cuda
     assert torch.equal(buffer[:60], driver.expected([30, 30]))
+
+
+@pytest.mark.parametrize("layout", ["isolate", "faithful"])
+def test_padded_rows_that_are_forgotten_are_found(device: CudaDevice, layout: str) -> None:
+    (case,) = (case for case in CASES if case.id == "S-padded")
+    outcome = run_case(case, device, layout=layout)
+    assert outcome.verdict == "passed", outcome.complaints
+    names = {finding.buffer.name for finding in outcome.findings}
+    assert names == {"decode.req_pool_indices", "decode.positions"}, "and not the ids, which are kept by design"
+    for finding in outcome.findings:
+        assert finding.stale is not None
+        assert [(rows.first, rows.last, rows.replay) for rows in finding.stale.stale] == [(2, 3, 1)]
+        assert "/sglang/srt/" in finding.culprit.stack[0].file, "launched at a line of sglang"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from shadowgraph.demos import a2_kv_indices, a3_page_table, a5_rebound, a7_slot_cache
+from shadowgraph.demos import a2_kv_indices, a3_page_table, a4_padding, a5_rebound, a7_slot_cache
 from shadowgraph.demos.case import Case, Expected, require
 from shadowgraph.demos.device import Buffers, HostDevice, Unwatched
 from shadowgraph.demos.runner import ACCEPTANCE, run_case, select
@@ -66,6 +66,8 @@ def test_the_runner_can_fail(device: HostDevice) -> None:
 def test_fixed_programs_do_no_damage(device: HostDevice) -> None:
     assert not a2_kv_indices.program(device, Unwatched(), True, 1 << 14).victim.any()
     assert not a3_page_table.program(device, Unwatched(), True, 1 << 12).victim.any()
+    padded = a4_padding.program(device, Unwatched(), True, 1 << 12)
+    assert padded.gathered[:, 0].tolist() == [60, 0, 0, 0]
     runner = a5_rebound.program(device, Unwatched(), True, 1 << 12)
     assert runner.victim is not None
     assert (runner.victim.data_ptr(), runner.victim.any().item()) == (runner.before, False)
@@ -92,3 +94,12 @@ def test_select_and_require() -> None:
         select(ACCEPTANCE, ["A99"])
     with pytest.raises(InvalidCaseError, match="precondition does not hold: water is dry"):
         require(False, "water is dry")
+
+
+def test_the_rows_that_a4_forgets_are_named_with_the_replay_they_date_from(device: HostDevice) -> None:
+    (case,) = select(ACCEPTANCE, ["A4"])
+    (found,) = run_case(case, device).findings
+    assert found.stale is not None
+    assert [(rows.first, rows.last, rows.graph, rows.replay) for rows in found.stale.stale] == [(1, 3, found.graph, 1)]
+    assert (found.severity, found.replay, found.stale.refreshed) == ("error", 2, ((0, 0),))
+    assert set(found.stale.padded) == {"runner.seq_lens", "runner.out_cache_loc"}

@@ -23,7 +23,7 @@ from shadowgraph.dumps.reader import read_dump
 from shadowgraph.dumps.redaction import redacted_finding
 from shadowgraph.errors import DumpError
 from shadowgraph.faults import faults
-from shadowgraph.findings import Argument
+from shadowgraph.findings import Argument, Staleness, StaleRows
 from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind, Word
 from shadowgraph.tracking.ranges import ByteRange
 
@@ -194,6 +194,12 @@ def test_redacted_culprits_say_no_keys_and_no_values() -> None:
     for culprit in (redacted_finding(finding).culprit, *redacted_finding(finding).candidates):
         assert culprit.led_by == culprit.arguments[0] == Argument(0, 0, "self", 0x1000, "cache[...].value", 4)
         assert (culprit.kernel, culprit.name) == ("memset", "memset")
+
+
+def test_redacted_stale_rows_say_no_keys() -> None:
+    rows = (StaleRows(1, 3, "graph#1", 6),)
+    finding = altered(stale=Staleness(4, rows, ((0, 0),), ("cache[15043].lens", "batch.slots")))
+    assert redacted_finding(finding).stale == Staleness(4, rows, ((0, 0),), ("cache[...].lens", "batch.slots"))
 
 
 # -- what somebody made up ---------------------------------------------------------------------------------------------

@@ -168,12 +168,13 @@ def test_a_profiler_in_c_is_left_alone() -> None:
 
 
 def test_what_a_callable_says_of_itself_harms_nobody(watch: CaptureWatch) -> None:
+    before = faults.counts
     numbers = np.arange(3)
     summed = numbers.sum
     marks.nodes += 1
     assert summed() == 3
     watch.end()
-    assert faults.counts == {}
+    assert faults.counts == before
 
 
 def test_launches_inside_a_launch_are_its_own() -> None:

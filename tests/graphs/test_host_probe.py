@@ -153,3 +153,19 @@ def test_the_same_steps_run() -> None:
             graph.replay()
         results.append((noise.tolist(), result.tolist()))
     assert results[0] == results[1]
+
+
+def test_a_block_that_gets_another_tenant_is_no_nodes_work() -> None:
+    """The first tensor's guard is laid over what the second one, which is longer and has its block, held."""
+    with sg.debug(layout="faithful"):
+        source = torch.ones(64, dtype=torch.int32)
+        graph = sg.HostGraph()
+        with sg.host_graph(graph):
+            first = source[:33] + 1
+            short = span(first)
+            del first
+            second = source + 2
+        assert second.data_ptr() == short.start, "they share a block"
+        graph.replay()
+        outcome = probed(graph, ByteRange(short.stop, span(second).stop))
+    assert [hit.node for hit in outcome.hits] == [1]

@@ -127,7 +127,7 @@ def test_other_facts_are_said(facts: dict[str, Any], said: str) -> None:
 def test_what_is_not_known_has_no_row() -> None:
     bare = altered(
         buffer__allocated=(), culprit=Culprit(Status.UNKNOWN), candidates=(), aliases=(), neighbour=None, reader=None,
-        rows=(), window=None, bytes=None, code="SG103", kind="stale rows",
+        rows=(), window=None, bytes=None, code="SG105", kind="pool clobber",
     )  # fmt: skip
     said = text(bare)
     labels = [line[2:13].strip() for line in said.splitlines() if line.startswith("  ")]

@@ -5,7 +5,19 @@ from typing import Any
 import pytest
 from finding_samples import CULPRIT, altered
 
-from shadowgraph.findings import ByteFacts, Culprit, Ending, Finding, Kind, Reader, RowOverrun, Status, Successor
+from shadowgraph.findings import (
+    ByteFacts,
+    Culprit,
+    Ending,
+    Finding,
+    Kind,
+    Reader,
+    RowOverrun,
+    Staleness,
+    StaleRows,
+    Status,
+    Successor,
+)
 from shadowgraph.reports.advice import advice
 from shadowgraph.reports.verdicts import form, plural, revised, verdict, when, who
 from shadowgraph.tracking.guards import Side
@@ -104,13 +116,43 @@ def test_dangling(facts: Ending | None, said: str) -> None:
     assert verdict(finding) == f"SG104 dangling pointer: {expected}"
 
 
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        (
+            Staleness(4, (StaleRows(1, 3, "g", 6),), ((0, 0),)),
+            "rows 1 to 3 of {} still hold what was written for replay 6 of g, though row 0 was refreshed,",
+        ),
+        (
+            Staleness(4, (StaleRows(2, 2, "g", 5), StaleRows(3, 3, "h", 6)), ((0, 1),)),
+            "rows 2, 3 of {} still hold what was written for replay 6 of h, though rows 0 to 1 were refreshed,",
+        ),
+        (
+            Staleness(64, tuple(StaleRows(row, row, None, None) for row in range(1, 12, 2)), ((0, 0), (2, 2))),
+            "rows 1, 3, 5, 7 and 2 more stretches of {} still hold what was written for an older replay, "
+            "though rows 0, 2 were refreshed,",
+        ),
+        (
+            Staleness(4, (), ()),
+            "rows unknown of {} still hold what was written for an older replay, though rows unknown were refreshed,",
+        ),
+        (None, "rows of {} hold what they held in an older replay"),
+    ],
+    ids=["one", "several", "many", "made up", "dumped without"],
+)
+def test_stale_rows(facts: Staleness | None, said: str) -> None:
+    finding = altered(code="SG103", kind=Kind.SG103, bytes=bytes_at(8, 31, None), stale=facts)
+    named = "draft.kv_indices (int32[3, 128])"
+    assert verdict(finding) == f"SG103 stale rows: {said.format(named)} {WHEN}"
+
+
 def test_invariant() -> None:
     rule = "nondecreasing: [3] = 1 after [2] = 5"
     said = f"draft.kv_indices breaks {rule}, last written by fill_indices, {WHEN}"
     assert verdict(altered(code="SG109", kind=Kind.SG109, rule=rule)) == f"SG109 invariant broken: {said}"
 
 
-WORDED = {"SG101", "SG102", "SG104", "SG106", "SG109", "SG112"}
+WORDED = {"SG101", "SG102", "SG103", "SG104", "SG106", "SG109", "SG112"}
 
 
 @pytest.mark.parametrize("code", [kind.name for kind in Kind if kind.name not in WORDED])
@@ -167,7 +209,8 @@ def test_advice_by_kind_and_side() -> None:
     assert len(set(said)) == 5
     assert advice(finding_on(Side.BEFORE)) == said[0]
     assert advice(altered(code="SG109", kind=Kind.SG109, bytes=None)) == said[-1]
-    assert advice(finding_on(None, "SG103")) == ""
+    assert advice(finding_on(None, "SG105")) == ""
+    assert "padding(tensor, 'dont_care')" in advice(finding_on(None, "SG103"))
     assert "capture again" in advice(altered(code="SG104", kind=Kind.SG104, bytes=None))
 
 

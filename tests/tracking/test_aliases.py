@@ -337,3 +337,18 @@ def test_owners_of_a_range(book: Book) -> None:
 def test_a_buffer_as_a_flat_view() -> None:
     view = buffer_view(Buffer(1, 4096, 38, Role.STATIC, dtype="int32", shape=(3, 3), itemsize=4))
     assert (view.start, view.stop, view.shape, view.dtype, view.contiguous) == (4096, 4132, (9,), "int32", True)
+
+
+def test_former_owners_are_remembered_of_so_many_buffers(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shadowgraph.tracking.aliases._REMEMBERED", 3)
+    owner = Plain()
+    gone = []
+    for length in range(8, 16):
+        owner.buf = book.tensor(length)  # type: ignore[attr-defined]
+        gone.append(book.buffer(owner.buf))  # type: ignore[attr-defined]
+        book.names.add("owner", owner) if length == 8 else book.names.refresh()
+    del owner.buf  # type: ignore[attr-defined]
+    gc.collect()
+    book.names.refresh()
+    named = [bool(book.names.name_of(buffer)[1]) for buffer in gone]
+    assert named == [False] * 5 + [True] * 3

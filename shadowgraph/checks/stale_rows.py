@@ -1,0 +1,249 @@
+"""SG103: rows that a graph reads hold what was written for an older replay, while their siblings were refreshed.
+
+A batch of two that replays a graph captured for four is padded: the program gives the other two rows values that do no
+harm. Where it forgets one of its inputs, these rows of it hold what another request left there. To tell that from rows
+that are meant to stay, a witness is asked for: another input of the same graph, of as many rows, in which this very
+step wrote exactly these rows as padding. Then it is an error. If the other input was written in full at once, it may
+have been padded before it was copied, or simply have needed more of its rows: that is a note. Without a witness nothing
+is said, since caches, tables and persistent batches are refreshed row by row. `Debugger.padding` overrules: rows
+declared not to matter are never reported, those declared to be refreshed need no witness.
+
+Rows that a graph writes itself are not judged, nor those that hold zeros (slot 0, by convention) or what a fill left.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from shadowgraph.checks.base import Check, Checkpoint, Context, Draft, Stale
+from shadowgraph.checks.row_epochs import Mixture, Rows, Run, mixture, pads, stretches
+from shadowgraph.checks.static_inputs import Input, StaticInputs
+from shadowgraph.findings import Severity
+from shadowgraph.graphs.model import Graph
+from shadowgraph.tracking.buffers import Buffer
+from shadowgraph.tracking.phases import Phase
+from shadowgraph.tracking.ranges import ByteRange, RangeSet
+from shadowgraph.tracking.writes import Write
+
+_REPLAYS = 4096  # to which a row's value can be dated
+_LOOKS = 8  # after these, a finding's rows are looked at ever more seldom
+_WHOLE = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Replay:
+    """A replay of a graph that reads static inputs."""
+
+    time: int
+    graph: int
+    name: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspicion:
+    """Key of bytes that are asked for: stale rows that are a finding unless they hold zeros."""
+
+    buffer: Buffer
+    input: Input
+    draft: Draft
+    runs: dict[int, Run]
+    where: ByteRange
+
+
+@dataclass(slots=True)
+class _Declared:
+    """What somebody said of a buffer's bytes."""
+
+    refresh: RangeSet = field(default_factory=RangeSet)
+    dont_care: RangeSet = field(default_factory=RangeSet)
+
+
+class StaleRows(Check):
+    """Keeps who wrote which bytes of static inputs, and compares rows at the start of each replay.
+
+    Attributes
+    ----------
+    lenient
+        Report what nobody declared as a note, whatever the witness: where nobody says which inputs are meant to keep
+        their rows, as around a program that knows nothing of us.
+    """
+
+    lenient = False
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._inputs = StaticInputs(context)
+        self._replays: deque[_Replay] = deque(maxlen=_REPLAYS)
+        self._looks: dict[tuple[int, str], int] = {}
+        self._declared: dict[int, _Declared] = {}  # by the buffer's serial
+        self._seen: dict[int, int] = {}  # writes when a graph last began to replay
+
+    def declare(self, buffer: Buffer, where: ByteRange, refreshed: bool) -> None:
+        """Say of padded rows in a part of a buffer that they are refreshed before each replay, or do not matter."""
+        known = self._declared.setdefault(buffer.serial, _Declared())
+        to, other = (known.refresh, known.dont_care) if refreshed else (known.dont_care, known.refresh)
+        to.add(where)
+        other.discard(where)
+
+    def forget_writers(self) -> None:
+        """After writes that nobody saw: nothing is known of any row."""
+        self._inputs.forget_writers()
+
+    def captured(self, graph: Graph) -> None:
+        self._inputs.captured(graph)
+
+    def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
+        self._inputs.written(write, graph)
+
+    def replay_begins(self, checkpoint: Checkpoint) -> None:
+        graph = checkpoint.graph
+        assert graph is not None
+        inputs = self._inputs.of(graph)
+        self._inputs.begins(graph, checkpoint.order)
+        if not inputs:
+            return
+        self._replays.append(_Replay(checkpoint.order, graph.serial, graph.name, graph.replays))
+        if self.context.engine.asynchronous and self._seen.get(graph.serial) == self._inputs.writes:
+            return  # nothing was refreshed since it last began; on the host a snapshot may say otherwise
+        self._seen[graph.serial] = self._inputs.writes
+        mixed = [each for each in inputs if each.story.epochs.mixed(each.rows)]
+        if mixed:
+            self._judge(mixed, inputs, checkpoint)
+        for story in self._inputs.read_by(graph):
+            story.epochs.last = checkpoint.order
+
+    def _judge(self, mixed: list[Input], inputs: list[Input], checkpoint: Checkpoint) -> None:
+        told: set[int] = set()
+        for each in mixed:
+            if each.rows.start in told or each.story.unseen == checkpoint.order:
+                continue
+            suspicion = self._suspicion(each, inputs, checkpoint)
+            if suspicion is not None:
+                told.add(each.rows.start)
+                if self._worth_a_look(suspicion.draft):
+                    self.context.engine.fetch(checkpoint, [(suspicion, suspicion.where)])
+
+    def _suspicion(self, each: Input, inputs: list[Input], checkpoint: Checkpoint) -> _Suspicion | None:
+        rows, epochs = each.rows, each.story.epochs
+        seen = mixture(epochs.by_row(rows), epochs.last)
+        known = self._declared.get(each.story.buffer.serial, _Declared())
+        stale = {row: run for row, run in seen.stale.items() if not _exempt(each, row, known)}
+        if not stale or not seen.fresh:
+            return None
+        declared = {row: run for row, run in stale.items() if known.refresh.overlaps(rows.span(row, row))}
+        sure, witnesses = (True, []) if declared else self._witnesses(each, inputs, seen)
+        stale = declared or stale
+        if not declared and not witnesses:
+            return None
+        draft = self._draft(each, seen, witnesses, checkpoint)
+        fault = sure and (bool(declared) or not self.lenient)
+        confidence = "low" if not sure else "high" if fault else "medium"
+        draft = replace(draft, severity=Severity.ERROR if fault else Severity.NOTE, confidence=confidence)
+        return _Suspicion(each.story.buffer, each, draft, stale, rows.span(min(stale), max(stale)))
+
+    def _witnesses(self, each: Input, inputs: list[Input], seen: Mixture) -> tuple[bool, list[Input]]:
+        """Other inputs in which this step wrote these very rows: as padding, and then it is sure; else in full."""
+        cut = seen.cut
+        if cut is None:
+            return False, []
+        padded: list[Input] = []
+        full: list[Input] = []
+        for other in inputs:
+            if other.rows.count == each.rows.count and other.rows.start != each.rows.start:
+                found = pads(other.story.epochs.by_row(other.rows), other.story.epochs.last, cut)
+                if found is not False:
+                    (padded if found else full).append(other)
+        if padded:
+            return True, padded
+        return False, full if each.rows.view.dtype in _WHOLE else []
+
+    def _draft(self, each: Input, seen: Mixture, witnesses: list[Input], checkpoint: Checkpoint) -> Draft:
+        """All but the bytes, which are known when values are."""
+        rows, buffer, graph = each.rows, each.story.buffer, checkpoint.graph
+        assert graph is not None
+        siblings = {id(run.write): run.write for run in self._fresh_runs(each) if run.write is not None}
+        return Draft(
+            code="SG103",
+            checkpoint=checkpoint,
+            buffer=buffer,
+            first=rows.start,
+            last=rows.start,
+            count=0,
+            ranges=(),
+            culprits=tuple(replace(write, opaque=True) for write in siblings.values()),
+            phase=Phase.PREPARE,
+            graph=graph,
+            replay=checkpoint.replay,
+            view=None if _begins(rows, buffer) else rows.view,
+            key=f"{graph.serial} {rows.start - buffer.start}",
+            stale=Stale(rows.count, seen.fresh, (), tuple((o.story.buffer, o.rows.view) for o in witnesses)),
+        )
+
+    def _fresh_runs(self, each: Input) -> Iterator[Run]:
+        where = ByteRange(each.rows.start, each.rows.stop)
+        for run in each.story.epochs.runs:
+            if run.time > each.story.epochs.last and where.overlaps(ByteRange(run.start, run.stop)):
+                yield run
+
+    def _worth_a_look(self, draft: Draft) -> bool:
+        """Each look costs a copy; a program that forgets its padding forgets it in every step."""
+        key = draft.buffer.serial, draft.key
+        looks = self._looks[key] = self._looks.get(key, 0) + 1
+        return looks <= _LOOKS or looks.bit_count() == 1
+
+    def owns(self, key: object) -> bool:
+        return isinstance(key, _Suspicion)
+
+    def fetched(self, key: object, data: bytes, checkpoint: Checkpoint) -> None:
+        assert isinstance(key, _Suspicion)
+        rows, first = key.input.rows, min(key.runs)
+        begins = {row: (row - first) * rows.stride for row in key.runs}
+        filled = [row for row in key.runs if any(data[begins[row] : begins[row] + rows.nbytes])]
+        if not filled or key.draft.stale is None:
+            return
+        spans = [rows.span(*pair) for pair in stretches(filled)] if rows.stride == rows.nbytes else []
+        spans = spans or [rows.span(row, row) for row in filled]
+        dated = tuple(self._dated(key, filled, checkpoint))
+        self.context.report(
+            replace(
+                key.draft,
+                first=spans[0].start,
+                last=spans[-1].stop - 1,
+                count=len(filled) * rows.nbytes,
+                ranges=tuple((span.start, span.stop - 1) for span in spans[:16]),
+                ranges_total=len(spans),
+                stale=replace(key.draft.stale, rows=dated),
+            )
+        )
+
+    def _dated(
+        self, key: _Suspicion, filled: list[int], checkpoint: Checkpoint
+    ) -> Iterator[tuple[int, int, str | None, int | None]]:
+        """Stretches of rows, with the name of the graph and the number of the replay that each was written for."""
+        times = [replay.time for replay in self._replays]
+        since = {}
+        for row in filled:
+            at = bisect_right(times, key.runs[row].time)
+            readers = key.input.story.readers
+            older = (r for r in list(self._replays)[at:] if r.graph in readers and r.time < checkpoint.order)
+            complete = at > 0 or len(times) < _REPLAYS
+            since[row] = next(older, None) if complete else None
+        for replay in dict.fromkeys(since.values()):
+            for first, last in stretches([row for row in filled if since[row] == replay]):
+                yield first, last, replay.name if replay else None, replay.number if replay else None
+
+
+def _exempt(each: Input, row: int, known: _Declared) -> bool:
+    where = each.rows.span(row, row)
+    return known.dont_care.overlaps(where) or each.story.made.overlaps(where)
+
+
+def _begins(rows: Rows, buffer: Buffer) -> bool:
+    """Whether rows are the first ones of a buffer as it was allocated."""
+    view = rows.view
+    same = view.dtype == buffer.dtype and view.shape[1:] == buffer.shape[1:] and len(view.shape) == len(buffer.shape)
+    return same and rows.start == buffer.start and (rows.stride == rows.nbytes or len(view.shape) > 1)

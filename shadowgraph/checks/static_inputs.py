@@ -1,0 +1,212 @@
+"""What is known of the static inputs of graphs: which rows each graph reads, who wrote which bytes last, and when."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from shadowgraph.checks.base import Context
+from shadowgraph.checks.row_epochs import Epochs, Rows, Run, is_constant, is_sure, rows_of
+from shadowgraph.graphs.model import Graph
+from shadowgraph.tracking.buffers import Buffer, Role
+from shadowgraph.tracking.launches import Access, LaunchKind
+from shadowgraph.tracking.ranges import ByteRange, RangeIndex, RangeSet
+from shadowgraph.tracking.views import TensorView
+from shadowgraph.tracking.writes import Write, extent
+
+_RECENT = 1024  # writes kept for graphs that are introduced later
+_REBINDS = "aten.set_."  # gives a tensor object other memory, of which it writes nothing
+_SNAPSHOT = 4096  # bytes of a buffer that are compared from replay to replay on the host
+
+
+@dataclass(slots=True, eq=False)
+class Story:
+    """What is known of one static buffer.
+
+    Attributes
+    ----------
+    made
+        Bytes that some graph may write.
+    snapshot
+        Its bytes when a graph that reads it last began to replay; on the host, if they are few.
+    unseen
+        When its values were last found changed with no write that we saw.
+    """
+
+    buffer: Buffer
+    epochs: Epochs = field(default_factory=Epochs)
+    readers: set[int] = field(default_factory=set)
+    made: RangeSet = field(default_factory=RangeSet)
+    snapshot: bytes | None = None
+    unseen: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Rows of a static buffer that a graph reads."""
+
+    rows: Rows
+    story: Story
+
+
+class StaticInputs:
+    """Follows the static buffers that graphs read, from the first capture that was given them.
+
+    Attributes
+    ----------
+    writes
+        Eager writes so far that hit one of these buffers.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.writes = 0
+        self._stories: dict[int, Story] = {}  # by the buffer's serial
+        self._index: RangeIndex[Story] = RangeIndex()
+        self._inputs: dict[int, list[Input]] = {}  # by the graph's serial
+        self._read: dict[int, list[Story]] = {}
+        self._made: dict[int, RangeSet] = {}
+        self._recent: deque[tuple[int, Write]] = deque(maxlen=_RECENT)
+        self._frees = 0
+
+    def of(self, graph: Graph) -> list[Input]:
+        """The rows that a graph reads of buffers that live."""
+        if self._frees != self.context.ledger.frees:
+            self._frees = self.context.ledger.frees
+            if any(story.buffer.freed_at is not None for story in self._stories.values()):
+                self._drop_ended()
+        return self._inputs.get(graph.serial, [])
+
+    def read_by(self, graph: Graph) -> list[Story]:
+        """The same, buffer by buffer."""
+        return self._read.get(graph.serial, [])
+
+    def begins(self, graph: Graph, time: int) -> None:
+        """A replay is about to begin, and all graphs are known: look for what nobody was seen to write."""
+        self._recent.clear()
+        if not self.context.engine.asynchronous:
+            for story in self.read_by(graph):
+                _compare(story, time)
+
+    def forget_writers(self) -> None:
+        """After writes that nobody saw: nothing is known of any row."""
+        for story in self._stories.values():
+            story.epochs.runs, story.snapshot = [], None
+        self._recent.clear()
+
+    def captured(self, graph: Graph) -> None:
+        """Begin to follow what a new graph reads."""
+        self._drop_ended()
+        static = [b for b in graph.inputs.values() if b.nbytes and b.role is not Role.POOL and b.alive]
+        index = RangeIndex((buffer.range, buffer) for buffer in static)
+        read: dict[tuple[int, int], Input] = {}
+        made: list[ByteRange] = []
+        for view, reads, writes in _uses(graph, not self.context.engine.asynchronous):
+            owners = [buffer for _, buffer in index.overlapping(view.start, view.stop)]
+            if owners and writes:
+                made += extent(view)[0]
+            rows = rows_of(view) if owners and reads else None
+            if rows is not None and (rows.start, rows.stop) not in read:
+                buffer = min(owners, key=lambda owner: owner.nbytes)
+                read[rows.start, rows.stop] = Input(rows, self._story(buffer, graph))
+        self._inputs[graph.serial] = sorted(read.values(), key=lambda each: (each.rows.start, each.rows.stop))
+        self._read[graph.serial] = list({id(each.story): each.story for each in read.values()}.values())
+        self._made[graph.serial] = RangeSet.of(made)
+        self._index = RangeIndex((story.buffer.range, story) for story in self._stories.values())
+        for story in self._stories.values():
+            for part in self._made[graph.serial].intersection(story.buffer.range):
+                story.made.add(part)
+
+    def _story(self, buffer: Buffer, graph: Graph) -> Story:
+        story = self._stories.get(buffer.serial)
+        if story is None:
+            story = self._stories[buffer.serial] = Story(buffer)
+            for made in self._made.values():
+                for part in made.intersection(buffer.range):
+                    story.made.add(part)
+            for time, write in self._recent:  # on a device it is looked at when it is first replayed
+                if time > graph.captured_at:
+                    _note(story, write, time)
+        story.readers.add(graph.serial)
+        return story
+
+    def _drop_ended(self) -> None:
+        """Forget buffers that were freed and graphs that are gone."""
+        self._stories = {serial: story for serial, story in self._stories.items() if story.buffer.alive}
+        self._index = RangeIndex((story.buffer.range, story) for story in self._stories.values())
+        live = [serial for serial in self._inputs if serial in self.context.graphs]
+        self._made = {serial: self._made[serial] for serial in live}
+        self._inputs = {s: [each for each in self._inputs[s] if each.story.buffer.alive] for s in live}
+        self._read = {s: [story for story in self._read[s] if story.buffer.alive] for s in live}
+
+    def written(self, write: Write, graph: Graph | None) -> None:
+        """A launch wrote tracked memory; `graph` for a node of its replay."""
+        if graph is not None and (write.stores is None or not self._stories):
+            return  # what its signature says is known
+        if write.launch.name.startswith(_REBINDS):
+            return
+        time = next(self.context.clock)
+        if graph is None and self.context.engine.asynchronous:
+            self._recent.append((time, write))
+        if not self._stories:
+            return
+        sure, constant = is_sure(write), is_constant(write)
+        for part in write.ranges:
+            for where, story in self._index.overlapping(part.start, part.stop):
+                if graph is not None:
+                    story.made.add(part)
+                    continue
+                self.writes += 1
+                start, stop = max(part.start, where.start), min(part.stop, where.stop)
+                story.epochs.note(Run(start, stop, time, write, sure, constant))
+
+
+def _uses(graph: Graph, stores_seen: bool) -> Iterable[tuple[TensorView, bool, bool]]:
+    """Each view that a graph was given, with whether it may be read and whether it may be written.
+
+    What a kernel does through a pointer is not known; where its stores are seen when it runs, it need not be guessed.
+    """
+    found: dict[TensorView, tuple[bool, bool]] = {}
+    for node, pointer in graph.pointers():
+        guessed = stores_seen and node.launch.kind is LaunchKind.TRITON and pointer.access is Access.UNKNOWN
+        reads, writes = found.get(pointer.view, (False, False))
+        found[pointer.view] = reads or pointer.may_read, writes or (pointer.may_write and not guessed)
+    return [(view, reads, writes) for view, (reads, writes) in found.items()]
+
+
+def _note(story: Story, write: Write, time: float) -> None:
+    sure, constant = is_sure(write), is_constant(write)
+    for part in write.ranges.intersection(story.buffer.range):
+        story.epochs.note(Run(part.start, part.stop, time, write, sure, constant))
+
+
+def _compare(story: Story, now: int) -> None:
+    """Look for values that changed since the last replay with no write that we saw; what was, nobody knows now."""
+    buffer, before = story.buffer, story.snapshot
+    if buffer.nbytes > _SNAPSHOT:
+        return
+    story.snapshot = data = ctypes.string_at(buffer.start, buffer.nbytes)
+    if before is None or data == before:
+        return
+    for start, stop in _gaps(story):
+        within = slice(start - buffer.start, stop - buffer.start)
+        if data[within] != before[within]:
+            for part in RangeSet.of([ByteRange(start, stop)]) - story.made:
+                within = slice(part.start - buffer.start, part.stop - buffer.start)
+                if data[within] != before[within]:
+                    story.unseen = now
+                    story.epochs.note(Run(part.start, part.stop, now - 0.5, None, False, False))
+
+
+def _gaps(story: Story) -> list[tuple[int, int]]:
+    """Stretches of a buffer that nobody was seen to write since the last replay."""
+    at, last, gaps = story.buffer.start, story.epochs.last, []
+    for run in story.epochs.runs:
+        if run.time > last:
+            if run.start > at:
+                gaps.append((at, run.start))
+            at = run.stop
+    stop = story.buffer.stop
+    return [*gaps, (at, stop)] if at < stop else gaps

@@ -1,0 +1,83 @@
+"""What a user declares of tensors: host-owned, ruled, padded, watched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from shadowgraph.checks.rules import Rule, rule_of
+from shadowgraph.errors import UnknownBufferError, UsageError
+from shadowgraph.graphs.tensors import is_plain
+from shadowgraph.supervisor import Supervisor
+from shadowgraph.tracking.allocator import HostAllocator
+from shadowgraph.tracking.buffers import Buffer
+from shadowgraph.tracking.foreign import track_foreign
+from shadowgraph.tracking.stacks import current_stack
+from shadowgraph.tracking.views import TensorView
+from shadowgraph.watches import Watch
+
+_PADDING = {"refresh": True, "dont_care": False}
+
+
+class Declarations:
+    """The part of a debugger that takes declarations. No tensor that is handed over is kept alive."""
+
+    _work: Supervisor
+    _allocator: HostAllocator
+
+    def protect(self, tensor: torch.Tensor) -> None:
+        """Declare a tensor host-owned: a replay that changes a value of it is SG102."""
+        buffer, view = self._locate(tensor)
+        self._work.checks.mutation.protect(buffer, view.hull)
+
+    def invariant(self, tensor: torch.Tensor, rule: str | Rule | Callable[..., bool]) -> None:
+        """Declare a rule for a contiguous tensor's values: SG109 where it fails.
+
+        Parameters
+        ----------
+        rule
+            ``"nondecreasing"``, `index_range`, or a callable that is handed a numpy copy of the values and returns
+            whether they are well.
+        """
+        buffer, view = self._locate(tensor)
+        if not view.contiguous:
+            raise UsageError("invariant() needs a contiguous tensor; pass the whole buffer or a contiguous slice of it")
+        if view.dtype in {"bfloat16", "complex32"} or "float8" in view.dtype:
+            raise UsageError(f"invariant() cannot read {view.dtype}; numpy has no such type")
+        self._work.checks.invariants.declare(buffer, view, rule_of(rule))
+
+    def padding(self, tensor: torch.Tensor, policy: str) -> None:
+        """Declare what becomes of padded rows of a static input: those that a graph was captured with and that hold no
+        request in this step.
+
+        Parameters
+        ----------
+        tensor
+            The whole input, or some rows of it. What was declared of these rows before is forgotten.
+        policy
+            ``"refresh"``: where some rows are written before a replay, all that the graph reads must be, or hold zeros
+            or what a fill left; else SG103, without asking what other inputs show. ``"dont_care"``: nobody uses what
+            they hold; never SG103.
+        """
+        buffer, view = self._locate(tensor)
+        if policy not in _PADDING:
+            raise UsageError(f"padding() takes 'refresh' or 'dont_care', not {policy!r}")
+        self._work.checks.stale_rows.declare(buffer, view.hull, _PADDING[policy])
+
+    def watch(self, tensor: torch.Tensor, name: str | None = None) -> Watch:
+        """Note everything that writes a tensor, bug or not; see `Watch.changes`."""
+        buffer, view = self._locate(tensor)
+        watch = Watch(name or self._work.context.names.name_of(buffer)[0], buffer, view.hull)
+        self._work.watches.watches.append(watch)
+        return watch
+
+    def _locate(self, tensor: object) -> tuple[Buffer, TensorView]:
+        if not isinstance(tensor, torch.Tensor):
+            raise UnknownBufferError(f"expected a tensor, got {type(tensor).__name__}")
+        if not is_plain(tensor, torch.device(self._allocator.device).type) or not tensor.numel():
+            raise UnknownBufferError(
+                f"this tensor ({tensor.dtype}, {tuple(tensor.shape)}, {tensor.device}, {tensor.layout}) has no plain "
+                f"{self._allocator.device} memory to track"
+            )
+        return track_foreign(self._work.context.ledger, tensor, current_stack()), TensorView.of(tensor)
