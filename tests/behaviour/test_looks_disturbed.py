@@ -287,3 +287,34 @@ def test_in_sync_mode_all_that_one_replay_shows_is_in_the_book() -> None:
         with pytest.raises(sg.FindingsError, match="SG106 foreign write: fill"):
             graph.replay()
         assert {(found.code, found.culprit.node) for found in debugger.findings} == {("SG106", 0), ("SG106", 1)}
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_on_a_device_a_foreign_write_is_told_when_it_is_seen_twice(
+    monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """Once it may have been another stream's: the suspected buffer is looked at in the next replay."""
+    from shadowgraph.demos.kernels import fill
+
+    with played(monkeypatch) as debugger:
+        victim, table = guarded(debugger, 16), guarded(debugger, 64)
+        debugger.name("victim", victim)
+        graph = sg.HostGraph()
+        with sg.host_graph(graph):
+            fill[(1,)](table, (victim.data_ptr() - table.data_ptr()) // 4, 2, 7, BLOCK=64)
+        handle = debugger.locate(graph)
+        graph.replay()
+        assert handle.done
+        assert handle.write_sets is not None
+        assert handle.write_sets.written, "the first look saw it"
+        assert debugger.check() == ()
+        if again:
+            victim.zero_()
+        graph.replay()  # without it the bytes are there already: nothing changes
+        if not again:
+            assert debugger.check() == ()
+        else:
+            found = only(debugger.check())
+            assert (found.code, found.buffer.name, found.replay, found.culprit.node) == ("SG106", "victim", 2, 0)
+        graph.replay()
+        assert len(debugger.check()) == again, "and then no more"

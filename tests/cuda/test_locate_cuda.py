@@ -134,8 +134,10 @@ def test_a_far_write_into_another_buffer(watching: Any) -> None:
         assert watching.check() == ()
         look = watching.locate(graph)
         assert not look.done
-        victim.fill_(100)
-        graph.replay()
+        for _ in range(2):  # what one look shows might be another stream's work: a node is named at the second
+            assert watching.check() == ()
+            victim.fill_(100)
+            graph.replay()
         if silent:
             assert watching.check() == ()
         else:
