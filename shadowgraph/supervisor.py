@@ -6,7 +6,7 @@ import threading
 
 from shadowgraph.book import FindingBook
 from shadowgraph.boundaries import Boundaries
-from shadowgraph.checks.base import Check, Checkpoint, Context
+from shadowgraph.checks.base import Check, Checkpoint, Context, Step
 from shadowgraph.checks.registry import Checks
 from shadowgraph.coverage import Coverage, CoverageLog
 from shadowgraph.engines.base import Engine, Shadow
@@ -308,7 +308,9 @@ class Supervisor(Listener):
             return
         model = self.preparing[-1] if self.preparing else None
         phase = Phase.PREPARE if self.preparing else None
-        checkpoint = Checkpoint("launch_begins", phase, model, model.replays + 1 if model else None)
+        # Judged when the device is lost, after others have begun: which replays had begun by now counts.
+        step = Step(launch, False, False, self.context.replays()) if rules else None
+        checkpoint = Checkpoint("launch_begins", phase, model, model.replays + 1 if model else None, step=step)
         if self.settings.sync:
             self.checks.indices.look(launch, rules, checkpoint)
         if self.context.engine.asynchronous:

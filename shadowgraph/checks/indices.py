@@ -42,7 +42,8 @@ class Indices(Check):
         held = f"{rule.argument} holds {extremes[0]} to {extremes[1]}"
         write = Write(launch, RangeSet())
         target = rule.target.hull
-        blame = eager_phase(self.context, checkpoint.graph, target, (), self.context.replays())
+        done = checkpoint.step.done if checkpoint.step is not None else self.context.replays()
+        blame = eager_phase(self.context, checkpoint.graph, target, (), done)
         if checkpoint.phase is Phase.PREPARE:  # marked as such
             blame = checkpoint.phase, checkpoint.graph, checkpoint.replay
         self.context.report(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from playing import played
 
 import shadowgraph as sg
 from shadowgraph.checks.base import Checkpoint
@@ -90,6 +91,20 @@ def test_what_a_launch_was_given_explains_the_end_of_the_device() -> None:
         latest, before, _ = words.launches()
     assert latest.values[0].data == torch.tensor([[4, 7, 5]]).numpy().tobytes()
     assert (before.name, before.values[0].argument, before.values[0].shape) == ("aten.gather.default", "index", (1, 3))
+
+
+def test_the_replay_is_the_one_that_was_coming_when_it_was_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device dies later: the replay that was to come may have begun by then."""
+    with played(monkeypatch) as debugger:
+        metadata = Metadata(debugger)
+        for _ in range(2):
+            metadata.graph.replay()
+        given = {"self": metadata.page_table, "dim": 1, "index": torch.tensor([[0, 3, 1]])}
+        debugger.supervisor.launch_begins(*launch_of("aten.gather.default", given))
+        metadata.graph.replay()
+        debugger.supervisor.last_words.examine()
+        (found,) = debugger.findings
+    assert (found.code, found.phase, found.replay) == ("SG109", "prepare", 3)
 
 
 def test_what_a_launch_was_given_is_called_by_the_variable_that_holds_it() -> None:

@@ -227,9 +227,10 @@ def test_guards_are_armed_for_whatever_stream_uses_the_buffer_first() -> None:
         graph, kept = capture(lambda: other * 2, stream=side)
         with torch.cuda.stream(side):
             graph.replay()
-        spare = [guarded(debugger, COUNT) for _ in range(16)]  # what is handed out again waits for an idle device
+        gc.collect()
+        spare = [guarded(debugger, COUNT) for _ in range(256)]  # what is handed out again waits for an idle device
         torch.cuda.synchronize()
-        torch.cuda._sleep(2_000_000_000)
+        torch.cuda._sleep(8_000_000_000)
         with debugger.guard():
             table = torch.empty(COUNT, dtype=torch.int32, device="cuda")
         with torch.cuda.stream(side):
