@@ -17,6 +17,9 @@ from shadowgraph.tracking.phases import Phase
 from shadowgraph.tracking.writes import WriteLog
 
 
+_NONE = WriteLog()  # nobody adds to it
+
+
 class Boundaries:
     """Asks the engine and hands out its answers. The caller holds the debugger's lock.
 
@@ -62,8 +65,10 @@ class Boundaries:
         stepping = self._stepper.armed and phase is not Phase.REPLAY
         if stepping and step is None:
             step = self._stepper.boundary()
-        if writes or context.engine.asynchronous:  # there evidence is judged when others have launched since
+        if writes:
             context.writes = WriteLog(writes.dropped)
+        elif context.engine.asynchronous:  # there evidence is judged when others have launched since
+            writes = _NONE
         checkpoint = Checkpoint(at, phase, graph, replay, writes, next(context.clock), step)
         with context.allocator.lock:  # no guard moves, and no block changes hands, until the check has been asked for
             guards = self._standing.now()

@@ -143,14 +143,13 @@ class Locator:
             or serial in self._asked
             or self._is_survey_due(graph)
             or self.checks.races.is_disputed(serial)
-            or self.checks.foreign_writes.suspected(serial)
+            or self.checks.foreign_writes.is_suspected(serial)
         )
 
     def replay_begins(self, graph: Graph) -> None:
-        """Ask the backend for a probed replay if there is something to look for. Nothing else should run meanwhile."""
-        if self.is_due(graph):
-            with shielded("closer look"):
-                self._arm(graph, self._is_survey_due(graph))
+        """Ask the backend for a probed replay, which `is_due`. Nothing else should run meanwhile."""
+        with shielded("closer look"):
+            self._arm(graph, self._is_survey_due(graph))
 
     def _is_survey_due(self, graph: Graph) -> bool:
         return self.context.settings.locate == "all" and graph.replays > 1 and graph.serial not in self._surveyed

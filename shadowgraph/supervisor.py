@@ -259,11 +259,13 @@ class Supervisor(Listener):
             if self.stepper.armed and self.stepper.ends(graph):
                 self.drain()
                 self.stepper.replay_began(graph, self._intake.needs_culprit)
-            if self.context.engine.asynchronous and self.locator.is_due(graph):
+            look = self.locator.is_due(graph)
+            if look and self.context.engine.asynchronous:
                 self.drain()  # what other streams do must not show while the nodes are looked at
             self._local.replays.append((graph, shadow))
             self.journal.replayed(graph, checkpoint.order)
-            self.locator.replay_begins(graph)
+            if look:
+                self.locator.replay_begins(graph)
 
     def node_ran(self, graph: Graph, node: Node, stores: StoreLog | None) -> None:
         if self.paused or self._replaying is not graph:

@@ -122,6 +122,10 @@ class ForeignWrites:
         """Buffers that some node of a graph seems to write by mistake, to be looked at in its next replay."""
         return list({b.serial: b for b in self._suspected.get(graph, {}).values()}.values())
 
+    def is_suspected(self, graph: int) -> bool:
+        """Whether any buffer is to be looked at in a graph's next replay."""
+        return graph in self._suspected
+
     def drop(self, graph: int) -> None:
         """A graph is gone, or cannot be probed."""
         self._suspected.pop(graph, None)

@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from shadowgraph.checks.base import Check, Checkpoint, Context, Draft, Stale
 from shadowgraph.checks.row_epochs import Mixture, Rows, Run, mixture, pads, stretches
@@ -33,8 +34,7 @@ _LOOKS = 8  # after these, a finding's rows are looked at ever more seldom
 _WHOLE = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Replay:
+class _Replay(NamedTuple):
     """A replay of a graph that reads static inputs."""
 
     time: int
