@@ -16,7 +16,6 @@ from shadowgraph.stepping import Stepper
 from shadowgraph.tracking.phases import Phase
 from shadowgraph.tracking.writes import WriteLog
 
-
 _NONE = WriteLog()  # nobody adds to it
 
 
