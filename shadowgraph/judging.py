@@ -38,6 +38,8 @@ class Judge:
         Results that come while this thread is in the middle of it wait until that is done.
         """
         local = self._local
+        if not results and not local.waiting:
+            return
         local.waiting += [result for result in results if result.evidence or result.fetched]
         if local.busy or not local.waiting:
             return

@@ -92,6 +92,10 @@ class Locator:
     _refused: set[int] = field(default_factory=set)  # graphs that could not be probed
     _surveyed: set[int] = field(default_factory=set)
     _tried: dict[int, None] = field(default_factory=dict)  # ids of findings, oldest first
+    _surveys: bool = False  # whether every graph is looked at once by itself
+
+    def __post_init__(self) -> None:
+        self._surveys = self.context.settings.locate == "all"
 
     def forget(self) -> None:
         """Look for nothing."""
@@ -137,6 +141,9 @@ class Locator:
 
     def is_due(self, graph: Graph) -> bool:
         """Whether there is something to look for in the replay that begins."""
+        checks = self.checks
+        if not (self._wants or self._asked or checks.races.any or checks.foreign_writes.any or self._surveys):
+            return False  # this is the replay path
         serial = graph.serial
         return bool(
             self._wants.get(serial)
@@ -152,7 +159,7 @@ class Locator:
             self._arm(graph, self._is_survey_due(graph))
 
     def _is_survey_due(self, graph: Graph) -> bool:
-        return self.context.settings.locate == "all" and graph.replays > 1 and graph.serial not in self._surveyed
+        return self._surveys and graph.replays > 1 and graph.serial not in self._surveyed
 
     def _arm(self, graph: Graph, due: bool) -> None:
         context, serial = self.context, graph.serial

@@ -122,6 +122,11 @@ class ForeignWrites:
         """Buffers that some node of a graph seems to write by mistake, to be looked at in its next replay."""
         return list({b.serial: b for b in self._suspected.get(graph, {}).values()}.values())
 
+    @property
+    def any(self) -> bool:
+        """Whether anything is suspected in any graph."""
+        return bool(self._suspected)
+
     def is_suspected(self, graph: int) -> bool:
         """Whether any buffer is to be looked at in a graph's next replay."""
         return graph in self._suspected

@@ -131,6 +131,11 @@ class Races:
             ),
         )
 
+    @property
+    def any(self) -> bool:
+        """Whether anything is disputed in any graph."""
+        return bool(self._disputes)
+
     def is_disputed(self, graph: int) -> bool:
         """Whether anything is to be looked at piece by piece in a graph's next replay."""
         return graph in self._disputes

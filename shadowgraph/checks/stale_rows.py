@@ -17,7 +17,6 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from shadowgraph.checks.base import Check, Checkpoint, Context, Draft, Stale
 from shadowgraph.checks.row_epochs import Mixture, Rows, Run, mixture, pads, stretches
@@ -31,16 +30,8 @@ from shadowgraph.tracking.writes import Write
 
 _REPLAYS = 4096  # to which a row's value can be dated
 _LOOKS = 8  # after these, a finding's rows are looked at ever more seldom
+_Replay = tuple[int, int, int]  # of a graph that reads static inputs: when, the graph's serial, the replay's number
 _WHOLE = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"}
-
-
-class _Replay(NamedTuple):
-    """A replay of a graph that reads static inputs."""
-
-    time: int
-    graph: int
-    name: str
-    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +69,7 @@ class StaleRows(Check):
         super().__init__(context)
         self._inputs = StaticInputs(context)
         self._replays: deque[_Replay] = deque(maxlen=_REPLAYS)
+        self._names: dict[int, str] = {}  # of graphs, by serial
         self._looks: dict[tuple[int, str], int] = {}
         self._declared: dict[int, _Declared] = {}  # by the buffer's serial
         self._seen: dict[int, int] = {}  # writes when a graph last began to replay
@@ -94,6 +86,7 @@ class StaleRows(Check):
         self._inputs.forget_writers()
 
     def captured(self, graph: Graph) -> None:
+        self._names[graph.serial] = graph.name
         self._inputs.captured(graph)
 
     def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
@@ -106,7 +99,7 @@ class StaleRows(Check):
         self._inputs.begins(graph, checkpoint.order)
         if not inputs:
             return
-        self._replays.append(_Replay(checkpoint.order, graph.serial, graph.name, graph.replays))
+        self._replays.append((checkpoint.order, graph.serial, graph.replays))
         if self.context.engine.asynchronous and self._seen.get(graph.serial) == self._inputs.writes:
             return  # nothing was refreshed since it last began; on the host a snapshot may say otherwise
         self._seen[graph.serial] = self._inputs.writes
@@ -224,17 +217,18 @@ class StaleRows(Check):
         self, key: _Suspicion, filled: list[int], checkpoint: Checkpoint
     ) -> Iterator[tuple[int, int, str | None, int | None]]:
         """Stretches of rows, with the name of the graph and the number of the replay that each was written for."""
-        times = [replay.time for replay in self._replays]
+        times = [time for time, _, _ in self._replays]
         since = {}
         for row in filled:
             at = bisect_right(times, key.runs[row].time)
             readers = key.input.story.readers
-            older = (r for r in list(self._replays)[at:] if r.graph in readers and r.time < checkpoint.order)
+            older = (r for r in list(self._replays)[at:] if r[1] in readers and r[0] < checkpoint.order)
             complete = at > 0 or len(times) < _REPLAYS
             since[row] = next(older, None) if complete else None
         for replay in dict.fromkeys(since.values()):
             for first, last in stretches([row for row in filled if since[row] == replay]):
-                yield first, last, replay.name if replay else None, replay.number if replay else None
+                name, number = (self._names.get(replay[1]), replay[2]) if replay is not None else (None, None)
+                yield first, last, name, number
 
 
 def _exempt(each: Input, row: int, known: _Declared) -> bool:
