@@ -69,7 +69,7 @@ class Boundaries:
         elif context.engine.asynchronous:  # there evidence is judged when others have launched since
             writes = _NONE
         checkpoint = Checkpoint(at, phase, graph, replay, writes, next(context.clock), step)
-        with context.allocator.lock:  # no guard moves, and no block changes hands, until the check has been asked for
+        with context.allocator.lock.within:  # no guard moves, and no block changes hands, until the check was asked for
             guards = self._standing.now()
             hit = self._standing.hit(writes) if writes and not in_full and not context.engine.asynchronous else ()
             guards = (*guards, *hit) if hit else guards  # the same object as long as it is the same guards
