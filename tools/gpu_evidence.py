@@ -98,7 +98,9 @@ def tests(out: Path, words: list[str]) -> int:
         for case in ElementTree.parse(xml).getroot().iter("testcase"):
             outcome = next((kind for kind in ("failure", "error", "skipped") if case.find(kind) is not None), "passed")
             name = f"{case.get('classname', '').removeprefix('tests.')}::{case.get('name')}"
-            rows.append({"test": name, "outcome": outcome, "seconds": round(float(case.get("time", 0)), 2)})
+            row: dict[str, Any] = {"test": name, "outcome": outcome, "seconds": round(float(case.get("time", 0)), 2)}
+            told = {each.get("name", ""): each.get("value") for each in case.iter("property")}
+            rows.append({**row, **({"said": told} if told else {})})
     counts = {kind: sum(row["outcome"] == kind for row in rows) for kind in ("passed", "failure", "error", "skipped")}
     said = " ".join(["tools/gpu_evidence.py --only tests", *(["--", *words] if words else [])])
     write(out / "gpu_tests.json", {**circumstances(said), **counts, "tests": rows})

@@ -213,7 +213,7 @@ def test_what_python_launches_past_the_dispatcher(watching: Any) -> None:
     assert word.address == table.data_ptr()
 
 
-def test_libraries_in_one_capture(watching: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_libraries_in_one_capture(watching: Any, record_property: Any) -> None:
     """cuBLAS, attention, Triton, cupy, compiled code: every node has a line of the program."""
     cp = pytest.importorskip("cupy")
     kernel = cp.RawKernel('extern "C" __global__ void one(int* p) { p[threadIdx.x] = 1; }', "one")
@@ -242,11 +242,11 @@ def test_libraries_in_one_capture(watching: Any, capsys: pytest.CaptureFixture[s
     kernels = [node for node in nodes if node.kind is NodeKind.KERNEL]
     assert all(not node.note for node in nodes)
     decoded = [node for node in kernels if node.words]
-    with capsys.disabled():
-        words = [word for node in kernels for word in node.words]
-        sure = sum(word.sureness is not Sureness.LOW for word in words)
-        print(f"\n{len(nodes)} nodes, all with a line; {len(decoded)} of {len(kernels)} kernels with pointers;",
-              f"{len(words)} pointers, {sure} of them sure")  # fmt: skip
+    words = [word for node in kernels for word in node.words]
+    record_property("nodes", len(nodes))
+    record_property("kernels with decoded pointers", f"{len(decoded)} of {len(kernels)}")
+    record_property("pointers", len(words))
+    record_property("pointers by sureness", {str(s): sum(word.sureness is s for word in words) for s in Sureness})
     assert decoded == kernels
     del kept
 
