@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import re
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 nbformat = pytest.importorskip("nbformat")
-nbclient = pytest.importorskip("nbclient")
-for needed in ("ipykernel", "matplotlib", "triton"):
+for needed in ("nbclient", "ipykernel", "matplotlib", "triton"):
     pytest.importorskip(needed)
 
-from jupyter_client.kernelspec import KernelSpec  # noqa: E402 - after the check that it is there
-from jupyter_client.manager import AsyncKernelManager  # noqa: E402
+from notebook_running import HOME, MACHINE_PATH, code_of, execute, printed, saved  # noqa: E402 - after the checks
 
-ROOT = Path(__file__).resolve().parents[2]
-TOUR = ROOT / "notebooks" / "tour.ipynb"
-ANSI = re.compile(r"\x1b\[[0-9;]*m")
-MACHINE_PATH = re.compile(r"(?<![\w.])/(home|root|tmp|usr|opt|mnt|work|var|Users)\b|\b[A-Za-z]:\\")
+TOUR = HOME / "tour.ipynb"
 OF_CELL = {
     "first-graph": ["tensor([70, 70, 70])"],
     "run-without": ["[20.296875, 21.1875, 21.8359375]"],
@@ -52,42 +43,10 @@ OF_CELL = {
 }
 
 
-class InterpreterKernel(AsyncKernelManager):
-    """A kernel of the interpreter that runs the tests; nothing is registered anywhere."""
-
-    @property
-    def kernel_spec(self) -> KernelSpec:
-        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-        return KernelSpec(argv=argv, display_name="this interpreter", language="python")
-
-
-def saved() -> Any:
-    return nbformat.read(TOUR, as_version=nbformat.NO_CONVERT)
-
-
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Code cells by id, with their outputs. A cell that raises, or a kernel that dies, raises here."""
-    home = str(tmp_path_factory.mktemp("kernel"))
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("SHADOWGRAPH_")}
-    environment = kept | {
-        "TRITON_INTERPRET": "1",
-        "IPYTHONDIR": home,
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
-    }
-    notebook = saved()
-    client = nbclient.NotebookClient(
-        notebook, timeout=120, startup_timeout=120, kernel_manager_class=InterpreterKernel, coalesce_streams=True
-    )
-    client.execute(env=environment, cwd=home)
-    return {cell.id: cell for cell in notebook.cells if cell.cell_type == "code"}
-
-
-def printed(cell: Any) -> str:
-    parts = []
-    for output in cell.outputs:
-        parts.append(output.text if output.output_type == "stream" else output.get("data", {}).get("text/plain", ""))
-    return ANSI.sub("", "".join(parts))
+    return code_of(execute(TOUR, str(tmp_path_factory.mktemp("kernel"))))
 
 
 @pytest.mark.slow
@@ -116,7 +75,7 @@ def test_the_map_is_a_picture(executed: dict[str, Any]) -> None:
 
 
 def test_the_saved_file_is_clean() -> None:
-    notebook = saved()
+    notebook = saved(TOUR)
     nbformat.validate(notebook)
     assert (notebook.nbformat, notebook.nbformat_minor) == (4, 5)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -132,5 +91,5 @@ def test_the_saved_file_names_no_machine() -> None:
 
 
 def test_triton_is_imported_after_the_switch() -> None:
-    first = next(cell.source for cell in saved().cells if cell.cell_type == "code")
+    first = next(cell.source for cell in saved(TOUR).cells if cell.cell_type == "code")
     assert 0 <= first.index("TRITON_INTERPRET") < first.index("import triton")
