@@ -5,7 +5,7 @@ from __future__ import annotations
 from shadowgraph.findings import Finding
 from shadowgraph.tracking.guards import Side
 
-_ADVICE: dict[str, str] = {
+REMEDIES: dict[str, str] = {
     "SG101": (
         "Compare the size the launch needs in this step with the buffer's: the allocation may lack a factor (topk, "
         "steps, page size), or the kernel a bound. Assert the needed length on the host before the launch."
@@ -48,8 +48,16 @@ _SIDES: dict[Side, str] = {
 }
 
 
+_INDEX = (
+    "Compare what the indices are made from (lengths, steps, page sizes) with the size of what they index: the buffer "
+    "may lack rows or columns for this step. Assert their extremes on the host before the launch."
+)
+
+
 def advice(finding: Finding) -> str:
     """What to do, in two sentences."""
     if finding.bytes is not None and finding.bytes.side in _SIDES:
         return _SIDES[finding.bytes.side]
-    return _ADVICE.get(finding.code, "")
+    if finding.code == "SG109" and (finding.rule or "").startswith("index in range"):
+        return _INDEX
+    return REMEDIES.get(finding.code, "")

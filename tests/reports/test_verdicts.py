@@ -209,6 +209,9 @@ def test_advice_by_kind_and_side() -> None:
     assert len(set(said)) == 5
     assert advice(finding_on(Side.BEFORE)) == said[0]
     assert advice(altered(code="SG109", kind=Kind.SG109, bytes=None)) == said[-1]
+    assert "what they index" in advice(
+        altered(code="SG109", kind=Kind.SG109, bytes=None, rule="index in range: 2 along")
+    )
     assert advice(finding_on(None, "SG105")) == ""
     assert "padding(tensor, 'dont_care')" in advice(finding_on(None, "SG103"))
     assert "capture again" in advice(altered(code="SG104", kind=Kind.SG104, bytes=None))
