@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from shadowgraph.checks.rules import Rule, rule_of
+from shadowgraph.checks.stale_rows import POLICIES
 from shadowgraph.errors import UnknownBufferError, UsageError
 from shadowgraph.graphs.tensors import is_plain
 from shadowgraph.supervisor import Supervisor
@@ -16,8 +17,6 @@ from shadowgraph.tracking.foreign import track_foreign
 from shadowgraph.tracking.stacks import current_stack
 from shadowgraph.tracking.views import TensorView
 from shadowgraph.watches import Watch
-
-_PADDING = {"refresh": True, "dont_care": False}
 
 
 class Declarations:
@@ -58,12 +57,13 @@ class Declarations:
         policy
             ``"refresh"``: where some rows are written before a replay, all that the graph reads must be, or hold zeros
             or what a fill left; else SG103, without asking what other inputs show. ``"dont_care"``: nobody uses what
-            they hold; never SG103.
+            they hold; never SG103. ``"judged"``: what other inputs show decides, as it does by default, and also under
+            ``wrap``, where an input of which nothing is said gives notes only.
         """
         buffer, view = self._locate(tensor)
-        if policy not in _PADDING:
-            raise UsageError(f"padding() takes 'refresh' or 'dont_care', not {policy!r}")
-        self._work.checks.stale_rows.declare(buffer, view.hull, _PADDING[policy])
+        if policy not in POLICIES:
+            raise UsageError(f"padding() takes 'refresh', 'dont_care' or 'judged', not {policy!r}")
+        self._work.checks.stale_rows.declare(buffer, view.hull, policy)
 
     def watch(self, tensor: torch.Tensor, name: str | None = None) -> Watch:
         """Note everything that writes a tensor, bug or not; see `Watch.changes`."""

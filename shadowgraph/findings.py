@@ -268,6 +268,25 @@ class Staleness(msgspec.Struct, frozen=True):
     padded: tuple[str, ...] = ()
 
 
+class Batch(msgspec.Struct, frozen=True):
+    """What a server was preparing, or had prepared, the replay for.
+
+    Attributes
+    ----------
+    size, padded_to
+        Requests in it, and the batch size that the graph was captured with.
+    lengths
+        Tokens of each request, where known.
+    requests
+        Their ids, where known. Nothing of what they say.
+    """
+
+    size: int
+    padded_to: int
+    lengths: tuple[int, ...] = ()
+    requests: tuple[str, ...] = ()
+
+
 class Finding(msgspec.Struct, frozen=True):
     """One (cause, buffer, side); a later confirmation is a new revision of the same id."""
 
@@ -303,6 +322,7 @@ class Finding(msgspec.Struct, frozen=True):
     schema: str = SCHEMA
     ending: Ending | None = None
     stale: Staleness | None = None
+    batch: Batch | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The finding as plain JSON types; fields as in ``docs/findings.md``."""

@@ -62,7 +62,8 @@ class Intake:
         stepped = self.stepper.identity(draft)
         key, mark = stepped or (draft.key, fingerprint(finding))
         finding = self._looked_up(draft, finding)
-        finding = msgspec.structs.replace(finding, message=verdict(finding), coverage=self._coverage().sentence())
+        coverage, batch = self._coverage().sentence(), self._outside.batch(draft)
+        finding = msgspec.structs.replace(finding, message=verdict(finding), coverage=coverage, batch=batch)
         kept, new = self.book.add(finding, key, mark)
         if not new and _surer(finding.culprit, kept.culprit):
             kept = self._revise(kept.id, finding.culprit, finding.candidates) or kept

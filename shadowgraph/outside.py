@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from shadowgraph.checks.base import Context, Draft
 from shadowgraph.faults import faults, logger, shielded
-from shadowgraph.findings import Finding
+from shadowgraph.findings import Batch, Finding
 from shadowgraph.graphs.eager_guard import EagerGuard
 from shadowgraph.graphs.model import Graph
 from shadowgraph.selflimit import SelfLimit
@@ -27,23 +27,33 @@ class Outside:
     places
         Looks for names of buffers that no owner names: when a finding is about one, and, in time for the rules that
         follow from names, of index buffers when a graph is captured. None: nobody looks.
+    batch_of
+        Says what a replay of a graph was prepared for; of an adapter that knows the program.
     heard
         Called with every finding as it is kept, new or seen again, before anything else happens to it.
+    begins
+        Called when a replay begins, checked or not, before anything else is done about it.
     replayed
         Called after every replay that was checked.
+    replays, checked
+        Replays that began, and those of them that were checked.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.limit = SelfLimit(settings.overhead_percent, settings.fault_limit)
+        self.limit = SelfLimit(settings.overhead_percent, settings.fault_limit, every=settings.every)
         self.guarding = EagerGuard(settings.guard_eager) if settings.guard_eager != "off" else None
         self.places: PlaceFinder | None = None
+        self.batch_of: Callable[[Graph, int], Batch | None] | None = None
         self.heard: Callable[[Finding], None] | None = None
+        self.begins: Callable[[], None] | None = None
         self.replayed: Callable[[], None] | None = None
+        self.replays = self.checked = 0
         self._faults_before = faults.total
 
     def start_over(self) -> None:
         """In a forked child: faults so far are the parent's."""
         self._faults_before = faults.total
+        self.replays = self.checked = 0
 
     def capture_began(self) -> None:
         if self.guarding is not None:
@@ -54,6 +64,9 @@ class Outside:
 
         The limits are judged here: where checking takes too long or fails too often, new guards are given up first.
         """
+        self.replays += 1
+        if self.begins is not None:
+            self.begins()
         if self.guarding is not None:
             self.guarding.replay_began()
         if self.limit.limited and self.limit.judge(faults.total - self._faults_before):
@@ -63,6 +76,7 @@ class Outside:
         return self.limit.stopped is None and self.limit.due(replay)
 
     def replay_ended(self) -> None:
+        self.checked += 1
         if self.replayed is not None:
             self.replayed()
 
@@ -71,6 +85,14 @@ class Outside:
         if self.heard is not None and finding.id:
             with shielded("record of a finding"):
                 self.heard(finding)
+
+    def batch(self, draft: Draft) -> Batch | None:
+        """What the replay that a finding belongs to was prepared for, where somebody knows."""
+        if self.batch_of is None or draft.graph is None or draft.replay is None:
+            return None
+        with shielded("batch of a finding"):
+            return self.batch_of(draft.graph, draft.replay)
+        return None
 
     def name(self, buffer: Buffer, context: Context) -> None:
         """Look for a name of a buffer that a finding is about; of one that is gone no variable can tell."""

@@ -1,4 +1,5 @@
-"""The debugger's limit on itself: where checking takes too long or fails too often, it thins out, then stops."""
+"""The debugger's limit on itself: where checking takes too long or fails too often, it thins out, then stops; where it
+takes little again, it comes back."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 _WINDOW = 5_000_000_000  # ns over which the share of wall time is judged
 _THINNER = 4  # each time, checks get this much rarer
 _THINNEST = 64
+_AS_MANY = "a finding's phase and replay may be off by as many"
 
 
 class _Local(threading.local):
@@ -25,17 +27,21 @@ class SelfLimit:
         Most of a window's wall time that may be spent between `enter` and `leave`; None for no limit.
     fault_limit
         Faults after which checks thin out; at twice as many they stop. None for no limit.
+    every
+        Every how many-th replay of a graph is checked at most.
     clock
         Nanoseconds.
 
     Attributes
     ----------
     stride
-        Every how many-th replay of a graph is checked.
+        Every how many-th replay of a graph is checked now.
     stopped
         Why checking has ended, or None.
     limited
         Whether there is any limit to judge.
+    measured
+        Whether what checking takes is measured at all.
     """
 
     def __init__(
@@ -43,15 +49,23 @@ class SelfLimit:
         overhead_percent: float | None = None,
         fault_limit: int | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
+        every: int = 1,
     ) -> None:
         self._percent, self._fault_limit, self._clock = overhead_percent, fault_limit, clock
-        self.stride = 1
+        self.stride = self._every = every
+        self._thinned = self._thinnest = 1
         self.stopped: str | None = None
         self._reason = ""
         self._local = _Local()
         self._spent = self._spent_before = 0
         self._window_began = clock()
         self.limited = overhead_percent is not None or fault_limit is not None
+        self.measured = overhead_percent is not None
+
+    @property
+    def spent(self) -> int:
+        """Nanoseconds of checking so far, of all threads."""
+        return self._spent
 
     def enter(self) -> int | None:
         """Begin to measure in this thread; None inside a block that is measured already."""
@@ -81,7 +95,7 @@ class SelfLimit:
         return self.stride == 1 or replay % self.stride == 1
 
     def judge(self, faults: int) -> bool:
-        """Look whether a limit is passed, given the faults so far; True when something changed."""
+        """Look whether a limit is passed, given the faults so far; True when more is given up than ever before."""
         if self.stopped is not None:
             return False
         if self._fault_limit is not None and faults > self._fault_limit:
@@ -92,13 +106,20 @@ class SelfLimit:
         share = 100 * (self._spent - self._spent_before) / (now - self._window_began)
         self._window_began, self._spent_before = now, self._spent
         if share <= self._percent:
+            if self._thinned > 1 and _THINNER * share <= self._percent:  # so that it does not thin out again at once
+                self._thin(self._thinned // _THINNER)
             return False
         self._reason = f"checking took {share:.0f} % of the time, more than {self._percent:g} %"
-        if self.stride >= _THINNEST:
+        if self._thinned >= _THINNEST:
             self.stopped = self._reason
-        else:
-            self.stride *= _THINNER
-        return True
+            return True
+        before = self._thinnest
+        self._thin(self._thinned * _THINNER)
+        return self._thinnest > before
+
+    def _thin(self, factor: int) -> None:
+        self._thinned, self._thinnest = factor, max(factor, self._thinnest)
+        self.stride = self._every * factor
 
     def _judge_faults(self, faults: int) -> bool:
         assert self._fault_limit is not None
@@ -106,18 +127,20 @@ class SelfLimit:
         if faults > 2 * self._fault_limit:
             self.stopped = self._reason = reason
             return True
-        if self.stride >= _THINNER:
+        if self._thinned >= _THINNER:
             return False
-        self.stride, self._reason = _THINNER, reason
+        self._reason = reason
+        self._thin(_THINNER)
         return True
 
     def sentence(self) -> str | None:
         """What was given up, for the report; None when nothing was."""
         if self.stopped is not None:
             return f"checks stopped: {self.stopped}"
-        if self.stride > 1:
-            return (
-                f"checks thinned out to one replay in {self.stride}: {self._reason}; a finding's phase and replay may "
-                f"be off by as many"
-            )
-        return None
+        if self._thinned > 1:
+            return f"checks thinned out to one replay in {self.stride}: {self._reason}; {_AS_MANY}"
+        asked = f"checks on one replay in {self._every} of each graph, as asked" if self._every > 1 else ""
+        if self._thinnest > 1:
+            past = f"checks were thinned out to one replay in {self._every * self._thinnest} for a time: {self._reason}"
+            asked = f"{asked}; {past}" if asked else past
+        return f"{asked}; {_AS_MANY}" if asked else None

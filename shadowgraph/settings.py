@@ -56,8 +56,12 @@ class Settings:
         allocating operators make, up to 64 MiB, parameters of modules left out, until the eighth replay after the
         latest capture); ``"all"`` (every result of every operator, at any time); ``"in:module:qualname"`` (like auto,
         in a function and what it calls, at any time; several separated by commas). In watched threads.
+    every
+        Check every how many-th replay of each graph, from the first on. What a replay in between breaks is seen at the
+        next one that is checked.
     overhead_percent
-        Most of the wall time that checking may take, in percent; past it checks thin out, then stop. None: no limit.
+        Most of the wall time that checking may take, in percent; past it checks thin out, then stop. Those that
+        were thinned out come back where there is time for them again. None: no limit.
     fault_limit
         Faults of ours after which checks thin out; at twice as many they stop. None: no limit.
     locate
@@ -80,6 +84,7 @@ class Settings:
     dump_limit: int = 64 << 20
     dump_whole: int = 64 << 10
     guard_eager: str = "off"
+    every: int = 1
     overhead_percent: float | None = None
     fault_limit: int | None = None
     locate: Locate = "auto"
@@ -93,6 +98,8 @@ class Settings:
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise UsageError(f"{name} must be True or False, not {_shown(value)}")
+        if not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1:
+            raise UsageError(f"every must be a whole number from 1, not {_shown(self.every)}")
         _check_limits(self.guard_eager, self.overhead_percent, self.fault_limit)
         if self.suppressions is not None and not isinstance(self.suppressions, (str, os.PathLike)):
             raise UsageError(f"suppressions must be the path of a file, not {_shown(self.suppressions)}")
@@ -184,9 +191,9 @@ def _parse(name: str, text: str) -> Any:
         raise UsageError(f"{PREFIX}{name.upper()} must be 0 or 1, not {text!r}")
     if name in {"backend", "layout", "suppressions", "guard_eager", "locate"}:
         return text
-    if name in {"overhead_percent", "fault_limit"}:
+    if name in {"overhead_percent", "fault_limit", "every"}:
         try:
-            return int(text) if name == "fault_limit" else float(text)
+            return float(text) if name == "overhead_percent" else int(text)
         except ValueError:
             raise UsageError(f"{PREFIX}{name.upper()} must be a number, not {text!r}") from None
     try:

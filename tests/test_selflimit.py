@@ -59,6 +59,26 @@ def test_a_thinned_limit_checks_the_first_replay_and_every_nth() -> None:
     assert [replay for replay in range(1, 14) if limit.due(replay)] == [1, 5, 9, 13]
 
 
+def test_checks_come_back_where_there_is_time_again() -> None:
+    clock = Clock()
+    limit = SelfLimit(50, None, clock, every=3)
+    assert spend(limit, clock, 6, 1)
+    assert spend(limit, clock, 6, 1)
+    assert limit.stride == 48
+    assert not spend(limit, clock, 2, 6)  # 25 %: four times as many checks might be too much
+    assert limit.stride == 48
+    assert not spend(limit, clock, 0.5, 6)
+    assert not spend(limit, clock, 0.5, 6)
+    assert not spend(limit, clock, 0.5, 6)
+    assert limit.stride == 3
+    assert [replay for replay in range(1, 9) if limit.due(replay)] == [1, 4, 7]
+    assert str(limit.sentence()).startswith(
+        "checks on one replay in 3 of each graph, as asked; checks were thinned out to one replay in 48 for a time: "
+    )
+    assert not spend(limit, clock, 6, 1)  # no news: it was as thin as that before
+    assert limit.stride == 12
+
+
 def test_without_limits_nothing_is_measured() -> None:
     clock = Clock()
     limit = SelfLimit(None, None, clock)

@@ -58,6 +58,7 @@ def test_the_defaults_are_documented_and_need_no_gpu() -> None:
         ("FAR_GUARD", "0", "far_guard", 0),
         ("GUARD_MEMORY", "1.5G", "guard_memory", 3 << 29),
         ("SHADOW_LIMIT", "123", "shadow_limit", 123),
+        ("EVERY", "20", "every", 20),
         ("SUPPRESSIONS", "a dir/known.txt", "suppressions", "a dir/known.txt"),
         ("SYNC", "1", "sync", True),
         ("SYNC", " Yes ", "sync", True),

@@ -6,7 +6,8 @@ that are meant to stay, a witness is asked for: another input of the same graph,
 step wrote exactly these rows as padding. Then it is an error. If the other input was written in full at once, it may
 have been padded before it was copied, or simply have needed more of its rows: that is a note. Without a witness nothing
 is said, since caches, tables and persistent batches are refreshed row by row. `Debugger.padding` overrules: rows
-declared not to matter are never reported, those declared to be refreshed need no witness.
+declared not to matter are never reported, those declared to be refreshed need no witness, and those that were declared
+to be judged are judged as above where all others are given the benefit of the doubt (`StaleRows.lenient`).
 
 Rows that a graph writes itself are not judged, nor those that hold zeros (slot 0, by convention) or what a fill left.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from shadowgraph.checks.base import Check, Checkpoint, Context, Draft, Stale
@@ -31,6 +32,7 @@ from shadowgraph.tracking.writes import Write
 _REPLAYS = 4096  # to which a row's value can be dated
 _LOOKS = 8  # after these, a finding's rows are looked at ever more seldom
 _Replay = tuple[int, int, int]  # of a graph that reads static inputs: when, the graph's serial, the replay's number
+POLICIES = ("refresh", "dont_care", "judged")  # what `Debugger.padding` takes
 _WHOLE = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"}
 
 
@@ -47,10 +49,11 @@ class _Suspicion:
 
 @dataclass(slots=True)
 class _Declared:
-    """What somebody said of a buffer's bytes."""
+    """What somebody said of a buffer's bytes: by policy, for which of them it was said last."""
 
     refresh: RangeSet = field(default_factory=RangeSet)
     dont_care: RangeSet = field(default_factory=RangeSet)
+    judged: RangeSet = field(default_factory=RangeSet)
 
 
 class StaleRows(Check):
@@ -60,7 +63,7 @@ class StaleRows(Check):
     ----------
     lenient
         Report what nobody declared as a note, whatever the witness: where nobody says which inputs are meant to keep
-        their rows, as around a program that knows nothing of us.
+        their rows, as around a program that knows nothing of us. It ends for rows that were declared, whichever way.
     """
 
     lenient = False
@@ -74,12 +77,12 @@ class StaleRows(Check):
         self._declared: dict[int, _Declared] = {}  # by the buffer's serial
         self._seen: dict[int, int] = {}  # writes when a graph last began to replay
 
-    def declare(self, buffer: Buffer, where: ByteRange, refreshed: bool) -> None:
-        """Say of padded rows in a part of a buffer that they are refreshed before each replay, or do not matter."""
+    def declare(self, buffer: Buffer, where: ByteRange, policy: str) -> None:
+        """Say what becomes of padded rows in a part of a buffer, by one of `POLICIES`."""
         known = self._declared.setdefault(buffer.serial, _Declared())
-        to, other = (known.refresh, known.dont_care) if refreshed else (known.dont_care, known.refresh)
-        to.add(where)
-        other.discard(where)
+        for name in POLICIES:
+            said: RangeSet = getattr(known, name)
+            (said.add if name == policy else said.discard)(where)
 
     def forget_writers(self) -> None:
         """After writes that nobody saw: nothing is known of any row."""
@@ -133,7 +136,7 @@ class StaleRows(Check):
         if not declared and not witnesses:
             return None
         draft = self._draft(each, seen, witnesses, checkpoint)
-        fault = sure and (bool(declared) or not self.lenient)
+        fault = sure and (bool(declared) or not self.lenient or _judged(rows, stale, known))
         confidence = "low" if not sure else "high" if fault else "medium"
         draft = replace(draft, severity=Severity.ERROR if fault else Severity.NOTE, confidence=confidence)
         return _Suspicion(each.story.buffer, each, draft, stale, rows.span(min(stale), max(stale)))
@@ -234,6 +237,12 @@ class StaleRows(Check):
 def _exempt(each: Input, row: int, known: _Declared) -> bool:
     where = each.rows.span(row, row)
     return known.dont_care.overlaps(where) or each.story.made.overlaps(where)
+
+
+def _judged(rows: Rows, stale: Iterable[int], known: _Declared) -> bool:
+    """Whether all of some rows were declared to be judged."""
+    spans = [rows.span(row, row) for row in stale]
+    return all(known.judged.intersection(span) == [span] for span in spans)
 
 
 def _begins(rows: Rows, buffer: Buffer) -> bool:

@@ -13,7 +13,21 @@ from types import ModuleType
 from shadowgraph.errors import MissingFileError, ShadowgraphError, UsageError
 
 # Each verb is a module, imported only where it is meant: `wrap` must start fast.
-_COMMANDS = ("demo", "doctor", "nodes", "report", "wrap")
+_COMMANDS = (
+    "aliases",
+    "demo",
+    "diff",
+    "doctor",
+    "explain",
+    "hexdump",
+    "map",
+    "nodes",
+    "pause",
+    "report",
+    "resume",
+    "timeline",
+    "wrap",
+)
 _INTERNAL = 70  # EX_SOFTWARE
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shadowgraph.errors import DamagedDumpError, DumpError, MissingFileError, RunFolderError, UsageError
+from shadowgraph.commands.opening import made_up, opened_dump, present, run_dumps
+from shadowgraph.errors import UsageError
 
 if TYPE_CHECKING:
     from shadowgraph.dumps.reader import Dump
@@ -37,30 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the nodes; no node that fits is no error, a graph or a buffer that nobody knows is one."""
-    from shadowgraph.reports.console import console
-    from shadowgraph.reports.nodes_text import NodesReport, show, width_of
+    from shadowgraph.reports.nodes_text import NodesReport
 
-    out = console()
     wanted = _wanted(args)
     with ExitStack() as opened:
-        dumps = _run_dumps(args.path, opened) if os.path.isdir(args.path) else [_opened(args.path, opened)]
-        try:  # before a line is printed: what a made-up file says need not make a list
+        dumps = run_dumps(args.path, opened) if os.path.isdir(args.path) else [opened_dump(args.path, opened)]
+        with made_up(args.path, "list"):
             report = NodesReport(list(_listed(dumps, args.graph, args.buffer, wanted)))
-            text = report.to_json() if args.json else ""
-            lines = [] if args.json else list(report.lines(width_of(out)))
-        except (ArithmeticError, AssertionError, LookupError, RecursionError, TypeError, ValueError) as error:
-            raise _no_list(args.path, error) from None
-    if args.json:
-        sys.stdout.write(text + "\n")
-    else:
-        show(lines, out)
+        present(report, args.json, args.path, "list")
     return 0
-
-
-def _no_list(path: str, error: Exception) -> DamagedDumpError:
-    from shadowgraph.dumps.container import first_words
-
-    return DamagedDumpError(f"{path} is damaged: no list can be made of it ({first_words(error)})")
 
 
 def _wanted(args: argparse.Namespace) -> Wanted:
@@ -87,41 +71,6 @@ def _wanted(args: argparse.Namespace) -> Wanted:
         line=int(line) if numbered else None,
         kind=kinds.get(args.kind),
     )
-
-
-def _opened(path: str | Path, opened: ExitStack) -> Dump:
-    from shadowgraph.dumps.reader import read_dump
-
-    return opened.enter_context(read_dump(path))
-
-
-def _run_dumps(path: str, opened: ExitStack) -> list[Dump]:
-    """The dumps of a run that can be read, the latest first; the others are told of.
-
-    Raises
-    ------
-    RunFolderError
-        When the run left no dump.
-    DumpError, MissingFileError
-        When none can be read.
-    """
-    from shadowgraph.runs.reader import read_run
-
-    paths = read_run(path).dumps
-    if not paths:
-        raise RunFolderError(f"{path} holds no dump, and nodes are kept in dumps: wrap with --dump findings,exit")
-    dumps: list[Dump] = []
-    failed: list[DumpError | MissingFileError] = []
-    for each in paths:
-        try:
-            dumps.append(_opened(each, opened))
-        except (DumpError, MissingFileError) as error:
-            failed.append(error)
-    if not dumps:
-        raise failed[0]
-    for why in failed:
-        print(f"shadowgraph: warning: left out: {why}", file=sys.stderr)
-    return sorted(dumps, key=lambda dump: dump.manifest.time, reverse=True)
 
 
 def _listed(dumps: Sequence[Dump], graph: str | None, buffer: str | None, wanted: Wanted) -> Iterator[ListedGraph]:

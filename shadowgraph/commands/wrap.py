@@ -18,6 +18,7 @@ from shadowgraph.runs.orders import DUMP_MOMENTS, Orders
 if TYPE_CHECKING:
     from shadowgraph.reports.run_text import RunReport
     from shadowgraph.runs.supervising import Ended
+    from shadowgraph.serving.server import StatusServer
 
 HELP = "run any Python program, unchanged, under the debugger"
 OVERHEAD_PERCENT = 75.0  # of the wall time, before checks thin out
@@ -57,7 +58,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suppressions", metavar="FILE", help="fingerprints of findings to leave out")
     parser.add_argument("--sync", action="store_true", help="check after every launch, raise at the first finding")
     parser.add_argument("--no-infer", action="store_true", help="apply declared rules only")
-    parser.add_argument("--overhead", type=float, metavar="PERCENT", help=f"default: {OVERHEAD_PERCENT:g}; 0: no limit")
+    parser.add_argument("--every", type=int, metavar="N", help="check one replay of each graph in N (default: 1)")
+    parser.add_argument(
+        "--budget-percent",
+        "--overhead",
+        dest="overhead",
+        type=float,
+        metavar="PERCENT",
+        help=f"most of the wall time that checking may take (default: {OVERHEAD_PERCENT:g}; 0: no limit)",
+    )
+    parser.add_argument(
+        "--status",
+        type=int,
+        metavar="PORT",
+        help="show findings, coverage and overhead over HTTP on 127.0.0.1 while the program runs; 0: any free port",
+    )
     parser.add_argument(
         "--dump",
         default="findings,exception",
@@ -86,17 +101,41 @@ def run(args: argparse.Namespace) -> int:
     folder.begin(args.program, orders, __version__)
     _tell_outer_wrap(folder.path)
     environment = wrapped_environment(orders, os.environ)
-    host = os.uname().nodename
+    server = _status_server(args, folder) if args.status is not None else None
+
+    def started(pid: int) -> None:
+        folder.note(child=pid, host=os.uname().nodename)
+        if server is not None:
+            server.start()
+
     try:
-        ended = supervise(
-            args.program, environment, lambda pid: folder.note(child=pid, host=host), partial(_prepare, folder.path)
-        )
+        ended = supervise(args.program, environment, started, partial(_prepare, folder.path))
     except ShadowgraphError as error:
         folder.note(exit_code=error.exit_code, error=str(error))
         raise
+    finally:
+        if server is not None:
+            server.stop()
     name = signal.Signals(ended.signal).name if ended.signal else None
     folder.note(exit_code=ended.code, **({"signal": name} if name else {}))
     return _conclude(args, folder.path, ended)
+
+
+def _status_server(args: argparse.Namespace, folder: RunFolder) -> StatusServer | None:
+    """A server that does not answer yet; one line instead where there cannot be one: the program runs all the same."""
+    from shadowgraph.runs.journal import say
+    from shadowgraph.serving.server import ADDRESS, StatusServer
+
+    try:
+        server = StatusServer(folder.path, args.status)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        say(f"no status page: port {args.status} of {ADDRESS}: {reason}; the program runs without")
+        return None
+    folder.note(status=server.url)
+    if not args.quiet:
+        say(f"status on {server.url}")
+    return server
 
 
 def _prepare(folder: str) -> None:
@@ -117,17 +156,22 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     if not moments or not set(moments) <= set(DUMP_MOMENTS) or ("never" in moments and len(moments) > 1):
         raise UsageError(f"--dump must be some of {', '.join(DUMP_MOMENTS)}, not {args.dump!r}")
     if args.overhead is not None and not args.overhead >= 0:
-        raise UsageError(f"--overhead must be a share of the time in percent, or 0 for no limit, not {args.overhead:g}")
+        raise UsageError(
+            f"--budget-percent must be a share of the time in percent, or 0 for no limit, not {args.overhead:g}"
+        )
+    if args.status is not None and not 0 <= args.status <= 65535:
+        raise UsageError(f"--status must be a port from 1 to 65535, or 0 for any free one, not {args.status}")
     options = {name: value for name, value in _DEFAULTS.items() if _PREFIX + name.upper() not in os.environ}
     options |= {"layout": args.layout} if args.layout is not None else {}
     options |= {"guard_eager": args.guard_eager} if args.guard_eager is not None else {}
     options |= {"locate": args.locate} if args.locate is not None else {}
+    options |= {"every": args.every} if args.every is not None else {}
     options |= {"overhead_percent": args.overhead or None} if args.overhead is not None else {}
     options |= {"guard_memory": _bytes(args.guard_memory)} if args.guard_memory is not None else {}
     options |= {"suppressions": _readable(args.suppressions)} if args.suppressions is not None else {}
     options |= {"sync": True} if args.sync else {}
     options |= {"infer": False} if args.no_infer else {}
-    unusual = args.guard_eager is not None or args.overhead is not None or args.guard_memory is not None
+    unusual = (args.guard_eager, args.overhead, args.guard_memory, args.every) != (None,) * 4
     if unusual or any(n.startswith(_PREFIX) for n in os.environ):
         from shadowgraph.settings import Settings
 

@@ -48,6 +48,11 @@ class BufferNames:
             known = self._best[buffer.serial] = self._name(buffer)
         return known
 
+    def owners(self, buffer: Buffer) -> list[Owned]:
+        """Owner paths that lead into a buffer, with what they cover; the one that fits best first."""
+        owners = self._owners.get(buffer.serial, ())
+        return sorted(owners, key=lambda owned: (_misfit(owned[1], buffer), len(owned[0]), owned[0]))
+
     def at(self, address: int) -> tuple[str, int] | None:
         """The name of the buffer that holds an address, and how many bytes from its start; None where none does."""
         buffer = self.buffer_at(address)
@@ -65,7 +70,13 @@ class BufferNames:
         return list(dict.fromkeys(name for buffer in self._buffers for name in self._names(buffer)))
 
     def find(self, text: str) -> list[ByteRange]:
-        """The memory of what an owner path, the end of one path, or an address stands for; nothing where nobody has it.
+        """The memory of `buffers`."""
+        return [buffer.range for buffer in self.buffers(text)]
+
+    def buffers(self, text: str) -> list[Buffer]:
+        """What an owner path, the end of one path, or an address stands for; nothing where nobody has it.
+
+        Those that live come last.
 
         Raises
         ------
@@ -75,7 +86,7 @@ class BufferNames:
         address = address_of(text)
         if address is not None:
             buffer = self.buffer_at(address)
-            return [buffer.range] if buffer is not None else []
+            return [buffer] if buffer is not None else []
         pairs = [(name, buffer) for buffer in self._buffers for name in self._names(buffer)]
         for fits in (text.__eq__, lambda name: name.endswith(f".{text}"), lambda name: name.endswith(text)):
             found = [(name, buffer) for name, buffer in pairs if fits(name)]
@@ -83,7 +94,7 @@ class BufferNames:
             if len(names) > 1 and len({buffer.serial for _, buffer in found}) > 1:
                 raise UsageError(f"{text!r} is the end of several names: {offered(names)}")
             if found:
-                return [buffer.range for _, buffer in found]
+                return list({buffer.serial: buffer for _, buffer in found}.values())
         return []
 
     def nearest(self, address: int) -> str:

@@ -95,6 +95,7 @@ def redacted_finding(finding: Finding) -> Finding:
         neighbour=neighbour,
         ending=None if finding.ending is None else _ending(finding.ending),
         stale=None if finding.stale is None else _staleness(finding.stale),
+        batch=None if finding.batch is None else msgspec.structs.replace(finding.batch, lengths=(), requests=()),
         window=None,
         rule=None if finding.rule is None else finding.rule.split(": ", 1)[0],
     )

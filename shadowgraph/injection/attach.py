@@ -19,6 +19,7 @@ import torch
 
 from shadowgraph.injection import modes
 from shadowgraph.injection.process import WatchedProcess
+from shadowgraph.integrations.arrivals import expect
 from shadowgraph.runs.orders import Orders
 
 WhenImported = Callable[[str, Callable[[], None]], None]
@@ -34,6 +35,7 @@ def torch_loaded(when_imported: WhenImported) -> None:
     process.introduce("multiprocessing" if spawned else "start")
     if spawned:
         _entitle_when_it_begins(process)
+    expect(when_imported, process.tell, first=not spawned)
     modes.enter(process.target)
     modes.in_new_threads(process.target)
     if process.backend == "cuda":

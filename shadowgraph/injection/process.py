@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from shadowgraph.debugger import Debugger
     from shadowgraph.graphs.eager import EagerMode
     from shadowgraph.runs.recorder import Recorder
+    from shadowgraph.serving.beat import Beat
 
 _WAITING, _STARTING, _WATCHING, _OVER = range(4)
 _PATIENCE = 30.0  # seconds for a thread to wait for another one that starts the debugger
@@ -51,6 +52,7 @@ class WatchedProcess:
         self._own: Debugger | None = None  # the one that we started
         self._cuda = False
         self._recorders: list[Recorder] = []
+        self._beat: Beat | None = None
         self._books = itertools.count(1)
         self._erred = False
         self._held: dict[int, list[Any]] = {}  # by thread: several may fork at a time
@@ -73,6 +75,10 @@ class WatchedProcess:
     def entitle(self, title: str) -> None:
         """Write what this process is there for."""
         self.journal.write("title", title=title)
+
+    def tell(self, text: str) -> None:
+        """Write a line for the report."""
+        self.journal.write("event", text=text)
 
     # -- the debugger ------------------------------------------------------------------------------------------
 
@@ -137,7 +143,7 @@ class WatchedProcess:
         theirs = session.current()
         if theirs is None:
             self._own = session.attach(settings)
-            self._own.supervisor.checks.stale_rows.lenient = True  # the program declares nothing
+            self._own.supervisor.checks.stale_rows.lenient = True  # the program declares nothing, an adapter some
         else:  # the program was faster, with a debugger of its own
             self.started(theirs)
 
@@ -147,11 +153,15 @@ class WatchedProcess:
         self._record(debugger, self.journal.write)
 
     def _record(self, debugger: Debugger, write: Callable[..., None]) -> None:
+        from shadowgraph.runs.pulses import pulse_file
         from shadowgraph.runs.recorder import Recorder
+        from shadowgraph.serving.beat import Beat
 
-        self._recorders.append(
-            Recorder(self.journal, debugger, next(self._books), self._first_error, self.orders.redact)
-        )
+        book = next(self._books)
+        self._recorders.append(Recorder(self.journal, debugger, book, self._first_error, self.orders.redact))
+        if self._beat is None:
+            self._beat = Beat(self.orders.folder, pulse_file(self.journal.path))
+        self._beat.follow(debugger, book)
         write("watch", backend=debugger.settings.backend)
 
     def ended(self, debugger: Debugger) -> None:
@@ -161,6 +171,8 @@ class WatchedProcess:
         for recorder in [r for r in self._recorders if r.debugger is debugger]:
             recorder.summarise()
             self._recorders.remove(recorder)
+        if self._beat is not None:
+            self._beat.leave(debugger)
 
     def _fault(self, what: str) -> None:
         self.journal.write("fault", text=what)
@@ -223,12 +235,14 @@ class WatchedProcess:
     def _carry_on(self, debugger: Debugger) -> None:
         from shadowgraph import session
         from shadowgraph.faults import faults
+        from shadowgraph.runs.pulses import pulse_file
         from shadowgraph.tracking import quiet
 
         on_device = debugger.settings.backend == "cuda"
         quiet.forked(abandon=on_device)
         faults.clear()
         self._recorders.clear()
+        self._beat = self._beat and self._beat.forked(pulse_file(self.journal.path))
         self._erred = False
         if on_device:
             session.detach(debugger)

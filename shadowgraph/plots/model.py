@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from shadowgraph.errors import UsageError
 from shadowgraph.findings import BufferFacts, Finding
 from shadowgraph.reports.verdicts import when, who
-from shadowgraph.tracking.aliases import NameBook, buffer_view
-from shadowgraph.tracking.buffers import Buffer
-from shadowgraph.tracking.views import describe_slice
+from shadowgraph.tracking.buffers import Buffer, buffer_view
+from shadowgraph.tracking.views import TensorView, describe_slice
 
 if TYPE_CHECKING:
     from shadowgraph.debugger import Debugger
+    from shadowgraph.tracking.aliases import NameBook
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +160,14 @@ class MemoryMap:
         findings = debugger.findings
         facts = {finding.buffer.serial: finding.buffer for finding in findings}
         graphs = {graph.serial: graph.name for graph in debugger.graphs}
-        found = {serial: _freed(known) for serial, known in facts.items()}
+        found = {serial: freed_buffer(known) for serial, known in facts.items()}
         for buffer in debugger.buffers:
             found[buffer.serial] = _live(buffer, debugger.names, graphs, facts.get(buffer.serial))
         serials = sorted(found, key=lambda serial: (found[serial].start, serial))
         index = {serial: position for position, serial in enumerate(serials)}
         return cls(
             tuple(found[serial] for serial in serials),
-            tuple(_damage(finding, index[finding.buffer.serial]) for finding in findings),
+            tuple(damage_of(finding, index[finding.buffer.serial]) for finding in findings),
         )
 
     @property
@@ -185,6 +185,31 @@ class MemoryMap:
 
 def _live(buffer: Buffer, book: NameBook, graphs: Mapping[int, str], facts: BufferFacts | None) -> MapBuffer:
     name, names = book.name_of(buffer)
+    owners = [(owner.path, owner.view) for owner in book.owners_of(buffer.range, buffer.serial)]
+    return live_buffer(buffer, name, names, owners, graphs, facts)
+
+
+def live_buffer(
+    buffer: Buffer,
+    name: str,
+    names: tuple[str, ...],
+    owners: Sequence[tuple[str, TensorView]],
+    graphs: Mapping[int, str],
+    facts: BufferFacts | None,
+) -> MapBuffer:
+    """A buffer that lives.
+
+    Parameters
+    ----------
+    name, names
+        What to call it, and the paths of all owners, the best first.
+    owners
+        Paths with what they cover.
+    graphs
+        Names by serial.
+    facts
+        As a finding on it knew it.
+    """
     if not names and facts is not None:  # its owner died since; the finding still knows it
         name, names = facts.name, facts.names
     graph = None if buffer.graph is None else graphs.get(buffer.graph, f"graph#{buffer.graph}")
@@ -201,24 +226,26 @@ def _live(buffer: Buffer, book: NameBook, graphs: Mapping[int, str], facts: Buff
         shape=buffer.shape,
         graph=graph,
         alive=buffer.alive,
-        aliases=_aliases(buffer, book, name),
+        aliases=_aliases(buffer, owners, name),
     )
 
 
-def _aliases(buffer: Buffer, book: NameBook, chief: str) -> tuple[MapAlias, ...]:
+def _aliases(buffer: Buffer, owners: Sequence[tuple[str, TensorView]], chief: str) -> tuple[MapAlias, ...]:
     """Other owners, those that do not overlap the chief one included: halves of a buffer are owners of it too."""
-    owners = book.owners_of(buffer.range, buffer.serial)
-    naming = next((owner.view for owner in owners if owner.path == chief), None)
+    naming = next((view for path, view in owners if path == chief), None)
     whole = naming is not None and naming.start <= buffer.start and naming.stop >= buffer.stop
+    if whole and len(owners) == 1:
+        return ()
     reference = naming if whole and naming is not None else buffer_view(buffer)
     return tuple(
-        MapAlias(owner.path, describe_slice(owner.view, reference) or "", owner.view.start, owner.view.stop)
-        for owner in owners
-        if not (whole and owner.path == chief)
+        MapAlias(path, describe_slice(view, reference) or "", view.start, view.stop)
+        for path, view in owners
+        if not (whole and path == chief)
     )
 
 
-def _freed(facts: BufferFacts) -> MapBuffer:
+def freed_buffer(facts: BufferFacts) -> MapBuffer:
+    """A buffer that was freed, as a finding knew it."""
     return MapBuffer(
         name=facts.name,
         names=facts.names,
@@ -231,7 +258,8 @@ def _freed(facts: BufferFacts) -> MapBuffer:
     )
 
 
-def _damage(finding: Finding, buffer: int) -> MapDamage:
+def damage_of(finding: Finding, buffer: int) -> MapDamage:
+    """The bytes of a finding on the buffer with an index."""
     start, facts = finding.buffer.address, finding.bytes
     damage = MapDamage(
         finding=finding.id,

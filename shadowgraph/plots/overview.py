@@ -13,6 +13,7 @@ HEIGHT = 0.95
 _STRIP = 0.2
 _SLIVER = 0.01  # least width of what is drawn; whatever lies closer together is drawn as one
 _LABEL = 7.0
+_ISLANDS = 1_000  # more have no room of their own
 
 
 def draw_overview(pen: Pen, memory: MemoryMap, top: float) -> None:
@@ -36,7 +37,8 @@ def _caption(pen: Pen, axis: AddressAxis, y: float) -> None:
 
 
 def _buffers(pen: Pen, memory: MemoryMap, axis: AddressAxis, guarded: Iterable[tuple[int, int]], y: float) -> None:
-    ground = [axis.scale.span(start, stop) for start, stop in axis.islands]
+    many = len(axis.islands) > _ISLANDS
+    ground = _joined(axis, axis.islands) if many else [axis.scale.span(start, stop) for start, stop in axis.islands]
     pen.bars(ground, y, _STRIP, PALE, edge=FAINT, gid="overview:ground", order=0.8)
     pen.bars(_joined(axis, guarded), y, _STRIP, FAINT, gid="overview:guards", order=1.0)
     for role in sorted({buffer.role for buffer in memory.buffers}):
@@ -115,7 +117,10 @@ def _addresses(pen: Pen, axis: AddressAxis, y: float) -> None:
     free = MARGIN
     for start, _ in axis.islands:
         left, text = axis.scale.x(start), f"{start:#x}"
+        if left < free:
+            continue  # before its width is measured: there may be 100,000 islands
         width = pen.measure(text, size=6.5, mono=True)
-        if free <= left and left + width <= limit:
-            pen.text(left, y, text, size=6.5, mono=True, color=GREY)
-            free = left + width + 0.15
+        if left + width > limit:
+            return  # later ones begin further right and are no narrower
+        pen.text(left, y, text, size=6.5, mono=True, color=GREY)
+        free = left + width + 0.15

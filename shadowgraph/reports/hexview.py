@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shadowgraph.findings import Finding
+from shadowgraph.reports.small_floats import SMALL_FLOATS, table
 
 ROW = 16
 ROWS = 4
@@ -42,7 +43,9 @@ def hex_rows(finding: Finding) -> list[HexRow]:
 
 
 def decoded(data: bytes, dtype: str, offset: int = 0) -> str:
-    """Bytes as values of a dtype; `offset` counts from where an element starts. Empty for a dtype that numpy lacks."""
+    """Bytes as values of a dtype; `offset` counts from where an element starts. Empty for a dtype that nobody knows."""
+    if dtype in SMALL_FLOATS:
+        return " ".join(f"{value:g}" for value in table(dtype)[np.frombuffer(data, dtype=np.uint8)])
     halves = dtype == "bfloat16"  # the upper halves of float32, which numpy has no type for
     try:
         kind = np.dtype(np.uint16 if halves else dtype)
@@ -56,3 +59,10 @@ def decoded(data: bytes, dtype: str, offset: int = 0) -> str:
     if halves:
         values = (values.astype(np.uint32) << 16).view(np.float32)
     return " ".join(str(value) for value in values)
+
+
+DTYPES = (
+    *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+    *SMALL_FLOATS,
+)

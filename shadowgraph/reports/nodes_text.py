@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
-from typing import IO
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-import msgspec
-from rich.console import Console
 from rich.text import Text
 
 from shadowgraph.findings import Argument, Status
 from shadowgraph.graphs.device_nodes import NodeKind
 from shadowgraph.graphs.model import Graph
-from shadowgraph.reports.console import console, tame
+from shadowgraph.reports.console import tame
 from shadowgraph.reports.culprit_text import pointed_at
 from shadowgraph.reports.kernel_names import brief
 from shadowgraph.reports.node_list import ListedGraph, ListedNode, Named, Part, Wanted, listed
 from shadowgraph.reports.paths import short
+from shadowgraph.reports.shown import Reporter
 from shadowgraph.reports.verdicts import plural
 
 SCHEMA = "shadowgraph.nodes/1"
@@ -32,24 +30,16 @@ _CULPRIT = {
 }
 
 
-class NodesReport:
+class NodesReport(Reporter):
     """Nodes of some graphs, ready to be shown. Holds data only."""
+
+    schema = SCHEMA
 
     def __init__(self, graphs: Sequence[ListedGraph]) -> None:
         self.graphs = tuple(graphs)
 
-    def print(self, file: IO[str] | None = None) -> None:
-        """Write the nodes; folded and with colour only where `file` (standard output) is a terminal."""
-        out = console(file)
-        show(self.lines(width_of(out)), out)
-
-    def to_json(self) -> str:
-        """One JSON document (schema ``shadowgraph.nodes/1``), names whole; ASCII, as any terminal and pipe can take."""
-        text = msgspec.json.format(msgspec.json.encode({"schema": SCHEMA, "graphs": self.graphs}), indent=2).decode()
-        return text if text.isascii() else json.dumps(json.loads(text), indent=2)
-
-    def __str__(self) -> str:
-        return "".join(f"{line.plain}\n" for line in self.lines())
+    def document(self) -> dict[str, Any]:
+        return {"graphs": self.graphs}
 
     def lines(self, width: int | None = None) -> Iterator[Text]:
         """Every line; `width` as in `nodes_text`."""
@@ -57,20 +47,6 @@ class NodesReport:
             yield from graph_lines(graph, width)
         shown, total = sum(len(graph.nodes) for graph in self.graphs), sum(graph.total for graph in self.graphs)
         yield Text(f"{shown:,} of {plural(total, 'node')} in {plural(len(self.graphs), 'graph')}")
-
-
-def width_of(out: Console) -> int | None:
-    """The columns of a terminal, None for anything else."""
-    return out.width if out.is_terminal else None
-
-
-def show(lines: Iterable[Text], out: Console) -> None:
-    """Print lines; where there is no colour, past a console, which takes its time over 10,000 of them."""
-    for line in lines:
-        if out.is_terminal:
-            out.print(line)
-        else:
-            out.file.write(f"{line.plain}\n")
 
 
 def nodes_text(graph: Graph, named: Named | None = None, wanted: Wanted | None = None, width: int | None = None) -> str:

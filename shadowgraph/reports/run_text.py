@@ -96,6 +96,7 @@ def _plain(process: ProcessRun) -> dict[str, Any]:
         },
         **{name: getattr(process, name) for name in ("ended", "events", "damaged", "cut")},
         "findings": len(process.findings),
+        "pulse": process.pulse,
     }
 
 

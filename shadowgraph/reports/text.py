@@ -10,6 +10,7 @@ from rich.text import Text
 from shadowgraph.findings import Finding, Severity
 from shadowgraph.reports.advice import advice
 from shadowgraph.reports.asserted_text import asserted_line
+from shadowgraph.reports.batch_text import batch_said
 from shadowgraph.reports.console import console
 from shadowgraph.reports.culprit_text import culprit_line, culprit_rows
 from shadowgraph.reports.document import RunFacts, to_json
@@ -80,6 +81,8 @@ def _finding(finding: Finding) -> Iterator[Text]:
         yield _row("rule", finding.rule)
     for label, said in (*ending_rows(finding), *stale_rows(finding)):
         yield _row(label, said)
+    if finding.batch is not None:
+        yield _row("batch", batch_said(finding.batch))
     yield from _surroundings(finding)
     for row in hex_rows(finding):
         yield _hex(row)

@@ -54,6 +54,8 @@ class Journal:
     def write_json(self, kind: str, body: bytes) -> None:
         """Append one record whose fields are JSON text already, without the braces around them."""
         with self._lock:
+            if kind == "interim" and self._written + len(body) > self._limit // 2:
+                return  # what remains is for findings; the pulse tells the latest numbers
             line, self._preface = self._preface + _line(kind, body), b""
             if self._written + len(line) > self._limit and kind not in _LAST:
                 self.lost += 1

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from shadowgraph.findings import Finding
 from shadowgraph.reports.document import RunFacts
+from shadowgraph.runs.pulses import Pulse
 
 
 @dataclass(slots=True)
@@ -27,6 +28,8 @@ class ProcessRun:
         The last known state of each finding and note, in order of arrival.
     summaries
         The latest facts of each of its debuggers, findings aside; of one that did not end, those of an interim record.
+    pulse
+        The last numbers that it told while it replayed.
     events
         What else it said, one line each.
     damaged
@@ -47,6 +50,7 @@ class ProcessRun:
     ended: str = "unknown"
     findings: list[Finding] = field(default_factory=list)
     summaries: list[RunFacts] = field(default_factory=list)
+    pulse: Pulse | None = None
     events: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     damaged: int = 0

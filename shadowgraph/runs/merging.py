@@ -83,6 +83,7 @@ def _limits(processes: Iterable[ProcessRun]) -> tuple[str, ...]:
     unchecked: dict[str, list[int]] = {}
     for process in processes:
         said += [f"process {process.pid}: {limit}" for facts in process.summaries for limit in facts.limits]
+        said += filter(None, [_off(process)])
         if process.backend is not None and process.ended not in ("exit", "replaced"):
             unchecked.setdefault(process.ended, []).append(process.pid)
         if process.damaged:
@@ -90,6 +91,19 @@ def _limits(processes: Iterable[ProcessRun]) -> tuple[str, ...]:
         if process.cut:
             said.append(f"process {process.pid}: its file ends in the middle of a line, or met its limit")
     return (*said, *(_unchecked(ended, pids) for ended, pids in unchecked.items()))
+
+
+def _off(process: ProcessRun) -> str | None:
+    """For how long checking was switched off from outside."""
+    pulse = process.pulse
+    if pulse is None or not pulse.pauses:
+        return None
+    times = "once" if pulse.pauses == 1 else f"{pulse.pauses:,} times"
+    still = "" if pulse.off_since is None else ", and was off when it was last heard of"
+    return (
+        f"process {process.pid}: checking was switched off {times}, for {pulse.seconds_off:,.1f} s{still}; what "
+        "happened meanwhile was not judged"
+    )
 
 
 def _unchecked(ended: str, pids: list[int]) -> str:

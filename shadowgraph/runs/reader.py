@@ -18,6 +18,7 @@ from shadowgraph.runs import folder as manifest
 from shadowgraph.runs import journal
 from shadowgraph.runs.left import ProcessRun
 from shadowgraph.runs.merging import merge
+from shadowgraph.runs.pulses import pulse_file, read_pulse
 
 _LARGEST_FILE = 4 * journal.LIMIT
 _LARGEST_MANIFEST = 1 << 20
@@ -76,7 +77,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
         When it is none, cannot be read, or a newer shadowgraph wrote it. Damaged lines are counted instead.
     """
     folder = Path(path)
-    said = _read_manifest(folder)
+    said = read_manifest(folder)
     processes = [_read_process(file) for file in sorted(folder.glob("findings-*.jsonl"))]
     processes.sort(key=lambda process: (process.started, process.path.name))
     _settle_ends(processes, said)
@@ -93,7 +94,14 @@ def read_settled(path: str | os.PathLike[str], seconds: float) -> Run:
         time.sleep(_POLL)
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What the supervising parent wrote.
+
+    Raises
+    ------
+    RunFolderError
+        When the folder is no run folder, or the file cannot be read.
+    """
     file = folder / manifest.MANIFEST
     try:
         with open(file, "rb") as opened:
@@ -144,8 +152,18 @@ def _read_process(path: Path) -> ProcessRun:
             summaries[record.book] = record.facts
         else:
             _take(process, record)
+    _take_pulse(process, latest)
     process.findings, process.summaries = list(latest.values()), list(summaries.values())
     return process
+
+
+def _take_pulse(process: ProcessRun, latest: dict[tuple[int, int], Finding]) -> None:
+    """The pulse, which knows how often findings were seen since they were written."""
+    process.pulse = read_pulse(pulse_file(process.path))
+    for book, number, seen in process.pulse.occurrences if process.pulse is not None else ():
+        finding = latest.get((book, number))
+        if finding is not None and finding.occurrences < seen:
+            latest[book, number] = msgspec.structs.replace(finding, occurrences=seen)
 
 
 def _take(process: ProcessRun, record: Record) -> None:

@@ -66,7 +66,10 @@ class Recorder:
         """Write what changed since, and everything else of the report."""
         facts = self.debugger.facts()
         for finding in (*facts.findings, *facts.notes):
-            if self._written.get(finding.id) != finding:
+            before = self._written.get(finding.id)
+            if kind == "interim" and before is not None:  # how often it was seen is in the pulse
+                before = msgspec.structs.replace(before, occurrences=finding.occurrences)
+            if before != finding:
                 self._write(finding, finding.id not in self._written)
         facts = msgspec.structs.replace(facts, findings=(), notes=())
         body = msgspec.json.encode(redacted_facts(facts) if self._redact else facts)

@@ -6,11 +6,13 @@ import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from shadowgraph.tracking.buffers import Buffer, Ledger, Role, allocation_name
+from shadowgraph.tracking.buffers import Buffer, Ledger, Role, allocation_name, buffer_view
 from shadowgraph.tracking.names import Owner, walk
 from shadowgraph.tracking.quiet import QuietLock
 from shadowgraph.tracking.ranges import ByteRange, RangeIndex
 from shadowgraph.tracking.views import TensorView, describe_slice, overlaps
+
+__all__ = ["NameBook", "Relation", "alias_groups", "allocation_name", "buffer_view"]
 
 _UNTRACKED = -1  # the serial of memory that the ledger does not know
 _REMEMBERED = 1024  # buffers whose former owners are kept
@@ -212,18 +214,4 @@ def _is_storage_of(buffer: Buffer | None, view: TensorView) -> bool:
         and buffer.alive
         and buffer.role is Role.FOREIGN
         and (buffer.start, buffer.nbytes) == (view.storage_address, view.storage_nbytes)
-    )
-
-
-def buffer_view(buffer: Buffer) -> TensorView:
-    """A buffer's bytes as a flat view of its dtype."""
-    return TensorView(
-        address=buffer.start,
-        storage_address=buffer.start,
-        storage_nbytes=buffer.nbytes,
-        shape=(buffer.nbytes // buffer.itemsize,),
-        stride=(1,),
-        dtype=buffer.dtype,
-        itemsize=buffer.itemsize,
-        device=buffer.device,
     )

@@ -13,6 +13,7 @@ from enum import StrEnum
 from shadowgraph.tracking.quiet import QuietLock
 from shadowgraph.tracking.ranges import ByteRange, RangeIndex
 from shadowgraph.tracking.stacks import Stack
+from shadowgraph.tracking.views import TensorView
 
 HISTORY = 10_000  # freed buffers remembered
 
@@ -110,6 +111,20 @@ def allocation_name(buffer: Buffer) -> str:
         return f"{form} at {buffer.start:#x}"
     frame = buffer.stack[0]
     return f"{form} from {os.path.basename(frame.file)}:{frame.line}"
+
+
+def buffer_view(buffer: Buffer) -> TensorView:
+    """A buffer's bytes as a flat view of its dtype."""
+    return TensorView(
+        address=buffer.start,
+        storage_address=buffer.start,
+        storage_nbytes=buffer.nbytes,
+        shape=(buffer.nbytes // buffer.itemsize,),
+        stride=(1,),
+        dtype=buffer.dtype,
+        itemsize=buffer.itemsize,
+        device=buffer.device,
+    )
 
 
 class Ledger:

@@ -198,7 +198,7 @@ def test_a_declaration_ends_with_its_buffer(debugger: sg.Debugger) -> None:
 
 def test_an_unknown_policy_is_refused(debugger: sg.Debugger) -> None:
     batch = Batch(debugger)
-    with pytest.raises(UsageError, match="'refresh' or 'dont_care', not 'zero'"):
+    with pytest.raises(UsageError, match="'refresh', 'dont_care' or 'judged', not 'zero'"):
         debugger.padding(batch.slots, "zero")
 
 
@@ -278,3 +278,39 @@ def test_around_a_program_that_declares_nothing_it_is_a_note(debugger: sg.Debugg
     batch.step([11, 12, 13, 14])
     batch.step([15, 16])
     assert [found.code for found in debugger.findings] == ["SG103"]
+
+
+def test_leniency_ends_where_somebody_declared_that_rows_are_judged(debugger: sg.Debugger) -> None:
+    batch = Batch(debugger)
+    debugger.supervisor.checks.stale_rows.lenient = True
+    debugger.padding(batch.slots[:3], "judged")  # row 3 is in the graph too, and nobody says what becomes of it
+    batch.step([11, 12, 13, 14])
+    batch.step([15, 16])
+    assert debugger.findings == ()
+    assert [note.code for note in debugger.notes] == ["SG103"]
+    debugger.padding(batch.slots, "judged")
+    batch.step([11, 12, 13, 14])
+    batch.step([15])
+    found = only(debugger.findings)
+    assert (found.buffer.name, found.confidence, found.stale.padded) == ("batch.slots", "high", ("batch.lens",))
+
+
+def test_judged_is_no_promise_to_refresh(debugger: sg.Debugger) -> None:
+    """Rows that no other input shows to be padding may stay, as in a persistent batch."""
+    batch = Batch(debugger)
+    debugger.supervisor.checks.stale_rows.lenient = True
+    debugger.padding(batch.slots, "judged")
+    batch.step([11, 12, 13, 14])
+    batch.slots[:2].copy_(torch.tensor([15, 16]))
+    batch.replay()
+    assert told(debugger) == []
+
+
+@pytest.mark.parametrize("last", ["judged", "dont_care"])
+def test_of_two_declarations_the_last_one_counts(debugger: sg.Debugger, last: str) -> None:
+    batch = Batch(debugger)
+    for policy in ("refresh", "judged", "dont_care", last):
+        debugger.padding(batch.slots, policy)
+    batch.step([11, 12, 13, 14])
+    batch.step([15, 16])
+    assert [code for code, _ in told(debugger)] == (["SG103"] if last == "judged" else [])

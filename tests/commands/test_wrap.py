@@ -110,7 +110,12 @@ def test_commands_that_cannot_run(command: list[str], code: int, said: str, tmp_
         (("--dump", "never,exit"), "--dump must be some of"),
         (("--backend", "tpu"), "invalid choice: 'tpu'"),
         (("--locate", "some"), "invalid choice: 'some'"),
-        (("--overhead", "-3"), "--overhead must be a share of the time"),
+        (("--overhead", "-3"), "--budget-percent must be a share of the time"),
+        (("--budget-percent", "nan"), "--budget-percent must be a share of the time"),
+        (("--every", "0"), "every must be a whole number from 1"),
+        (("--every", "some"), "invalid int value: 'some'"),
+        (("--status", "70000"), "--status must be a port from 1 to 65535"),
+        (("--status", "-1"), "--status must be a port from 1 to 65535"),
         (("python",), "unrecognized arguments: python"),
     ],
 )

@@ -84,7 +84,7 @@ def test_a_window_that_starts_inside_an_element_skips_to_the_next(offset: int) -
         ("float16", "0.0 1.875 0.0 2.0"),
         ("bool", "False False True True False False False True"),
         ("bfloat16", "0.0 1.0 0.0 2.0"),
-        ("float8_e4m3fn", ""),
+        ("float8_e4m3fn", "0 0 -0 1.875 0 0 0 2"),
         ("complex32", ""),
         ("complex64", "(1+2j)"),
     ],

@@ -1,10 +1,14 @@
-"""A real sglang server on a CPU, wrapped: it starts, answers, stops cleanly, and its scheduler is watched."""
+"""A real sglang server on a CPU, wrapped: it starts, answers, stops cleanly, and its scheduler is watched.
+
+The package is installed for it, as far as sglang's plugin loader can see, by a ``.dist-info`` on its path.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -12,13 +16,17 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from wrapping import ROOT, environment, wrap_words
 
+from shadowgraph.dumps.reader import read_dump
 from shadowgraph.integrations.sglang_host import SGLANG_VERSION, sglang_version
+from shadowgraph.reports.run_text import RunReport
+from shadowgraph.runs.left import ProcessRun
 from shadowgraph.runs.reader import read_run
 
 pytestmark = [
@@ -49,8 +57,9 @@ PATIENCE = 240  # seconds; about 30 on an idle machine
 
 
 def free_port() -> int:
-    """A port that is free, and low enough for the one that sglang takes 10,000 above it."""
-    for port in range(21_000 + os.getpid() % 20_000, 55_000):
+    """A port that is free, low enough for the one that sglang takes 10,000 above it, and below those that the system
+    hands out to whoever asks for any."""
+    for port in range(11_000 + os.getpid() % 20_000, 32_000):
         with socket.socket() as made, contextlib.suppress(OSError):
             made.bind(("127.0.0.1", port))
             return port
@@ -77,14 +86,28 @@ def first_answer(port: int, server: subprocess.Popen[str], log: Path) -> Any:
     raise AssertionError(log.read_text()[-4000:])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_wrapped_server_serves_and_stops(number: signal.Signals, tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG))
-    port, log = free_port(), tmp_path / "log"
-    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(tmp_path / "model")]
-    words = [*wrap_words(tmp_path / "run"), *command, *FLAGS.split(), "--port", str(port)]
-    env = environment(PYTHONPATH=os.pathsep.join([str(Path(__file__).parent / "standins"), str(ROOT)]))
+ENTRY = "shadowgraph.integrations.sglang_plugin:plugin"
+
+
+def installed(folder: Path) -> Path:
+    """A directory for the path on which this package is installed with its entry point, as `pip` would leave it."""
+    facts = folder / "site" / "shadowgraph-0.1.0.dist-info"
+    facts.mkdir(parents=True)
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: shadowgraph\nVersion: 0.1.0\n")
+    (facts / "entry_points.txt").write_text(f"[sglang.srt.plugins]\nshadowgraph = {ENTRY}\n")
+    return facts.parent
+
+
+@contextlib.contextmanager
+def served(folder: Path, *before: str, **more: str) -> Iterator[tuple[subprocess.Popen[str], int, Path]]:
+    """A server that is ready, with its port and its log; `before` is what runs it."""
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text(json.dumps(CONFIG))
+    port, log = free_port(), folder / "log"
+    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(folder / "model")]
+    words = [*before, *command, *FLAGS.split(), "--port", str(port)]
+    path = [str(installed(folder)), str(Path(__file__).parent / "standins"), str(ROOT)]
+    env = environment(PYTHONPATH=os.pathsep.join(path), **more)
     with (
         log.open("w") as out,
         subprocess.Popen(words, env=env, stdout=out, stderr=out, text=True, start_new_session=True) as server,
@@ -95,19 +118,75 @@ def test_a_wrapped_server_serves_and_stops(number: signal.Signals, tmp_path: Pat
             while "ready to roll" not in log.read_text():  # its own warm-up waits two minutes for a server that is gone
                 assert server.poll() is None
                 time.sleep(0.2)
-            server.send_signal(number)
-            code = server.wait(90)
+            yield server, port, log
         finally:
             if server.poll() is None:
                 os.killpg(server.pid, signal.SIGKILL)
+
+
+def scheduler_of(folder: Path) -> ProcessRun:
+    """The process of a run that is sglang's scheduler; it must be watched."""
+    run = read_run(folder)
+    watched = [process for process in run.processes if process.backend == "host"]
+    (scheduler,) = [process for process in watched if "run_scheduler_process" in process.title]
+    return scheduler
+
+
+def memory_said(log: Path) -> set[str]:
+    """What sglang says of the memory that it takes for tokens."""
+    return set(
+        re.findall(r"max_total_num_tokens=\d+|#tokens: \d+|K size: [\d.]+ GB|V size: [\d.]+ GB", log.read_text())
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_wrapped_server_serves_and_stops(number: signal.Signals, tmp_path: Path) -> None:
+    with served(tmp_path, *wrap_words(tmp_path / "run")) as (server, _, log):
+        server.send_signal(number)
+        code = server.wait(90)
     said = log.read_text()
     run = read_run(tmp_path / "run")
     assert "is not watched" not in said
+    assert not re.search("Failed to (load plugin|execute general plugin|apply hooks)", said)
     # sglang ends by killing its own process group's members, itself included; what we return is that.
     assert code == (-signal.Signals[run.manifest["signal"]] if "signal" in run.manifest else run.manifest["exit_code"])
-    watched = [process for process in run.processes if process.backend == "host"]
-    scheduler = [process for process in watched if "run_scheduler_process" in process.title]
-    assert [process.born for process in scheduler] == ["multiprocessing"], run.processes
+    assert scheduler_of(tmp_path / "run").born == "multiprocessing"
+    assert not [event for process in run.processes for event in process.events if "sglang" in event]
     assert not run.merged().findings
     assert not run.merged().faults
     assert all(process.ended != "running" for process in run.processes)
+
+
+def test_the_adapter_names_buffers_and_changes_no_memory_of_sglangs(tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "wrapped").mkdir()
+    with served(tmp_path / "plain") as (server, _, log):
+        before = memory_said(log)
+    folder = tmp_path / "wrapped" / "run"
+    with served(tmp_path / "wrapped", *wrap_words(folder)) as (server, port, log):
+        pid = scheduler_of(folder).pid
+        os.kill(pid, signal.SIGUSR2)
+        deadline = time.monotonic() + PATIENCE
+        while not (dumps := list(folder.glob(f"dump-{pid}-*-signal.dump"))) and time.monotonic() < deadline:
+            assert server.poll() is None
+            time.sleep(0.2)
+        assert len(generate(port)["output_ids"]) == 4, "it serves on"
+        assert memory_said(log) == before != set()
+        server.send_signal(signal.SIGTERM)
+        server.wait(90)
+    with read_dump(dumps[0]) as dump:
+        names = {owner.path for owner in dump.manifest.owners}
+        sized = {owner.path: owner.view.shape for owner in dump.manifest.owners}
+    assert "target.req_to_token_pool.req_to_token" in names
+    assert sized["target.token_to_kv_pool.k_buffer[1]"][1:] == (2, 64)
+    assert not read_run(folder).merged().faults
+
+
+def test_a_whitelist_without_us_is_one_line_of_the_report(tmp_path: Path) -> None:
+    with served(tmp_path, *wrap_words(tmp_path / "run"), SGLANG_PLUGINS="other") as (server, _, _):
+        server.send_signal(signal.SIGTERM)
+        server.wait(90)
+    run = read_run(tmp_path / "run")
+    said = [event for process in run.processes for event in process.events if "sglang" in event]
+    assert said == ["the sglang adapter is off: SGLANG_PLUGINS does not name shadowgraph; generic tracking goes on"]
+    assert str(RunReport(run)).count(said[0]) == 1

@@ -1,0 +1,37 @@
+"""List who shares memory with whom: groups of owners with common bytes, and what each is of the widest."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import ExitStack
+
+from shadowgraph.commands.opening import add_shared, latest_dumps, made_up, present, sought
+
+HELP = "list owners that share bytes"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "buffer", metavar="BUFFER", nargs="?", help="only with this one: an owner name, its end, or an address"
+    )
+    add_shared(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the groups; that there are none is no error, a buffer that nobody knows is one."""
+    from shadowgraph.dumps.naming import BufferNames
+    from shadowgraph.reports.alias_list import alias_list
+    from shadowgraph.reports.aliases_text import AliasesReport
+
+    with ExitStack() as opened:
+        dumps = latest_dumps(args.path, opened, args.pid)
+        with made_up(args.path, "list"):
+            books = [BufferNames(dump) for dump in dumps]
+            wanted = [None for _ in books] if args.buffer is None else sought(args.buffer, books)
+            groups = [
+                group
+                for dump, book, buffers in zip(dumps, books, wanted, strict=True)
+                for group in alias_list(dump, book, buffers)
+            ]
+        present(AliasesReport(groups, args.buffer), args.json, args.path, "list")
+    return 0

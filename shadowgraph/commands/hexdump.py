@@ -1,0 +1,98 @@
+"""Show the bytes that a dump holds of a buffer, with their values, guards, and what findings saw change."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from shadowgraph.commands.opening import add_shared, latest_dumps, made_up, present, sought
+from shadowgraph.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shadowgraph.dumps.reader import Dump
+    from shadowgraph.findings import Finding
+
+HELP = "show the bytes of a buffer, around a finding or from a place on"
+_MOST = 1 << 20  # bytes at once: each becomes some hundred in memory
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("buffer", metavar="BUFFER", help="an owner name, its end, or an address")
+    add_shared(parser)
+    parser.add_argument("--around", type=int, metavar="ID", help="the bytes around those of a finding")
+    parser.add_argument("--start", type=_number, metavar="BYTE", help="from here on; below 0 in the guard before it")
+    parser.add_argument("--count", type=_number, metavar="BYTES", help="so many bytes")
+    parser.add_argument("--dtype", metavar="DTYPE", help="decode values as this (default: the buffer's own)")
+
+
+def _number(text: str) -> int:
+    return int(text, 0)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the bytes; a buffer that nobody knows is an error, one of which the dump holds no bytes is none."""
+    from shadowgraph.dumps.naming import BufferNames
+    from shadowgraph.reports.byte_dump import dumped_buffer
+    from shadowgraph.reports.bytes_text import BytesReport
+
+    _require(args)
+    with ExitStack() as opened:
+        dumps = latest_dumps(args.path, opened, args.pid)
+        with made_up(args.path, "list"):
+            books = [BufferNames(dump) for dump in dumps]
+            found = sought(args.buffer, books)
+            around = None if args.around is None else _finding(dumps, args.around)
+            shown = [
+                dumped_buffer(dump, buffer, book.name(buffer), around, args.start, args.count)
+                for dump, book, buffers in zip(dumps, books, found, strict=True)
+                for buffer in reversed(buffers)
+                if around is None or _is_of(around, buffer.serial, dump, dumps)
+            ]
+        if not shown and around is not None:
+            raise UsageError(f"finding #{args.around} is about {around.buffer.name}, not about {args.buffer!r}")
+        present(BytesReport(shown, args.dtype), args.json, args.path, "list")
+    return 0
+
+
+def _require(args: argparse.Namespace) -> None:
+    from shadowgraph.reports.hexview import DTYPES
+
+    if args.dtype is not None and args.dtype not in DTYPES:
+        raise UsageError(f"no dtype {args.dtype!r}; dtypes are: {', '.join(DTYPES)}")
+    if args.count is not None and not 0 <= args.count <= _MOST:
+        raise UsageError(f"--count must be from 0 to {_MOST:,}, not {args.count:,}")
+    if args.around is not None and (args.start is not None or args.count is not None):
+        raise UsageError("--around says where to look: it goes without --start and --count")
+
+
+def _finding(dumps: Sequence[Dump], wanted: int) -> Finding:
+    """The finding with an id.
+
+    Raises
+    ------
+    UsageError
+        When there is none, when several processes have one, or when it is about no bytes.
+    """
+    findings = [(dump, f) for dump in dumps for f in (*dump.manifest.facts.findings, *dump.manifest.facts.notes)]
+    fits = [(dump, finding) for dump, finding in findings if finding.id == wanted]
+    if not fits:
+        known = ", ".join(f"#{number}" for number in sorted({finding.id for _, finding in findings})[:20])
+        raise UsageError(f"no finding #{wanted}{f'; there are: {known}' if known else ': there are none'}")
+    if len(fits) > 1:
+        pids = ", ".join(str(dump.manifest.pid) for dump, _ in fits)
+        raise UsageError(f"processes {pids} have a finding #{wanted}; name one with --pid")
+    finding = fits[0][1]
+    if finding.bytes is None:
+        raise UsageError(f"finding #{wanted} ({finding.code}) is about no bytes of its own")
+    return finding
+
+
+def _is_of(finding: Finding, serial: int, dump: Dump, dumps: Sequence[Dump]) -> bool:
+    """Whether a finding is about a buffer of this very process."""
+    facts = dump.manifest.facts
+    return finding.buffer.serial == serial and (
+        len(dumps) == 1 or any(each is finding for each in (*facts.findings, *facts.notes))
+    )

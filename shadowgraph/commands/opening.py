@@ -1,0 +1,159 @@
+"""What verbs that read dumps have in common: which dumps a path stands for, and what is said of those that lie."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from shadowgraph.errors import DamagedDumpError, DumpError, MissingFileError, RunFolderError, UsageError
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from shadowgraph.dumps.naming import BufferNames
+    from shadowgraph.dumps.reader import Dump
+    from shadowgraph.graphs.model import Graph
+    from shadowgraph.tracking.buffers import Buffer
+
+PATH = "a dump, or the run folder of `shadowgraph wrap`: the latest dump of each process"
+
+
+class Shown(Protocol):
+    """Data that a reporter can show both ways."""
+
+    def to_json(self) -> str: ...
+
+    def lines(self, width: int | None = None) -> Iterable[Text]: ...
+
+
+def add_shared(parser: argparse.ArgumentParser) -> None:
+    """The dump, and what every verb on one takes."""
+    parser.add_argument("path", metavar="DUMP", help=PATH)
+    parser.add_argument("--pid", type=int, metavar="N", help="only this process of a run")
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+
+
+def opened_dump(path: str | Path, opened: ExitStack) -> Dump:
+    """A dump that is closed with `opened`."""
+    from shadowgraph.dumps.reader import read_dump
+
+    return opened.enter_context(read_dump(path))
+
+
+def run_dumps(path: str, opened: ExitStack) -> list[Dump]:
+    """The dumps of a run that can be read, the latest first; the others are told of.
+
+    Raises
+    ------
+    RunFolderError
+        When the run left no dump.
+    DumpError, MissingFileError
+        When none can be read.
+    """
+    from shadowgraph.runs.reader import read_run
+
+    paths = read_run(path).dumps
+    if not paths:
+        raise RunFolderError(f"{path} holds no dump, and this is kept in dumps: wrap with --dump findings,exit")
+    dumps: list[Dump] = []
+    failed: list[DumpError | MissingFileError] = []
+    for each in paths:
+        try:
+            dumps.append(opened_dump(each, opened))
+        except (DumpError, MissingFileError) as error:
+            failed.append(error)
+    if not dumps:
+        raise failed[0]
+    for why in failed:
+        print(f"shadowgraph: warning: left out: {why}", file=sys.stderr)
+    return sorted(dumps, key=lambda dump: dump.manifest.time, reverse=True)
+
+
+def latest_dumps(path: str, opened: ExitStack, pid: int | None = None) -> list[Dump]:
+    """A dump, or the latest one of each process of a run, in order of process.
+
+    Raises
+    ------
+    UsageError
+        When there is none of the process that is wanted.
+    """
+    dumps = run_dumps(path, opened) if os.path.isdir(path) else [opened_dump(path, opened)]
+    latest: dict[int, Dump] = {}
+    for dump in dumps:
+        if dump is not latest.setdefault(dump.manifest.pid, dump):
+            dump.close()
+    if pid is not None and pid not in latest:
+        known = ", ".join(map(str, sorted(latest)))
+        raise UsageError(f"no dump of process {pid} in {path}; there are dumps of: {known}")
+    return [latest[each] for each in sorted(latest) if pid in (None, each)]
+
+
+@contextmanager
+def made_up(path: str, what: str) -> Iterator[None]:
+    """Before a line is printed: what a made-up file says need not make a report.
+
+    Raises
+    ------
+    DamagedDumpError
+        For whatever goes wrong inside.
+    """
+    from shadowgraph.dumps.container import first_words
+
+    try:
+        yield
+    except (ArithmeticError, AssertionError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise DamagedDumpError(f"{path} is damaged: no {what} can be made of it ({first_words(error)})") from None
+
+
+def sought(text: str, books: Sequence[BufferNames]) -> list[list[Buffer]]:
+    """The buffers of each dump that a name or an address stands for.
+
+    Raises
+    ------
+    UnknownBufferError
+        When no dump has one.
+    UsageError
+        When a name is the end of several.
+    """
+    from shadowgraph.dumps.naming import require_known
+
+    found = [book.buffers(text) for book in books]
+    if not any(found):
+        require_known(text, books)
+    return found
+
+
+def graph_of(dump: Dump, wanted: str) -> Graph:
+    """The graph of a dump with a name or a number.
+
+    Raises
+    ------
+    UsageError
+        When it has none.
+    """
+    from shadowgraph.dumps.naming import nearest_of
+
+    for graph in dump.graphs:
+        if wanted in (graph.name, str(graph.serial)):
+            return graph
+    raise UsageError(f"no graph is called {wanted!r}{nearest_of(wanted, [graph.name for graph in dump.graphs])}")
+
+
+def present(report: Shown, as_json: bool, path: str, what: str) -> None:
+    """Print a report, as JSON or as text; nothing of it if not all can be made."""
+    from shadowgraph.reports.console import console
+    from shadowgraph.reports.shown import show, width_of
+
+    out = console()
+    with made_up(path, what):
+        text = report.to_json() if as_json else ""
+        lines = [] if as_json else list(report.lines(width_of(out)))
+    if as_json:
+        sys.stdout.write(text + "\n")
+    else:
+        show(lines, out)

@@ -1,0 +1,41 @@
+"""Tell what happened to a buffer, in order: its allocation, captures, launches, replays, findings, its free."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import ExitStack
+
+from shadowgraph.commands.opening import add_shared, latest_dumps, made_up, present, sought
+from shadowgraph.errors import UsageError
+
+HELP = "tell what happened to a buffer"
+_LAST = 40
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("buffer", metavar="BUFFER", help="an owner name, its end, or an address")
+    add_shared(parser)
+    parser.add_argument(
+        "--last", type=int, default=_LAST, metavar="N", help=f"the last N events, 0 for all (default: {_LAST})"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the events; a buffer that nobody knows is an error."""
+    from shadowgraph.dumps.naming import BufferNames
+    from shadowgraph.reports.event_list import timeline
+    from shadowgraph.reports.timeline_text import TimelineReport
+
+    if args.last < 0:
+        raise UsageError(f"--last must not be below 0, and is {args.last}")
+    with ExitStack() as opened:
+        dumps = latest_dumps(args.path, opened, args.pid)
+        with made_up(args.path, "timeline"):
+            books = [BufferNames(dump) for dump in dumps]
+            told = [
+                timeline(dump, buffer, book.name(buffer), args.last or None)
+                for dump, book, buffers in zip(dumps, books, sought(args.buffer, books), strict=True)
+                for buffer in reversed(buffers)
+            ]
+        present(TimelineReport(told), args.json, args.path, "timeline")
+    return 0

@@ -1,0 +1,44 @@
+"""What is said of a program's packages when they turn up in a wrapped process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Tell = Callable[[str], None]
+WhenImported = Callable[[str, Callable[[], None]], None]
+
+_tell: Tell | None = None
+
+
+def expect(when_imported: WhenImported, tell: Tell, first: bool) -> None:
+    """Wait for packages that there is an adapter for. Called once, when torch has been imported.
+
+    Parameters
+    ----------
+    tell
+        Writes a line into the run folder.
+    first
+        Whether this process was not spawned by another one of the same program, which has said the same already.
+    """
+    global _tell
+    _tell = tell
+    if first:
+        when_imported("sglang", _sglang)
+
+
+def tell(text: str) -> None:
+    """Say a line in the run folder, or in the log where there is none."""
+    if _tell is not None:
+        _tell(text)
+        return
+    from shadowgraph.faults import logger
+
+    logger.warning("shadowgraph: %s", text)
+
+
+def _sglang() -> None:
+    from shadowgraph.integrations.sglang_versions import why_off
+
+    reason = why_off()
+    if reason is not None:
+        tell(reason)

@@ -1,0 +1,208 @@
+"""The bodies of the hooks: names for what sglang has made, what padding means to it, where it prepares a replay.
+
+None of them changes what sglang's method is given or returns, and no failure of ours reaches it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from shadowgraph.integrations import sglang_padding
+from shadowgraph.integrations.sglang_batches import Batches
+
+if TYPE_CHECKING:
+    from shadowgraph.debugger import Debugger
+    from shadowgraph.graphs.model import Graph
+
+Mark = tuple["Debugger", "Graph"]  # who was told that a replay of which graph is being prepared
+_ROLES = {
+    "CudaGraphRunner": "decode",
+    "DecodeCudaGraphRunner": "decode",
+    "EAGLEDraftCudaGraphRunner": "draft",
+    "EAGLEDraftExtendCudaGraphRunner": "draft_extend",
+}
+_BACKENDS = ("draft_attn_backend", "draft_extend_attn_backend", "attn_backend")
+# Data-parallel ranks agree on a size, a stream has graphs of its own, LoRA has variants, ragged batches other keys.
+_DECIDERS = ("require_mlp_tp_gather", "enable_pdmux", "record_nolora_graph", "ragged_verify_mode")
+
+
+class Hooks:
+    """What this process's sglang has made, told to whichever debugger watches. Keeps no object of sglang's alive."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, weakref.ref[Any]] = {}
+        self._padded: list[weakref.ref[Any]] = []  # graph runners
+        self._marks: dict[int, Mark] = {}  # of draft runners that prepare now, by id
+        self._listens = False
+        self.batches = Batches()
+
+    # -- hooks -------------------------------------------------------------------------------------------------
+
+    def backends_made(self, result: Any, runner: Any, *args: Any, **kwargs: Any) -> None:
+        """After a model runner has made its attention backends; its memory pools are there too."""
+        with harmless():
+            role = "draft_model" if runner.is_draft_worker else "target"
+            self._know(f"{role}.attn_backend", getattr(runner, "attn_backend", None))
+            for index, backend in enumerate(getattr(runner, "decode_attn_backend_group", None) or ()):
+                self._know(f"{role}.decode_attn_backend_group[{index}]", backend)
+            for pool in ("req_to_token_pool", "token_to_kv_pool"):
+                self._know(f"{role}.{pool}", getattr(runner, pool, None))
+
+    def capture(self, original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around the capture of all of a runner's batch sizes."""
+        with harmless():
+            self._introduce(runner)
+        result = original(runner, *args, **kwargs)
+        with harmless():
+            self._know(f"{_role(runner)}.output_buffers", getattr(runner, "output_buffers", None))
+        return result
+
+    def prepare(self, original: Callable[..., Any], runner: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around the code that refreshes the inputs of a replay."""
+        mark = self._begin(runner, batch)
+        try:
+            return original(runner, batch, *args, **kwargs)
+        finally:
+            _end(mark)
+
+    def prepare_and_replay(
+        self, original: Callable[..., Any], runner: Any, batch: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Around a method that prepares, and then replays through one that `before_replay` is hung into."""
+        mark = self._begin(runner, batch)
+        if mark is not None:
+            self._marks[id(runner)] = mark
+        try:
+            return original(runner, batch, *args, **kwargs)
+        finally:
+            _end(self._marks.pop(id(runner), None))
+
+    def before_replay(self, runner: Any, *args: Any, **kwargs: Any) -> None:
+        """Preparation ends here."""
+        _end(self._marks.pop(id(runner), None))
+
+    # -- what is told ------------------------------------------------------------------------------------------
+
+    def started(self, debugger: Debugger) -> None:
+        """Another debugger watches from here on: it is told all."""
+        with harmless():
+            for name, known in list(self._known.items()):
+                owner = known()
+                if owner is not None:
+                    debugger.name(name, owner)
+            for padded in self._padded:
+                runner = padded()
+                if runner is not None:
+                    _declare(debugger, runner)
+
+    def ended(self, debugger: Debugger) -> None:
+        """It does not watch any more; nothing is kept of it."""
+
+    def _debugger(self) -> Debugger | None:
+        from shadowgraph import session
+
+        if not self._listens:
+            self._listens = True
+            session.observers.append(self)
+        return session.current()
+
+    def _introduce(self, runner: Any) -> None:
+        """Names of a graph runner's backend and inputs, and what it does with padded rows."""
+        role = _role(runner)
+        backend = next((getattr(runner, name) for name in _BACKENDS if hasattr(runner, name)), None)
+        self._know(role if role == "draft" else f"{role}.attn_backend", backend)  # a draft's has backends of its own
+        self._know(f"{role}.buffers", getattr(runner, "buffers", None))
+        if role == "decode":
+            if all(padded() is not runner for padded in self._padded):
+                self._padded.append(weakref.ref(runner))
+            debugger = self._debugger()
+            if debugger is not None:
+                _declare(debugger, runner)
+
+    def _know(self, name: str, owner: Any) -> None:
+        """Give an object a name, or walk it again under the one that it has."""
+        if owner is None:
+            return
+        debugger = self._debugger()
+        known = next((name for name, ref in self._known.items() if ref() is owner), None)
+        if known is None:
+            known, number = name, 1
+            while known in self._known and self._known[known]() is not None:
+                number += 1
+                known = f"{name}#{number}"
+            try:
+                self._known[known] = weakref.ref(owner)
+            except TypeError:  # a dictionary: walked now and never again
+                self._known.pop(known, None)
+        if debugger is not None:
+            debugger.name(known, owner)
+
+    def _begin(self, runner: Any, batch: Any) -> Mark | None:
+        """Mark what the calling thread does from here on as preparing a replay, if it can be told of which graph."""
+        with harmless():
+            debugger = self._debugger()
+            coming = _coming(runner, batch) if debugger is not None else None
+            if debugger is not None and coming is not None:
+                model, size = coming
+                debugger.supervisor.outside.batch_of = self.batches.of
+                self.batches.note(model, size, batch)
+                debugger.supervisor.preparing.append(model)
+                return debugger, model
+        return None
+
+
+def _end(mark: Mark | None) -> None:
+    if mark is None:
+        return
+    preparing, model = mark[0].supervisor.preparing, mark[1]
+    for at in range(len(preparing) - 1, -1, -1):
+        if preparing[at] is model:
+            del preparing[at]
+            return
+
+
+def _role(runner: Any) -> str:
+    """What names of a graph runner's parts begin with: of one that nobody knows, its class."""
+    name = type(runner).__name__
+    return _ROLES.get(name, name)
+
+
+def _declare(debugger: Debugger, runner: Any) -> None:
+    registry = getattr(runner, "buffer_registry", None)
+    if registry is not None:
+        sglang_padding.declare_registry(debugger, registry)
+    else:
+        sglang_padding.declare_padding(debugger, runner.buffers)
+        sglang_padding.judge_padding(debugger, runner.buffers)
+
+
+def _coming(runner: Any, batch: Any) -> tuple[Graph, int] | None:
+    """The graph that a runner will replay for a batch, with its batch size; None where more than the batch's size
+    decides, or the graph is nobody's that is watched."""
+    from shadowgraph.graphs.lookup import model_of
+
+    if any(getattr(runner, name, False) for name in _DECIDERS):
+        return None
+    at = bisect_left(runner.capture_bs, batch.batch_size)
+    graphs = getattr(runner, "graphs", None) or getattr(getattr(runner, "backend", None), "_graphs", None)
+    if at == len(runner.capture_bs) or not graphs:
+        return None
+    size = runner.capture_bs[at]
+    graph = graphs.get(size)
+    model = model_of(graph if graph is not None else graphs.get(runner._make_graph_key(size)))
+    return (model, size) if model is not None else None
+
+
+@contextmanager
+def harmless() -> Iterator[None]:
+    """No exception of ours leaves it, those for users included."""
+    try:
+        yield
+    except Exception as error:
+        from shadowgraph.faults import faults
+
+        faults.note("sglang adapter", error)

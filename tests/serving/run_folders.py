@@ -1,0 +1,39 @@
+"""Run folders as a run leaves them, made without one."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from finding_samples import altered
+
+from shadowgraph.coverage import Coverage
+from shadowgraph.runs.folder import RunFolder
+from shadowgraph.runs.orders import Orders
+from shadowgraph.runs.pulses import Pulse, pulse_file, write_pulse
+
+COVERAGE = Coverage(written=200, exact=150, unguarded=(), dropped=3)
+
+
+def made_folder(path: Path, *command: str) -> Path:
+    """A folder whose run goes on: its program is this process."""
+    made = RunFolder(path)
+    made.begin(command or ("python", "serve.py"), Orders(made.path), "0.1.0")
+    made.note(child=os.getpid(), host=os.uname().nodename)
+    return Path(made.path)
+
+
+def with_process(folder: Path, pulse: Pulse | None = None, pid: int | None = None, **facts: Any) -> Path:
+    """The files of one process with one finding; of this one, which lives, unless `pid` says otherwise."""
+    pid = os.getpid() if pid is None else pid
+    path = folder / f"findings-{pid}-1.jsonl"
+    now = 4_000_000_000.0  # after any process's start
+    start = {"kind": "start", "time": now, "format": 1, "pid": pid, "ppid": 1, "argv": ["python"], "born": "start"}
+    finding = {"kind": "finding", "time": now, "book": 1, "finding": altered(pid=pid, id=1, **facts).to_dict()}
+    lines = [start, {"kind": "watch", "time": now, "backend": "host"}, finding]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if pulse is not None:
+        write_pulse(pulse_file(path), pulse)
+    return path

@@ -1,0 +1,245 @@
+"""The status server over HTTP: pages, refusals, bounds."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from run_folders import COVERAGE, made_folder, with_process
+
+from shadowgraph.commands.main import main
+from shadowgraph.runs.pulses import Pulse
+from shadowgraph.serving.server import StatusServer
+from shadowgraph.serving.snapshot import Snapshot
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = made_folder(tmp_path / "run", "python", "<b>serve</b>.py", "&\u202e")
+    with_process(made, Pulse(replays=7, checked=7, coverage=COVERAGE), message="<script>alert(1)</script> & 'so'")
+    return made
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[StatusServer]:
+    made = StatusServer(folder, 0)
+    made.start()
+    yield made
+    made.stop()
+
+
+def port_of(server: StatusServer) -> int:
+    return int(server.url.rstrip("/").rsplit(":", 1)[1])
+
+
+def ask(server: StatusServer, path: str, method: str = "GET", **headers: str) -> tuple[int, str, dict[str, str]]:
+    """Status, body and headers of one request."""
+    connection = http.client.HTTPConnection("127.0.0.1", port_of(server), timeout=20)
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(), {k.lower(): v for k, v in answer.getheaders()}
+    finally:
+        connection.close()
+
+
+def raw(server: StatusServer, request: bytes) -> bytes:
+    """The whole answer to bytes that need not be a request."""
+    with socket.create_connection(("127.0.0.1", port_of(server)), timeout=20) as connection:
+        connection.sendall(request)
+        answer = b""
+        while part := connection.recv(1 << 16):
+            answer += part
+    return answer
+
+
+def test_the_page_shows_text_as_text(server: StatusServer) -> None:
+    status, page, headers = ask(server, "/")
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; &#x27;so&#x27;" in page
+    assert "&lt;b&gt;serve&lt;/b&gt;.py" in page
+    assert "<script" not in page
+    assert "<b>serve" not in page
+    assert "\u202e" not in page
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert not any(word in page for word in ("http://", "https://", "src=", "@import", "url("))  # nothing is loaded
+    assert '<meta http-equiv="refresh" content="5">' in page
+    assert "75 %" in page
+
+
+def test_json_is_what_the_report_gives(server: StatusServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, text, headers = ask(server, "/json")
+    assert (status, headers["content-type"]) == (200, "application/json")
+    assert main(["report", str(folder), "--json"]) == 0
+    assert json.loads(text) == json.loads(capsys.readouterr().out)
+    assert json.loads(text)["run"]["processes"][0]["pulse"]["replays"] == 7
+
+
+def test_metrics_and_map(server: StatusServer) -> None:
+    status, text, headers = ask(server, "/metrics?name[]=x")
+    assert (status, headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert "shadowgraph_replays_total 7\n" in text
+    status, page, _ = ask(server, "/map")
+    assert status == 200
+    assert "no dump in the run folder yet" in page
+
+
+def test_head_has_the_length_and_no_body(server: StatusServer) -> None:
+    status, body, headers = ask(server, "/metrics", "HEAD")
+    assert (status, body) == (200, "")
+    assert int(headers["content-length"]) > 100
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "localhost:9999", "LocalHost:1", "[::1]:8080"])
+def test_our_own_names(host: str, server: StatusServer) -> None:
+    assert ask(server, "/metrics", Host=host)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.", "127.0.0.1:80:80", "127.0.0.2", ""],
+)
+def test_other_names_are_refused(host: str, server: StatusServer) -> None:
+    status, body, _ = ask(server, "/json", Host=host)
+    assert (status, len(body) < 100) == (403, True)
+
+
+@pytest.mark.parametrize(
+    "request_line",
+    [b"GET /json HTTP/1.1\r\n\r\n", b"GET /json HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n"],
+)
+def test_no_name_and_two_names_are_refused(request_line: bytes, server: StatusServer) -> None:
+    assert raw(server, request_line).startswith(b"HTTP/1.0 403 ")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "CONNECT", "PATCH", "TRACE", "BREW"])
+def test_other_methods_are_refused(method: str, server: StatusServer) -> None:
+    request = f"{method} / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nabcd".encode()
+    head, _, body = raw(server, request).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.0 405 ")
+    assert b"Allow: GET, HEAD" in head
+    assert body == b"method not allowed\n"
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"GET /" + b"a" * 1000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", b"404"),
+        (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", b"414"),
+        (b"GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n", b"404"),
+        (b"GET /run.json HTTP/1.1\r\nHost: localhost\r\n\r\n", b"404"),
+        (b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n", b"505"),
+        (b"\x16\x03\x01\x02\x00 nonsense\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n", b"431"),
+        (b"GET / HTTP/1.1\r\nHost: " + b"a" * 70_000 + b"\r\n\r\n", b"431"),
+    ],
+)
+def test_hostile_requests_get_short_answers(request_bytes: bytes, status: bytes, server: StatusServer) -> None:
+    try:
+        answer = raw(server, request_bytes)
+    except ConnectionResetError:  # it did not read all that was sent, and had answered
+        answer = b""
+    assert len(answer) < 1000
+    assert b"aaaa" not in answer
+    assert answer == b"" or answer.startswith(b"HTTP/1.0 " + status)
+    assert ask(server, "/metrics")[0] == 200
+
+
+def test_a_crowd_is_told_to_come_again(server: StatusServer) -> None:
+    ask(server, "/metrics")
+    idle = [socket.create_connection(("127.0.0.1", port_of(server)), timeout=20) for _ in range(8)]
+    try:
+        for connection in idle:
+            connection.sendall(b"GET ")  # and nothing more
+        assert raw(server, b"").startswith(b"HTTP/1.0 503 ")
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+def test_who_takes_too_long_is_cut_off(server: StatusServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shadowgraph.serving.server._PATIENCE", 0.2)
+    with socket.create_connection(("127.0.0.1", port_of(server)), timeout=20) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nX: ")
+        assert b"200" not in connection.recv(1 << 16)
+
+
+def test_a_run_that_cannot_be_read_is_said_and_may_come_back(server: StatusServer, folder: Path) -> None:
+    manifest = folder / "run.json"
+    whole = manifest.read_bytes()
+    manifest.write_bytes(b"{")
+    status, body, _ = ask(server, "/")
+    assert status == 503
+    assert "is damaged: no JSON" in body
+    manifest.write_bytes(whole)
+    deadline = time.monotonic() + 30
+    while ask(server, "/")[0] != 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_a_port_in_use(server: StatusServer, folder: Path) -> None:
+    with pytest.raises(OSError, match="in use"):
+        StatusServer(folder, port_of(server))
+
+
+def test_after_the_end_nobody_answers(folder: Path) -> None:
+    server = StatusServer(folder, 0)
+    server.start()
+    assert ask(server, "/metrics")[0] == 200
+    server.stop()
+    with pytest.raises(ConnectionRefusedError):
+        ask(server, "/metrics")
+    StatusServer(folder, 0).stop()  # one that never began to answer
+
+
+def test_it_listens_on_loopback_alone(server: StatusServer) -> None:
+    assert server._server.socket.getsockname()[0] == "127.0.0.1"
+    assert not server._server.socket.get_inheritable()
+
+
+def test_a_thousand_requests_leave_nothing_behind(server: StatusServer) -> None:
+    paths = ("/", "/json", "/metrics", "/map", "/nothing")
+
+    def ask_many(times: int) -> None:
+        for number in range(times):
+            ask(server, paths[number % len(paths)], Host="localhost" if number % 3 else "evil.example")
+
+    ask_many(50)
+    tracemalloc.start()
+    try:
+        ask_many(50)
+        before = tracemalloc.get_traced_memory()[0]
+        ask_many(1000)
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown < 200_000  # a reading and its pages; 200 bytes a request would already be seen
+    assert not server._server._open
+
+
+def test_a_reading_is_kept_for_a_while(folder: Path) -> None:
+    now = [0.0]
+    snapshot = Snapshot(folder, lambda: now[0])
+    made: list[int] = []
+
+    def make(report: object) -> bytes:
+        made.append(len(made))
+        now[0] += 0.5  # it takes that long
+        return b"page"
+
+    for _ in range(3):
+        assert snapshot.page("/", make) == b"page"
+    assert len(made) == 1
+    now[0] = 5.0  # ten times as long as it took are not over
+    snapshot.page("/", make)
+    assert len(made) == 1
+    now[0] = 5.6
+    snapshot.page("/", make)
+    assert len(made) == 2

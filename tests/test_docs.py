@@ -1,0 +1,53 @@
+"""docs/verbs.md is kept true: every output in it is the one that is printed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = (ROOT / "docs" / "verbs.md").read_text("utf-8")
+# Addresses, processes, times of day, days, bytes of canaries (which depend on addresses), line numbers.
+VARYING = re.compile(
+    r"0x[0-9a-f]+|process \d+|\d\d:\d\d:\d\d(\.\d{3})?|\d{4}-\d\d-\d\d|(?<=\.py:)\d+|^ +not  .*|[0-9a-f]{2}(?=[|*])"
+)
+
+
+def settled(page: str) -> list[str]:
+    """Lines of the console blocks without what differs from run to run."""
+    blocks = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
+    return [VARYING.sub("#", line) for block in blocks for line in block.splitlines()]
+
+
+@pytest.mark.slow
+def test_verbs_print_what_the_docs_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    from update_docs import with_outputs
+
+    wanted = settled(PAGE)
+    assert sum(line.startswith("$ shadowgraph ") for line in wanted) >= 7
+    assert settled(with_outputs(PAGE, tmp_path)) == wanted, "run tools/update_docs.py"
+
+
+def test_every_verb_that_looks_at_a_dump_is_there() -> None:
+    from shadowgraph.commands.main import parser
+
+    (verbs,) = (action.choices for action in parser()._actions if action.dest == "command")
+    assert verbs is not None
+    assert {"aliases", "diff", "explain", "hexdump", "map", "nodes", "report", "timeline"} <= set(verbs)
+    for verb in ("explain", "hexdump", "timeline", "aliases", "map", "diff"):
+        assert f"\n## {verb}\n" in PAGE
+        assert f"`shadowgraph.{verb}/1`" in PAGE
+
+
+def test_links_exist() -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", PAGE):
+        assert (ROOT / "docs" / target).exists(), target
+
+
+def test_no_path_of_a_machine_is_shown() -> None:
+    assert "tools/verbs_program.py:" in PAGE
+    assert not re.search(r"(?<![\w.])/(?:work|home|tmp|root|usr)/", PAGE)
+    assert str(ROOT) not in PAGE
