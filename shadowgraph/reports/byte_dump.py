@@ -9,6 +9,7 @@ import msgspec
 from shadowgraph.dumps.reader import Dump
 from shadowgraph.dumps.schema import PayloadRow, Why
 from shadowgraph.findings import Finding
+from shadowgraph.reports.buffer_head import BufferHead, head_of
 from shadowgraph.reports.hexview import ROW
 from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.ranges import ByteRange, RangeSet
@@ -60,7 +61,7 @@ class Mark(msgspec.Struct, frozen=True):
     found: str = ""
 
 
-class DumpedBuffer(msgspec.Struct, frozen=True):
+class DumpedBuffer(BufferHead, frozen=True):
     """A buffer and its bytes.
 
     Attributes
@@ -73,16 +74,6 @@ class DumpedBuffer(msgspec.Struct, frozen=True):
         Bytes that are held and were not asked for.
     """
 
-    pid: int
-    dump: str
-    name: str
-    serial: int
-    address: int
-    nbytes: int
-    dtype: str
-    shape: tuple[int, ...]
-    role: str
-    alive: bool
     head_guard: int
     tail_guard: int
     gap: int
@@ -120,16 +111,7 @@ def dumped_buffer(
     wanted = RangeSet.of([_asked(buffer, around, start, count)]) if asked else _unasked(buffer, held, about)
     first, stop = _extent(wanted, buffer)
     return DumpedBuffer(
-        pid=dump.manifest.pid,
-        dump=str(dump.path),
-        name=name,
-        serial=buffer.serial,
-        address=buffer.start,
-        nbytes=buffer.nbytes,
-        dtype=buffer.dtype,
-        shape=buffer.shape,
-        role=str(buffer.role),
-        alive=buffer.alive,
+        **head_of(dump, buffer, name),
         head_guard=buffer.head_guard,
         tail_guard=buffer.tail_guard,
         gap=buffer.gap,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from shadowgraph.dumps.reader import Dump
 from shadowgraph.dumps.schema import DeviceRow, GraphRow, JournalRow, LaunchRow, PointerRow
 from shadowgraph.findings import Culprit, Finding
+from shadowgraph.reports.buffer_head import head_of
 from shadowgraph.reports.events import Event, Timeline, What
 from shadowgraph.reports.verdicts import verdict
 from shadowgraph.tracking.buffers import Buffer
@@ -22,16 +23,7 @@ def timeline(dump: Dump, buffer: Buffer, name: str, last: int | None) -> Timelin
     kept = timed if last is None else timed[max(0, len(timed) - last) :]
     manifest = dump.manifest
     return Timeline(
-        pid=manifest.pid,
-        dump=str(dump.path),
-        name=name,
-        serial=buffer.serial,
-        address=buffer.start,
-        nbytes=buffer.nbytes,
-        dtype=buffer.dtype,
-        shape=buffer.shape,
-        role=str(buffer.role),
-        alive=buffer.alive,
+        **head_of(dump, buffer, name),
         events=(*_begin(dump, buffer), *_with_end(kept, buffer)),
         earlier=len(timed) - len(kept),
         since=min(

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
+from shadowgraph.reports.buffer_head import BufferHead
 from shadowgraph.tracking.stacks import Stack
 
 
@@ -57,7 +58,7 @@ class Event(msgspec.Struct, frozen=True):
     stack: Stack = ()
 
 
-class Timeline(msgspec.Struct, frozen=True):
+class Timeline(BufferHead, frozen=True):
     """A buffer and what happened to it.
 
     Attributes
@@ -70,16 +71,6 @@ class Timeline(msgspec.Struct, frozen=True):
         When the oldest launch and the oldest replay that the dump remembers began.
     """
 
-    pid: int
-    dump: str
-    name: str
-    serial: int
-    address: int
-    nbytes: int
-    dtype: str
-    shape: tuple[int, ...]
-    role: str
-    alive: bool
     events: tuple[Event, ...]
     earlier: int
     since: float | None

@@ -1,15 +1,15 @@
-"""SG104 on real programs: what a graph was captured with and lost, and the programs that only look like it."""
+"""SG104 on real programs: what a graph was captured with and lost."""
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from programs import guarded, only, reader_of
+from captures import graph_over, silent, uses_floats
+from programs import guarded, only
 
 import shadowgraph as sg
 from shadowgraph.errors import FindingsError, FreedInputError
@@ -25,28 +25,6 @@ class Owner:
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)
-
-
-def capture(body: Callable[[], Any], pool: tuple[int, int] | None = None) -> tuple[sg.HostGraph, Any]:
-    graph = sg.HostGraph()
-    with sg.host_graph(graph, pool=pool):
-        result = body()
-    return graph, result
-
-
-def graph_over(body: Callable[[], Any]) -> sg.HostGraph:
-    """A graph without a reference to what its body returned, which may be an input."""
-    return capture(body)[0]
-
-
-def silent(debugger: sg.Debugger) -> bool:
-    assert debugger.graphs, "a silence over nothing"
-    assert any(graph.replays for graph in debugger.graphs)
-    return debugger.findings == () and debugger.notes == ()
-
-
-def uses_floats(debugger: sg.Debugger, *shape: int) -> torch.Tensor:
-    return guarded(debugger, *shape, dtype=torch.float32)
 
 
 # -- guarded buffers: the program goes on, as on CUDA ----------------------------------------------------------------
@@ -265,142 +243,3 @@ def test_a_paused_debugger_says_nothing(layout: str) -> None:
         with pytest.raises(FreedInputError):
             graph.replay()
         assert debugger.findings == ()
-
-
-# -- what only looks like it -----------------------------------------------------------------------------------------
-
-
-def test_temporaries_of_the_capture(layout: str) -> None:
-    with sg.debug(layout=layout) as debugger:
-        source = uses_floats(debugger, 64)
-        graph, result = capture(lambda: ((source * 2).exp() + torch.tensor([1.0]).repeat(64)).sum())
-        for _ in range(3):
-            graph.replay()
-        assert silent(debugger)
-        del result
-        graph.replay()
-        assert silent(debugger), "its result is its own, too"
-
-
-def test_a_graph_that_was_reset(layout: str) -> None:
-    with sg.debug(layout=layout) as debugger:
-        kept, held = uses_floats(debugger, 64), [uses_floats(debugger, 64)]
-        other, _ = reader_of(kept)
-        graph = graph_over(lambda: held[0] * 2)
-        graph.replay()
-        graph.reset()
-        held.clear()
-        other.replay()
-        assert silent(debugger)
-
-
-def test_buffers_freed_after_the_last_replay(layout: str) -> None:
-    with sg.debug(layout=layout) as debugger:
-        held = [uses_floats(debugger, 64)]
-        graph = graph_over(lambda: held[0] * 2)
-        graph.replay()
-        assert silent(debugger)
-        held.clear()
-        assert debugger.check() == ()
-    assert debugger.findings == ()
-
-
-def test_a_view_that_goes_while_its_storage_stays(layout: str) -> None:
-    with sg.debug(layout=layout) as debugger:
-        guarded_base, foreign_base = uses_floats(debugger, 64), torch.zeros(64)
-        views = [guarded_base[8:], foreign_base[8:]]
-        graph = graph_over(lambda: views[0] + views[1])
-        views.clear()
-        gc.collect()
-        graph.replay()
-        assert silent(debugger)
-
-
-def test_tensors_that_only_eager_launches_used(layout: str) -> None:
-    with sg.debug(layout=layout) as debugger:
-        kept, eager = uses_floats(debugger, 64), [uses_floats(debugger, 64), torch.zeros(64)]
-        graph = graph_over(lambda: kept * 2)
-        kept.copy_(eager[0] + eager[1])
-        eager.clear()
-        graph.replay()
-        assert silent(debugger)
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_a_graph_that_reads_what_another_makes(layout: str, shared: bool) -> None:
-    """The second keeps reading what the first writes at each replay; nobody needs the tensor object for that."""
-    with sg.debug(layout=layout) as debugger:
-        source = uses_floats(debugger, 64)
-        source.fill_(3)
-        first, made = capture(lambda: [source * 2])
-        second, out = capture(lambda: made[0] + 1, first.pool() if shared else None)
-        made.clear()
-        for _ in range(2):
-            first.replay()
-            second.replay()
-        assert silent(debugger)
-        assert out.unique().tolist() == [7.0]
-        first.reset()
-        second.replay()
-        found = only(debugger.findings)
-    assert (found.code, found.graph, found.buffer.role) == ("SG104", second.model.name, "pool")
-
-
-def test_constants_and_numbers(layout: str) -> None:
-    with sg.debug(layout=layout) as debugger:
-        source = uses_floats(debugger, 4)
-        graph = graph_over(lambda: source * 2.5 + torch.tensor([1.0, 2.0, 3.0, 4.0]) - torch.tensor(1.0))
-        gc.collect()
-        for _ in range(2):
-            graph.replay()
-        assert silent(debugger)
-
-
-def test_parameters(layout: str) -> None:
-    with sg.debug(layout=layout, guard_eager="auto") as debugger:
-        model, source = torch.nn.Linear(8, 8), torch.zeros(2, 8)
-        with torch.no_grad():
-            graph = graph_over(lambda: model(source))
-            graph.replay()
-            model.load_state_dict({name: value + 1 for name, value in model.state_dict().items()})
-            gc.collect()
-            graph.replay()
-        assert silent(debugger)
-
-
-def test_parameters_that_were_exchanged_are_no_silence(layout: str) -> None:
-    with sg.debug(layout=layout) as debugger:
-        model, source = torch.nn.Linear(8, 8), torch.zeros(2, 8)
-        debugger.name("model", model)
-        with torch.no_grad():
-            graph = graph_over(lambda: model(source))
-            graph.replay()
-            model.load_state_dict({n: v + 1 for n, v in model.state_dict().items()}, assign=True)
-            with pytest.raises(FreedInputError):
-                graph.replay()
-        names = {finding.buffer.name for finding in debugger.findings if finding.code == "SG104"}
-    assert names == {"model.weight", "model.bias"}
-
-
-def test_memory_of_numpy_that_lives_on_is_a_note_at_most(layout: str) -> None:
-    array = torch.zeros(64).numpy()
-    with sg.debug(layout=layout) as debugger:
-        held = [torch.from_numpy(array)]
-        graph = graph_over(lambda: held[0] * 2)
-        graph.replay()
-        held.clear()
-        with pytest.raises(FreedInputError):  # the host backend cannot know that the array holds the memory
-            graph.replay()
-        assert only(debugger.findings).confidence == "medium"
-
-
-def test_what_shrank_in_place(layout: str) -> None:
-    with sg.debug(layout=layout) as debugger:
-        tensor, ours = torch.zeros(64), uses_floats(debugger, 64)
-        graph = graph_over(lambda: tensor[:16] + ours[:16])
-        before = tensor.data_ptr()
-        tensor.resize_(16)
-        ours.resize_(16)
-        assert tensor.data_ptr() == before
-        graph.replay()
-        assert silent(debugger)
