@@ -1,9 +1,9 @@
 """The driver's view of a captured graph: nodes, edges, parameters, read and changed through ``libcuda`` itself.
 
-cuda-bindings would do, and wraps every call; a graph of 10,000 nodes must be read while a server waits. The symbols used
-here keep their binary interface from one driver to the next, which the bindings' own do not (edges and capture
-information changed with CUDA 13). The interpreter's lock is held during the short calls; whoever reads or changes a graph
-sees to it that nobody destroys it meanwhile (`Graph.reading`).
+cuda-bindings would do, and wraps every call; a graph of 10,000 nodes must be read while a server waits. The symbols
+used here keep their binary interface from one driver to the next, which the bindings' own do not (edges and capture
+information changed with CUDA 13). The interpreter's lock is held during the short calls; whoever reads or changes a
+graph sees to it that nobody destroys it meanwhile (`Graph.reading`).
 """
 
 from __future__ import annotations
