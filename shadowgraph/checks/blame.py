@@ -68,7 +68,7 @@ def eager_phase(
     done
         Replays begun, by serial, when the code ran; graphs that are not in it were not captured yet.
     """
-    touched = [graph for graph in _graphs(context, where, culprits) if graph.serial in done]
+    touched = [graph for graph in _graphs(context, coming, where, culprits) if graph.serial in done]
     if touched:
         reader = coming if coming is not None and coming in touched else touched[0]
         return Phase.PREPARE, reader, done[reader.serial] + 1
@@ -80,9 +80,14 @@ def _apart(done: Mapping[int, int]) -> Blame:
     return (Phase.EAGER if any(done.values()) else Phase.SETUP), None, None
 
 
-def _graphs(context: Context, where: ByteRange, culprits: tuple[Write, ...]) -> list[Graph]:
-    touched = context.graphs_on(where)
-    for write in culprits:
-        for part in write.ranges:
-            touched += [graph for graph in context.graphs_on(part) if graph not in touched]
+def _graphs(
+    context: Context, coming: Graph | None, where: ByteRange, culprits: tuple[Write, ...]
+) -> list[Graph]:
+    """Graphs that were given a view of the range, or of what the culprits wrote. The coming one may have ended before
+    its evidence arrived."""
+    ended = [coming] if coming is not None and coming.serial not in context.graphs else []
+    touched: list[Graph] = []
+    for part in (where, *(part for write in culprits for part in write.ranges)):
+        found = [*(graph for graph in ended if graph.touches(part)), *context.graphs_on(part)]
+        touched += [graph for graph in found if graph not in touched]
     return touched

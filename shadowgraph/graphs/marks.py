@@ -64,16 +64,17 @@ class Marks:
 
     def begin(self, owner: Owner) -> None:
         """A launch begins: what is new by now belongs to the one around it, if any."""
+        self.open.append(owner)  # first: whoever is told of a C function meanwhile must see that a launch runs
         newest = self.newest()
         if newest != self._last:
-            self.mark(self.open[-1] if self.open else None, newest)
-        self.open.append(owner)
+            self.mark(self.open[-2] if len(self.open) > 1 else None, newest)
 
     def end(self) -> None:
         """The launch that began last has ended."""
-        owner, newest = self.open.pop(), self.newest()
+        newest = self.newest()
         if newest != self._last:
-            self.mark(owner, newest)
+            self.mark(self.open[-1], newest)
+        self.open.pop()  # last, as in `begin`
 
     def mark(self, owner: Owner, newest: Newest) -> None:
         """What is new since the last mark was made by `owner`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cProfile
+import ctypes
 import itertools
 import math
 import sys
@@ -193,3 +194,49 @@ def test_launches_inside_a_launch_are_its_own() -> None:
     made.begin("next")
     made.end()
     assert made.log == [((1,), "outer"), ((2,), "inner"), ((3,), "outer"), ((4,), None)]
+
+
+class Driver:
+    """A driver whose capture has as many nodes as somebody counted, each after the one before."""
+
+    def __init__(self, told: Any = None) -> None:
+        self.nodes = 0
+        self.told = told  # called while somebody asks, as a C function of our own may be reported then
+
+    def has(self, name: str) -> bool:
+        return False
+
+    def function(self, name: str) -> Any:
+        return self._info
+
+    def _info(self, stream: Any, status: Any, number: Any, graph: Any, nodes: Any, count: Any) -> int:
+        if self.told is not None:
+            self.told()
+        status._obj.value, graph._obj.value, count._obj.value = 1, 7, min(1, self.nodes)
+        self.array = (ctypes.c_void_p * 1)(self.nodes)
+        nodes._obj.contents = ctypes.c_void_p.from_buffer(self.array)
+        return 0
+
+
+def test_our_own_calls_never_claim_what_a_launch_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A C function that our marks call themselves may be reported by the interpreter like any other."""
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0, raising=False)
+    driver = Driver()
+    real = RealMarks(driver, 0)  # type: ignore[arg-type]
+    watch = CaptureWatch(real)
+    reported: list[bool] = []
+
+    def report() -> None:
+        reported.append(bool(real.open))
+        driver.told = None  # the watch itself asks, too
+        watch._on_return(None, 0, [].pop, None)
+        driver.told = report
+
+    driver.told = report
+    for token in (1, 2):
+        real.begin(token)
+        driver.nodes += 1
+        real.end()
+    assert reported, "somebody was told in between"
+    assert all(reported), "while it looks, a launch is open"
+    assert real.log == [((1,), 1), ((2,), 2)]
