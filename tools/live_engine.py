@@ -1,0 +1,158 @@
+"""A real `sgl.Engine` over a small model with made-up weights: serves requests and prints one line of JSON.
+
+It knows nothing of shadowgraph. `tools/live_sglang.py` runs it, plain and under `shadowgraph wrap`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+VOCABULARY = 1000
+CONTEXT = 256
+# What ran on one H100 with sglang 0.5.12.post1 and 0.5.13.
+SMALL = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4}
+SMALL |= {"num_key_value_heads": 2, "head_dim": 64, "vocab_size": VOCABULARY}
+# About 1.5 billion parameters.
+LARGE = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 20, "num_attention_heads": 16}
+LARGE |= {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 32000}
+COMMON = {
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "initializer_range": 0.02,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def write_model(folder: Path, size: dict[str, int], context: int, **more: Any) -> Path:
+    """A configuration for weights that nobody has: the engine makes them up, the same each time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    whole = {**COMMON, **size, "max_position_embeddings": context, "architectures": ["LlamaForCausalLM"], **more}
+    (folder / "config.json").write_text(json.dumps(whole, indent=1) + "\n")
+    return folder
+
+
+def engine_arguments(options: argparse.Namespace) -> dict[str, Any]:
+    """What the engine is started with."""
+    size = LARGE if options.large else SMALL
+    context = options.context
+    found: dict[str, Any] = {
+        "model_path": str(write_model(options.models / "target", size, context)),
+        "load_format": "dummy",
+        "skip_tokenizer_init": True,
+        "dtype": "bfloat16",
+        "grammar_backend": "none",
+        "sampling_backend": "pytorch",
+        "disable_piecewise_cuda_graph": True,
+        "cuda_graph_max_bs": options.batch,
+        "max_running_requests": options.batch,
+        "context_length": context,
+        "mem_fraction_static": 0.2,
+        "attention_backend": options.attention,
+        "random_seed": 0,
+        "tp_size": options.tp,
+        "log_level": "warning",
+    }
+    if options.eagle:
+        draft = {**size, "num_hidden_layers": 1}
+        architecture = ["LlamaForCausalLMEagle"]
+        found |= {
+            "speculative_algorithm": "EAGLE",
+            "speculative_draft_model_path": str(
+                write_model(options.models / "draft", draft, context, architectures=architecture)
+            ),
+            "speculative_num_steps": 3,
+            "speculative_eagle_topk": 8,
+            "speculative_num_draft_tokens": 8,
+        }
+    return found
+
+
+def prompts_of(requests: int, longest: int, seed: int) -> list[list[int]]:
+    """Prompts of mixed lengths; the first two are of 100 tokens, as long as the public report's."""
+    rng = random.Random(seed)
+    lengths = [100, 100, *(rng.randint(4, longest) for _ in range(requests))][:requests]
+    return [[rng.randrange(3, VOCABULARY) for _ in range(length)] for length in lengths]
+
+
+def batches_of(prompts: list[list[int]], most: int, seed: int) -> list[list[list[int]]]:
+    """Prompts in batches of mixed sizes, the first one full."""
+    rng, batches = random.Random(seed), []
+    while prompts:
+        size = most if not batches else rng.randint(1, most)
+        batches.append(prompts[:size])
+        prompts = prompts[size:]
+    return batches
+
+
+def generated(engine: Any, batch: list[list[int]], tokens: int) -> tuple[list[list[int]], float]:
+    """Greedy tokens of a batch, and the seconds that it took."""
+    sampling = {"temperature": 0.0, "max_new_tokens": tokens, "ignore_eos": True}
+    began = time.perf_counter()
+    answers = engine.generate(input_ids=batch, sampling_params=sampling)
+    return [list(answer["output_ids"]) for answer in answers], time.perf_counter() - began
+
+
+def throughput(engine: Any, options: argparse.Namespace) -> list[float]:
+    """New tokens a second of full batches, the same each round."""
+    prompts = prompts_of(options.batch, 32, 5)
+    generated(engine, prompts, options.tokens)
+    rates = []
+    for _ in range(options.rounds):
+        answers, seconds = generated(engine, prompts, options.tokens)
+        rates.append(round(sum(map(len, answers)) / seconds, 1))
+    return rates
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", type=Path, required=True, help="folder for the models' configurations")
+    parser.add_argument("--attention", default="flashinfer", help="attention backend (default: %(default)s)")
+    parser.add_argument("--eagle", action="store_true", help="speculate with EAGLE, topk 8")
+    parser.add_argument("--large", action="store_true", help="about 1.5 billion parameters instead of a few million")
+    parser.add_argument("--batch", type=int, default=2, help="most requests at once (default: %(default)s)")
+    parser.add_argument("--context", type=int, default=CONTEXT)
+    parser.add_argument("--requests", type=int, default=2, help="(default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=64, help="new tokens of each (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=0, help="rounds of full batches to time (default: none)")
+    parser.add_argument("--tp", type=int, default=1, help="GPUs to split the model over (default: %(default)s)")
+    options = parser.parse_args()
+    began = time.perf_counter()
+    import sglang
+
+    engine = sglang.Engine(**engine_arguments(options))
+    up = time.perf_counter() - began
+    longest = min(100, options.context - options.tokens - 16)
+    outputs, first = [], 0.0
+    for number, batch in enumerate(batches_of(prompts_of(options.requests, longest, 3), options.batch, 4)):
+        answers, seconds = generated(engine, batch, options.tokens)
+        outputs += answers
+        first = first if number else seconds
+    said = {
+        "sglang": sglang.__version__,
+        "up_s": round(up, 1),
+        "first_batch_s": round(first, 2),
+        "max_total_num_tokens": engine.scheduler_info.get("max_total_num_tokens"),
+        "requests": len(outputs),
+        "tokens": sum(map(len, outputs)),
+        "outputs": hashlib.sha256(json.dumps(outputs).encode()).hexdigest()[:16],
+        "tokens_per_s": throughput(engine, options) if options.rounds else [],
+    }
+    print("LIVE " + json.dumps(said), flush=True)
+    engine.shutdown()
+
+
+if __name__ == "__main__":
+    main()
