@@ -11,6 +11,7 @@ from shadowgraph.checks.out_of_bounds import OutOfBounds
 from shadowgraph.engines.base import Evidence, Result
 from shadowgraph.errors import FindingsError
 from shadowgraph.faults import shielded
+from shadowgraph.rearming import Rearming
 from shadowgraph.tracking.guards import Guard
 
 
@@ -23,8 +24,10 @@ class _Local(threading.local):
 class Judge:
     """One fault of ours, or one finding in sync mode, loses none of the other evidence."""
 
-    def __init__(self, context: Context, checks: Sequence[Check], out_of_bounds: OutOfBounds) -> None:
-        self._context, self._checks, self._out_of_bounds = context, checks, out_of_bounds
+    def __init__(
+        self, context: Context, checks: Sequence[Check], out_of_bounds: OutOfBounds, rearming: Rearming
+    ) -> None:
+        self._context, self._checks, self._out_of_bounds, self._rearming = context, checks, out_of_bounds, rearming
         self._local = _Local()
 
     @property
@@ -78,4 +81,5 @@ class Judge:
         assert isinstance(guard, Guard)
         extent = evidence.first, evidence.last
         if guard.rearm or self._context.allocator.confirm(guard, extent, checkpoint.order, self._context.clock):
+            self._rearming.broken(guard, checkpoint)
             self._out_of_bounds.broken_guard(evidence, checkpoint)

@@ -20,6 +20,7 @@ from shadowgraph.lastwords import LastWords
 from shadowgraph.locating import Locator
 from shadowgraph.outside import Outside
 from shadowgraph.plans import Plans
+from shadowgraph.rearming import Rearming
 from shadowgraph.settings import Settings
 from shadowgraph.standing import StandingGuards
 from shadowgraph.stepping import Stepper
@@ -89,7 +90,8 @@ class Supervisor(Listener):
         self.preparing: list[Graph | None] = []
         self._all: tuple[Check, ...] = (*self.checks.all, self.watches)
         self.plans = Plans(self.context, self._all)
-        judge = Judge(self.context, self._all, self.checks.out_of_bounds)
+        self._rearming = Rearming(self.context)
+        judge = Judge(self.context, self._all, self.checks.out_of_bounds, self._rearming)
         self._bounds = Boundaries(
             self.context, judge, self._all, self._standing, self.stepper, self.outside, lambda: self.paused
         )
@@ -153,6 +155,7 @@ class Supervisor(Listener):
     def rearm(self) -> None:
         """Arm every standing guard anew, without looking at it."""
         self.allocator.rearm()
+        self._rearming.forget()
         self.context.writes.clear()
 
     @property
@@ -252,6 +255,8 @@ class Supervisor(Listener):
             if outer is not None:  # what ran so far in this thread were nodes of the outer graph
                 self._bounds.close("replay_begin", Phase.REPLAY, outer, outer.replays)
             checkpoint = self._bounds.close("replay_begin", None, graph, graph.replays, take=shadow)
+            if self._rearming.waiting:
+                self._rearming.replay_begins(graph)
             for check in self._beginners:
                 check.replay_begins(checkpoint)
             if not self.context.engine.asynchronous:
@@ -308,6 +313,9 @@ class Supervisor(Listener):
     def launch_begins(self, launch: Launch, rules: tuple[IndexRule, ...]) -> None:
         if self.paused or self._capturing or self._replaying is not None:
             return
+        if self._rearming.waiting:
+            with self._lock:
+                self._rearming.launch_begins(launch)
         model = self.preparing[-1] if self.preparing else None
         phase = Phase.PREPARE if self.preparing else None
         # Judged when the device is lost, after others have begun: which replays had begun by now counts.

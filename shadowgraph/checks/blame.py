@@ -80,9 +80,7 @@ def _apart(done: Mapping[int, int]) -> Blame:
     return (Phase.EAGER if any(done.values()) else Phase.SETUP), None, None
 
 
-def _graphs(
-    context: Context, coming: Graph | None, where: ByteRange, culprits: tuple[Write, ...]
-) -> list[Graph]:
+def _graphs(context: Context, coming: Graph | None, where: ByteRange, culprits: tuple[Write, ...]) -> list[Graph]:
     """Graphs that were given a view of the range, or of what the culprits wrote. The coming one may have ended before
     its evidence arrived."""
     ended = [coming] if coming is not None and coming.serial not in context.graphs else []
@@ -90,4 +88,6 @@ def _graphs(
     for part in (where, *(part for write in culprits for part in write.ranges)):
         found = [*(graph for graph in ended if graph.touches(part)), *context.graphs_on(part)]
         touched += [graph for graph in found if graph not in touched]
+    if coming is not None and coming not in touched and coming.leads_into(where):
+        touched.append(coming)
     return touched

@@ -26,14 +26,14 @@ class Arming:
 
     Parameters
     ----------
-    table
-        Device address of the canary's table.
+    table, kept
+        Device addresses of the canary's table, and of what is remembered of broken guards.
     """
 
-    def __init__(self, device: Device, one: int, many: int, table: int) -> None:
+    def __init__(self, device: Device, one: int, many: int, table: int, kept: int) -> None:
         wide = ctypes.c_uint64
-        self._device, self._table = device, table
-        self._one, self._many = Launcher(one, (wide, wide, wide)), Launcher(many, (wide, wide))
+        self._device, self._table, self._kept_guards = device, table, kept
+        self._one, self._many = Launcher(one, (wide, wide, wide, wide)), Launcher(many, (wide, wide, wide))
         self._lock = threading.RLock()
         with relaxed_capture(), device.cp.cuda.Device(device.index):
             self._filled = device.cp.cuda.Event(disable_timing=True)
@@ -44,11 +44,19 @@ class Arming:
     def fill(self, where: ByteRange) -> None:
         """Fill one range."""
         if where.nbytes:
-            blocks = min(1024, -(-where.nbytes // (16 * THREADS)) + 1)
             with self._lock:
-                self._one.set((where.start, where.nbytes, self._table))
-                self._one.launch(blocks, THREADS, self._device.arming.ptr)
+                self._fill_on(where, self._device.arming.ptr)
                 self._mark()
+
+    def fill_here(self, where: ByteRange) -> None:
+        """Fill one range on the current stream: behind what it has queued, before what it is given next."""
+        with self._lock:
+            self._fill_on(where, self._device.raw_stream())
+
+    def _fill_on(self, where: ByteRange, stream: int) -> None:
+        blocks = min(1024, -(-where.nbytes // (16 * THREADS)) + 1)
+        self._one.set((where.start, where.nbytes, self._table, self._kept_guards))
+        self._one.launch(blocks, THREADS, stream)
 
     def fill_many(self, ranges: Sequence[ByteRange]) -> None:
         """Fill many ranges in one launch."""
@@ -58,7 +66,7 @@ class Arming:
                 if self._kept:
                     self._let_go()
                 table = self._device.upload(rows)
-                self._many.set((int(table.data.ptr), self._table))
+                self._many.set((int(table.data.ptr), self._table, self._kept_guards))
                 self._many.launch(len(ranges), THREADS, self._device.arming.ptr)
                 self._kept.append(table)
                 self._mark()

@@ -104,7 +104,11 @@ class Engine(Protocol):
 
         Of every guard the near part is read, and of a few in turn a piece of what lies beyond; with `in_full` all of
         all. A guard that does not hold its canary is measured over its whole length, and armed again if it asks for it.
+        Where the engine `keeps`, it is not armed again, and told again only when it holds something else.
         """
+
+    def rearm(self, guard: Guard) -> None:
+        """Fill a guard that was broken, behind what the current stream has queued and before what it is given next."""
 
     def fetch(self, tag: object, parts: Sequence[tuple[object, ByteRange]]) -> None:
         """Ask for the bytes that ranges hold at this point of the stream; they come from `poll`, each with its key."""
@@ -126,6 +130,10 @@ class Engine(Protocol):
     @property
     def asynchronous(self) -> bool:
         """Whether results arrive later than they are asked for."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what broke a guard stays there: the program may go on to read it, and must find what it wrote."""
 
     @property
     def dropped(self) -> int:

@@ -31,6 +31,7 @@ from shadowgraph.tracking.ranges import ByteRange
 LANES = 8  # of a warp look at one guard's near part
 FAR_BLOCKS = 16  # pieces of far parts that each check looks at, in turn
 SLOTS = 1024  # checks in flight, and records in the ring
+KEPT = 512  # broken guards that are remembered, as in kernels.cu
 TABLES = 8  # tuples of guards whose tables are kept
 GUARDS_ONLY, COPY, COMPARE = 0, 1, 2
 
@@ -50,14 +51,13 @@ class _Step(ctypes.Structure):
 class _Prepared:
     """A launcher whose arguments stand for one table, shadow and mode: what a replay asks for again and again."""
 
-    def __init__(self, function: int, fixed: tuple[int, int, int, int], mode: int) -> None:
+    def __init__(self, function: int, fixed: tuple[int, ...], mode: int) -> None:
         wide, narrow = ctypes.c_uint64, ctypes.c_uint32
-        self.launcher = Launcher(function, (_Step, wide, wide, wide, wide, wide, narrow, narrow, narrow))
-        for value, address in zip(self.launcher.values[1:5], fixed, strict=True):
+        self.launcher = Launcher(function, (_Step, *[wide] * len(fixed), wide, narrow, narrow, narrow))
+        values = self.launcher.values
+        for value, address in zip(values[1:-4], fixed, strict=True):
             value.value = address
-        self.step, self.far_turn, self.far_all, self.check, self.slot = (
-            self.launcher.values[index] for index in (0, 5, 6, 7, 8)
-        )
+        self.step, (self.far_turn, self.far_all, self.check, self.slot) = values[0], values[-4:]
         self.mode = mode
         self.table: GuardTable | None = None
         self.shadow: CupyShadow | None = None
@@ -134,6 +134,7 @@ class CupyEngine:
 
     origin = 0
     asynchronous = True
+    keeps = True
 
     def __init__(self, device: int | None = None) -> None:
         index = torch.cuda.current_device() if device is None else device
@@ -157,12 +158,12 @@ class CupyEngine:
         step, one, many, mirror, self.probe_function = (int(kernel.kernel.ptr) for kernel in self._kernels)
         fixed = self._make_buffers()
         self._prepared = [_Prepared(step, fixed, mode) for mode in (GUARDS_ONLY, COPY, COMPARE)]
-        self._arming = Arming(self._device, one, many, fixed[1])
+        self._arming = Arming(self._device, one, many, fixed[1], fixed[4])
         self._mirrors = MirrorRing(self._device, mirror)
         self._reader = RingReader(self._records)
 
-    def _make_buffers(self) -> tuple[int, int, int, int]:
-        """What every check uses: the ring, the canary's table, counters, and who is done."""
+    def _make_buffers(self) -> tuple[int, ...]:
+        """What every check uses: the ring, the canary's table, counters, who is done, and broken guards."""
         device = self._device
         self._table = device.upload(np.frombuffer(canary(0, PERIOD) * 2, dtype=np.uint8))
         self._pinned = device.pinned(SLOTS * RECORD.itemsize + SLOTS * 4)
@@ -172,9 +173,12 @@ class CupyEngine:
         header = np.zeros(1, dtype=[("head", "<u8"), ("capacity", "<u8"), ("records", "<u8")])
         header["capacity"], header["records"] = SLOTS, self._pinned.ptr
         self._ring = device.upload(header.view(np.uint8))
-        self._counters = device.zeros(8 * SLOTS)
+        self._counters, self._kept = device.zeros(8 * SLOTS), device.zeros(KEPT * 32)
         done = int(self._pinned.ptr) + SLOTS * RECORD.itemsize
-        return int(self._ring.data.ptr), int(self._table.data.ptr), int(self._counters.data.ptr), done
+        ring, table, counters, kept = (
+            int(made.data.ptr) for made in (self._ring, self._table, self._counters, self._kept)
+        )
+        return ring, table, counters, done, kept
 
     @property
     def dropped(self) -> int:
@@ -189,6 +193,11 @@ class CupyEngine:
     def arm(self, guard: Guard) -> None:
         """Fill a guard; every later check sees it filled."""
         self._arming.fill(guard.whole)
+
+    def rearm(self, guard: Guard) -> None:
+        """Fill a guard that was broken, on the current stream; nothing while that stream captures."""
+        if not _capturing():
+            self._arming.fill_here(guard.whole)
 
     def fill(self, where: ByteRange) -> None:
         """Fill a range with its canary; every later check sees it filled."""

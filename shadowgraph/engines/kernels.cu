@@ -13,6 +13,8 @@ typedef unsigned long long u64;
 #define SCAN 65536ull  // bytes searched for separate ranges once something broke
 #define LANES 8        // lanes that look at one guard's near part
 #define FAR_BYTES 8192 // of a guard's far part that one block looks at
+#define KEPT 512       // broken guards that are remembered
+#define SEEN 4096      // bytes of the damage that are compared with what was told before
 
 struct Guard { u64 near_lo, whole_lo, whole_len; u32 near_len, flags; };  // flags: 1 after its buffer, 2 never rearmed
 struct Chunk { u64 source, shadow, mirror; u32 nbytes, part; };  // mirror: pinned host memory, or 0
@@ -27,6 +29,7 @@ struct Record {
   u8 expected[WINDOW], found[WINDOW];
 };
 struct Ring { u64 head, capacity, records; };
+struct Kept { u64 near_lo, lo, hi, hash; };  // a broken guard: damage [lo, hi) and what it held when it was told
 
 __device__ __forceinline__ u32 differing(uint4 a, uint4 b) {
   // One bit for each of 16 bytes that differ.
@@ -107,10 +110,45 @@ __device__ void emit(Ring* ring, const u8* table, u32 check, u32 is_part, u32 in
   __threadfence_system();  // before the check counts as done; intact guards pay for no such fence
 }
 
-// A whole warp measures a broken guard over its full length, reports it and arms it again where it may.
-__device__ void broken(const Guard& g, u32 index, Ring* ring, const u8* table, u32 check) {
+// A number for what two ranges hold; by a whole warp.
+__device__ u64 hash_of(u64 lo, u64 hi, u64 other_lo, u64 other_hi) {
   int lane = threadIdx.x & 31;
-  u64 lo = g.whole_lo, hi = lo + g.whole_len, first = ~0ull, last = 0, count = 0;
+  u64 sum = 0;
+  for (int range = 0; range < 2; ++range, lo = other_lo, hi = other_hi)
+    for (u64 p = lo + lane; p < hi; p += 32) {
+      u64 x = (p << 8 | *(const u8*)p) * 0x9e3779b97f4a7c15ull;
+      x = (x ^ x >> 29) * 0xbf58476d1ce4e5b9ull;
+      sum += x ^ x >> 32;
+    }
+  return warp_sum(sum);
+}
+
+// The entry of a guard among those that are broken, or null; by a whole warp.
+__device__ Kept* kept_of(Kept* kept, u64 near_lo) {
+  for (u32 base = 0; base < KEPT; base += 32) {
+    u32 votes = __ballot_sync(~0u, *(volatile u64*)&kept[base + (threadIdx.x & 31)].near_lo == near_lo);
+    if (votes) return kept + base + __ffs(votes) - 1;
+  }
+  return 0;
+}
+
+// Room for another one, or null; by a whole warp.
+__device__ Kept* room_in(Kept* kept, u64 near_lo) {
+  u32 at = KEPT;
+  if ((threadIdx.x & 31) == 0)
+    for (at = 0; at < KEPT && atomicCAS(&kept[at].near_lo, 0ull, near_lo); ++at) {}
+  at = __shfl_sync(~0u, at, 0);
+  return at < KEPT ? kept + at : 0;
+}
+
+// A whole warp measures a broken guard over its full length and reports it. What broke it stays: the program may read
+// it, as it would without us. So the guard is remembered, and reported again when it holds something else.
+__device__ void broken(const Guard& g, u32 index, Ring* ring, const u8* table, Kept* kept, u32 check) {
+  int lane = threadIdx.x & 31;
+  u64 lo = g.whole_lo, hi = lo + g.whole_len, first = ~0ull, last = 0, count = 0, near_hi = g.near_lo + g.near_len;
+  bool after = g.flags & 1, ours = !(g.flags & 2);
+  Kept* known = ours ? kept_of(kept, g.near_lo) : 0;
+  if (known && known->hash == hash_of(g.near_lo, near_hi, known->lo, known->hi)) return;
   for (u64 p = (lo & ~15ull) + 16 * lane; p < hi; p += 512) {
     u32 bad = differing(*(const uint4*)p, *(const uint4*)(table + (p & (PERIOD - 1)))) & inside(p, lo, hi);
     if (bad) {
@@ -120,11 +158,24 @@ __device__ void broken(const Guard& g, u32 index, Ring* ring, const u8* table, u
   }
   first = warp_min(first); last = warp_max(last); count = warp_sum(count);
   if (!count) return;
-  bool after = g.flags & 1;
   emit(ring, table, check, 0, index, lo, hi, 0, !after, after ? last == hi - 1 : first == lo, first, last, count);
   __syncwarp();
-  if (g.flags & 2) return;
-  for (u64 p = first + lane; p <= last; p += 32) *(u8*)p = table[p & (PERIOD - 1)];
+  if (!ours) return;
+  if (!known) known = room_in(kept, g.near_lo);
+  if (known) {
+    u64 from = after || last - first < SEEN ? first : last + 1 - SEEN, to = last - from < SEEN ? last + 1 : from + SEEN;
+    u64 hash = hash_of(g.near_lo, near_hi, from, to);
+    if (lane == 0) { known->lo = from; known->hi = to; known->hash = hash; }
+    __syncwarp();
+    return;
+  }
+  for (u64 p = first + lane; p <= last; p += 32) *(u8*)p = table[p & (PERIOD - 1)];  // no room: better than silence
+}
+
+// Guards that begin in a range are whole again; by one block.
+__device__ void forget(Kept* kept, u64 lo, u64 hi) {
+  for (u32 i = threadIdx.x; i < KEPT; i += blockDim.x)
+    if (kept[i].near_lo >= lo && kept[i].near_lo < hi) kept[i].near_lo = 0;
 }
 
 // Near parts: a few lanes a guard. What is broken is marked; the check's last block reports it.
@@ -206,14 +257,14 @@ struct Step {
 };
 
 // The last block of a check that found something: one warp a broken guard, one warp a changed part.
-__device__ void report(const Step& s, Ring* ring, const u8* table, u32 check) {
+__device__ void report(const Step& s, Ring* ring, const u8* table, Kept* kept, u32 check) {
   u32 warp = threadIdx.x / 32, lane = threadIdx.x & 31, warps = blockDim.x / 32;
   for (u32 base = warp * 32; base < s.n_guards; base += warps * 32) {
     u32 g = base + lane;
     u32 votes = __ballot_sync(~0u, g < s.n_guards && *(volatile u32*)&s.hits[g] && atomicExch(&s.hits[g], 0u));
     for (; votes; votes &= votes - 1) {
       u32 hit = base + __ffs(votes) - 1;
-      broken(s.guards[hit], hit, ring, table, check);
+      broken(s.guards[hit], hit, ring, table, kept, check);
     }
   }
   for (u32 i = warp; s.mode == 2 && i < s.n_parts; i += warps) {
@@ -229,7 +280,7 @@ __device__ void report(const Step& s, Ring* ring, const u8* table, u32 check) {
 
 // `counters`, by slot: blocks that are done in the low half, blocks that found something in the high half.
 extern "C" __global__ void __launch_bounds__(256) check_step(Step s, Ring* ring, const u8* table, u64* counters,
-    volatile u32* checks_done, u64 far_turn, u32 far_all, u32 check, u32 slot) {
+    volatile u32* checks_done, Kept* kept, u64 far_turn, u32 far_all, u32 check, u32 slot) {
   __shared__ u64 before;
   u32 block = blockIdx.x;
   bool found = false;
@@ -248,23 +299,25 @@ extern "C" __global__ void __launch_bounds__(256) check_step(Step s, Ring* ring,
   if ((u32)before != gridDim.x - 1) return;
   if ((before + own) >> 32) {
     __threadfence();
-    report(s, ring, table, check);
+    report(s, ring, table, kept, check);
     __syncthreads();
   }
   if (threadIdx.x == 0) checks_done[slot] = check;
 }
 
 // One block fills one range.
-extern "C" __global__ void arm_many(const ulonglong2* ranges, const u8* table) {
+extern "C" __global__ void arm_many(const ulonglong2* ranges, const u8* table, Kept* kept) {
   u64 lo = ranges[blockIdx.x].x, hi = ranges[blockIdx.x].y;
+  forget(kept, lo, hi);
   for (u64 p = (lo & ~15ull) + 16ull * threadIdx.x; p < hi; p += 16ull * blockDim.x) {
     if (p >= lo && p + 16 <= hi) *(uint4*)p = *(const uint4*)(table + (p & (PERIOD - 1)));
     else for (u64 q = p < lo ? lo : p; q < p + 16 && q < hi; ++q) *(u8*)q = table[q & (PERIOD - 1)];
   }
 }
 
-extern "C" __global__ void arm(u64 lo, u64 nbytes, const u8* table) {
+extern "C" __global__ void arm(u64 lo, u64 nbytes, const u8* table, Kept* kept) {
   u64 hi = lo + nbytes;
+  if (blockIdx.x == 0) forget(kept, lo, hi);
   for (u64 p = (lo & ~15ull) + 16ull * (blockIdx.x * blockDim.x + threadIdx.x); p < hi; p += 16ull * gridDim.x * blockDim.x) {
     if (p >= lo && p + 16 <= hi) *(uint4*)p = *(const uint4*)(table + (p & (PERIOD - 1)));
     else for (u64 q = p < lo ? lo : p; q < p + 16 && q < hi; ++q) *(u8*)q = table[q & (PERIOD - 1)];

@@ -50,10 +50,13 @@ class NumpyEngine:
     ----------
     origin
         Address that canary positions count from, so that a run is the same wherever its arena lies.
+    keeps
+        Whether what broke a guard stays there until the guard is armed.
     """
 
-    def __init__(self, origin: int) -> None:
-        self.origin = origin
+    def __init__(self, origin: int, keeps: bool = False) -> None:
+        self.origin, self.keeps = origin, keeps
+        self._kept: dict[int, bytes] = {}  # what broken guards held when they were told, by where they begin
         self.dropped = 0  # nothing can be lost on the way
         self.asynchronous = False
         self.lost: str | None = None
@@ -62,7 +65,11 @@ class NumpyEngine:
         self._near: NearParts | None = None  # of the guards that were asked for last
 
     def arm(self, guard: Guard) -> None:
+        self._kept.pop(guard.whole.start, None)
         _view(guard.whole)[:] = self._canary(guard.whole)
+
+    def rearm(self, guard: Guard) -> None:
+        self.arm(guard)
 
     def shadow(self, parts: Sequence[tuple[object, ByteRange]]) -> NumpyShadow:
         return NumpyShadow(tuple(parts))
@@ -89,12 +96,23 @@ class NumpyEngine:
         evidence: list[Evidence[object]] = []
         for index in self._to_read_in_full(guards, in_full):
             guard = guards[index]
-            found = differences(guard, guard.whole, self._canary(guard.whole), _view(guard.whole).copy())
-            if found is not None:
+            held = _view(guard.whole).copy()
+            found = differences(guard, guard.whole, self._canary(guard.whole), held)
+            if found is None:
+                self._kept.pop(guard.whole.start, None)
+            elif self._is_news(guard, held):
                 evidence.append(found)
-                if guard.rearm:
+                if guard.rearm and not self.keeps:
                     self.arm(guard)
         return evidence
+
+    def _is_news(self, guard: Guard, held: Bytes) -> bool:
+        """Whether a broken guard holds something else than when it was told last."""
+        if not self.keeps or not guard.rearm:
+            return True
+        told, now = self._kept.get(guard.whole.start), held.tobytes()
+        self._kept[guard.whole.start] = now
+        return told != now
 
     def _to_read_in_full(self, guards: Sequence[Guard], in_full: bool) -> Sequence[int]:
         """Those whose near part is broken, and the one whose turn it is; in the order in which they were asked for."""

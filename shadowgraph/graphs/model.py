@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from shadowgraph.graphs.device_nodes import DeviceNode, node_of_launch
+from shadowgraph.graphs.device_nodes import DeviceNode, Sureness, node_of_launch
 from shadowgraph.graphs.probe import Probe
 from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.launches import Access, Launch, LaunchKind, Pointer
@@ -131,6 +131,11 @@ class Graph:
         """Whether any node was given a view of a byte of the range."""
         return bool(self.captured(where))
 
+    def leads_into(self, where: ByteRange) -> bool:
+        """Whether an argument of a device node points into the range: library code takes pointers past the dispatcher.
+        Reads the executable graph the first time."""
+        return any(_leads_into(node, where) for node in self.read_nodes or ())
+
     def readers(self, where: ByteRange) -> list[Node]:
         """Nodes that may read a byte of the range, in launch order."""
         return list({node.index: node for node, pointer in self.pointing_into(where) if pointer.may_read}.values())
@@ -138,3 +143,9 @@ class Graph:
     def writers(self, where: ByteRange) -> list[Node]:
         """Nodes that may write a byte of the range by their signature, in launch order."""
         return list({node.index: node for node, pointer in self.pointing_into(where) if pointer.may_write}.values())
+
+
+def _leads_into(node: DeviceNode, where: ByteRange) -> bool:
+    sure = (word.address for word in node.words if word.sureness is not Sureness.LOW)
+    spans = (span for span in (*node.reads, *node.writes) if span.overlaps(where))
+    return any(map(where.contains, sure)) or any(spans) or any(_leads_into(inner, where) for inner in node.inner)

@@ -30,7 +30,7 @@ class Guard:
     Attributes
     ----------
     rearm
-        Whether the check that finds it broken arms it again.
+        Whether a check that finds it broken may write it; else the host does, once it knows that nobody has the bytes.
     """
 
     buffer: Buffer

@@ -24,7 +24,7 @@ class LateEngine(NumpyEngine):
     """What was asked for arrives one poll later, unless somebody waits."""
 
     def __init__(self, origin: int) -> None:
-        super().__init__(origin)
+        super().__init__(origin, keeps=True)
         self.asynchronous = True
         self._on_the_way = 0
 

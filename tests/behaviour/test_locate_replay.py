@@ -50,7 +50,7 @@ def test_the_node_is_named_by_the_next_replay(
     assert (pointed.name, pointed.buffer, pointed.at, pointed.address) == ("target", "table", 0, table.data_ptr())
     assert culprit.led_by == pointed
     assert found.candidates == ()
-    assert "fill (node 1) wrote up to 8 bytes past the end of table" in found.message
+    assert "fill (node 1) wrote 8 bytes past the end of table" in found.message
     assert only(debugger.findings).occurrences > found.occurrences, "later sightings are sightings of the same"
     said = [record.getMessage() for record in caplog.records if record.name == "shadowgraph"]
     assert len(said) == 2
@@ -194,7 +194,7 @@ def test_a_suppressed_finding_is_not_looked_for(monkeypatch: pytest.MonkeyPatch,
         for _ in range(4):
             graph.replay()
         assert debugger.check() == ()
-        assert debugger.report(quiet=True).facts.suppressed >= 3
+        assert debugger.report(quiet=True).facts.suppressed >= 2
     assert quiet.probes == []
 
 

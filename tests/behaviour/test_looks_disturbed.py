@@ -113,9 +113,9 @@ def test_launches_of_one_prepare_that_break_the_same_guard_are_all_named(monkeyp
         first, second = launch("first", table), launch("second", table)
         for _ in range(3):
             with debugger.prepare(graph):
-                for each in (first, second):
+                for value, each in enumerate((first, second), 7):
                     emit("launch_begins", each, ())
-                    poke(table, 256, 4)
+                    poke(table, 256, 4, value)
                     emit("launch_ran", each, None)
             graph.replay()
         found = only(debugger.check())
@@ -129,7 +129,7 @@ def test_a_replay_that_nobody_checked_is_not_an_unseen_writer(monkeypatch: pytes
         graph, _kept = reader_of(table)
         breaks, due = sg.HostGraph(), [True]
         with sg.host_graph(breaks):
-            breaks.call(lambda: poke(table, 256, 4), writes=())
+            breaks.call(lambda: poke(table, 256, 4, 8), writes=())
         poke(table, 256, 4)
         graph.replay()
         assert debugger.check()

@@ -28,10 +28,10 @@ class Bench(Protocol):
 class HostBench:
     """Memory of this process and the numpy engine."""
 
-    def __init__(self) -> None:
+    def __init__(self, keeps: bool = False) -> None:
         self._memory = np.full(SIZE, 0x11, dtype=np.uint8)
         self.base = int(self._memory.ctypes.data)
-        self.engine: Engine = NumpyEngine(self.base)
+        self.engine: Engine = NumpyEngine(self.base, keeps)
 
     def write(self, address: int, data: bytes) -> None:
         offset = address - self.base

@@ -1,0 +1,89 @@
+"""When a broken guard is armed again: just before what broke it runs once more.
+
+What a program wrote past a buffer's end it may read there, and goes on as if nothing had happened. A debugger that
+wrote its canary over these bytes at once would make the program read canaries: it would break because it is watched.
+So where the engine keeps them, they stay until a launch that was given the buffer in that phase begins again, or the
+graph in whose replay it happened replays again. Then they are about to be written anew. What nobody was seen to write
+stays for good; the guard still tells when it changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shadowgraph.checks.base import Checkpoint, Context
+from shadowgraph.faults import shielded
+from shadowgraph.graphs.model import Graph, Launch
+from shadowgraph.tracking.guards import Guard
+from shadowgraph.tracking.phases import Phase
+
+_MOST = 1024  # guards that wait
+
+
+@dataclass(frozen=True, slots=True)
+class _Broken:
+    """A guard that waits.
+
+    Attributes
+    ----------
+    graph
+        Serial of the graph in whose replay it broke, or None.
+    names
+        Launches that may have broken it, where it was not in a replay.
+    """
+
+    guard: Guard
+    graph: int | None
+    names: frozenset[str]
+
+
+class Rearming:
+    """Broken guards, each with what it waits for. The caller holds the debugger's lock.
+
+    Attributes
+    ----------
+    waiting
+        By where a guard begins; empty in a program without damage, which is what its replay path asks.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.waiting: dict[int, _Broken] = {}
+
+    def broken(self, guard: Guard, checkpoint: Checkpoint) -> None:
+        """A check found a guard broken; what did it stands in the checkpoint."""
+        if not self._context.engine.keeps or not guard.rearm:
+            return
+        replay = checkpoint.phase is Phase.REPLAY and checkpoint.graph is not None
+        graph = checkpoint.graph.serial if replay and checkpoint.graph is not None else None
+        given = [write for write in checkpoint.writes if write.ranges.overlaps(guard.buffer.range)]
+        names = frozenset() if replay else frozenset(write.launch.name for write in given)
+        if len(self.waiting) < _MOST:
+            self.waiting[guard.whole.start] = _Broken(guard, graph, names)
+
+    def launch_begins(self, launch: Launch) -> None:
+        """A launch of host code is about to run: arm what it may have broken, unless another one of those that may
+        have has run since the last boundary. Then the damage may be there already."""
+        for start, broken in list(self.waiting.items()):
+            where = broken.guard.buffer.range
+            if launch.name in broken.names and any(p.view.hull.overlaps(where) for p in launch.pointers):
+                before = [write for write in self._context.writes if write.launch.name in broken.names]
+                if not any(write.ranges.overlaps(where) for write in before):
+                    self._arm(start, broken)
+
+    def replay_begins(self, graph: Graph) -> None:
+        """A graph is about to replay, and guards have been looked at."""
+        for start, broken in list(self.waiting.items()):
+            if broken.graph == graph.serial:
+                self._arm(start, broken)
+
+    def forget(self) -> None:
+        """Every guard was armed anew."""
+        self.waiting.clear()
+
+    def _arm(self, start: int, broken: _Broken) -> None:
+        del self.waiting[start]
+        buffer = broken.guard.buffer
+        if self._context.allocator.tenants.get(buffer.start) is buffer:
+            with shielded("guard armed again"):
+                self._context.engine.rearm(broken.guard)

@@ -1,0 +1,51 @@
+"""Evidence that comes late, and pointers that only library code was given: prepare is prepare still."""
+
+from __future__ import annotations
+
+import pytest
+from playing import played
+from programs import guarded, only, overflow, reader_of
+
+from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind, Sureness, Word
+from shadowgraph.tracking.ranges import ByteRange
+
+
+def test_what_was_done_in_prepare_is_prepare_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    with played(monkeypatch) as debugger:
+        table = guarded(debugger, 64)
+        debugger.name("table", table)
+        graph, _kept = reader_of(table)
+        name = debugger.graph(graph).name
+        overflow(table, 2)
+        graph.replay()
+        assert not debugger.supervisor.book.findings, "nothing has arrived yet"
+        graph.reset()
+        assert not debugger.graphs, "the graph has ended"
+        found = only(debugger.check())
+    assert (found.code, found.past_end, found.phase, found.replay) == ("SG101", 8, "prepare", 1)
+    assert found.graph == name
+
+
+def test_a_buffer_that_only_library_code_was_given_is_prepared_for_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    with played(monkeypatch) as debugger:
+        table, other = guarded(debugger, 64), guarded(debugger, 64)
+        graph, _kept = reader_of(other)
+        assert not graph.model.touches(ByteRange(table.data_ptr(), table.data_ptr() + 256)), "no operator was given it"
+        word = Word(0, 40, "", table.data_ptr() + 128, Sureness.MEDIUM)
+        graph.model.build_device_later(lambda: (DeviceNode(0, NodeKind.KERNEL, "decode", words=(word,)),))
+        overflow(table, 2)
+        graph.replay()
+        found = only(debugger.check())
+    assert (found.phase, found.graph, found.replay) == ("prepare", graph.model.name, 1)
+
+
+def test_a_buffer_that_no_node_leads_into_is_set_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with played(monkeypatch) as debugger:
+        table, other = guarded(debugger, 64), guarded(debugger, 64)
+        graph, _kept = reader_of(other)
+        word = Word(0, 40, "", table.data_ptr() + 128, Sureness.LOW)
+        graph.model.build_device_later(lambda: (DeviceNode(0, NodeKind.KERNEL, "decode", words=(word,)),))
+        overflow(table, 2)
+        graph.replay()
+        found = only(debugger.check())
+    assert (found.phase, found.graph, found.replay) == ("setup", None, None)
