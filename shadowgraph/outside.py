@@ -29,7 +29,7 @@ class Outside:
         follow from names, of index buffers when a graph is captured. None: nobody looks.
     batch_of
         Says what a replay of a graph was prepared for; of an adapter that knows the program.
-    heard
+    hearers
         Called with every finding as it is kept, new or seen again, before anything else happens to it.
     begins
         Called when a replay begins, checked or not, before anything else is done about it.
@@ -44,7 +44,7 @@ class Outside:
         self.guarding = EagerGuard(settings.guard_eager) if settings.guard_eager != "off" else None
         self.places: PlaceFinder | None = None
         self.batch_of: Callable[[Graph, int], Batch | None] | None = None
-        self.heard: Callable[[Finding], None] | None = None
+        self.hearers: list[Callable[[Finding], None]] = []
         self.begins: Callable[[], None] | None = None
         self.replayed: Callable[[], None] | None = None
         self.replays = self.checked = 0
@@ -82,9 +82,9 @@ class Outside:
 
     def found(self, finding: Finding) -> None:
         """A finding was kept; one that is suppressed has no id and is nobody's business."""
-        if self.heard is not None and finding.id:
+        for hear in self.hearers if finding.id else ():
             with shielded("record of a finding"):
-                self.heard(finding)
+                hear(finding)
 
     def batch(self, draft: Draft) -> Batch | None:
         """What the replay that a finding belongs to was prepared for, where somebody knows."""

@@ -79,12 +79,29 @@ def uninstall() -> None:
     _end(_current)
 
 
-def attach(settings: Settings) -> Debugger:
+def attach(settings: Settings | Debugger) -> Debugger:
     """Watch on behalf of somebody outside the program: no thread's mode is entered, and a debugger that the program
-    itself starts takes over. The caller ends it with `uninstall`."""
+    itself starts takes over. The caller ends it with `uninstall`.
+
+    Given a debugger that was ended, that one goes on with all it knows; what was done meanwhile is not judged.
+    """
     global _modest
-    _modest = _started(Debugger(settings), watch_thread=False)
-    return _modest
+    again = isinstance(settings, Debugger)
+    debugger = settings if isinstance(settings, Debugger) else Debugger(settings)
+    before, _modest = _modest, debugger  # observers ask `steps_aside`
+    try:
+        _started(debugger, watch_thread=False)
+    except BaseException:
+        _modest = before
+        raise
+    if again:
+        debugger.resume()
+    return debugger
+
+
+def steps_aside(debugger: Debugger) -> bool:
+    """Whether it is one of `attach`, which no part of the program asked for."""
+    return debugger is _modest
 
 
 def detach(debugger: Debugger) -> None:

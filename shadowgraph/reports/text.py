@@ -55,14 +55,15 @@ class Report:
 def lines(facts: RunFacts) -> Iterator[Text]:
     """The report, line by line."""
     for finding in (*facts.findings, *facts.notes):
-        yield from _finding(finding)
+        yield from finding_lines(finding)
         yield Text()
     yield from _watches(facts)
     yield from _lost(facts)
     yield from _summary(facts)
 
 
-def _finding(finding: Finding) -> Iterator[Text]:
+def finding_lines(finding: Finding) -> Iterator[Text]:
+    """All that a report says of one finding."""
     colour = "bold red" if finding.severity is Severity.ERROR else "bold yellow"
     yield Text(finding.message or verdict(finding), style=colour)
     facts = finding.bytes

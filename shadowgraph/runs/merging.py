@@ -22,7 +22,7 @@ def merge(processes: Sequence[ProcessRun]) -> RunFacts:
         findings=_of(found, Severity.ERROR),
         notes=_of(found, Severity.NOTE),
         suppressed=sum(facts.suppressed for facts in summaries),
-        coverage=_coverage(facts.coverage for facts in summaries),
+        coverage=coverage_of(facts.coverage for facts in summaries),
         graphs=_graphs(processes),
         faults=_faults(processes),
         guards_shrunk=sum(facts.guards_shrunk for facts in summaries),
@@ -42,7 +42,8 @@ def _of(found: list[Finding], severity: Severity) -> tuple[Finding, ...]:
     return tuple(finding for finding in found if finding.severity is severity)
 
 
-def _coverage(parts: Iterable[Coverage]) -> Coverage:
+def coverage_of(parts: Iterable[Coverage]) -> Coverage:
+    """The coverage of several debuggers as one."""
     known = list(parts)
     unguarded = dict.fromkeys(form for part in known for form in part.unguarded)
     return Coverage(

@@ -40,7 +40,8 @@ class Recorder:
         self._rank = rank()
         self._next, self._interval = 0.0, _FIRST_INTERVAL
         outside = debugger.supervisor.outside
-        outside.heard, outside.replayed = self.hear, self.tick
+        outside.hearers.append(self.hear)
+        outside.replayed = self.tick
 
     def hear(self, finding: Finding) -> None:
         """A finding was kept, or seen again."""

@@ -1,0 +1,29 @@
+"""Faults of ours are shown in the summary, and not among what a test logs: it may look at that."""
+
+from __future__ import annotations
+
+import logging
+
+_MOST = 20
+
+
+class FaultsAside(logging.Filter):
+    """Lets findings pass and keeps everything below them.
+
+    Attributes
+    ----------
+    kept
+        The first messages, with tracebacks.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[str] = []
+        self._form = logging.Formatter("%(message)s")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.ERROR:
+            return True
+        if len(self.kept) < _MOST:
+            self.kept.append(self._form.format(record))
+        return False
