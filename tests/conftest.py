@@ -7,6 +7,8 @@ import os
 import pytest
 import torch
 
+pytest_plugins = ["pytester"]  # allowed in no other conftest
+
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 

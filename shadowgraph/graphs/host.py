@@ -91,7 +91,7 @@ class HostGraph:
         chosen = _lookup(pool if pool is not None else graph_pool_handle())
         if self._captured:
             self.reset()
-        _report_collected()
+        report_collected()
         emit("capture_began", self.model)
         allocator = host_allocator()
         allocator.enter_pool(chosen)
@@ -155,7 +155,7 @@ class HostGraph:
         if recording is not None:
             recording._recorder.refuse("HostGraph.replay()", "a graph cannot hold another graph's replay here")
         settle()
-        _report_collected()
+        report_collected()
         try:
             self._check_inputs()
         except FreedInputError:
@@ -337,7 +337,7 @@ def _recording(recorder: Recorder) -> ExitStack:
         return stack.pop_all()
 
 
-def _report_collected() -> None:
+def report_collected() -> None:
     """Tell the listeners of graphs that were garbage collected, outside the collector."""
     while _collected:
         emit("graph_reset", _collected.popleft())

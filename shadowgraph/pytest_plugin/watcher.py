@@ -21,6 +21,7 @@ from shadowgraph.debugger import Debugger
 from shadowgraph.errors import FindingsError
 from shadowgraph.faults import faults
 from shadowgraph.findings import Finding, Severity
+from shadowgraph.graphs.host import report_collected
 from shadowgraph.injection import modes
 from shadowgraph.pytest_plugin.guests import is_wrapped, wraps_debugger
 from shadowgraph.pytest_plugin.plugin import interpret_triton
@@ -215,10 +216,13 @@ class Watcher:
     def sweep(self) -> None:
         """Between two tests: graphs that only garbage holds are no part of the next one. Triton's interpreter leaves
         cycles that hold tensors and graphs."""
-        captured = {graph.serial for debugger in self._made.values() for graph in debugger.graphs}
-        if captured - self._swept:
+        if self._captured() - self._swept:
             gc.collect()
-        self._swept = captured
+        self._swept = self._captured()
+
+    def _captured(self) -> set[int]:
+        report_collected()
+        return {graph.serial for debugger in self._made.values() for graph in debugger.graphs}
 
     def close(self) -> None:
         """A test is over; what no report of it has shown is told in the summary."""

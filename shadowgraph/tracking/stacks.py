@@ -12,7 +12,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _DEMOS = os.path.join(_PACKAGE, "demos") + os.sep
 _MACHINERY = (
     *("torch", "triton", "numpy", "contextlib.py", "functools.py", "threading.py"),
-    *("_pytest", "pluggy", "xdist", "execnet"),  # their variables hold a test's arguments, and name nothing
+    *("_pytest", "pytest", "pluggy", "xdist", "execnet"),  # their variables hold a test's arguments, and name nothing
 )
 _skip_cache: dict[str, bool] = {}
 

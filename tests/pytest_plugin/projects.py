@@ -1,0 +1,91 @@
+"""Runs of pytest with the plugin, in processes of their own, as a project's own tests have it."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+import tomllib
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+KIT = """
+    import torch
+    import shadowgraph as sg
+    from shadowgraph.demos.kernels import fill
+
+    def captured(extra):
+        '''A graph that fills eight entries, and `extra` more.'''
+        table = torch.zeros(8, dtype=torch.int32)
+        graph = sg.HostGraph()
+        with sg.host_graph(graph):
+            fill[(1,)](table, 0, 8 + extra, 1, BLOCK=256)
+        return graph, table
+
+    def program(extra, replays=2):
+        graph, table = captured(extra)
+        for _ in range(replays):
+            graph.replay()
+        assert table.tolist() == list(range(1, 9))
+"""
+
+
+class Project:
+    """A project under test, in a folder of its own.
+
+    The package is on the path as an installed one is, with the entry points of pyproject.toml.
+    """
+
+    def __init__(self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pytester = pytester
+        self.path = pytester.path
+        for name in os.environ:
+            if name.startswith(("SHADOWGRAPH_", "PYTEST_", "TRITON_")):
+                monkeypatch.delenv(name)
+        site = pytester.mkdir("site")
+        self._install(site / "shadowgraph-0.dist-info")
+        monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{site}")
+        self.write("kit.py", KIT)
+
+    def _install(self, folder: Path) -> None:
+        """Nothing else is installed, so that what is tested is this very source."""
+        folder.mkdir()
+        points = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"]["pytest11"]
+        lines = [f"{name} = {target}" for name, target in points.items()]
+        (folder / "entry_points.txt").write_text("\n".join(["[pytest11]", *lines]), "utf-8")
+        (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: shadowgraph\nVersion: 0\n", "utf-8")
+
+    def write(self, name: str, text: str) -> None:
+        (self.path / name).write_text(textwrap.dedent(text), "utf-8")
+
+    def run(self, *words: str, timeout: float = 300) -> pytest.RunResult:
+        """pytest over this project, with a JUnit file."""
+        fixed = ("-p", "no:cacheprovider", "--strict-markers", "--junitxml", str(self.path / "junit.xml"))
+        return self.pytester.runpytest_subprocess(*fixed, *words, timeout=timeout)
+
+    def outcomes(self) -> dict[str, str]:
+        """Each test's name and what became of it in the last run: ``passed``, ``failure``, ``error`` or ``skipped``."""
+        found = {}
+        for case in self.cases():
+            ended = [child.tag for child in case if child.tag in ("failure", "error", "skipped")]
+            found[case.attrib["name"]] = " ".join(ended) or "passed"
+        return found
+
+    def codes(self) -> dict[str, str]:
+        """Codes by test, from the properties of the JUnit file."""
+        return {
+            case.attrib["name"]: entry.attrib["value"]
+            for case in self.cases()
+            for entry in case.iter("property")
+            if entry.attrib["name"] == "shadowgraph"
+        }
+
+    def said(self, test: str) -> str:
+        """The failures of one test."""
+        (case,) = [case for case in self.cases() if case.attrib["name"] == test]
+        return "\n".join(child.text or "" for child in case if child.tag in ("failure", "error"))
+
+    def cases(self) -> list[ElementTree.Element]:
+        return list(ElementTree.parse(self.path / "junit.xml").iter("testcase"))
