@@ -38,17 +38,24 @@ class Hooks:
         self.watcher = Watcher(self._dumps.noticed)
         self._dumps.watcher = self.watcher
         self._faults_before = faults.counts
+        self._refusal: Findings | None = None  # of the test that is being set up
         self.aside = FaultsAside()
         if not is_wrapped():  # which tells of them itself
             logger.addFilter(self.aside)
 
     def handle(self, item: pytest.Item) -> WatchedTest:
         """What the fixture gives to a test."""
-        if self.watcher.window is None:  # asked for by name, while the test runs, in a run that watches nothing else
-            self._begin(item, by_itself=True)
         window = self.watcher.window
+        late = window is None or not window.declared.watched
+        if late and declared_by(item, everywhere=True).watched:  # asked for by name, in a test that is under way
+            self._begin(item, by_itself=True)
+            window = self.watcher.window
+            if self._refusal is not None:
+                raise self._refusal
         if window is None or not window.declared.watched:
             pytest.fail("the fixture shadowgraph is of no use in a test marked no_shadowgraph", pytrace=False)
+        if late:
+            window.phase = "call"
         return WatchedTest(self.watcher, window)
 
     # -- outside of tests --------------------------------------------------------------------------------------
@@ -126,6 +133,12 @@ class Hooks:
         finally:
             self.watcher.check()
 
+    @pytest.hookimpl(specname="pytest_runtest_setup", tryfirst=True)
+    def pytest_runtest_setup_refused(self) -> None:
+        """What is wrong with a test's marker, inside of the wrappers of others: their tear-down relies on them."""
+        if self._refusal is not None:
+            raise self._refusal
+
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self) -> Passing:
         window = self._enter("call")
@@ -179,6 +192,7 @@ class Hooks:
         """Open a test's window, with a debugger that has the settings it wants."""
         self.watcher.close()
         self.watcher.sweep()
+        self._refusal = None
         try:
             declared = declared_by(item, self._asked.everywhere or by_itself)
             self.watcher.window = Window(item.nodeid, declared)
@@ -188,7 +202,8 @@ class Hooks:
                 else:
                     self.watcher.rest()
         except ShadowgraphError as error:
-            pytest.fail(f"shadowgraph: {error}", pytrace=False)
+            self.watcher.window = None
+            self._refusal = Findings(f"shadowgraph: {error}")
 
     def _enter(self, phase: str) -> Window | None:
         """A later phase of the test begins; a debugger that a test has started and ended gives way to ours again."""

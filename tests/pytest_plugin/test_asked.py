@@ -16,6 +16,7 @@ NOTHING_LOADED = """
         assert manager.hasplugin("shadowgraph")
         assert not any(manager.hasplugin(f"shadowgraph-{part}") for part in ("hooks", "summary"))
 """
+HOST = ("--shadowgraph-backend", "host")  # asks for nothing but Triton's interpreter
 BAD = """
     from kit import program
 
@@ -42,7 +43,7 @@ def test_only_collecting_does_nothing(project: Project) -> None:
 
 def test_the_ini_file_asks(project: Project) -> None:
     project.write("test_it.py", BAD)
-    project.run().assert_outcomes(passed=1)
+    project.run(*HOST).assert_outcomes(passed=1)
     project.write("pytest.ini", "[pytest]\nshadowgraph = true\n")
     project.run().assert_outcomes(failed=1)
 
@@ -77,7 +78,8 @@ def test_options_and_variables_are_heard(project: Project, monkeypatch: pytest.M
 
         def test_it(shadowgraph):
             settings = shadowgraph.settings
-            assert (settings.backend, settings.near_guard, settings.every, settings.guard_eager) == ("host", 512, 3, "auto")
+            assert (settings.backend, settings.guard_eager) == ("host", "auto")
+            assert (settings.near_guard, settings.every) == (512, 3)
 
         @pytest.mark.shadowgraph(layout="faithful", guard_eager=False, near_guard=1024)
         def test_its_own(shadowgraph):
@@ -116,18 +118,22 @@ def test_a_marker_or_the_fixture_asks_for_one_test(project: Project) -> None:
             request.getfixturevalue("shadowgraph")
             program(1)
 
+        def test_unwatched_at_last():
+            assert sg.current() is None
+
         @pytest.mark.no_shadowgraph
         def test_contradiction(shadowgraph):
             pass
         """,
     )
-    done = project.run()
+    done = project.run(*HOST)
     assert project.outcomes() == {
         "test_unwatched_before": "passed",
         "test_marked": "failure",
         "test_unwatched_after": "passed",
         "test_by_fixture": "failure",
         "test_by_name": "failure",
+        "test_unwatched_at_last": "passed",
         "test_contradiction": "error",
     }
     done.stdout.fnmatch_lines(["*= shadowgraph =*", "SG101: in 3 tests"])
@@ -147,7 +153,7 @@ def test_by_name_in_a_run_that_watches_nothing_else(project: Project) -> None:
             program(1)
         """,
     )
-    project.run()
+    project.run(*HOST)
     assert project.outcomes() == {"test_by_name": "failure", "test_after": "passed"}
     assert project.codes() == {"test_by_name": "SG101"}
 

@@ -170,7 +170,7 @@ CLEAN = {"test_xfail_without", "test_skipped", "test_unwatched", "test_expected_
 
 def test_each_kind_of_test(project: Project) -> None:
     project.write("test_it.py", TESTS)
-    done = project.run("--shadowgraph", "--doctest-modules", "-rP", "test_it.py")
+    done = project.run("--shadowgraph", "--doctest-modules", "-rPf", "test_it.py")
     assert project.outcomes() == BECOMES
     assert done.ret == 1
     found = {name for name, ended in BECOMES.items() if ended == "failure"} | {"test_xfail", "test_allowed"}
