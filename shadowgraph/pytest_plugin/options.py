@@ -53,9 +53,9 @@ class Asked:
         if backend is None:
             backend = base.backend if PREFIX + "BACKEND" in os.environ else "auto"
         if backend == "auto":
-            from shadowgraph.injection.attach import resolved
+            from shadowgraph.pytest_plugin.plugin import resolved_auto
 
-            backend = resolved("auto")
+            backend = resolved_auto()
         return base.with_options(**{**guard, **self.options, **more, "backend": backend})
 
 

@@ -89,6 +89,8 @@ def interpret_triton() -> bool:
 def hooks_of(config: pytest.Config) -> Hooks:
     """The hooks that watch tests, registered once."""
     if _hooks not in config.stash:
+        import torch  # noqa: F401  # first: under `shadowgraph wrap` its arrival imports what these import
+
         from shadowgraph.pytest_plugin.hooks import Hooks
         from shadowgraph.pytest_plugin.options import asked_for
 
@@ -118,10 +120,18 @@ def _is_host() -> bool:
     if named:
         return named == "host"
     try:
-        from shadowgraph.injection.attach import resolved
+        return resolved_auto() == "host"
     except ImportError:  # no torch: nothing will be watched, and the usage error says so
         return False
-    return resolved("auto") == "host"
+
+
+def resolved_auto() -> str:
+    """The backend ``auto`` by its name."""
+    import torch  # noqa: F401  # first: under `shadowgraph wrap` its arrival imports the module below
+
+    from shadowgraph.injection.attach import resolved
+
+    return resolved("auto")
 
 
 def _spreads(config: pytest.Config) -> bool:
