@@ -89,6 +89,8 @@ class Invariants(Check):
             if not _INDPTR.search(owner.path.rsplit(".", 1)[-1]):
                 continue
             buffer = self.context.ledger.owner(view.start, view.stop)
+            if buffer is not None and owner not in self.context.names.owners_of(view.hull, buffer.serial):
+                continue  # a name of what had these bytes before
             inferred = Invariant(buffer, view, nondecreasing, inferred=True) if buffer is not None else None
             if inferred is None or any(i.where == inferred.where and i.rule is nondecreasing for i in self._living()):
                 continue

@@ -273,3 +273,18 @@ def test_checks_that_see_what_was_known_are_no_further_occurrence() -> None:
         for _ in range(5):
             debugger.check()
         assert only(debugger.findings).occurrences == 2, "another value broke it"
+
+
+def test_a_name_of_what_had_the_bytes_before_infers_nothing() -> None:
+    with sg.debug() as debugger:
+        indptr = guarded(debugger, 4)
+        address = indptr.data_ptr()
+        debugger.name("attn", {"kv_indptr": indptr})
+        del indptr
+        slots = guarded(debugger, 4)
+        assert slots.data_ptr() == address
+        graph, _kept = reader_of(slots)
+        slots.copy_(torch.tensor([3, 0, 2, 1]))
+        graph.replay()
+        assert debugger.graph(graph).replays == 1
+    assert debugger.findings == () == debugger.notes
