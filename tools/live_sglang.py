@@ -20,12 +20,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
 import time
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,19 +88,22 @@ def ran(step: Step, out: Path, options: list[str], limit: float) -> dict[str, An
     """Run one step: what the program printed, how long it took, and what the run folder holds."""
     slug = step.name.replace(" ", "-")
     with tempfile.TemporaryDirectory() as folder:
-        entry, run = Path(folder, "entry"), out / f"run-{slug}"
+        entry, run = Path(folder, "entry"), out / f"run-{slug}-{time.time_ns()}"
         entry.mkdir()
         write_entry_points(entry)
         path = os.pathsep.join([str(ROOT), str(entry), os.environ.get("PYTHONPATH", "")])
         command = command_of(step, Path(folder, "models"), run, options)
         began = time.perf_counter()
         with (out / f"{slug}.log").open("w") as log:
+            environment = {**os.environ, "PYTHONPATH": path}
+            program = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, process_group=0)
             try:
-                code: int | str = subprocess.run(
-                    command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, stdout=log, stderr=log, timeout=limit
-                ).returncode
+                code: int | str = program.wait(limit)
             except subprocess.TimeoutExpired:
                 code = f"ended after {limit:.0f} s"
+            with suppress(ProcessLookupError):  # the engine's own processes must not stay on the GPU
+                os.killpg(program.pid, signal.SIGKILL)
+            program.wait()
         wall = time.perf_counter() - began
     lines = (out / f"{slug}.log").read_text(errors="replace").splitlines()
     said = next((json.loads(line[5:]) for line in reversed(lines) if line.startswith("LIVE ")), None)
