@@ -70,8 +70,12 @@ class Debugger(Declarations):
     # -- life --------------------------------------------------------------------------------------------------
 
     def start(self, watch_thread: bool = True) -> None:
-        """Begin to watch. The calling thread's eager operators are seen from here on, unless `watch_thread` is False:
-        then the caller hands operators to `eager_mode`.
+        """Begin to watch.
+
+        Parameters
+        ----------
+        watch_thread
+            See the calling thread's eager operators from here on; else the caller hands operators to `eager_mode`.
 
         Raises
         ------
@@ -188,7 +192,15 @@ class Debugger(Declarations):
             yield
 
     def name(self, name: str, owner: object) -> int:
-        """Walk an object; attribute paths become owner names, ``name`` being the first part.
+        """Walk an object; attribute paths become owner names.
+
+        Parameters
+        ----------
+        name
+            The first part of every path.
+        owner
+            Any object that leads to tensors: a module, a dictionary, a runner. No code of it is run, and neither it nor
+            a tensor is kept alive.
 
         Returns
         -------
@@ -207,8 +219,15 @@ class Debugger(Declarations):
 
     @contextmanager
     def prepare(self, graph: HostGraph | torch.cuda.CUDAGraph | None = None) -> Iterator[None]:
-        """Mark host code that refreshes the inputs of a graph's coming replay. Optional: unmarked code is told by
-        what it touches."""
+        """Mark host code that refreshes the inputs of a graph's coming replay.
+
+        Optional: unmarked code is told by what it touches. Both ends check.
+
+        Parameters
+        ----------
+        graph
+            The graph that replays next; None where that is not known.
+        """
         model = model_of(graph)
         self._work.flush("prepare_begin")
         self._work.preparing.append(model)
@@ -222,7 +241,12 @@ class Debugger(Declarations):
         """Look at all tracked memory after every node of a graph's next replay, or of every graph's when None.
 
         That replay computes what it would have, with its nodes one after the other. Copies take up to
-        ``Settings.locate_memory`` bytes, integers, small and named buffers first.
+        ``Settings.locate_memory`` bytes, integers, small and named buffers first; they are freed when it has ended.
+
+        Parameters
+        ----------
+        graph
+            One that is watched; None for every graph captured so far.
 
         Returns
         -------
@@ -257,7 +281,20 @@ class Debugger(Declarations):
         return self.findings
 
     def report(self, file: IO[str] | None = None, quiet: bool = False) -> Report:
-        """Check now and print the report (to standard output unless `file` is given; not at all with `quiet`)."""
+        """Check now and print the report.
+
+        Parameters
+        ----------
+        file
+            Where to; standard output unless given.
+        quiet
+            Print nothing.
+
+        Returns
+        -------
+        Report
+            Data only: it may be kept after the debugger has stopped.
+        """
         if self._started:
             self.check()
         made = Report(self.facts())
@@ -282,6 +319,8 @@ class Debugger(Declarations):
         path
             A file, replaced at once when the new one is complete, or a directory, in which the dump gets a name of its
             own.
+        reason
+            What the dump says it was made for.
         limit
             Most bytes; ``Settings.dump_limit`` when not given.
         redact
@@ -331,6 +370,16 @@ class Debugger(Declarations):
 
     def graph(self, graph: HostGraph | torch.cuda.CUDAGraph) -> Graph:
         """The model of a graph: its nodes, what they point at, the lines that launched them.
+
+        Parameters
+        ----------
+        graph
+            One that was captured while somebody watched.
+
+        Returns
+        -------
+        Graph
+            Holds addresses and no tensor. The same object for as long as the capture lives.
 
         Raises
         ------

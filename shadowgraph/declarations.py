@@ -26,7 +26,19 @@ class Declarations:
     _allocator: HostAllocator
 
     def protect(self, tensor: torch.Tensor) -> None:
-        """Declare a tensor host-owned: a replay that changes a value of it is SG102."""
+        """Declare a tensor host-owned: a replay that changes a value of it is SG102.
+
+        Parameters
+        ----------
+        tensor
+            Any dtype, strided; a view protects the bytes from its first to its last element. It is not kept alive: the
+            declaration ends with the memory.
+
+        Raises
+        ------
+        UnknownBufferError
+            For what is no tensor, or has no plain memory on the backend's device.
+        """
         buffer, view = self._locate(tensor)
         self._work.checks.mutation.protect(buffer, view.hull)
 
@@ -35,9 +47,18 @@ class Declarations:
 
         Parameters
         ----------
+        tensor
+            Contiguous, of a dtype that numpy has (not bfloat16, complex32, float8). It is not kept alive.
         rule
             ``"nondecreasing"``, `index_range`, or a callable that is handed a numpy copy of the values and returns
             whether they are well.
+
+        Raises
+        ------
+        UsageError
+            For a tensor with gaps, a dtype that numpy does not have, or a rule that does not exist.
+        UnknownBufferError
+            For what is no tensor, or has no plain memory on the backend's device.
         """
         buffer, view = self._locate(tensor)
         if not view.contiguous:
@@ -59,6 +80,13 @@ class Declarations:
             or what a fill left; else SG103, without asking what other inputs show. ``"dont_care"``: nobody uses what
             they hold; never SG103. ``"judged"``: what other inputs show decides, as it does by default, and also under
             ``wrap``, where an input of which nothing is said gives notes only.
+
+        Raises
+        ------
+        UsageError
+            For another policy.
+        UnknownBufferError
+            For what is no tensor, or has no plain memory on the backend's device.
         """
         buffer, view = self._locate(tensor)
         if policy not in POLICIES:
@@ -66,7 +94,25 @@ class Declarations:
         self._work.checks.stale_rows.declare(buffer, view.hull, policy)
 
     def watch(self, tensor: torch.Tensor, name: str | None = None) -> Watch:
-        """Note everything that writes a tensor, bug or not; see `Watch.changes`."""
+        """Note everything that writes a tensor, bug or not.
+
+        Parameters
+        ----------
+        tensor
+            Strided, of any dtype. It is not kept alive: the watch ends with the memory.
+        name
+            What the report calls it; its owner's name, or the line that allocated it, unless given.
+
+        Returns
+        -------
+        Watch
+            Its `changes` grow as they are seen. The debugger holds it too.
+
+        Raises
+        ------
+        UnknownBufferError
+            For what is no tensor, or has no plain memory on the backend's device.
+        """
         buffer, view = self._locate(tensor)
         watch = Watch(name or self._work.context.names.name_of(buffer)[0], buffer, view.hull)
         self._work.watches.watches.append(watch)

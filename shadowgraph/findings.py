@@ -35,6 +35,8 @@ class Kind(StrEnum):
 
 
 class Severity(StrEnum):
+    """Whether a finding is a fault."""
+
     ERROR = "error"
     NOTE = "note"  # worth knowing, not a fault; never fails a run
 
@@ -288,7 +290,29 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One (cause, buffer, side); a later confirmation is a new revision of the same id."""
+    """One (cause, buffer, side); a later confirmation is a new revision of the same id.
+
+    Attributes
+    ----------
+    phase, graph, replay
+        What ran when the bytes changed. Replays count from 1 for each graph; in prepare it is the coming one.
+    detected_at
+        The boundary at which it was seen.
+    candidates
+        Others that may have done it, or that did it too.
+    window
+        Bytes around the damage, as expected and as found.
+    rule
+        Of SG109: the rule, and the values that break it.
+    confidence
+        ``high``, ``medium`` or ``low``.
+    id, revision, occurrences
+        A number in this run, which of its versions this is, from 1, and how often it was seen.
+    time
+        Seconds since 1970, UTC.
+    fingerprint
+        A hash that stays the same between runs.
+    """
 
     code: str
     kind: Kind

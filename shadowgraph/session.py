@@ -63,9 +63,24 @@ def debug(**options: Any) -> Iterator[Debugger]:
 
 
 def install(**options: Any) -> Debugger:
-    """Watch from here to the end of the process, or to `uninstall`; options as for `debug`.
+    """Watch from here to the end of the process, or to `uninstall`.
 
     Installing twice returns the active debugger when no options are given.
+
+    Parameters
+    ----------
+    **options
+        Fields of `Settings`, as for `debug`.
+
+    Returns
+    -------
+    Debugger
+        Watching; this module holds it until `uninstall`.
+
+    Raises
+    ------
+    UsageError
+        For an unknown option, or for options when a debugger is active already.
     """
     if _current is not None and not options:
         return _current

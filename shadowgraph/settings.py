@@ -128,6 +128,11 @@ class Settings:
     def with_options(self, **options: Any) -> Settings:
         """A copy with some options changed.
 
+        Parameters
+        ----------
+        **options
+            Fields of this class.
+
         Raises
         ------
         UsageError
@@ -142,6 +147,11 @@ class Settings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
         """Defaults overridden by ``SHADOWGRAPH_<OPTION>`` variables.
+
+        Parameters
+        ----------
+        environment
+            The variables; this process's unless given.
 
         Raises
         ------

@@ -62,11 +62,23 @@ class WriteSets(msgspec.Struct, frozen=True):
     dropped: int = 0
 
     def of_node(self, node: int) -> tuple[Written, ...]:
-        """What a node changed."""
+        """What a node changed.
+
+        Parameters
+        ----------
+        node
+            Index of a device node.
+        """
         return tuple(one for one in self.written if one.node == node)
 
     def of_buffer(self, serial: int) -> tuple[Written, ...]:
-        """Who changed a buffer."""
+        """Who changed a buffer.
+
+        Parameters
+        ----------
+        serial
+            Its allocation's.
+        """
         return tuple(one for one in self.written if one.buffer == serial)
 
     def to_dict(self) -> dict[str, Any]:

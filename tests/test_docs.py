@@ -1,4 +1,4 @@
-"""docs/verbs.md is kept true: every output in it is the one that is printed."""
+"""docs/verbs.md and docs/report.md are kept true: every output in them is the one that is printed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "verbs.md").read_text("utf-8")
-# Addresses, processes, times of day, days, bytes of canaries (which depend on addresses), line numbers.
+REPORT = (ROOT / "docs" / "report.md").read_text("utf-8")
+# Addresses, processes, times of day, days, versions, bytes of canaries (which depend on addresses), line numbers.
 VARYING = re.compile(
+    r"(?<=on demand; ).*|(?<=  was )[0-9a-f]{2} .*|"
     r"0x[0-9a-f]+|process \d+|\d\d:\d\d:\d\d(\.\d{3})?|\d{4}-\d\d-\d\d|(?<=\.py:)\d+|^ +not  .*|[0-9a-f]{2}(?=[|*])"
 )
 
@@ -29,6 +31,35 @@ def test_verbs_print_what_the_docs_show(tmp_path: Path, monkeypatch: pytest.Monk
     wanted = settled(PAGE)
     assert sum(line.startswith("$ shadowgraph ") for line in wanted) >= 7
     assert settled(with_outputs(PAGE, tmp_path)) == wanted, "run tools/update_docs.py"
+
+
+@pytest.mark.slow
+def test_the_report_is_the_one_that_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    from update_docs import with_outputs, with_words
+
+    wanted = settled(REPORT)
+    assert sum(line.startswith("SG10") for line in wanted) == 2
+    assert settled(with_outputs(REPORT, tmp_path)) == wanted, "run tools/update_docs.py"
+    words = with_words(REPORT, tmp_path / "buggy.dump")
+    assert words == REPORT, "run tools/update_docs.py"
+    for said in ("(candidate)", "not reproduced in replay 2", "at the latest while", "up to 48 bytes", "perhaps fill"):
+        assert said in words
+
+
+def test_every_row_of_a_report_is_explained() -> None:
+    sources = "".join(path.read_text("utf-8") for path in (ROOT / "shadowgraph" / "reports").glob("*_text.py"))
+    sources += (ROOT / "shadowgraph" / "reports" / "text.py").read_text("utf-8")
+    table = re.search(r"^\| row \|.*?\n\n", REPORT, re.DOTALL | re.MULTILINE)
+    assert table is not None
+    explained = {
+        name for row in table[0].strip().splitlines()[2:] for name in re.findall(r"`([^`]+)`", row.split("|")[1])
+    }
+    shown = {line[2:13].strip() for line in settled(REPORT) if re.match(r"  [a-z]", line)}
+    assert {"bytes", "culprit", "launched", "read by", "finding"} <= shown
+    assert {name for name in shown if not name.startswith("tools/")} <= explained
+    for name in explained - {"dump of", "+48"}:
+        assert f'"{name}"' in sources, f"no report has a row {name}"
 
 
 def test_every_verb_that_looks_at_a_dump_is_there() -> None:

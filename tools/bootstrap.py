@@ -95,6 +95,7 @@ def run_steps(command: str, venv: Path, args: list[str] | None) -> list[Step]:
         Step("ruff check", (python, "-m", "ruff", "check", ".")),
         Step("ruff format", (python, "-m", "ruff", "format", "--check", ".")),
         Step("mypy", (python, "-m", "mypy")),
+        Step("docs", (python, "-m", "sphinx", "-q", "-E", "-W", "--keep-going", "-n", "docs", "build/docs")),
         Step("pytest", (python, "-m", "pytest", *(["-q"] if args is None else args))),  # one process: the same order
     ]
 
@@ -204,7 +205,9 @@ def parser() -> argparse.ArgumentParser:
     epilog = f"What follows -- goes to `shadowgraph demo` or to pytest in place of the defaults.\n\n{NOTE}"
     top = argparse.ArgumentParser("bootstrap.py", usage, __doc__, epilog)
     top.formatter_class = argparse.RawTextHelpFormatter
-    top.add_argument("command", choices=("demo", "test"), help="demo: run the demo; test: run ruff, mypy and pytest")
+    top.add_argument(
+        "command", choices=("demo", "test"), help="demo: run the demo; test: run ruff, mypy, sphinx and pytest"
+    )
     top.add_argument("--venv", metavar="PATH", help=f"the environment (default: {' or '.join(FOLDERS.values())} here)")
     top.add_argument("--fresh", action="store_true", help="delete the environment and make it anew")
     top.add_argument("--dry-run", action="store_true", help="print the commands and stop")

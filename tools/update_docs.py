@@ -1,4 +1,4 @@
-"""Put what `shadowgraph explain` says into docs/findings.md, and what the verbs print into docs/verbs.md."""
+"""Put what `shadowgraph explain` says into docs/findings.md, what the verbs print into verbs.md and report.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before the first import of Triton
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-FINDINGS, VERBS = ROOT / "docs" / "findings.md", ROOT / "docs" / "verbs.md"
+FINDINGS, VERBS, REPORT = (ROOT / "docs" / f"{name}.md" for name in ("findings", "verbs", "report"))
 _WIDTH = 120
 
 
@@ -46,7 +46,7 @@ def printed(line: str) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         main(shlex.split(line)[1:])
-    text = out.getvalue().replace(f"{ROOT}{os.sep}", "").rstrip()
+    text = out.getvalue().replace(f"{ROOT}{os.sep}", "").replace(f"{os.getcwd()}{os.sep}", "").rstrip()
     return "\n".join(line.rstrip() for line in text.splitlines())
 
 
@@ -54,7 +54,8 @@ def with_outputs(page: str, folder: Path) -> str:
     """The page with every ``console`` block run again on the dumps of `tools/verbs_program.py`."""
     from verbs_program import make_dumps
 
-    make_dumps(folder)
+    if not any(folder.iterdir()):
+        make_dumps(folder)
 
     def again(block: re.Match[str]) -> str:
         lines = re.findall(r"^\$ (.*)$", block[1], flags=re.MULTILINE)
@@ -64,11 +65,23 @@ def with_outputs(page: str, folder: Path) -> str:
         return re.sub(r"```console\n(.*?)```", again, page, flags=re.DOTALL)
 
 
+def with_words(page: str, dump: Path) -> str:
+    """The page with every ``text`` block under a mark ``printed`` made again from a dump."""
+    import report_words
+
+    def again(block: re.Match[str]) -> str:
+        return "\n".join((block[1], "```text", *getattr(report_words, block[2])(dump), "```"))
+
+    return re.sub(r"(<!-- printed: (\w+) -->)\n```text\n.*?```", again, page, flags=re.DOTALL)
+
+
 def main() -> int:
     FINDINGS.write_text(with_explanations(FINDINGS.read_text("utf-8")), "utf-8")
     sys.path.insert(0, str(ROOT / "tools"))
     with tempfile.TemporaryDirectory() as folder:
-        VERBS.write_text(with_outputs(VERBS.read_text("utf-8"), Path(folder)), "utf-8")
+        for page in (VERBS, REPORT):
+            page.write_text(with_outputs(page.read_text("utf-8"), Path(folder)), "utf-8")
+        REPORT.write_text(with_words(REPORT.read_text("utf-8"), Path(folder) / "buggy.dump"), "utf-8")
     return 0
 
 

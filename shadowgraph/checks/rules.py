@@ -55,6 +55,11 @@ nondecreasing = Rule("nondecreasing", _nondecreasing)
 def index_range(low: int, high: int) -> Rule:
     """Every element in ``[low, high)``, as an index into something of `high` rows must be.
 
+    Parameters
+    ----------
+    low, high
+        The smallest value that is well, and the first that is too large; NaN is outside.
+
     Raises
     ------
     UsageError

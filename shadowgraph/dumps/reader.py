@@ -71,7 +71,12 @@ class Dump:
         return {**document(self.facts(), manifest.versions), "dump": {**plain, "payloads": len(manifest.payloads)}}
 
     def payload(self, row: PayloadRow) -> bytes:
-        """The bytes of a row of `manifest.payloads`.
+        """The bytes of a row of `manifest.payloads`, read from the file and compared with their checksum.
+
+        Parameters
+        ----------
+        row
+            One of this dump's own.
 
         Raises
         ------
@@ -122,6 +127,16 @@ class Dump:
 
 def read_dump(path: str | os.PathLike[str]) -> Dump:
     """Open a dump and prove that every byte of it is as it was written.
+
+    Parameters
+    ----------
+    path
+        The file. No code of it runs, and no other file is opened.
+
+    Returns
+    -------
+    Dump
+        Owned by the caller, who closes it or uses it in a ``with`` block.
 
     Raises
     ------

@@ -53,7 +53,12 @@ class HostGraph:
     The surface of `torch.cuda.CUDAGraph`. During a capture every aten operator of the capturing thread, every
     launch in Triton's interpreter and every `call` becomes a node. `replay` runs the nodes again at the captured
     addresses; the captured Python does not run. As on CUDA, the graph owns the memory of its pool and does not keep
-    static inputs alive: a replay over a freed input raises `FreedInputError`.
+    static inputs alive: a replay over a freed input raises `FreedInputError`. Its nodes are in `model`.
+
+    Parameters
+    ----------
+    keep_graph
+        Accepted and ignored: the model is always kept.
     """
 
     def __init__(self, keep_graph: bool = False) -> None:
@@ -75,7 +80,14 @@ class HostGraph:
     ) -> None:
         """Start recording this thread.
 
-        `check_input_liveness` changes nothing: a host graph always refuses to replay over freed inputs.
+        Parameters
+        ----------
+        pool
+            A handle from `graph_pool_handle` or another graph's `pool`, to share its memory; None: one of its own.
+        capture_error_mode
+            One of torch's three, ``"global"``, ``"thread_local"``, ``"relaxed"``; they differ in nothing here.
+        check_input_liveness
+            Changes nothing: a host graph always refuses to replay over freed inputs.
 
         Raises
         ------
@@ -195,8 +207,21 @@ class HostGraph:
     ) -> None:
         """Put a Python callable into the capture as a node (CUDA's host node).
 
-        It runs at each replay, not now, with tensors among its arguments replaced by aliases that own nothing.
-        `reads` and `writes` declare what it touches; undeclared writes are still caught by the guards.
+        Parameters
+        ----------
+        function
+            Runs at each replay, not now; its result is dropped. The graph holds it until `reset`.
+        *args
+            Handed over at each replay; tensors among them are replaced by aliases that own nothing.
+        reads, writes
+            Tensors that it touches. Undeclared writes are still caught by the guards.
+        **kwargs
+            As `args`.
+
+        Raises
+        ------
+        CaptureError
+            Outside a capture of this graph.
         """
         if self._recorder is None:
             raise CaptureError("call() belongs inside a capture of this graph")
@@ -233,7 +258,13 @@ class HostGraph:
             later(partial(host_allocator().leave_pool, pool))
 
     def pool(self) -> PoolHandle:
-        """The handle of this graph's memory pool."""
+        """The handle of this graph's memory pool.
+
+        Raises
+        ------
+        CaptureError
+            Before the first capture has begun, and after `reset`.
+        """
         if self._pool is None:
             raise CaptureError("a graph has a pool only after capture_begin")
         return (0, self._pool.serial)
@@ -242,13 +273,25 @@ class HostGraph:
         """Nothing to do on the host; there for programs that keep their graph."""
 
     def register_generator_state(self, generator: torch.Generator) -> None:
-        """Nothing to do on the host: replayed operators draw from the generator they were captured with."""
+        """Nothing to do on the host: replayed operators draw from the generator they were captured with.
+
+        Parameters
+        ----------
+        generator
+            Ignored.
+        """
 
     def enable_debug_mode(self) -> None:
         """Nothing to do on the host: the model is always kept."""
 
     def debug_dump(self, debug_path: str) -> None:
-        """Write the nodes as JSON."""
+        """Write the nodes as JSON.
+
+        Parameters
+        ----------
+        debug_path
+            A file, which is replaced.
+        """
         Path(debug_path).write_bytes(msgspec.json.format(msgspec.json.encode(self.model.nodes), indent=1))
 
     def raw_cuda_graph(self) -> NoReturn:

@@ -99,7 +99,13 @@ class Graph:
         )
 
     def launch_of(self, node: DeviceNode) -> Launch | None:
-        """The launch that made a device node, if it was seen."""
+        """The launch that made a device node, if it was seen.
+
+        Parameters
+        ----------
+        node
+            One of `device_nodes`.
+        """
         return self.nodes[node.launch].launch if node.launch is not None else None
 
     def pointers(self) -> Iterator[tuple[Node, Pointer]]:
@@ -109,7 +115,13 @@ class Graph:
                 yield node, pointer
 
     def pointing_into(self, where: ByteRange) -> list[tuple[Node, Pointer]]:
-        """Every pointer whose view has a byte in the range, in launch order."""
+        """Every pointer whose view has a byte in a range, in launch order.
+
+        Parameters
+        ----------
+        where
+            Addresses, the last one exclusive.
+        """
         if self._index is None or self._index[0] != len(self.nodes):
             views = ((p.view.hull, (node, p)) for node, p in self.pointers())
             self._index = len(self.nodes), RangeIndex((span, pair) for span, pair in views if span.nbytes)
@@ -124,11 +136,23 @@ class Graph:
         return self._spans
 
     def captured(self, where: ByteRange) -> list[ByteRange]:
-        """The parts of a range that this graph captured views of."""
+        """The parts of a range that this graph captured views of.
+
+        Parameters
+        ----------
+        where
+            Addresses, the last one exclusive.
+        """
         return self.spans.intersection(where)
 
     def touches(self, where: ByteRange) -> bool:
-        """Whether any node was given a view of a byte of the range."""
+        """Whether any node was given a view of a byte of a range.
+
+        Parameters
+        ----------
+        where
+            Addresses, the last one exclusive.
+        """
         return bool(self.captured(where))
 
     def leads_into(self, where: ByteRange) -> bool:
@@ -137,11 +161,23 @@ class Graph:
         return any(_leads_into(node, where) for node in self.read_nodes or ())
 
     def readers(self, where: ByteRange) -> list[Node]:
-        """Nodes that may read a byte of the range, in launch order."""
+        """Nodes that may read a byte of a range, in launch order.
+
+        Parameters
+        ----------
+        where
+            Addresses, the last one exclusive.
+        """
         return list({node.index: node for node, pointer in self.pointing_into(where) if pointer.may_read}.values())
 
     def writers(self, where: ByteRange) -> list[Node]:
-        """Nodes that may write a byte of the range by their signature, in launch order."""
+        """Nodes that may write a byte of a range by their signature, in launch order.
+
+        Parameters
+        ----------
+        where
+            Addresses, the last one exclusive.
+        """
         return list({node.index: node for node, pointer in self.pointing_into(where) if pointer.may_write}.values())
 
 

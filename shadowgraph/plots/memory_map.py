@@ -68,6 +68,20 @@ def memory_map(map: MemoryMap, *, limit: int = 40, title: str | None = None) -> 
 def save_memory_map(map: MemoryMap, path: str | os.PathLike[str], *, limit: int = 40, title: str | None = None) -> Path:
     """Draw a memory map into a file, whose suffix (png, svg, pdf) names the format; written whole or not at all.
 
+    Parameters
+    ----------
+    map
+        What to draw; with no buffers the figure says so.
+    path
+        The file, which is replaced.
+    limit, title
+        As for `memory_map`.
+
+    Returns
+    -------
+    Path
+        The file.
+
     Raises
     ------
     UsageError

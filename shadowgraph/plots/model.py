@@ -78,7 +78,7 @@ class MapBuffer:
 
     @property
     def tail(self) -> tuple[int, int]:
-        """Where the guard after it stands: the first address, and the one after the last."""
+        """First address of the guard after it, and the address after its last."""
         return self.stop + self.gap, self.stop + self.gap + self.tail_guard
 
 
@@ -155,6 +155,11 @@ class MemoryMap:
         """What a debugger knows now: its live buffers, and freed ones that findings are about. Checks nothing.
 
         Owned data: nothing of the debugger or its tensors is kept.
+
+        Parameters
+        ----------
+        debugger
+            One that watches, or has stopped.
         """
         debugger.names.refresh()
         findings = debugger.findings

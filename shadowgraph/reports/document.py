@@ -63,7 +63,15 @@ class RunFacts(msgspec.Struct, frozen=True):
 
 
 def document(facts: RunFacts, made_with: dict[str, str] | None = None) -> dict[str, Any]:
-    """The facts as plain JSON types, with the versions that made them (those of this process unless given)."""
+    """The facts as plain JSON types (schema ``shadowgraph.report/1``).
+
+    Parameters
+    ----------
+    facts
+        What to tell.
+    made_with
+        Versions of the packages that made them; those of this process unless given.
+    """
     body: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(facts))
     return {"schema": SCHEMA, "versions": versions() if made_with is None else made_with, **body}
 

@@ -54,6 +54,8 @@ def nodes_text(graph: Graph, named: Named | None = None, wanted: Wanted | None =
 
     Parameters
     ----------
+    graph
+        The model, from `Debugger.graph` or a dump.
     named
         Tells for an address the name of the buffer that holds it and the bytes from that buffer's start, or None.
     wanted

@@ -36,7 +36,13 @@ class Report:
         self.facts = facts
 
     def print(self, file: IO[str] | None = None) -> None:
-        """Write the report; colour only where `file` (standard output) is a terminal."""
+        """Write the report; colour only on a terminal.
+
+        Parameters
+        ----------
+        file
+            Where to; standard output unless given.
+        """
         out = console(file)
         for line in lines(self.facts):
             out.print(line)

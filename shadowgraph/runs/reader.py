@@ -71,6 +71,16 @@ class Run:
 def read_run(path: str | os.PathLike[str]) -> Run:
     """Read a run folder.
 
+    Parameters
+    ----------
+    path
+        The folder, whether its run has ended or not. Nothing in it is changed.
+
+    Returns
+    -------
+    Run
+        Data only; no file stays open.
+
     Raises
     ------
     RunFolderError

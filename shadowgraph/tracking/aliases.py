@@ -77,7 +77,15 @@ class NameBook:
 
     def owners_of(self, where: ByteRange, serial: int | None = None) -> list[Owner]:
         """Owners whose views cross a range, in order of address; with `serial`, only those walked while that buffer
-        lived. A freed buffer's that lead elsewhere by now are its owners still."""
+        lived. A freed buffer's that lead elsewhere by now are its owners still.
+
+        Parameters
+        ----------
+        where
+            Addresses, the last one exclusive.
+        serial
+            A buffer's allocation.
+        """
         with self._lock:
             if self._index is None:
                 entries = [pair for pairs in self._owners.values() for pair in pairs]
@@ -98,6 +106,13 @@ class NameBook:
 
         The best name is that of the owner whose view fits best, the shortest path among equals; without owners it is
         the allocation's line.
+
+        Parameters
+        ----------
+        buffer
+            Live or freed.
+        part
+            Addresses within it; all of it unless given.
         """
         ranked = self._ranked(buffer, part)
         if not ranked:
@@ -105,7 +120,15 @@ class NameBook:
         return ranked[0].path, tuple(owner.path for owner in ranked)
 
     def relations(self, buffer: Buffer, part: ByteRange | None = None) -> list[Relation]:
-        """How every other owner of a buffer's bytes relates to the one that names it."""
+        """How every other owner of a buffer's bytes relates to the one that names it.
+
+        Parameters
+        ----------
+        buffer
+            Live or freed.
+        part
+            Addresses within it; all of it unless given.
+        """
         ranked = self._ranked(buffer, part)
         return [
             Relation(owner, describe_slice(owner.view, ranked[0].view) or "")

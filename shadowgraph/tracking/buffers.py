@@ -74,18 +74,22 @@ class Buffer:
 
     @property
     def stop(self) -> int:
+        """Address after the last byte."""
         return self.start + self.nbytes
 
     @property
     def range(self) -> ByteRange:
+        """Its addresses."""
         return ByteRange(self.start, self.stop)
 
     @property
     def alive(self) -> bool:
+        """Whether it was not freed so far."""
         return self.freed_at is None
 
     @property
     def guarded(self) -> bool:
+        """Whether a guard stands behind it."""
         return self.tail_guard > 0
 
     @property

@@ -66,7 +66,7 @@ def installs(venv: Path) -> int:
     return len((venv.parent / "count").read_text())
 
 
-@pytest.mark.parametrize(("command", "tools"), [("demo", []), ("test", ["ruff", "ruff", "mypy"])])
+@pytest.mark.parametrize(("command", "tools"), [("demo", []), ("test", ["ruff", "ruff", "mypy", "sphinx"])])
 def test_dry_run_lists_installation_and_run(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str, tools: list[str]
 ) -> None:

@@ -1,0 +1,180 @@
+"""What watching costs: tables of what `tools/gpu_evidence.py` kept, each with the card and the source that it is of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+from gpu_evidence import source
+
+from building.markdown import table
+from building.repository import ROOT
+
+EVIDENCE = ROOT / "tools" / "evidence"
+Body = dict[str, Any]
+
+
+def costs(name: str) -> str:
+    """The tables of one subject."""
+    return _SUBJECTS[name]()
+
+
+@cache
+def evidence(name: str) -> Body:
+    """One file of evidence."""
+    body: Body = json.loads((EVIDENCE / f"{name}.json").read_text("utf-8"))
+    return body
+
+
+def provenance(name: str) -> str:
+    """On what, when and of which source it was measured, and the command that makes it again."""
+    body = evidence(name)
+    versions = ", ".join(
+        f"{package} {body['packages'][package]}" for package in ("torch", "triton") if package in body["packages"]
+    )
+    return (
+        f"*{body['card']}, CUDA {body['cuda']}, {versions}, {body['date']}; {_source(body)}; "
+        f"[{name}.json](../tools/evidence/{name}.json), made by `{body['command']}`.*"
+    )
+
+
+def _source(body: Body) -> str:
+    if "source" not in body:
+        return "of no noted source"
+    if body["source"] == source():
+        return f"source `{body['source']}`, the one that these pages are of"
+    return f"source `{body['source']}`; these pages are of `{source()}`"
+
+
+def _number(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, (int, float)) else "" if value is None else str(value)
+
+
+def _figures(head: tuple[str, ...], rows: list[list[object]]) -> str:
+    return table(head, [[_number(value) for value in row] for row in rows], figures=True)
+
+
+def _replay() -> str:
+    body = evidence("bench_cuda")
+    head = ("a replay, µs", "unwatched", "watched", "added", "ratio", "guards", "findings")
+    rows: list[list[object]] = []
+    for said, key in (("many small kernels", "small_nodes"), ("a graph that keeps the card busy", "gpu_bound")):
+        one = body[key]
+        for what, clock in (("wall time", "wall"), ("on the device", "device"), ("on the host", "host")):
+            plain, watched, added = (one[f"{clock}_{kind}_us"] for kind in ("plain", "watched", "added"))
+            counts = (one["guards"], one["findings"]) if clock == "wall" else (None, None)
+            rows.append([f"{said}: {what}", plain, watched, added, round(watched / plain, 3), *counts])
+    return f"{_figures(head, rows)}\n\n{provenance('bench_cuda')}"
+
+
+def _checks() -> str:
+    body = evidence("bench_cuda")
+    guards = [
+        [g["guards"], g["near_bytes"], g["stride"], g["device_us"], g["bound_us"], g["met"]] for g in body["guards"]
+    ]
+    diffs = [[d["nbytes"], d["diff_us"], d["copy_us"], d["of_copy"], d["met"]] for d in body["diffs"]]
+    compared = ("bytes compared", "compare, µs", "device copy, µs", "share of the copy's speed", "met")
+    checked = ("guards", "bytes of each that are read", "bytes apart", "device, µs", "bound, µs", "met")
+    return "\n\n".join((_figures(checked, guards), _figures(compared, diffs), provenance("bench_cuda")))
+
+
+def _capture() -> str:
+    body = evidence("bench_cuda")["capture"]
+    rows: list[list[object]] = [["unwatched", body["plain_ms"], 1.0, None, None]]
+    for mode in ("bare", "isolate", "faithful"):
+        one = body[mode]
+        rows.append([f"`{mode}`", one["ms"], one["ratio"], one.get("first_replay_ms"), one["met"]])
+    head = ("capture", "ms", "ratio", "first replay, ms", "bound met")
+    return f"{body['launches']:,} launches.\n\n{_figures(head, rows)}\n\n{provenance('bench_cuda')}"
+
+
+def _memory() -> str:
+    rows = [[row["nbytes"], row["guard_bytes"]] for row in evidence("bench_cuda")["memory_by_size"]]
+    return f"{_figures(('buffer, bytes', 'guards, bytes'), rows)}\n\n{provenance('bench_cuda')}"
+
+
+def _locate() -> str:
+    body = evidence("bench_locate")
+    keys = ("nodes", "guards", "plain_us", "probed_us", "ratio", "host_before_ms", "host_after_ms", "met")
+    head = (
+        "nodes",
+        "guards",
+        "plain, µs",
+        "node by node, µs",
+        "ratio",
+        "host before, ms",
+        "host after, ms",
+        "bound met",
+    )
+    sets, reading, kept, told = (body[key] for key in ("write_sets", "reading", "kept_memory", "attribution_1000_add"))
+    single: list[list[object]] = [
+        [f"write sets of {sets['nodes']:,} nodes over {sets['nbytes']:,} bytes, s", sets["seconds"]],
+        *([f"reading a graph of {r['nodes']:,} nodes, ms", r["ms"]] for r in reading),
+        [f"host memory that a kept graph of {kept['nodes']:,} nodes takes, bytes a node", kept["bytes_a_node"]],
+        ["a capture of 1,000 additions unwatched, ms", told["plain_ms"]],
+        ["the same with every launch told its line, ms", told["watched_ms"]],
+    ]
+    return "\n\n".join(
+        (
+            _figures(head, [[row[key] for key in keys] for row in body["locate"]]),
+            _figures(("once", "figure"), single),
+            provenance("bench_locate"),
+        )
+    )
+
+
+def _sanitizer() -> str:
+    head = ("run", "a replay, µs", "errors", "writes named")
+    rows = [
+        [r["run"], r["replay_us"], r["errors"], r["invalid_writes_named"]]
+        for r in evidence("compute_sanitizer")["runs"]
+    ]
+    return f"{_figures(head, rows)}\n\n{provenance('compute_sanitizer')}"
+
+
+def _tests() -> str:
+    body = evidence("gpu_tests")
+    counts = ", ".join(f"{body[key]:,} {said}" for key, said in (
+        ("passed", "passed"), ("failure", "failed"), ("error", "ended in an error"), ("skipped", "skipped")
+    ))  # fmt: skip
+    return f"Tests on a GPU: {counts}.\n\n{provenance('gpu_tests')}"
+
+
+def _rest() -> str:
+    """Every figure of files that no table above is of."""
+    told = {"bench_cuda", "bench_locate", "compute_sanitizer", "gpu_tests"}
+    parts = []
+    for path in sorted(EVIDENCE.glob("*.json")):
+        if path.stem not in told:
+            rows = [[f"`{key}`", _number(value)] for key, value in leaves(evidence(path.stem))]
+            parts.append(
+                f"### {path.stem}\n\n{table(('figure', ''), rows)}\n\n[{path.name}](../tools/evidence/{path.name})"
+            )
+    return "\n\n".join(parts)
+
+
+def leaves(body: object, at: str = "") -> Iterator[tuple[str, object]]:
+    """Every value that is neither a list nor an object, with the path that leads to it; no circumstances' packages."""
+    pairs = body.items() if isinstance(body, dict) else enumerate(body) if isinstance(body, list) else None
+    if pairs is None:
+        yield at, body
+        return
+    for key, value in pairs:
+        if at or key != "packages":
+            yield from leaves(value, f"{at}.{key}" if at else str(key))
+
+
+_SUBJECTS: dict[str, Callable[[], str]] = {
+    "replay": _replay,
+    "checks": _checks,
+    "capture": _capture,
+    "memory": _memory,
+    "locate": _locate,
+    "sanitizer": _sanitizer,
+    "tests": _tests,
+    "rest": _rest,
+}
