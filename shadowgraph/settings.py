@@ -153,7 +153,7 @@ class Settings:
         for field in fields(cls):
             text = environment.get(PREFIX + field.name.upper())
             if text is not None:
-                options[field.name] = _parse(field.name, text)
+                options[field.name] = parse_option(field.name, text, PREFIX + field.name.upper())
         return cls(**options)
 
 
@@ -181,27 +181,37 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _parse(name: str, text: str) -> Any:
+def parse_option(name: str, text: str, called: str) -> Any:
+    """The value of an option that was given as text.
+
+    Parameters
+    ----------
+    called
+        What whoever gave it calls the option.
+
+    Raises
+    ------
+    UsageError
+        For a text that does not parse.
+    """
     if name in {"sync", "infer"}:
         lowered = text.strip().lower()
         if lowered in {"1", "true", "yes", "on"}:
             return True
         if lowered in {"0", "false", "no", "off", ""}:
             return False
-        raise UsageError(f"{PREFIX}{name.upper()} must be 0 or 1, not {text!r}")
+        raise UsageError(f"{called} must be 0 or 1, not {text!r}")
     if name in {"backend", "layout", "suppressions", "guard_eager", "locate"}:
         return text
     if name in {"overhead_percent", "fault_limit", "every"}:
         try:
             return float(text) if name == "overhead_percent" else int(text)
         except ValueError:
-            raise UsageError(f"{PREFIX}{name.upper()} must be a number, not {text!r}") from None
+            raise UsageError(f"{called} must be a number, not {text!r}") from None
     try:
         return parse_bytes(text)
     except ValueError:
-        raise UsageError(
-            f"{PREFIX}{name.upper()} must be a number of bytes such as 65536 or 64K, not {text!r}"
-        ) from None
+        raise UsageError(f"{called} must be a number of bytes such as 65536 or 64K, not {text!r}") from None
 
 
 def parse_bytes(text: str) -> int:

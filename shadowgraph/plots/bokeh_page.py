@@ -226,7 +226,7 @@ class _Drawing:
             return
         source = self.sources["marks"]
         left, right = (self.chart.marks[f"{side}_{scale}"] for side in ("left", "right"))
-        source.add([(a + b) / 2 for a, b in zip(left, right, strict=True)], f"x_{scale}")  # type: ignore[operator]
+        source.add([(a + b) / 2 for a, b in zip(left, right, strict=True)], f"x_{scale}")
         source.data["y"] = [-STEP * int(lane) - 0.13 for lane in self.chart.marks["lane"]]
         looks = {"nonselection_fill_alpha": 1.0, "nonselection_line_alpha": 1.0}
         marks = plot.scatter(
@@ -246,7 +246,9 @@ class _Drawing:
         shown = {role: role_color(role) for role in sorted({buffer.role for buffer in buffers if buffer.alive})}
         if any(not buffer.alive for buffer in buffers):
             shown["freed"] = "white"
-        looks = {f"{role} buffer": {"fill_color": color, "line_color": BLACK} for role, color in shown.items()}
+        looks: dict[str, dict[str, Any]] = {
+            f"{role} buffer": {"fill_color": color, "line_color": BLACK} for role, color in shown.items()
+        }
         for kind, label in (("guards", "guard"), ("owners", "another owner"), ("damages", "broken bytes")):
             if len(getattr(self.chart, kind)["left_log"]):
                 looks[label] = {**_LOOKS[kind], "hatch_pattern": "/" if kind == "guards" else None}
