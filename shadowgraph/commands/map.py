@@ -40,6 +40,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the map, or write the picture and say where it is."""
     from shadowgraph.plots.rows import MOST_ROWS
     from shadowgraph.reports.map_text import MapReport
+    from shadowgraph.saved.reader import is_saved
 
     if not 1 <= args.limit <= MOST_ROWS:
         raise UsageError(f"--limit must be from 1 to {MOST_ROWS}, not {args.limit}")
@@ -47,17 +48,39 @@ def run(args: argparse.Namespace) -> int:
     if drawing:
         _require_picture(args)
     with ExitStack() as opened:
-        dumps = latest_dumps(args.path, opened, args.pid)
-        if drawing and len(dumps) > 1:
-            known = ", ".join(str(dump.manifest.pid) for dump in dumps)
-            raise UsageError(f"a picture is of one process, and there are dumps of {known}; name one with --pid")
-        with made_up(args.path, "map"):
-            maps = _maps(dumps, args.graph, args.buffer)
-            if drawing:
+        maps = _saved_maps(args) if is_saved(args.path) else _dumped_maps(args, opened, drawing)
+        if drawing:
+            with made_up(args.path, "map"):
                 _save(maps[0], args)
-        if not drawing:
+        else:
             present(MapReport(maps, args.limit), args.json, args.path, "map")
     return 0
+
+
+def _dumped_maps(args: argparse.Namespace, opened: ExitStack, drawing: bool) -> list[DumpedMap]:
+    dumps = latest_dumps(args.path, opened, args.pid)
+    if drawing and len(dumps) > 1:
+        known = ", ".join(str(dump.manifest.pid) for dump in dumps)
+        raise UsageError(f"a picture is of one process, and there are dumps of {known}; name one with --pid")
+    with made_up(args.path, "map"):
+        return _maps(dumps, args.graph, args.buffer)
+
+
+def _saved_maps(args: argparse.Namespace) -> list[DumpedMap]:
+    """The maps of a document; which part of them is meant only --pid can say."""
+    from shadowgraph.commands.opening import only_findings
+    from shadowgraph.saved.contents import maps_of
+    from shadowgraph.saved.reader import read_saved
+
+    if args.graph is not None or args.buffer is not None:
+        raise UsageError("--graph and --buffer need a dump or a run folder, not JSON")
+    saved = read_saved(args.path)
+    with made_up(args.path, "map"):
+        maps = [each for each in maps_of(saved) if args.pid in (None, each.pid)]
+    if not maps or (len(maps) > 1 and (args.output or args.interactive)):
+        raise UsageError(f"{saved.source} has {len(maps)} maps of processes; name one that it has with --pid")
+    only_findings(saved)
+    return maps
 
 
 def _require_picture(args: argparse.Namespace) -> None:
