@@ -58,7 +58,7 @@ def proportional(islands: Floats) -> Scale:
     """A place a byte inside islands; the gaps between them take a quarter of the whole at most."""
     lengths = islands[:, 1] - islands[:, 0]
     gaps = len(islands) - 1
-    fold = lengths.sum() * min(_FOLD, 1 / (4 * max(1, gaps)))
+    fold = np.ceil(lengths.sum() * min(_FOLD, 1 / (4 * max(1, gaps))))  # whole bytes, so that all places are exact
     starts = np.concatenate(([0.0], np.cumsum(lengths + fold)[:-1]))
     return Scale(islands.reshape(-1), np.column_stack((starts, starts + lengths)).reshape(-1))
 
