@@ -66,7 +66,7 @@ class ShadowgraphMagics(Magics):  # type: ignore[misc]  # a class without types
     def _run(self, cell: Cell, debugger: Debugger, options: CellOptions) -> tuple[Any, BaseException | None]:
         """Run the cell; its value, or what it raised: the debugger ends in order either way."""
         self.shell.user_ns[options.name] = debugger
-        debugger.name_variables()
+        debugger.name_variables(now=False)  # variables may lead elsewhere when the cell has run
         try:
             return cell.run(self.shell), None
         except BaseException as error:

@@ -106,7 +106,7 @@ def page_of(memory: MemoryMap, chart: Chart | None, title: str, counts: str) -> 
     if chart is not None:
         drawing = _Drawing(memory, chart)
         parts += [drawing.tabs(), *drawing.tables()]
-        document.js_on_event("document_ready", drawing.script("begin"))
+        document.js_on_event("document_ready", drawing.script)
     document.add_root(Column(*parts, sizing_mode="stretch_width"))
     return document
 
@@ -141,19 +141,30 @@ class _Drawing:
             scale: {kind: ColumnDataSource({name: [] for name in names}) for kind, names in _DRAWN.items()}
             for scale in SCALES
         }
+        self.said = Div(text="", width=220, margin=(28, 5, 5, 5))
+        self.view = CDSView(filter=IndexFilter(list(range(len(memory.buffers)))))
+        self.sought = TextInput(title="find a buffer by name, form, address or finding", width=380, name="find")
+        self.script = self._script()
+        for each in self.ranges.values():
+            each.js_on_change("start", self.script)
+            each.js_on_change("end", self.script)
+        self.sought.js_on_change("value", self.script)
+        for kind in ("buffers", "marks"):
+            self.sources[kind].selected.js_on_change("indices", self.script)
 
-    def script(self, task: str, **more: Any) -> CustomJS:
-        """A task of ``browsing.js``."""
+    def _script(self) -> CustomJS:
+        """``browsing.js`` with all that it needs."""
         roles = {buffer.role for buffer in self.memory.buffers}
         args = {
             **{kind: self.sources[kind] for kind in _KINDS},
-            "task": task,
             "ranges": self.ranges,
             "ends": self.chart.ends,
             "seen": self.seen,
             "step": STEP,
             "colors": {role: role_color(role) for role in roles},
-            **more,
+            "sought": self.sought,
+            "said": self.said,
+            "view": self.view,
         }
         return CustomJS(args=args, code=resources.files(__package__).joinpath("browsing.js").read_text("utf-8"))
 
@@ -188,9 +199,6 @@ class _Drawing:
             text_font_size="11px",
         )  # fmt: skip
         self._legend(plot)
-        draw = self.script("draw", scale=scale)
-        self.ranges[scale].js_on_change("start", draw)
-        self.ranges[scale].js_on_change("end", draw)
         return plot
 
     def _ticks(self, plot: Any, scale: str) -> None:
@@ -285,12 +293,6 @@ class _Drawing:
 
     def tables(self) -> list[Any]:
         """Findings and buffers; a row that is clicked is shown above."""
-        found = Div(text="", width=220, margin=(28, 5, 5, 5))
-        view = CDSView(filter=IndexFilter(list(range(len(self.memory.buffers)))))
-        sought = TextInput(title="find a buffer by name, form, address or finding", width=380, name="find")
-        sought.js_on_change("value", self.script("find", view=view, said=found))
-        self.sources["buffers"].selected.js_on_change("indices", self.script("buffer"))
-        self.sources["marks"].selected.js_on_change("indices", self.script("finding"))
         columns = [
             TableColumn(field="name", title="buffer", width=260),
             TableColumn(field="form", title="form", width=110),
@@ -299,7 +301,7 @@ class _Drawing:
             TableColumn(field="start", title="address", width=120, formatter=HTMLTemplateFormatter(template=_HEX)),
             TableColumn(field="findings", title="findings", width=300),
         ]
-        tables = [Row(sought, found), _table(self.sources["buffers"], columns, 230, view)]
+        tables = [Row(self.sought, self.said), _table(self.sources["buffers"], columns, 230, self.view)]
         if self.memory.damages:
             titles = {"label": ("finding", 50), "told": ("what", 560), "name": ("buffer", 240)}
             columns = [TableColumn(field=each, title=title, width=wide) for each, (title, wide) in titles.items()]

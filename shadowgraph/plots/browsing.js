@@ -1,6 +1,5 @@
 // What the browser does in an interactive map beside what Bokeh does. interactive.py hands over the names that are used
-// here: all columns (`buffers`, `guards`, `owners`, `damages`, `marks`), by scale what is drawn of them (`seen`), and
-// which `task` this call is.
+// here: all columns (`buffers`, `guards`, `owners`, `damages`, `marks`), and by scale what is drawn of them (`seen`).
 
 const MOST = 1500; // buffers that are drawn one by one
 const PLACES = 700; // beside each other, where there are more
@@ -176,8 +175,10 @@ function find(text) {
   if (wanted && kept.length) buffers.selected.indices = [kept[0]];
 }
 
-if (task === "draw") soon(scale);
-else if (task === "begin") Object.keys(ranges).forEach(draw);
-else if (task === "find") find(cb_obj.value);
-else if (task === "buffer" && cb_obj.indices.length) go(buffers, cb_obj.indices[0]);
-else if (task === "finding" && cb_obj.indices.length) go(marks, cb_obj.indices[0]);
+// One script for all that happens: who calls says what to do.
+if (cb_obj === ranges.log) soon("log");
+else if (cb_obj === ranges.bytes) soon("bytes");
+else if (cb_obj === sought) find(sought.value);
+else if (cb_obj === buffers.selected) { if (cb_obj.indices.length) go(buffers, cb_obj.indices[0]); }
+else if (cb_obj === marks.selected) { if (cb_obj.indices.length) go(marks, cb_obj.indices[0]); }
+else Object.keys(ranges).forEach(draw); // the page is ready

@@ -134,7 +134,7 @@ def test_pages_are_whole_and_ask_nobody(tmp_path: Path) -> None:
     assert markup.count("<script") >= 4
     assert not re.search(r"(src|href)=|url\(|@import|https?:", markup), "nothing is loaded"
     light = interactive_map(small(), scripts="cdn").html()
-    assert len(light) < 150_000 < len(page)
+    assert len(light) < 100_000 < len(page)
     assert 'src="https://cdn.bokeh.org/' in light
     shown = drawn._repr_html_()
     assert shown.startswith("<iframe srcdoc=")
@@ -192,7 +192,8 @@ def browsed(page: str, folder: Path, ask: str, do: str = "") -> Any:
     script = (
         "<script>const wait = setInterval(() => { const doc = window.Bokeh?.documents?.[0]; if (!doc?.is_idle) return; "
         "clearInterval(wait); const models = [...doc._all_models.values()]; const by = (name) => models.find((m) => "
-        f"m.name === name); {do}; setTimeout(() => {{ const said = {ask}; document.body.innerHTML = '<pre id=said></pre>'; "
+        f"m.name === name); {do}; setTimeout(() => {{ const said = {ask}; "
+        "document.body.innerHTML = '<pre id=said></pre>'; "
         "document.getElementById('said').textContent = JSON.stringify(said); }, 300); }, 50);</script>"
     )
     path = folder / "asked.html"
