@@ -31,8 +31,8 @@ _TITLE = "Memory map"
 class InteractiveMap:
     """A memory map to zoom into. Shows itself as the last value of a notebook's cell, in a frame of its own.
 
-    Holds plain data: nothing of the debugger, dump or tensors that it was made of. A page carries Bokeh's scripts
-    (1.9 MB), so that it works anywhere and asks nobody; with ``scripts="cdn"`` the browser fetches them from
+    Holds plain data: nothing of the debugger, dump or tensors that it was made of. A page carries Bokeh's scripts,
+    so that it works anywhere and asks nobody; with ``scripts="cdn"`` the browser fetches them from
     Bokeh's own site. Nothing of the run is sent anywhere in either case.
 
     Attributes
