@@ -85,7 +85,23 @@ _HOMES = {
 }
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext shadowgraph``: the magics ``%%shadowgraph`` and ``%shadowgraph``."""
+    from shadowgraph.integrations.ipython_magics import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """``%unload_ext shadowgraph``: the magics are gone; a debugger that was installed goes on."""
+    from shadowgraph.integrations.ipython_magics import unload
+
+    unload(shell)
+
+
 def __getattr__(name: str) -> Any:
+    if name == "plots":
+        return import_module(f"{__name__}.plots")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

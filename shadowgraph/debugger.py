@@ -217,6 +217,14 @@ class Debugger(Declarations):
             raise UnknownBufferError(f"name({name!r}) needs an object that holds tensors, not {type(owner).__name__}")
         return self._work.context.names.add(name, owner)
 
+    def name_variables(self, now: bool = True) -> None:
+        """Name buffers that nobody named by variables that lead to them, as `Settings.guard_eager` does: from here on
+        those that findings are about; with `now` also all that live now, which takes a second at most."""
+        if self._work.outside.places is None:
+            self._work.outside.places = PlaceFinder(self.names)
+        if now:
+            self._work.outside.name_rest(self.buffers, self._work.context)
+
     @contextmanager
     def prepare(self, graph: HostGraph | torch.cuda.CUDAGraph | None = None) -> Iterator[None]:
         """Mark host code that refreshes the inputs of a graph's coming replay.

@@ -106,6 +106,13 @@ class Outside:
         for buffer in (draft.buffer, *(draft.ended.victims if draft.ended is not None else ()), *witnesses):
             self.name(buffer, context)
 
+    def name_rest(self, buffers: Iterable[Buffer], context: Context) -> None:
+        """Look for names of all buffers that live and that no owner names, as far as there is time."""
+        if self.places is not None:
+            with shielded("search for names"):
+                unnamed = [b for b in buffers if b.alive and not context.names.owners_of(b.range, b.serial)]
+                self.places.find_new(unnamed)
+
     def name_indices(self, graphs: Iterable[Graph], context: Context) -> None:
         """Look for names of one-dimensional integer buffers that new graphs were given, and of guarded ones outside
         their pools: once these are gone, so are their names."""

@@ -192,12 +192,17 @@ def _shown(value: object) -> str:
 
 
 def parse_option(name: str, text: str, called: str) -> Any:
-    """An option's value from text, as in an environment variable. What a name or a number may be `Settings` judges.
+    """The value of an option that was given as text.
+
+    Parameters
+    ----------
+    called
+        What whoever gave it calls the option.
 
     Raises
     ------
     UsageError
-        For a text of the wrong form; it speaks of the option as `called`.
+        For a text that does not parse.
     """
     if name in {"sync", "infer"}:
         lowered = text.strip().lower()

@@ -22,7 +22,10 @@ def run(args: argparse.Namespace) -> int:
     from shadowgraph.dumps.naming import BufferNames
     from shadowgraph.reports.alias_list import alias_list
     from shadowgraph.reports.aliases_text import AliasesReport
+    from shadowgraph.saved.reader import is_saved
 
+    if is_saved(args.path):
+        return _saved(args)
     with ExitStack() as opened:
         dumps = latest_dumps(args.path, opened, args.pid)
         with made_up(args.path, "list"):
@@ -34,4 +37,20 @@ def run(args: argparse.Namespace) -> int:
                 for group in alias_list(dump, book, buffers)
             ]
         present(AliasesReport(groups, args.buffer), args.json, args.path, "list")
+    return 0
+
+
+def _saved(args: argparse.Namespace) -> int:
+    """Print what was printed before."""
+    from shadowgraph.errors import UsageError
+    from shadowgraph.reports.aliases_text import AliasesReport
+    from shadowgraph.saved.contents import groups_of
+    from shadowgraph.saved.reader import read_saved
+
+    saved = read_saved(args.path)
+    groups = groups_of(saved)
+    if args.buffer is not None:
+        raise UsageError(f"{saved.source} is shown whole; for one buffer take the dump")
+    kept = [group for group in groups if args.pid in (None, group.pid)]
+    present(AliasesReport(kept), args.json, args.path, "list")
     return 0

@@ -46,7 +46,11 @@ def run(args: argparse.Namespace) -> int:
 def _side(path: str, opened: ExitStack) -> Side:
     """A dump, or a run with whatever dumps it left."""
     from shadowgraph.reports.difference import Side
+    from shadowgraph.saved.reader import is_saved, read_saved
 
+    if is_saved(path):
+        saved = read_saved(path)
+        return Side(path, f"report {saved.source}, no dump read", saved.facts(), ())
     if not os.path.isdir(path):
         (dump,) = latest_dumps(path, opened)
         moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(dump.manifest.time))

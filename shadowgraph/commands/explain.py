@@ -19,12 +19,12 @@ def run(args: argparse.Namespace) -> int:
     from shadowgraph.commands.opening import present
     from shadowgraph.reports.explanation_text import ExplanationReport
 
-    code = None if args.code is None else _known(args.code)
+    code = None if args.code is None else known_code(args.code)
     present(ExplanationReport(code), args.json, "", "text")
     return 0
 
 
-def _known(text: str) -> str:
+def known_code(text: str) -> str:
     """The code that somebody means: ``sg101``, ``101``, or the kind's name.
 
     Raises

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from shadowgraph.dumps.naming import BufferNames
     from shadowgraph.dumps.reader import Dump
     from shadowgraph.graphs.model import Graph
+    from shadowgraph.saved.reader import Saved
     from shadowgraph.tracking.buffers import Buffer
 
-PATH = "a dump, or the run folder of `shadowgraph wrap`: the latest dump of each process"
+PATH = "a dump, the run folder of `shadowgraph wrap` (the latest dump of each process), or JSON: see docs/verbs.md"
 
 
 class Shown(Protocol):
@@ -39,8 +40,21 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
 
 
 def opened_dump(path: str | Path, opened: ExitStack) -> Dump:
-    """A dump that is closed with `opened`."""
+    """A dump that is closed with `opened`.
+
+    Raises
+    ------
+    UsageError
+        For a document, which is no dump.
+    """
     from shadowgraph.dumps.reader import read_dump
+    from shadowgraph.saved.reader import is_saved
+
+    if is_saved(str(path)):
+        from shadowgraph.saved.contents import refused
+        from shadowgraph.saved.reader import read_saved
+
+        raise refused(read_saved(str(path)), "this verb")
 
     return opened.enter_context(read_dump(path))
 
@@ -126,6 +140,15 @@ def sought(text: str, books: Sequence[BufferNames]) -> list[list[Buffer]]:
     if not any(found):
         require_known(text, books)
     return found
+
+
+def only_findings(saved: Saved) -> None:
+    """Say on standard error that a report knows the buffers that findings are about, and no others."""
+    from shadowgraph.saved.contents import instead
+
+    if saved.is_report:
+        said = f"{saved.source} knows only what findings say of their buffers; for the rest {instead(saved)}"
+        print(f"shadowgraph: note: {said}", file=sys.stderr)
 
 
 def graph_of(dump: Dump, wanted: str) -> Graph:

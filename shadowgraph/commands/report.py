@@ -1,4 +1,5 @@
-"""Report on what a run left behind: a dump or a run folder, on any machine, without what the run needed."""
+"""Report on what a run left behind: a dump, a run folder or a report as JSON, on any machine, without what the run
+needed; or on a run that goes on, by its status server."""
 
 from __future__ import annotations
 
@@ -14,7 +15,11 @@ HELP = "report on a dump or a run folder"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="PATH", help="a dump, or the run folder of `shadowgraph wrap`")
+    parser.add_argument(
+        "path",
+        metavar="PATH",
+        help="a dump, the run folder of `shadowgraph wrap`, what --json printed, or http://127.0.0.1:PORT of --status",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead")
     parser.add_argument(
         "--error-exitcode", type=int, default=0, metavar="N", help="exit with N when there are findings (default: 0)"
@@ -25,8 +30,23 @@ def run(args: argparse.Namespace) -> int:
     """Print the report; the exit code says whether there are findings only when asked to."""
     if not 0 <= args.error_exitcode <= 255:
         raise UsageError(f"--error-exitcode must be from 0 to 255, not {args.error_exitcode}")
-    found = _folder(args.path, args.json) if os.path.isdir(args.path) else _dump(args.path, args.json)
+    from shadowgraph.saved.reader import is_saved
+
+    if is_saved(args.path):
+        found = _saved(args.path, args.json)
+    else:
+        found = _folder(args.path, args.json) if os.path.isdir(args.path) else _dump(args.path, args.json)
     return args.error_exitcode if found else 0
+
+
+def _saved(path: str, as_json: bool) -> bool:
+    from shadowgraph.commands.opening import present
+    from shadowgraph.saved.reader import read_saved
+    from shadowgraph.saved.report import SavedReport
+
+    report = SavedReport(read_saved(path))
+    present(report, as_json, path, "report")
+    return bool(report.facts.findings)
 
 
 def _folder(path: str, as_json: bool) -> bool:

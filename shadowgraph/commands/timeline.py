@@ -25,9 +25,12 @@ def run(args: argparse.Namespace) -> int:
     from shadowgraph.dumps.naming import BufferNames
     from shadowgraph.reports.event_list import timeline
     from shadowgraph.reports.timeline_text import TimelineReport
+    from shadowgraph.saved.reader import is_saved
 
     if args.last < 0:
         raise UsageError(f"--last must not be below 0, and is {args.last}")
+    if is_saved(args.path):
+        return _saved(args)
     with ExitStack() as opened:
         dumps = latest_dumps(args.path, opened, args.pid)
         with made_up(args.path, "timeline"):
@@ -38,4 +41,19 @@ def run(args: argparse.Namespace) -> int:
                 for buffer in reversed(buffers)
             ]
         present(TimelineReport(told), args.json, args.path, "timeline")
+    return 0
+
+
+def _saved(args: argparse.Namespace) -> int:
+    """Print what was printed before, or what findings know."""
+    from shadowgraph.commands.opening import only_findings
+    from shadowgraph.reports.timeline_text import TimelineReport
+    from shadowgraph.saved.contents import timelines_of
+    from shadowgraph.saved.reader import read_saved
+
+    saved = read_saved(args.path)
+    with made_up(args.path, "timeline"):
+        told = [each for each in timelines_of(saved, args.buffer) if args.pid in (None, each.pid)]
+    present(TimelineReport(told), args.json, args.path, "timeline")
+    only_findings(saved)
     return 0

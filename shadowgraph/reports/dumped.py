@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 from rich.text import Text
 
 from shadowgraph.dumps.reader import Dump
-from shadowgraph.dumps.schema import Manifest, UnreadRow
+from shadowgraph.dumps.schema import LeftOut, Manifest, UnreadRow
 from shadowgraph.reports.console import tame
 from shadowgraph.reports.paths import short
 from shadowgraph.reports.text import lines
@@ -21,12 +22,30 @@ _LAUNCHES = 5
 def dumped_lines(dump: Dump) -> Iterator[Text]:
     """The report of a dump: a head, the lines of the live report, a tail. A dump's texts give a terminal no orders."""
     manifest = dump.manifest
-    for line in (*_head(manifest), *lines(dump.facts()), *_tail(dump)):
+    for line in (*about_lines(manifest), *lines(dump.facts()), *_tail(dump)):
         line.plain = tame(line.plain)
         yield line
 
 
-def _head(manifest: Manifest) -> Iterator[Text]:
+class About(Protocol):
+    """What a report begins with of the dump that it is of: a manifest, or what a saved report has of one."""
+
+    @property
+    def time(self) -> float: ...
+    @property
+    def pid(self) -> int: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def argv(self) -> Sequence[str]: ...
+    @property
+    def versions(self) -> Mapping[str, str]: ...
+    @property
+    def packages(self) -> Mapping[str, str]: ...
+
+
+def about_lines(manifest: About) -> Iterator[Text]:
+    """Which process, when, why, with which versions, and its command line."""
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(manifest.time))
     made_with = ", ".join(f"{name} {number}" for name, number in {**manifest.versions, **manifest.packages}.items())
     yield Text(f"dump of process {manifest.pid}, {when}, {manifest.reason}; {made_with}", style="bold")
@@ -39,15 +58,20 @@ def _tail(dump: Dump) -> Iterator[Text]:
     manifest = dump.manifest
     if manifest.facts.lost is not None:
         yield from _last_launches(manifest)
-    yield from _unread(manifest.unread)
-    for left in manifest.left_out:
-        size = f", {plural(left.nbytes, 'byte')}" if left.nbytes else ""
-        yield Text(f"dump: left out ({left.reason}): {left.count:,} {left.what}{size}", style="yellow")
+    yield from missing_lines(manifest.unread, manifest.left_out)
     held = sum(row.nbytes for row in manifest.payloads)
     yield Text(
         f"dump: {plural(len(manifest.buffers), 'live buffer')} and {len(manifest.freed):,} freed, journal of "
         f"{len(manifest.launches):,} launches and {len(manifest.replays):,} replays, {plural(held, 'byte')} of memory"
     )
+
+
+def missing_lines(unread: Iterable[UnreadRow], left_out: Iterable[LeftOut]) -> Iterator[Text]:
+    """What a dump lacks and why."""
+    yield from _unread(unread)
+    for left in left_out:
+        size = f", {plural(left.nbytes, 'byte')}" if left.nbytes else ""
+        yield Text(f"dump: left out ({left.reason}): {left.count:,} {left.what}{size}", style="yellow")
 
 
 def _last_launches(manifest: Manifest) -> Iterator[Text]:

@@ -147,13 +147,14 @@ def _found(dump: Dump, buffer: Buffer) -> Iterator[Event]:
         if not own and all(victim.serial != buffer.serial for victim in victims):
             continue
         about = "" if own else f"has bytes of {finding.buffer.name}: "
-        yield _finding(finding, about, own)
+        yield finding_event(finding, about, own)
         if own and finding.revision > 1:
             looked = began.get((finding.graph, finding.culprit.seen_in), finding.time)
-            yield _revised(finding, finding.culprit, max(looked, finding.time))
+            yield revision_event(finding, finding.culprit, max(looked, finding.time))
 
 
-def _finding(finding: Finding, about: str, own: bool) -> Event:
+def finding_event(finding: Finding, about: str, own: bool) -> Event:
+    """A finding; `own` says whether it is on the buffer itself."""
     times = f", seen {finding.occurrences:,} times" if finding.occurrences > 1 else ""
     return Event(
         What.FOUND,
@@ -171,7 +172,8 @@ def _finding(finding: Finding, about: str, own: bool) -> Event:
     )
 
 
-def _revised(finding: Finding, culprit: Culprit, time: float) -> Event:
+def revision_event(finding: Finding, culprit: Culprit, time: float) -> Event:
+    """The closer look that gave a finding a later revision."""
     named = f" {culprit.name} (node {culprit.node})" if culprit.name is not None else ""
     return Event(
         What.REVISED,

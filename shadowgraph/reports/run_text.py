@@ -45,19 +45,25 @@ class RunReport:
     def _document(self) -> dict[str, Any]:
         return {
             **document(self.facts),
-            "run": {**self.run.manifest, "processes": list(map(_plain, self.run.processes))},
+            "run": {
+                **self.run.manifest,
+                "folder": os.path.abspath(self.run.folder),
+                "dumps": [path.name for path in self.run.dumps],
+                "processes": list(map(_plain, self.run.processes)),
+            },
         }
 
     def _lines(self) -> Iterator[Text]:
-        yield from _head(self.run)
+        yield from head_lines(self.run)
         yield Text()
         yield from report_lines(self.facts)
-        where = _relative(self.run.folder)
+        where = relative(self.run.folder)
         dumps = f", {plural(len(self.run.dumps), 'dump')}" if self.run.dumps else ""
         yield Text(f"run folder: {where}{dumps}")
 
 
-def _head(run: Run) -> Iterator[Text]:
+def head_lines(run: Run) -> Iterator[Text]:
+    """What ran, how it ended, and its processes."""
     command = run.manifest.get("command")
     words = [word for word in command if isinstance(word, str)] if isinstance(command, list) else []
     yield Text(f"shadowgraph wrap: {cut(shlex.join(words), 100)}: {_ended(run)}", style="bold")
@@ -79,7 +85,7 @@ def _ended(run: Run) -> str:
 
 def _process(process: ProcessRun) -> Iterator[Text]:
     rank = f", rank {process.rank}" if process.rank is not None else ""
-    found = f", {plural(len(process.findings), 'finding')}" if process.findings else ""
+    found = f", {plural(process.found, 'finding')}" if process.found else ""
     backend = process.backend or "no tensor work"
     line = Text(f"  process {process.pid}", style="bold")
     line.append(f"  {process.born} of {process.ppid}{rank}, {backend}, {process.ended}{found}", style="not bold")
@@ -95,10 +101,11 @@ def _plain(process: ProcessRun) -> dict[str, Any]:
             for name in ("pid", "ppid", "argv", "born", "rank", "started", "backend", "title")
         },
         **{name: getattr(process, name) for name in ("ended", "events", "damaged", "cut")},
-        "findings": len(process.findings),
+        "findings": process.found,
         "pulse": process.pulse,
     }
 
 
-def _relative(path: Path) -> str:
+def relative(path: Path) -> str:
+    """A path below the working directory without what comes before it."""
     return str(path).removeprefix(os.getcwd() + os.sep)

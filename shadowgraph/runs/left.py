@@ -55,3 +55,8 @@ class ProcessRun:
     faults: list[str] = field(default_factory=list)
     damaged: int = 0
     cut: bool = False
+
+    @property
+    def found(self) -> int:
+        """How many findings and notes."""
+        return len(self.findings)

@@ -8,6 +8,7 @@ it that still run; locals of all others that run. The first scope with a variabl
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import threading
 import time
@@ -22,6 +23,7 @@ from shadowgraph.tracking.stacks import is_machinery
 
 _OBJECTS = (100, 4_000)  # expanded for each variable, in a first and a second pass
 _SECONDS = 1.0  # for one search
+_HISTORY = re.compile(r"_{1,3}|_i{1,3}|_i?\d+|_[iod]h|In|Out|exit|quit|open")  # names that IPython gives
 _NO_ROOTS = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type, str, bytes, int, float, type(None))
 
 Variable = tuple[str, object]
@@ -163,6 +165,8 @@ def _locals(frame: FrameType) -> list[Variable]:
 def _named(variables: Mapping[str, object]) -> list[Variable]:
     """Variables in the order of their names' length; of an instance's own `self` its class is the better name."""
     pairs = [pair for pair in list(variables.items()) if _is_name(pair[0])]
+    if "get_ipython" in variables:  # a notebook's: it keeps results and inputs there beside what the user named
+        pairs = [pair for pair in pairs if not _HISTORY.fullmatch(pair[0])]
     named = [(type(value).__name__ if name == "self" else name, value) for name, value in pairs]
     return sorted(named, key=lambda pair: len(pair[0]))
 

@@ -20,6 +20,7 @@ from jupyter_client.manager import AsyncKernelManager
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / "notebooks"
+JUPYTER = HOME / "jupyter.ipynb"
 SEEDS = ("kv_indptr", "kv_indices", "page_table", "padding", "aiter")
 MACHINE_PATH = re.compile(r"(?<![\w.])/(home|root|tmp|usr|opt|mnt|work|var|Users)\b|\b[A-Za-z]:\\")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -113,6 +114,6 @@ def store(path: Path, everything: bool = False) -> bool:
 
 
 if __name__ == "__main__":
-    for each in SEEDS:
-        changed = store(seed(each), everything="--all" in sys.argv[1:])
-        print(f"{seed(each).relative_to(ROOT)}: {'stored' if changed else 'as it was'}")
+    for each in (*map(seed, SEEDS), JUPYTER):
+        changed = store(each, everything="--all" in sys.argv[1:])
+        print(f"{each.relative_to(ROOT)}: {'stored' if changed else 'as it was'}")

@@ -1,0 +1,241 @@
+"""The magics in a real IPython shell: what a cell leaves, shows and refuses."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("IPython")
+pytest.importorskip("triton")
+
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+import shadowgraph as sg
+
+OVERRUN = """\
+import torch
+from shadowgraph.demos.kernels import fill
+with dbg.guard():
+    table = torch.zeros(4, dtype=torch.int32)
+graph = sg.HostGraph()
+with sg.host_graph(graph):
+    doubled = table * 2
+fill[(1,)](table, 0, table.numel() + 3, 1, BLOCK=64)
+graph.replay()
+"""
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Notebook:
+    """A shell and what its cells print."""
+
+    def __init__(self, shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+        self.shell, self._capsys = shell, capsys
+
+    def run(self, cell: str) -> Any:
+        """A cell, numbered and kept like a user's; what IPython says of how it went."""
+        self._capsys.readouterr()
+        result = self.shell.run_cell(cell, store_history=True)
+        shown = self._capsys.readouterr()
+        self.out, self.err = ANSI.sub("", shown.out), ANSI.sub("", shown.err)
+        return result
+
+    def refused(self, cell: str) -> str:
+        """The one line that a cell was refused with."""
+        result = self.run(cell)
+        assert not result.success
+        assert self.out == ""
+        assert self.err.startswith("UsageError: ")
+        assert self.err.count("\n") == 1
+        return self.err
+
+    @property
+    def names(self) -> dict[str, Any]:
+        return self.shell.user_ns
+
+
+@pytest.fixture
+def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Notebook]:
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    main = sys.modules["__main__"]
+    InteractiveShell.clear_instance()
+    config = Config(HistoryManager={"enabled": False}, InteractiveShell={"colors": "nocolor"})
+    shell = InteractiveShell.instance(config=config)
+    try:
+        made = Notebook(shell, capsys)
+        assert made.run("import shadowgraph as sg\n%load_ext shadowgraph").success
+        yield made
+    finally:
+        sg.uninstall()
+        shell.restore_sys_module_state()
+        InteractiveShell.clear_instance()
+        sys.modules["__main__"] = main
+
+
+def test_a_cell_is_watched_and_reported(notebook: Notebook) -> None:
+    assert notebook.run(f"%%shadowgraph --backend host\n{OVERRUN}").success
+    assert sg.current() is None, "watched no longer than the cell"
+    (finding,) = notebook.names["dbg"].findings
+    assert (finding.code, finding.past_end) == ("SG101", 12)
+    assert finding.buffer.name == "table", "named by the notebook's variable"
+    number = notebook.shell.execution_count - 1
+    launched = finding.culprit.stack[0]
+    assert (launched.file, launched.line) == (f"In[{number}]", 1 + 8), "counted as the notebook shows the cell"
+    assert OVERRUN.splitlines()[7].startswith("fill[")
+    assert "SG101 out-of-bounds write: fill wrote 12 bytes past the end of table (int32[4], 16 bytes)" in notebook.out
+    assert notebook.out.rstrip().splitlines()[-1].startswith("shadowgraph: 1 finding; ")
+    assert notebook.names["doubled"].tolist() == notebook.names["table"].mul(2).tolist(), "names stay"
+
+
+def test_other_buffers_are_named_for_maps(notebook: Notebook) -> None:
+    from shadowgraph.plots.model import MemoryMap
+
+    assert notebook.run(f"%%shadowgraph\n{OVERRUN}\nheld = {{'k': torch.zeros(3)}}\ntable").success
+    known = {buffer.name for buffer in MemoryMap.of(notebook.names["dbg"]).buffers}
+    assert {"table", "doubled"} <= known
+    assert not known & {"_", "__", "Out[2]", "_2"}, "results that IPython keeps are no names"
+
+
+def test_the_last_value_is_the_cells(notebook: Notebook) -> None:
+    result = notebook.run("%%shadowgraph --name mine\nx = 20\nx + mine.settings.every")
+    assert result.result == 21
+    assert isinstance(notebook.names["mine"], sg.Debugger)
+    assert "dbg" not in notebook.names
+    assert notebook.run("%%shadowgraph\n7;").result is None, "silenced"
+
+
+def test_options_reach_the_debugger(notebook: Notebook) -> None:
+    assert notebook.run(
+        "%%shadowgraph --layout faithful --no-infer --far-guard 64K --every 3 --overhead-percent 5\npass"
+    ).success
+    settings = notebook.names["dbg"].settings
+    assert (settings.layout, settings.infer, settings.far_guard) == ("faithful", False, 65536)
+    assert (settings.every, settings.overhead_percent) == (3, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--layuot isolate", "unrecognized arguments: --layuot isolate"),
+        ("--layout tight", "layout must be one of isolate, faithful, not 'tight'"),
+        ("--far-guard much", "--far-guard must be a number of bytes such as 65536 or 64K, not 'much'"),
+        ("--every often", "--every must be a number, not 'often'"),
+        ("--name 3x", "--name must be the name of a variable, not '3x'"),
+        ("--name", "argument --name: expected one argument"),
+        ("--layout 'isolate", "cannot read the options: No closing quotation"),
+        ("stray", "unrecognized arguments: stray"),
+    ],
+)
+def test_wrong_options_run_nothing(notebook: Notebook, line: str, said: str) -> None:
+    assert said in notebook.refused(f"%%shadowgraph {line}\nran = True")
+    assert "ran" not in notebook.names
+    assert sg.current() is None
+
+
+def test_an_exception_is_shown_as_the_users_own(notebook: Notebook) -> None:
+    plain = notebook.run("def f(n):\n    return 1 // n\n\nf(0)")
+    expected = notebook.out
+    assert isinstance(plain.error_in_exec, ZeroDivisionError)
+    cell = f"%%shadowgraph\n{OVERRUN}f(0)"
+    result = notebook.run(cell)
+    assert isinstance(result.error_in_exec, ZeroDivisionError)
+    report, bar, trace = notebook.out.partition("-" * 75)
+    assert bar
+    assert "SG101 out-of-bounds write: fill wrote 12 bytes past the end of table" in report
+    assert "integrations" not in trace
+    assert "run_cell_magic" not in trace
+    assert re.findall(r"^(?:Cell|File) .*", trace, re.MULTILINE)[0].endswith(f"line {len(cell.splitlines())}")
+    assert trace.rstrip().endswith("ZeroDivisionError: integer division or modulo by zero")
+    assert len(re.findall("^Cell ", trace, re.MULTILINE)) == len(re.findall("^Cell ", expected, re.MULTILINE)) == 2
+    assert sg.current() is None
+    notebook.names["kept"] = result.error_in_exec
+    notebook.run("def again():\n    raise kept\nagain()")
+    assert "in again()" in notebook.out, "raised elsewhere it has the traceback of there"
+
+
+def test_sync_stops_at_the_users_line(notebook: Notebook) -> None:
+    result = notebook.run(f"%%shadowgraph --sync\n{OVERRUN}after = 1")
+    assert isinstance(result.error_in_exec, sg.FindingsError)
+    assert "after" not in notebook.names
+    assert "shadowgraph: 1 finding; " in notebook.out
+    assert re.search(r"^-*> *\d+ (fill\[|graph\.replay)", notebook.out, re.MULTILINE)
+
+
+def test_a_syntax_error_is_the_notebooks_own(notebook: Notebook) -> None:
+    result = notebook.run("%%shadowgraph\nran = 1\nx = = 2")
+    assert "invalid syntax" in str(result.error_in_exec)
+    number = notebook.shell.execution_count - 1
+    shown = f"  Cell In[{number}], line 3\n    x = = 2\n        ^\nSyntaxError: invalid syntax\n\n"
+    assert notebook.out == shown, "what the notebook itself would show"
+    notebook.run("1\n1\nx = = 2")
+    assert notebook.out == shown.replace(f"[{number}]", f"[{number + 1}]")
+    assert "ran" not in notebook.names
+
+
+def test_await_is_one_line(notebook: Notebook) -> None:
+    assert "write `with sg.debug() as dbg:`" in notebook.refused(
+        "%%shadowgraph\nimport asyncio\nawait asyncio.sleep(0)"
+    )
+
+
+def test_magics_and_leading_lines_in_the_cell(notebook: Notebook) -> None:
+    lines = ["", "", "%shadowgraph pause", "import inspect", "at = inspect.currentframe().f_lineno"]
+    assert notebook.run("\n".join(["%%shadowgraph", *lines, "%shadowgraph resume"])).success
+    assert notebook.names["at"] == 6
+
+
+def test_a_debugger_that_is_active_is_one_line(notebook: Notebook) -> None:
+    notebook.run("held = sg.install()")
+    assert "a debugger is active already" in notebook.refused("%%shadowgraph\nran = True")
+    assert "ran" not in notebook.names
+    assert notebook.run("%shadowgraph pause").success
+    assert notebook.names["held"].supervisor.paused
+    assert notebook.run("%shadowgraph resume").success
+    assert not notebook.names["held"].supervisor.paused
+    assert notebook.run("%shadowgraph report").success
+    assert "shadowgraph: no findings" in notebook.out
+
+
+def test_lines(notebook: Notebook, tmp_path: Path) -> None:
+    assert "no debugger yet" in notebook.refused("%shadowgraph report")
+    assert "takes one of: report, map, pause, resume, explain" in notebook.refused("%shadowgraph")
+    assert "no 'reprot'; " in notebook.refused("%shadowgraph reprot")
+    assert "takes nothing more" in notebook.refused("%shadowgraph report now")
+    assert notebook.run("%shadowgraph explain SG101").success
+    assert notebook.out.startswith("SG101: out-of-bounds write")
+    assert "no kind of finding is called 'SG999'" in notebook.refused("%shadowgraph explain SG999")
+    notebook.run(f"%%shadowgraph\n{OVERRUN}")
+    assert notebook.run("%shadowgraph report").success
+    assert "shadowgraph: 1 finding; " in notebook.out
+    assert "the last debugger has stopped" in notebook.refused("%shadowgraph pause")
+    pytest.importorskip("bokeh")
+    drawn = notebook.run("%shadowgraph map --scripts cdn").result
+    assert [damage.code for damage in drawn.map.damages] == ["SG101"]
+    path = tmp_path / "map.html"
+    assert notebook.run(f"%shadowgraph map {path}").success
+    assert notebook.out == f"wrote {path}\n"
+    assert path.read_bytes().lstrip().startswith(b"<!DOCTYPE html>")
+
+
+def test_unloading(notebook: Notebook) -> None:
+    assert notebook.run("%unload_ext shadowgraph").success
+    notebook.run("%%shadowgraph\nran = True")
+    assert "not found" in notebook.err
+    assert notebook.run("%load_ext shadowgraph\n%shadowgraph explain SG101").success
+
+
+def test_shadowgraph_itself_needs_no_ipython() -> None:
+    code = "import sys; sys.modules['IPython'] = None; import shadowgraph as sg; sg.load_ipython_extension; sg.debug"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300,
+        env={**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(sg.__file__))},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
