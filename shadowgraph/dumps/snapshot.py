@@ -1,4 +1,4 @@
-"""What a dump of a live debugger would hold, without a file: so that whatever is made of dumps is made of live runs too."""
+"""What a dump of a live debugger would hold, without a file: live runs are looked at as dumps are."""
 
 from __future__ import annotations
 

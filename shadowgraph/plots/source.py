@@ -82,8 +82,9 @@ class Source:
 
     def memory(self, serials: Iterable[int], findings: Iterable[Finding]) -> tuple[MemoryMap, dict[int, int]]:
         """Buffers by address with damage, and their places in it by serial."""
-        about = [finding for finding in findings]
+        about = list(findings)
         found = found_buffers(self.dump, self.book, {*serials, *(finding.buffer.serial for finding in about)})
+        about = [finding for finding in about if finding.buffer.serial in found]
         order = sorted(found, key=lambda serial: (found[serial].start, serial))
         index = {serial: place for place, serial in enumerate(order)}
         damages = tuple(damage_of(finding, index[finding.buffer.serial]) for finding in about)
