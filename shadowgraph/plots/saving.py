@@ -44,14 +44,26 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     MissingFileError
         When the file cannot be written; an older file of that name is left as it was.
     """
-    target, kind = Path(path), format_of(path)
+    kind = format_of(path)
     content = io.BytesIO()
     dpi = min(_DPI, _MOST_PIXELS / max(figure.get_size_inches()))
     figure.savefig(content, format=kind, dpi=dpi, metadata=_NO_DATE[kind])
+    return write_whole(path, content.getbuffer())
+
+
+def write_whole(path: str | os.PathLike[str], content: bytes | memoryview) -> Path:
+    """Write a file under a temporary name and move it into place.
+
+    Raises
+    ------
+    MissingFileError
+        When it cannot be written; an older file of that name is left as it was.
+    """
+    target = Path(path)
     temporary = target.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
         with open(temporary, "xb") as file:
-            file.write(content.getbuffer())
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
