@@ -1,4 +1,4 @@
-"""Draw the memory of a dump, who shares bytes, what nodes write, bytes, or rows of inputs: as lines, or into a picture."""
+"""Draw a dump: its memory, who shares bytes, what nodes write, bytes, rows of inputs; as lines, or into a picture."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="a picture: the suffix png, svg or pdf says which kind")
     parser.add_argument("--finding", type=int, metavar="ID", help="only what this finding is about")
-    parser.add_argument(
-        "--graph", metavar="NAME|N", help="only what this graph was given or allocated, writes or reads"
-    )
+    parser.add_argument("--graph", metavar="NAME|N", help="only what this graph was given, allocated, writes or reads")
     parser.add_argument(
         "--buffer", metavar="NAME|ADDRESS", help="only this buffer (of memory: and its neighbours by address)"
     )
@@ -44,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory-viz",
         metavar="FILE",
-        help="write a memory snapshot of torch's format (pytorch.org/memory_viz) instead",
+        help="write a snapshot for pytorch.org/memory_viz instead",
     )
 
 
@@ -98,9 +96,7 @@ def _other(dumps: Sequence[Dump], args: argparse.Namespace) -> int:
         report = kind.report(maps, args) if args.output is None else None
         if args.output is not None:
             dump, drawn = maps[0]
-            title = f"{kind.title} of process {dump.manifest.pid}"
-            if args.kind in ("writes", "bytes"):
-                title = f"{kind.title} of {drawn.graph if args.kind == 'writes' else drawn.name}, process {dump.manifest.pid}"
+            title = f"{kind.title(drawn)} of process {dump.manifest.pid}"
             path = kind.save(drawn, args.output, limit=args.limit, title=title)
             print(said(f"wrote {path}").plain)
     if report is not None:

@@ -41,7 +41,7 @@ class Kind:
     make: Callable[[Source, argparse.Namespace], Any]
     save: Callable[..., Path]
     report: Callable[[Sequence[tuple[Dump, Any]], argparse.Namespace], Shown]
-    title: str
+    title: Callable[[Any], str]
 
 
 def kind_of(name: str) -> Kind:
@@ -118,7 +118,7 @@ def _aliases() -> Kind:
         lambda source, args: AliasMap.of(source, buffer=args.buffer, finding=args.finding),
         save_alias_map,
         lambda maps, args: AliasesReport(list(groups(maps, args)), args.buffer),
-        "Alias map",
+        lambda _: "Alias map",
     )
 
 
@@ -132,7 +132,7 @@ def _writes() -> Kind:
         lambda source, args: WriteMap.of(source, args.graph, finding=args.finding, buffer=args.buffer),
         save_write_map,
         lambda maps, args: WritesReport([DumpedWrites(d.manifest.pid, str(d.path), m) for d, m in maps], args.limit),
-        "Write map",
+        lambda map: f"Write map of {map.graph}",
     )
 
 
@@ -146,7 +146,7 @@ def _rows() -> Kind:
         lambda source, args: RowMap.of(source, args.graph, finding=args.finding, buffer=args.buffer),
         save_row_map,
         lambda maps, args: RowsReport([DumpedRows(d.manifest.pid, str(d.path), m) for d, m in maps], args.limit),
-        "Rows of static inputs",
+        lambda _: "Rows of static inputs",
     )
 
 
@@ -162,5 +162,5 @@ def _bytes() -> Kind:
         lambda maps, args: BytesReport(
             [shown_bytes(source, args.finding, args.buffer)[0] for source in sources([d for d, _ in maps], args)]
         ),
-        "Bytes",
+        lambda map: f"Bytes of {map.name}",
     )

@@ -95,11 +95,12 @@ def save_alias_map(map: AliasMap, path: str | os.PathLike[str], *, limit: int = 
 
 def chosen(panels: Sequence[AliasPanel], limit: int) -> list[int]:
     """The groups that are drawn, in order."""
-    order = range(len(panels))
+    order: Sequence[int] = range(len(panels))
     if len(panels) > limit:
         rank = [(-len(p.damages), -(p.contested > 0), -p.owners, -p.nbytes, place) for place, p in enumerate(panels)]
-        order = sorted(order, key=rank.__getitem__)[:limit]  # type: ignore[assignment]
-    found, used = [], 0
+        order = sorted(order, key=rank.__getitem__)[:limit]
+    found: list[int] = []
+    used = 0
     for place in order:
         used += min(len(panels[place].lines), _LINES) + 2
         if found and used > _PAGE:

@@ -108,19 +108,19 @@ class AliasMap:
 def panel_of(group: AliasGroup, findings: dict[int, list[Finding]]) -> AliasPanel:
     """A group with what is drawn of it; `findings` by the serial of their buffer."""
     low = min(owner.first for owner in group.owners)
-    key = lambda owner: (owner.first, owner.shape, owner.stride, owner.dtype)  # noqa: E731
-    chief, others = (
-        group.owners[0],
-        sorted(group.owners[1:], key=lambda owner: (owner.first, -owner.last, str(key(owner)))),
-    )
-    same = [owner for owner in others if key(owner) == key(chief)]
-    rest = [owner for owner in others if key(owner) != key(chief)]
-    lines = [_line([chief, *same], low)]
-    lines += [_line(list(owners), low) for _, owners in groupby(rest, key=key)]
+    chief = group.owners[0]
+    rest = sorted(group.owners[1:], key=lambda owner: (owner.first, -owner.last, _view(owner)))
+    lines = [_line([chief, *(owner for owner in rest if _view(owner) == _view(chief))], low)]
+    others = groupby((owner for owner in rest if _view(owner) != _view(chief)), key=_view)
+    lines += [_line(list(owners), low) for _, owners in others]
     serials = dict.fromkeys(owner.buffer for owner in group.owners if owner.buffer is not None)
     damages = tuple(damage_of(finding, 0) for serial in serials for finding in findings.get(serial, ()))
     depth = tuple(_depths(lines, group.nbytes, True))
     return AliasPanel(group.address, group.nbytes, group.buffers, tuple(lines), depth, damages)
+
+
+def _view(owner: AliasOwner) -> tuple[int, str, tuple[int, ...], tuple[int, ...]]:
+    return owner.first, owner.dtype, owner.shape, owner.stride
 
 
 def _line(owners: Sequence[AliasOwner], low: int) -> AliasLine:

@@ -162,9 +162,18 @@ class Pen:
         from matplotlib.collections import PolyCollection
 
         corners = [[(x0, y0), (x1, y0), (x1, y1), (x0, y1)] for x0, y0, x1, y1 in boxes]
-        style = "--" if dashed else "-"
-        look = {"hatch": hatch, "linewidths": width, "linestyles": style, "zorder": order}
-        return self._add(PolyCollection(corners, facecolors=color, edgecolors=edge, **look), gid)
+        return self._add(
+            PolyCollection(
+                corners,
+                facecolors=color,
+                edgecolors=edge,
+                hatch=hatch,
+                linewidths=width,
+                linestyles="--" if dashed else "-",
+                zorder=order,
+            ),
+            gid,
+        )
 
     def shape(self, points: Iterable[tuple[float, float]], color: str, *, order: float = 1.0) -> Artist:
         """A filled polygon."""

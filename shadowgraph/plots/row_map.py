@@ -118,7 +118,8 @@ def chosen(panels: Sequence[RowPanel], limit: int) -> list[int]:
     """The inputs that are drawn, in order."""
     graphs = {panel.graph for panel in panels if panel.marks}
     rank = [(not p.marks, p.graph not in graphs, not p.mixed, place) for place, p in enumerate(panels)]
-    found, used = [], 0.0
+    found: list[int] = []
+    used = 0.0
     for place in sorted(range(len(panels)), key=rank.__getitem__)[:limit]:
         used += _tall(panels[place])
         if found and used > _PAGE:

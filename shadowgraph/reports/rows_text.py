@@ -15,6 +15,7 @@ from shadowgraph.row_history import RowsAtReplay, RowState
 
 SCHEMA = "shadowgraph.rows/1"
 _LETTERS = {RowState.REFRESHED: "w", RowState.PADDED: "p", RowState.KEPT: "k", RowState.UNKNOWN: "."}
+_KEY = "w written for this replay, p filled with one value, k kept from an older one, . not known"
 _LETTERED = 64  # rows that have a letter each
 _LAST = 12  # replays of an input
 
@@ -57,9 +58,7 @@ class RowsReport(Reporter):
             if len(panels) > self.limit:
                 yield said(f"  ... {plural(len(panels) - self.limit, 'input')}", "dim")
         if any(each.map.panels for each in self.maps):
-            yield said(
-                "w written for the replay, p filled with one value, k kept from an older one, . not known", "dim"
-            )
+            yield said(_KEY, "dim")
 
 
 def _panel(panel: RowPanel) -> Iterator[Text]:

@@ -59,11 +59,8 @@ def _map(each: DumpedWrites, limit: int) -> Iterator[Text]:
     map = each.map
     buffers = map.memory.buffers
     marked = plural(len(map.marks), "finding") if map.marks else "no findings"
-    yield said(
-        f"writes of {map.graph} of process {each.pid}: {plural(len(map.nodes), 'node')}, {plural(len(buffers), 'buffer')}; "
-        f"{marked}",
-        "bold",
-    )
+    counts = f"{plural(len(map.nodes), 'node')}, {plural(len(buffers), 'buffer')}; {marked}"
+    yield said(f"writes of {map.graph} of process {each.pid}: {counts}", "bold")
     if map.unread:
         yield said(f"  launches, since the nodes are not known: {map.unread}", "dim")
     nodes: dict[tuple[int, Sure], set[int]] = defaultdict(set)
@@ -83,10 +80,9 @@ def _map(each: DumpedWrites, limit: int) -> Iterator[Text]:
             damage = map.memory.damages[mark.damage]
             if damage.buffer == row.index:
                 by = f" by {damage.culprit}" if damage.culprit else ""
-                sure_ = "" if mark.sure else ", perhaps"
-                yield said(
-                    f"      #{damage.finding} {damage.code}: {reach(damage, buffer)}{by}{sure_} {damage.when}", "red"
-                )
+                by += "" if mark.sure else ", perhaps"
+                what = f"#{damage.finding} {damage.code}: {reach(damage, buffer)}{by} {damage.when}"
+                yield said(f"      {what}", "red")
 
 
 def _fate(buffer: MapBuffer) -> str:
