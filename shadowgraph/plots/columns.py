@@ -12,7 +12,7 @@ from shadowgraph.plots.scales import Span
 EAGER = -1  # the column of what ran before the graph
 _LEFT = 3.7
 _WIDEST = 1.2  # inches of one
-_BIN = 0.012  # columns closer together are drawn as one
+_BIN = 0.02  # columns closer together are drawn as one
 _TICK = 6.5
 
 

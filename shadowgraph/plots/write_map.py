@@ -185,7 +185,7 @@ def _row(
     for sure in reversed(Sure):
         boxes = {_box(axis, scale, write.node, write.start, write.stop) for write in writes if write.sure is sure}
         if boxes:
-            pen.boxes(sorted(boxes), COLORS[sure], gid=f"write:{sure}:{index}", order=1.2)
+            pen.boxes(sorted(boxes), COLORS[sure], edge=GREY, width=0.3, gid=f"write:{sure}:{index}", order=1.2)
     for mark, damage in zip(marks, damages, strict=True):
         _mark(pen, mark, damage, buffer, axis, scale)
 

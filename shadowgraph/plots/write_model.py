@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache, partial
 
 from shadowgraph.findings import Finding, Status
 from shadowgraph.graphs.device_nodes import DeviceNode
@@ -16,7 +17,6 @@ from shadowgraph.reports.kernel_names import brief
 from shadowgraph.reports.node_list import nodes_by_launch, nodes_of
 from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.launches import Access, Launch, Pointer
-from shadowgraph.tracking.ranges import RangeIndex
 
 _NAME = 60  # columns of a kernel's name
 
@@ -145,7 +145,7 @@ class _Maker:
         dump = source.dump
         self._seen: dict[int, list[_Found]] = {}  # by the node's number
         self._buffers = {buffer.serial: buffer for buffer in dump.buffers}
-        self._index = RangeIndex((buffer.range, buffer) for buffer in dump.buffers if buffer.nbytes)
+        self._brief = cache(partial(brief, width=_NAME))
         self._stores = {row.node: row.ranges for row in dump.manifest.stores if row.graph == graph.serial}
 
     def made(self) -> WriteMap:
@@ -193,7 +193,7 @@ class _Maker:
             if outer is None:
                 self.top[node.index] = len(self.nodes)
             at = len(self.nodes)
-            self.nodes.append(_node(place, node, launch))
+            self.nodes.append(WriteNode(place, self._brief(node.name), _where(node, launch)))
             if outer is None and self.graph.read_nodes is None and node.index in self._stores:
                 for start, stop in self._stores[node.index]:
                     yield from self._within(at, start, stop, Sure.SEEN)
@@ -226,11 +226,9 @@ class _Maker:
 
     def _within(self, at: int, start: int, stop: int, sure: Sure) -> Iterator[_Found]:
         """A write to the smallest buffer that holds it, else to all that it hits, their guards included."""
-        hit = [buffer for _, buffer in self._index.overlapping(start, stop)]
+        holder = self._holder(start)
+        hit = self.source.book.live_in(start, stop) if holder is None or stop > holder.stop else [holder]
         inner = [b for b in hit if b.start <= start and stop <= b.stop]
-        if not hit:
-            before, gone = self._index.before(start), self._holder(start)
-            hit = [gone] if gone is not None else [before[1]] if before is not None else []
         for buffer in [min(inner, key=lambda b: b.nbytes)] if inner else hit:
             low, high = buffer.start - buffer.head_guard, buffer.guard_start + buffer.tail_guard
             if start < high and low < stop:
@@ -241,7 +239,6 @@ class _Maker:
         return self.source.book.buffer_at(address)
 
 
-def _node(place: str, node: DeviceNode, launch: Launch | None) -> WriteNode:
+def _where(node: DeviceNode, launch: Launch | None) -> str:
     stack = launch.stack if launch is not None else node.stack
-    where = f"{os.path.basename(stack[0].file)}:{stack[0].line}" if stack else ""
-    return WriteNode(place, brief(node.name, _NAME), where)
+    return f"{os.path.basename(stack[0].file)}:{stack[0].line}" if stack else ""
