@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def test_drawn_where_it_is() -> None:
     assert len(changed) == 12
     assert len({top for _, top, _, _ in changed}) == 1, "all in the row from byte 32 on"
     lefts = sorted(left for left, _, _, _ in changed)
-    steps = {round(two - one, 6) for one, two in zip(lefts, lefts[1:], strict=False)}
+    steps = {round(two - one, 6) for one, two in pairwise(lefts)}
     assert len(steps) == 1, "side by side"
     assert len(boxes(figure, "bytes:own")) == 32
     cells = [cell for row in map.rows for cell in row.cells]
@@ -116,7 +117,7 @@ def test_what_is_asked_for(tmp_path: Path) -> None:
         kept = _run(debugger, past=1)
         with pytest.raises(UsageError, match="no finding #7"):
             ByteMap.of(debugger, finding=7)
-        with pytest.raises(UnknownBufferError, match="no buffer is called 'w.tabel'"):
+        with pytest.raises(UnknownBufferError, match=r"no buffer is called 'w\.tabel'"):
             ByteMap.of(debugger, buffer="w.tabel")
         with read_dump(debugger.dump(tmp_path / "run.dump", redact=True)) as dump:
             hidden = ByteMap.of(dump)
@@ -131,14 +132,17 @@ def test_a_large_fault_is_folded_in_its_middle() -> None:
     with sg.debug() as debugger:
         kept = _run(debugger, past=500)
         map = ByteMap.of(debugger)
+        facts = debugger.findings[0].bytes
         del kept
-    assert sum(cell.fate is Fate.CHANGED for row in map.rows for cell in row.cells) == 2000
+    assert facts is not None
+    assert facts.count > 1900, "a byte may be as the guard was"
+    assert sum(cell.fate is Fate.CHANGED for row in map.rows for cell in row.cells) == facts.count
     figure = byte_map(map, limit=12)
     require_readable(figure)
     rows = folded(map.rows, 12)
     hidden = sum(row.changed for row in rows if isinstance(row, ByteFold))
     assert hidden
-    assert hidden + len(boxes(figure, "changed")) == 2000
+    assert hidden + len(boxes(figure, "changed")) == facts.count
     offsets = [row.offset for row in rows if not isinstance(row, ByteFold)]
     assert {32, 32 + 1984} <= set(offsets), "its first and its last row"
     with pytest.raises(UsageError, match="limit must be from 1 to 200, not 0"):

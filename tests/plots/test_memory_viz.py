@@ -59,7 +59,8 @@ def test_the_trace_has_allocations_and_frees_in_order(tmp_path: Path) -> None:
     (trace,) = data["device_traces"]
     gone = [entry["action"] for entry in trace if (entry["addr"], entry["size"]) == places["gone"]]
     assert gone == ["alloc", "free_requested", "free_completed"]
-    first, second = (next(i for i, e in enumerate(trace) if e["addr"] == places[n][0]) for n in ("table", "output"))
+    names = [entry["frames"][0]["name"] for entry in trace]
+    first, second = (next(i for i, n in enumerate(names) if f"model.{name} " in n) for name in ("table", "output"))
     assert first < second
 
 

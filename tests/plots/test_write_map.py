@@ -79,7 +79,7 @@ def test_drawn_where_it_is(tmp_path: Path) -> None:
     [(_, top, _, bottom)] = boxes(figure, f"buffer:{index}")
     assert drawn[0][1] == pytest.approx(top, abs=0.002)
     assert drawn[0][3] == pytest.approx((top + bottom) / 2, abs=0.002), "half of the table"
-    assert drawn[1][3] > bottom, "into the guard"
+    assert drawn[1][3] == pytest.approx(bottom, abs=0.002), "12 bytes of a guard of thousands are seen by their mark"
     [mark] = boxes(figure, "mark:1")
     assert (mark[0], mark[2]) == pytest.approx(axis.cell(3))
     assert mark[3] > bottom
@@ -157,7 +157,7 @@ def test_one_finding_one_buffer_one_graph(tmp_path: Path) -> None:
             WriteMap.of(debugger, finding=9)
         with pytest.raises(UsageError, match="no graph is called 'nope'"):
             WriteMap.of(debugger, "nope")
-        with pytest.raises(UnknownBufferError, match="the nearest names are: worker.table"):
+        with pytest.raises(UnknownBufferError, match=r"the nearest names are: worker\.table"):
             WriteMap.of(debugger, buffer="worker.tabel")
 
 
@@ -200,8 +200,8 @@ def test_a_fold_says_which_nodes_write_what_it_hides() -> None:
     first, stop = map_range = tuple(int(part) for part in fold.split(":")[1:])
     assert stop - first > 50, map_range
     wanted = {axis.cell(w.node) for w in map.writes if first <= w.buffer < stop and w.sure is Sure.SEEN}
-    drawn = {(left, right) for left, _, right, _ in boxes(figure, f"folded:seen:{first}")}
-    assert drawn == {pytest.approx(cell) for cell in wanted} or len(drawn) == len(wanted)
+    drawn = {(round(left, 3), round(right, 3)) for left, _, right, _ in boxes(figure, f"folded:seen:{first}")}
+    assert drawn == {(round(left, 3), round(right, 3)) for left, right in wanted}
 
 
 def test_a_limit_out_of_range() -> None:
