@@ -35,7 +35,7 @@ from shadowgraph.plots.pen import (
 )
 from shadowgraph.plots.rows import Fold, Row, rows_of
 from shadowgraph.plots.saving import format_of, save_figure
-from shadowgraph.plots.scales import Columns, Steps, row_scale, split
+from shadowgraph.plots.scales import Columns, Steps, row_scale, split, widened
 from shadowgraph.plots.write_model import NodeWrite, Sure, WriteMap, WriteMark, WriteNode
 from shadowgraph.reports.verdicts import form
 
@@ -52,6 +52,7 @@ _LABELS = (MARGIN, 3.5)
 _ROW, _FOLD, _LINE = 0.5, 0.21, 0.17
 _AXIS = 0.55  # labels of marks and numbers of nodes
 _SIDE, _BODY = 0.07, 0.26  # of a row: each guard, and the buffer
+_MARK = 0.08  # inches of a mark, among however many nodes
 _LEAST = 0.045  # inches of bytes that can be seen
 _LISTED = 16  # nodes below the picture
 
@@ -192,7 +193,10 @@ def _row(
 
 def _mark(pen: Pen, mark: WriteMark, damage: MapDamage, buffer: MapBuffer, axis: Axis, scale: Steps) -> None:
     pieces = [piece for first, last in damage.pieces for piece in split(first, last, buffer)]
-    boxes = [_box(axis, scale, node, *piece) for node in mark.nodes or (EAGER,) for piece in pieces]
+    boxes = []
+    for node in mark.nodes or (EAGER,):
+        left, right = widened(axis.cell(node), _MARK, axis.span)
+        boxes += [(left, low, right, high) for _, low, _, high in (_box(axis, scale, node, *piece) for piece in pieces)]
     sure = mark.sure and damage.located
     color, edge = (VERMILLION, BLACK) if sure else ("white" if damage.located else "none", VERMILLION)
     pen.boxes(boxes, color, edge=edge, dashed=not sure, gid=f"mark:{damage.finding}", order=2.0)
