@@ -11,12 +11,15 @@ from shadowgraph.engines.base import Mirror
 from shadowgraph.graphs.model import Graph, Launch
 from shadowgraph.tracking.launches import IndexRule
 from shadowgraph.tracking.phases import Phase
+from shadowgraph.tracking.ranges import ByteRange, RangeSet
 from shadowgraph.tracking.views import TensorView
 from shadowgraph.tracking.writes import Write
 
 LAUNCHES = 4096
 REPLAYS = 4096
 GIVEN = 512
+STORED = 4096
+_PIECES = 16
 
 
 class Ran(NamedTuple):
@@ -36,6 +39,13 @@ class Replayed(NamedTuple):
     replay: int
     time: float
     order: int
+
+
+class Stored(NamedTuple):
+    """What a node of a host graph stored when it last ran: up to 16 ranges, or one around them all."""
+
+    ranges: tuple[tuple[int, int], ...]
+    exact: bool
 
 
 class Given(NamedTuple):
@@ -58,17 +68,39 @@ class Journal:
     """All logs, oldest first. Appending takes no lock and a fraction of a microsecond: it is on the replay path.
 
     Launches are kept without their stores, so that the journal holds none of what a `StoreLog` may hold.
+
+    Attributes
+    ----------
+    stored
+        The places of the stores of nodes, by the serials of graphs and the nodes' numbers; only on the host are they
+        seen.
     """
 
     def __init__(self) -> None:
         self.launches: deque[Ran] = deque(maxlen=LAUNCHES)
         self.replays: deque[Replayed] = deque(maxlen=REPLAYS)
         self.given: deque[Given] = deque(maxlen=GIVEN)
+        self.stored: dict[tuple[int, int], Stored] = {}
 
     def launched(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         """Note a launch, `graph` for a node of its replay."""
         serial = graph.serial if graph is not None else None
         self.launches.append(Ran(write.launch, time.time(), phase, serial, write.node))
+        if write.stores is not None and serial is not None and write.node is not None:
+            self._keep(serial, write.node, write.ranges)
+
+    def _keep(self, graph: int, node: int, ranges: RangeSet) -> None:
+        key, spans = (graph, node), list(ranges)
+        if not spans or (key not in self.stored and len(self.stored) >= STORED):
+            return
+        exact = len(spans) <= _PIECES
+        pieces = spans if exact else [ByteRange(spans[0].start, spans[-1].stop)]
+        self.stored[key] = Stored(tuple((span.start, span.stop) for span in pieces), exact)
+
+    def dropped(self, graph: int) -> None:
+        """A graph is gone."""
+        for key in [key for key in list(self.stored) if key[0] == graph]:
+            self.stored.pop(key, None)
 
     def taken(self) -> tuple[tuple[Ran, ...], tuple[Replayed, ...]]:
         """Launches and replays so far; other threads may go on meanwhile."""

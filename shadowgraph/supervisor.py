@@ -225,6 +225,7 @@ class Supervisor(Listener):
         self.plans.drop(graph)
         self.locator.dropped(graph)
         self.stepper.dropped(graph)
+        self.journal.dropped(graph.serial)
         for key in [key for key in self._node_writes if key[0] == graph.serial]:
             del self._node_writes[key]
 

@@ -130,8 +130,11 @@ def main() -> int:
             "map of one": ["map", where, "--buffer", name],
             "map --json": ["map", where, "--json"],
             "map -o png": ["map", where, "-o", str(Path(folder) / "map.png")],
+            "map --memory-viz": ["map", where, "--memory-viz", str(Path(folder) / "map.pickle")],
             "diff": ["diff", where, where],
         }
+        for kind in ("aliases", "writes", "bytes", "rows"):
+            verbs[f"map {kind} -o png"] = ["map", where, "--kind", kind, "-o", str(Path(folder) / f"{kind}.png")]
         found = {"bytes": path.stat().st_size, "open_s": round(opened, 2)}
         found |= {f"{verb}_s": timed(words, args.rounds) for verb, words in verbs.items()}
     print(json.dumps(found, indent=1) if args.json else "\n".join(f"{k:18} {v:>12,}" for k, v in found.items()))

@@ -21,9 +21,11 @@ from dataclasses import dataclass, field, replace
 
 from shadowgraph.checks.base import Check, Checkpoint, Context, Draft, Stale
 from shadowgraph.checks.row_epochs import Mixture, Rows, Run, mixture, pads, stretches
+from shadowgraph.checks.row_log import Begun, RowLog, copied
 from shadowgraph.checks.static_inputs import Input, StaticInputs
 from shadowgraph.findings import Severity
 from shadowgraph.graphs.model import Graph
+from shadowgraph.row_history import InputRows
 from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.phases import Phase
 from shadowgraph.tracking.ranges import ByteRange, RangeSet
@@ -76,6 +78,7 @@ class StaleRows(Check):
         self._looks: dict[tuple[int, str], int] = {}
         self._declared: dict[int, _Declared] = {}  # by the buffer's serial
         self._seen: dict[int, int] = {}  # writes when a graph last began to replay
+        self._log = RowLog()
 
     def declare(self, buffer: Buffer, where: ByteRange, policy: str) -> None:
         """Say what becomes of padded rows in a part of a buffer, by one of `POLICIES`."""
@@ -91,6 +94,12 @@ class StaleRows(Check):
     def captured(self, graph: Graph) -> None:
         self._names[graph.serial] = graph.name
         self._inputs.captured(graph)
+        self._log.forget((*list(self.context.graphs), graph.serial))
+
+    def history(self) -> list[InputRows]:
+        """What the rows of inputs held when the last replays of each live graph began, and what led to a finding."""
+        replays = copied(self._replays)
+        return self._log.history(self._inputs.known(), Begun(replays, len(replays) < _REPLAYS))
 
     def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         self._inputs.written(write, graph)
@@ -103,13 +112,16 @@ class StaleRows(Check):
         if not inputs:
             return
         self._replays.append((checkpoint.order, graph.serial, graph.replays))
-        if self.context.engine.asynchronous and self._seen.get(graph.serial) == self._inputs.writes:
+        stories, light = self._inputs.read_by(graph), self.context.engine.asynchronous
+        untouched = light and self._seen.get(graph.serial) == self._inputs.writes
+        self._log.note(graph.serial, graph.replays, checkpoint.order, stories, light, untouched)
+        if untouched:
             return  # nothing was refreshed since it last began; on the host a snapshot may say otherwise
         self._seen[graph.serial] = self._inputs.writes
         mixed = [each for each in inputs if each.story.epochs.mixed(each.rows)]
         if mixed:
             self._judge(mixed, inputs, checkpoint)
-        for story in self._inputs.read_by(graph):
+        for story in stories:
             story.epochs.last = checkpoint.order
 
     def _judge(self, mixed: list[Input], inputs: list[Input], checkpoint: Checkpoint) -> None:
@@ -204,6 +216,8 @@ class StaleRows(Check):
         spans = [rows.span(*pair) for pair in stretches(filled)] if rows.stride == rows.nbytes else []
         spans = spans or [rows.span(row, row) for row in filled]
         dated = tuple(self._dated(key, filled, checkpoint))
+        if checkpoint.graph is not None and key.draft.severity is Severity.ERROR:
+            self._log.keep(checkpoint.graph.serial)
         self.context.report(
             replace(
                 key.draft,

@@ -79,6 +79,10 @@ class StaticInputs:
                 self._drop_ended()
         return self._inputs.get(graph.serial, [])
 
+    def known(self) -> dict[int, list[Input]]:
+        """The rows that live graphs read, by the graphs' serials; changes nothing, so that any thread may ask."""
+        return {serial: list(each) for serial, each in list(self._inputs.items())}
+
     def read_by(self, graph: Graph) -> list[Story]:
         """The same, buffer by buffer."""
         return self._read.get(graph.serial, [])

@@ -6,7 +6,7 @@ import argparse
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from shadowgraph.commands.opening import add_shared, latest_dumps, made_up, present, sought
+from shadowgraph.commands.opening import add_shared, finding_of, latest_dumps, made_up, present, sought
 from shadowgraph.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,15 +76,7 @@ def _finding(dumps: Sequence[Dump], wanted: int) -> Finding:
     UsageError
         When there is none, when several processes have one, or when it is about no bytes.
     """
-    findings = [(dump, f) for dump in dumps for f in (*dump.manifest.facts.findings, *dump.manifest.facts.notes)]
-    fits = [(dump, finding) for dump, finding in findings if finding.id == wanted]
-    if not fits:
-        known = ", ".join(f"#{number}" for number in sorted({finding.id for _, finding in findings})[:20])
-        raise UsageError(f"no finding #{wanted}{f'; there are: {known}' if known else ': there are none'}")
-    if len(fits) > 1:
-        pids = ", ".join(str(dump.manifest.pid) for dump, _ in fits)
-        raise UsageError(f"processes {pids} have a finding #{wanted}; name one with --pid")
-    finding = fits[0][1]
+    _, finding = finding_of(dumps, wanted)
     if finding.bytes is None:
         raise UsageError(f"finding #{wanted} ({finding.code}) is about no bytes of its own")
     return finding

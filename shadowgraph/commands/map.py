@@ -1,5 +1,5 @@
-"""Draw the memory of a dump: buffers by address, guards, other owners, broken bytes; as lines, into a picture, or into
-a page to zoom into."""
+"""Draw a dump: its memory, who shares bytes, what nodes write, bytes, rows of inputs; as lines, into a
+picture, or into a page to zoom into."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import argparse
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from shadowgraph.commands.opening import add_shared, graph_of, latest_dumps, made_up, present, sought
+from shadowgraph.commands.opening import add_shared, finding_of, graph_of, latest_dumps, made_up, present, sought
 from shadowgraph.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,52 +18,128 @@ if TYPE_CHECKING:
     from shadowgraph.reports.map_text import DumpedMap
 
 HELP = "draw the memory of a dump"
+KINDS = ("memory", "aliases", "writes", "bytes", "rows")
 _LIMIT = 40
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser)
+    parser.add_argument(
+        "--kind",
+        choices=KINDS,
+        default="memory",
+        help="what lies where, who shares bytes, what each node of a graph writes, the bytes about a finding, or which "
+        "rows of static inputs were refreshed (default: memory)",
+    )
     parser.add_argument("-o", "--output", metavar="FILE", help="a picture: the suffix png, svg or pdf says which kind")
     parser.add_argument(
         "--interactive",
         metavar="FILE",
-        help="a page to zoom, pan and hover over: one .html file that needs nothing else",
+        help="a page of memory to zoom, pan and hover over: one .html file that needs nothing else",
     )
-    parser.add_argument("--graph", metavar="NAME|N", help="only what this graph was given or allocated")
-    parser.add_argument("--buffer", metavar="NAME|ADDRESS", help="only this buffer and its neighbours by address")
+    parser.add_argument("--finding", type=int, metavar="ID", help="only what this finding is about")
+    parser.add_argument("--graph", metavar="NAME|N", help="only what this graph was given, allocated, writes or reads")
     parser.add_argument(
-        "--limit", type=int, default=_LIMIT, metavar="N", help=f"buffers with a row of their own (default: {_LIMIT})"
+        "--buffer", metavar="NAME|ADDRESS", help="only this buffer (of memory: and its neighbours by address)"
+    )
+    parser.add_argument(
+        "--limit", type=int, default=_LIMIT, metavar="N", help=f"rows of the picture at most (default: {_LIMIT})"
+    )
+    parser.add_argument(
+        "--memory-viz",
+        metavar="FILE",
+        help="write a snapshot for pytorch.org/memory_viz instead",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the map, or write the picture and say where it is."""
+    from shadowgraph.commands.map_kinds import require_options
     from shadowgraph.plots.rows import MOST_ROWS
-    from shadowgraph.reports.map_text import MapReport
     from shadowgraph.saved.reader import is_saved
 
     if not 1 <= args.limit <= MOST_ROWS:
         raise UsageError(f"--limit must be from 1 to {MOST_ROWS}, not {args.limit}")
+    if args.memory_viz is not None:
+        return _snapshot(args)
+    require_options(args.kind, args)
     drawing = args.output is not None or args.interactive is not None
     if drawing:
         _require_picture(args)
+    if is_saved(args.path):
+        return _present_memory(_saved_maps(args), args)
     with ExitStack() as opened:
-        maps = _saved_maps(args) if is_saved(args.path) else _dumped_maps(args, opened, drawing)
+        dumps = latest_dumps(args.path, opened, args.pid)
+        if args.finding is not None:
+            dumps = [finding_of(dumps, args.finding)[0]]
         if drawing:
-            with made_up(args.path, "map"):
-                _save(maps[0], args)
-        else:
-            present(MapReport(maps, args.limit), args.json, args.path, "map")
+            _require_one(dumps)
+        return _memory(dumps, args) if args.kind == "memory" else _other(dumps, args)
+
+
+def _memory(dumps: Sequence[Dump], args: argparse.Namespace) -> int:
+    with made_up(args.path, "map"):
+        maps = _maps(dumps, args.graph, _wanted(dumps, args))
+    return _present_memory(maps, args)
+
+
+def _present_memory(maps: list[DumpedMap], args: argparse.Namespace) -> int:
+    from shadowgraph.reports.map_text import MapReport
+
+    if args.output is None and args.interactive is None:
+        present(MapReport(maps, args.limit), args.json, args.path, "map")
+        return 0
+    with made_up(args.path, "map"):
+        _save(maps[0], args)
     return 0
 
 
-def _dumped_maps(args: argparse.Namespace, opened: ExitStack, drawing: bool) -> list[DumpedMap]:
-    dumps = latest_dumps(args.path, opened, args.pid)
-    if drawing and len(dumps) > 1:
+def _wanted(dumps: Sequence[Dump], args: argparse.Namespace) -> str | None:
+    """The buffer that is asked for; that of a finding by its address."""
+    if args.finding is None or args.buffer is not None:
+        return args.buffer  # type: ignore[no-any-return]
+    return hex(finding_of(dumps, args.finding)[1].buffer.address)
+
+
+def _other(dumps: Sequence[Dump], args: argparse.Namespace) -> int:
+    from shadowgraph.commands.map_kinds import kind_of, made, sources
+    from shadowgraph.reports.shown import said
+
+    with made_up(args.path, "map"):
+        kind = kind_of(args.kind)
+        maps = made(kind, sources(dumps, args), args)
+        report = kind.report(maps, args) if args.output is None else None
+        if args.output is not None:
+            dump, drawn = maps[0]
+            title = f"{kind.title(drawn)} of process {dump.manifest.pid}"
+            path = kind.save(drawn, args.output, limit=args.limit, title=title)
+            print(said(f"wrote {path}").plain)
+    if report is not None:
+        present(report, args.json, args.path, "map")
+    return 0
+
+
+def _require_one(dumps: Sequence[Dump]) -> None:
+    if len(dumps) > 1:
         known = ", ".join(str(dump.manifest.pid) for dump in dumps)
         raise UsageError(f"a picture is of one process, and there are dumps of {known}; name one with --pid")
-    with made_up(args.path, "map"):
-        return _maps(dumps, args.graph, args.buffer)
+
+
+def _snapshot(args: argparse.Namespace) -> int:
+    """Write a memory snapshot."""
+    from shadowgraph.plots.memory_viz import save_memory_viz
+    from shadowgraph.reports.shown import said
+
+    others = ("output", "graph", "buffer", "finding")
+    if args.json or args.kind != "memory" or any(getattr(args, name) is not None for name in others):
+        raise UsageError("--memory-viz writes all of one process's memory: it goes without the options of a map")
+    with ExitStack() as opened:
+        dumps = latest_dumps(args.path, opened, args.pid)
+        _require_one(dumps)
+        with made_up(args.path, "snapshot"):
+            path = save_memory_viz(dumps[0], args.memory_viz)
+    print(said(f"wrote {path}").plain)
+    return 0
 
 
 def _saved_maps(args: argparse.Namespace) -> list[DumpedMap]:
@@ -72,8 +148,9 @@ def _saved_maps(args: argparse.Namespace) -> list[DumpedMap]:
     from shadowgraph.saved.contents import maps_of
     from shadowgraph.saved.reader import read_saved
 
-    if args.graph is not None or args.buffer is not None:
-        raise UsageError("--graph and --buffer need a dump or a run folder, not JSON")
+    wanted = (args.graph, args.buffer, args.finding)
+    if args.kind != "memory" or any(each is not None for each in wanted):
+        raise UsageError("--kind, --graph, --buffer and --finding need a dump or a run folder, not JSON")
     saved = read_saved(args.path)
     with made_up(args.path, "map"):
         maps = [each for each in maps_of(saved) if args.pid in (None, each.pid)]
@@ -92,6 +169,8 @@ def _require_picture(args: argparse.Namespace) -> None:
         format_of(args.output)
     if args.interactive is not None:
         require_html(args.interactive)
+        if args.kind != "memory":
+            raise UsageError(f"--interactive draws memory, not {args.kind}: use -o for a picture of these")
     if args.json:
         option = "-o" if args.output is not None else "--interactive"
         raise UsageError(f"--json prints a document and {option} draws a picture: take one of them")

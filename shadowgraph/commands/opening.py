@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from shadowgraph.dumps.naming import BufferNames
     from shadowgraph.dumps.reader import Dump
+    from shadowgraph.findings import Finding
     from shadowgraph.graphs.model import Graph
     from shadowgraph.saved.reader import Saved
     from shadowgraph.tracking.buffers import Buffer
@@ -165,6 +166,25 @@ def graph_of(dump: Dump, wanted: str) -> Graph:
         if wanted in (graph.name, str(graph.serial)):
             return graph
     raise UsageError(f"no graph is called {wanted!r}{nearest_of(wanted, [graph.name for graph in dump.graphs])}")
+
+
+def finding_of(dumps: Sequence[Dump], wanted: int) -> tuple[Dump, Finding]:
+    """The finding, or note, with an id, and the dump that it is of.
+
+    Raises
+    ------
+    UsageError
+        When there is none, or when several processes have one.
+    """
+    findings = [(dump, f) for dump in dumps for f in (*dump.manifest.facts.findings, *dump.manifest.facts.notes)]
+    fits = [(dump, finding) for dump, finding in findings if finding.id == wanted]
+    if not fits:
+        known = ", ".join(f"#{number}" for number in sorted({finding.id for _, finding in findings})[:20])
+        raise UsageError(f"no finding #{wanted}{f'; there are: {known}' if known else ': there are none'}")
+    if len(fits) > 1:
+        pids = ", ".join(str(dump.manifest.pid) for dump, _ in fits)
+        raise UsageError(f"processes {pids} have a finding #{wanted}; name one with --pid")
+    return fits[0]
 
 
 def present(report: Shown, as_json: bool, path: str, what: str) -> None:

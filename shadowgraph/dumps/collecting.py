@@ -17,14 +17,16 @@ from shadowgraph.engines.launcher import is_device_loss
 from shadowgraph.faults import faults
 from shadowgraph.graphs.device_nodes import DeviceNode
 from shadowgraph.graphs.model import Graph, Node
-from shadowgraph.journal import Ran, Replayed
+from shadowgraph.journal import Ran, Replayed, Stored
 from shadowgraph.reports.document import RunFacts, versions
+from shadowgraph.row_history import InputRows
 from shadowgraph.settings import Settings
 from shadowgraph.supervisor import Supervisor
 from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.foreign import drop_stale
 from shadowgraph.tracking.guards import Guard
 from shadowgraph.tracking.names import Owner
+from shadowgraph.write_sets import WriteSets
 
 _PACKAGES = ("triton", "cupy", "cuda-bindings", "sglang", "flashinfer-python", "transformers")
 _SECRET = ("key", "token", "password", "secret")
@@ -79,6 +81,9 @@ class Collected:
     bytes: tuple[Bytes, ...] = ()
     unread: tuple[Unread, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    stored: dict[tuple[int, int], Stored] = field(default_factory=dict)
+    write_sets: dict[int, WriteSets] = field(default_factory=dict)
+    input_rows: tuple[InputRows, ...] = ()
     redacted: bool = False
     time: float = field(default_factory=time.time)
     pid: int = field(default_factory=os.getpid)
@@ -122,6 +127,9 @@ def collect(work: Supervisor, facts: Callable[[], RunFacts], reason: str, limit:
         bytes=tuple(sorted([*read, *mirrored], key=lambda b: _ORDER[b.piece.why])),
         unread=tuple(unread),
         left_out=tuple(plan.left_out),
+        stored=dict(work.journal.stored),
+        write_sets=dict(work.locator.write_sets),
+        input_rows=_input_rows(work),
         redacted=redact,
         argv=() if redact else _argv(),
         versions=versions(),
@@ -183,6 +191,14 @@ def _mirrored(work: Supervisor) -> list[Bytes]:
         Bytes(Piece(where, buffer, Why.SHADOW), data, work.context.names.name_of(buffer, where)[0], graph)
         for graph, buffer, where, data in work.plans.mirrored()
     ]
+
+
+def _input_rows(work: Supervisor) -> tuple[InputRows, ...]:
+    try:
+        return tuple(work.checks.stale_rows.history())
+    except Exception as error:  # other threads go on; it is the least of what a dump is for
+        faults.note("dump", error)
+        return ()
 
 
 def _facts(work: Supervisor, facts: Callable[[], RunFacts]) -> RunFacts:

@@ -95,6 +95,15 @@ def _watches(c: Collected) -> tuple[Collected, str, int]:
     return replace(c, facts=msgspec.structs.replace(c.facts, watches=short)), "changes of watched tensors", count
 
 
+def _input_rows(c: Collected) -> tuple[Collected, str, int]:
+    return replace(c, input_rows=()), "histories of rows", len(c.input_rows)
+
+
+def _written(c: Collected) -> tuple[Collected, str, int]:
+    count = len(c.stored) + sum(len(sets.written) for sets in c.write_sets.values())
+    return replace(c, stored={}, write_sets={}), "places that nodes wrote", count
+
+
 def _device(c: Collected) -> tuple[Collected, str, int]:
     bare = tuple(replace(g, device=(), unread=_LARGE) if g.device else g for g in c.graphs)
     return replace(c, graphs=bare), "device nodes of graphs", sum(len(graph.device or ()) for graph in c.graphs)
@@ -129,5 +138,20 @@ def _findings(c: Collected) -> tuple[Collected, str, int]:
 
 
 _STEPS: tuple[Step, ...] = (
-    *(_freed, _unread, _watches, _launches, _replays, _device, _nodes, _owners, _guards, _buffers, _notes, _findings),
+    *(
+        _freed,
+        _unread,
+        _watches,
+        _launches,
+        _replays,
+        _input_rows,
+        _written,
+        _device,
+        _nodes,
+        _owners,
+        _guards,
+        _buffers,
+        _notes,
+        _findings,
+    ),
 )

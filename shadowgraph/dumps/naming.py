@@ -65,6 +65,12 @@ class BufferNames:
             self._at[address] = found or max(self._freed.at(address), key=lambda b: b.freed_at or 0, default=None)
         return self._at[address]
 
+    def live_in(self, start: int, stop: int) -> list[Buffer]:
+        """Live buffers with a byte of ``[start, stop)``; without any, the one that ends next before it."""
+        found = [buffer for _, buffer in self._live.overlapping(start, stop)]
+        before = self._live.before(start) if not found else None
+        return [before[1]] if before is not None else found
+
     def known(self) -> list[str]:
         """Every name that `find` takes."""
         return list(dict.fromkeys(name for buffer in self._buffers for name in self._names(buffer)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
+from shadowgraph.dumps.sane_history import require_history
 from shadowgraph.dumps.sane_nodes import require_nodes
 from shadowgraph.dumps.schema import BufferRow, LaunchRow, Manifest, View
 from shadowgraph.findings import Finding
@@ -34,6 +35,7 @@ def require_sane(manifest: Manifest) -> None:
         require_nodes(graph, texts, stacks)
     if not 0 <= manifest.time <= _LATEST:
         raise ValueError("its time is none")
+    require_history(manifest)
     for finding in (*manifest.facts.findings, *manifest.facts.notes):
         _require_finding(finding)
 

@@ -16,6 +16,7 @@ import msgspec
 
 from shadowgraph.graphs.device_nodes import NodeKind, Sureness
 from shadowgraph.reports.document import RunFacts
+from shadowgraph.row_history import InputRows
 from shadowgraph.tracking.buffers import Role
 from shadowgraph.tracking.guards import Side
 from shadowgraph.tracking.launches import Access, LaunchKind
@@ -203,6 +204,37 @@ class ReplayRow(msgspec.Struct, frozen=True, array_like=True):
     order: int
 
 
+class StoreRow(msgspec.Struct, frozen=True, array_like=True):
+    """What a node of a host graph stored when it last ran: pairs of addresses, the second one past the end; not `exact`
+    where one pair stands around more than could be kept."""
+
+    graph: int
+    node: Index
+    ranges: tuple[tuple[Index, Index], ...]
+    exact: bool = True
+
+
+class WrittenRow(msgspec.Struct, frozen=True, array_like=True):
+    """What a node changed of a buffer; see `shadowgraph.write_sets.Written`."""
+
+    node: Index
+    buffer: int
+    first: int
+    last: int
+    count: Index
+
+
+class WriteSetRow(msgspec.Struct, frozen=True, array_like=True):
+    """A graph's latest write sets: buffers that were looked at, those for which there was no room, changes dropped."""
+
+    graph: int
+    replay: int
+    written: tuple[WrittenRow, ...] = ()
+    looked_at: Index = 0
+    left_out: Index = 0
+    dropped: Index = 0
+
+
 class PayloadRow(msgspec.Struct, frozen=True, array_like=True):
     """Bytes of memory, kept in the tensor `tensor` of the file.
 
@@ -269,6 +301,10 @@ class Manifest(msgspec.Struct, frozen=True):
         Sets of `owners`, by index, that share bytes.
     launches
         The journal, oldest first.
+    stores, write_sets
+        What nodes wrote: as seen of the last replay on the host, and as the last probed replay showed it.
+    input_rows
+        What the rows of static inputs held when the last replays began, and what led to a finding.
     """
 
     reason: str
@@ -295,6 +331,9 @@ class Manifest(msgspec.Struct, frozen=True):
     payloads: tuple[PayloadRow, ...] = ()
     unread: tuple[UnreadRow, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    stores: tuple[StoreRow, ...] = ()
+    write_sets: tuple[WriteSetRow, ...] = ()
+    input_rows: tuple[InputRows, ...] = ()
 
 
 @cache

@@ -21,8 +21,11 @@ from shadowgraph.dumps.schema import (
     PayloadRow,
     PointerRow,
     ReplayRow,
+    StoreRow,
     UnreadRow,
     View,
+    WriteSetRow,
+    WrittenRow,
     form_of_manifest,
 )
 from shadowgraph.settings import Settings
@@ -33,6 +36,7 @@ from shadowgraph.tracking.names import Owner
 from shadowgraph.tracking.ranges import RangeIndex
 from shadowgraph.tracking.stacks import Stack
 from shadowgraph.tracking.views import TensorView
+from shadowgraph.write_sets import WriteSets
 
 T = TypeVar("T")
 
@@ -71,10 +75,18 @@ def manifest_of(collected: Collected, crcs: Sequence[int]) -> Manifest:
         payloads=tuple(map(_payload, range(len(crcs)), collected.bytes, crcs)),
         unread=tuple(map(_unread, collected.unread)),
         left_out=collected.left_out,
+        stores=tuple(StoreRow(*key, *stored) for key, stored in collected.stored.items()),
+        write_sets=tuple(_write_sets(serial, sets) for serial, sets in collected.write_sets.items()),
+        input_rows=collected.input_rows,
         strings=tuple(tables.strings),
         frames=tuple(tables.frames),
         stacks=tuple(tables.stacks),
     )
+
+
+def _write_sets(graph: int, sets: WriteSets) -> WriteSetRow:
+    written = tuple(WrittenRow(one.node, one.buffer, one.first, one.last, one.count) for one in sets.written)
+    return WriteSetRow(graph, sets.replay, written, len(sets.looked_at), len(sets.left_out), sets.dropped)
 
 
 def _payload(index: int, each: Bytes, crc32: int) -> PayloadRow:

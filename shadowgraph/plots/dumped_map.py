@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from shadowgraph.dumps.naming import BufferNames
@@ -28,13 +28,7 @@ def dumped_map(
     wanted
         Keep these buffers and the ones next to them by address.
     """
-    facts = {finding.buffer.serial: finding.buffer for finding in dump.manifest.facts.findings}
-    graphs = {row.serial: row.name for row in dump.manifest.graphs}
-    found = {serial: freed_buffer(known) for serial, known in facts.items()}
-    for buffer in dump.buffers:
-        owners = book.owners(buffer)
-        names = tuple(path for path, _ in owners)
-        found[buffer.serial] = live_buffer(buffer, book.name(buffer), names, owners, graphs, facts.get(buffer.serial))
+    found = found_buffers(dump, book)
     if wanted is not None:
         for buffer in wanted:
             found.setdefault(buffer.serial, _gone(buffer, book.name(buffer)))
@@ -52,6 +46,22 @@ def dumped_map(
         tuple(found[serial] for serial in kept),
         tuple(damage_of(finding, index[finding.buffer.serial]) for finding in damages),
     )
+
+
+def found_buffers(dump: Dump, book: BufferNames, serials: Container[int] | None = None) -> dict[int, MapBuffer]:
+    """Live buffers, and those that findings are about, by serial; with `serials` those alone, freed ones too."""
+    facts = {finding.buffer.serial: finding.buffer for finding in dump.manifest.facts.findings}
+    graphs = {row.serial: row.name for row in dump.manifest.graphs}
+    found: dict[int, MapBuffer] = {}
+    if serials is not None:
+        found = {b.serial: _gone(b, book.name(b)) for b in dump.freed if b.serial in serials}
+    found |= {serial: freed_buffer(known) for serial, known in facts.items() if serials is None or serial in serials}
+    for buffer in dump.buffers:
+        if serials is None or buffer.serial in serials:
+            owners = book.owners(buffer)
+            names, known = tuple(path for path, _ in owners), facts.get(buffer.serial)
+            found[buffer.serial] = live_buffer(buffer, book.name(buffer), names, owners, graphs, known)
+    return found
 
 
 def _gone(buffer: Buffer, name: str) -> MapBuffer:

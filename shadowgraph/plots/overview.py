@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from shadowgraph.plots.mark_labels import draw_ids
 from shadowgraph.plots.model import MapDamage, MemoryMap
 from shadowgraph.plots.page import MARGIN, WIDTH, count, role_color, size
 from shadowgraph.plots.pen import BLACK, FAINT, GREY, PALE, VERMILLION, Pen
-from shadowgraph.plots.scales import AddressAxis, Span, address_axis, spread, widened
+from shadowgraph.plots.scales import AddressAxis, Span, address_axis, joined, widened
 
 HEIGHT = 0.95
 _STRIP = 0.2
 _SLIVER = 0.01  # least width of what is drawn; whatever lies closer together is drawn as one
-_LABEL = 7.0
 _ISLANDS = 1_000  # more have no room of their own
 
 
@@ -49,13 +49,7 @@ def _buffers(pen: Pen, memory: MemoryMap, axis: AddressAxis, guarded: Iterable[t
 def _joined(axis: AddressAxis, spans: Iterable[tuple[int, int]]) -> list[Span]:
     """Places of spans, those too close to be told apart joined: as many bars as fit, however many spans."""
     ends = (axis.scale.places[0], axis.scale.places[-1])
-    joined: list[Span] = []
-    for left, right in sorted(widened(axis.scale.span(*span), _SLIVER, ends) for span in spans):
-        if joined and left - joined[-1][1] < _SLIVER / 2:
-            joined[-1] = (joined[-1][0], max(right, joined[-1][1]))
-        else:
-            joined.append((left, right))
-    return joined
+    return joined((widened(axis.scale.span(*span), _SLIVER, ends) for span in spans), _SLIVER / 2)
 
 
 def _folds(pen: Pen, axis: AddressAxis, y: float) -> None:
@@ -73,40 +67,7 @@ def _marks(pen: Pen, damages: Iterable[MapDamage], axis: AddressAxis, y: float) 
     lines = [((x, y - 0.06), (x, y + _STRIP + 0.03)) for x, _ in places]
     pen.lines(lines, BLACK, width=2.6, order=2.4)
     pen.lines(lines, VERMILLION, width=1.6, gid="overview:damage", order=2.5)
-    for left, text in _labels(pen, places):
-        pen.text(left, y - 0.14, text, size=_LABEL, bold=True)
-
-
-def _labels(pen: Pen, places: list[tuple[float, int]]) -> list[tuple[float, str]]:
-    """Left ends and texts: one a mark where they fit close to their marks, else one for several."""
-    labels: list[tuple[float, str]] = []
-    for together in (0.0, 0.4, 0.8, 1.2):
-        groups = _groups(places, together)
-        texts = [_ids(ids) for _, ids in groups]
-        widths = [pen.measure(text, size=_LABEL, bold=True) for text in texts]
-        lefts = spread([x for x, _ in groups], widths, (MARGIN, WIDTH - MARGIN))
-        labels = list(zip(lefts, texts, strict=True))
-        if all(left - 0.2 <= x <= left + w + 0.2 for (x, _), left, w in zip(groups, lefts, widths, strict=True)):
-            break
-    return labels
-
-
-def _groups(places: list[tuple[float, int]], together: float) -> list[tuple[float, list[int]]]:
-    """Findings whose marks lie within a distance share a label at the first one."""
-    groups: list[tuple[float, list[int]]] = []
-    for x, finding in places:
-        if groups and x - groups[-1][0] <= together:
-            groups[-1][1].append(finding)
-        else:
-            groups.append((x, [finding]))
-    return groups
-
-
-def _ids(findings: list[int]) -> str:
-    ids = sorted(set(findings))
-    if len(ids) < 3:
-        return " ".join(f"#{number}" for number in ids)
-    return f"#{ids[0]} and {len(ids) - 1:,} more"
+    draw_ids(pen, places, y - 0.14, (MARGIN, WIDTH - MARGIN))
 
 
 def _addresses(pen: Pen, axis: AddressAxis, y: float) -> None:

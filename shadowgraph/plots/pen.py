@@ -25,6 +25,7 @@ BLACK, GREY, PALE, FAINT, TINT = "#000000", "#595959", "#F2F2F2", "#D0D0D0", "#F
 GUARD_HATCH, SOME_HATCH = "/////", "xxxx"
 _SANS, _MONO = "DejaVu Sans", "DejaVu Sans Mono"  # matplotlib brings both
 _POINTS = 72.0
+Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 def require_matplotlib() -> None:
@@ -140,6 +141,35 @@ class Pen:
                 linewidths=0.6,
                 linestyles="--" if dashed else "-",
                 antialiaseds=True,
+                zorder=order,
+            ),
+            gid,
+        )
+
+    def boxes(
+        self,
+        boxes: Sequence[Box],
+        color: str,
+        *,
+        edge: str = "none",
+        hatch: str | None = None,
+        dashed: bool = False,
+        width: float = 0.6,
+        gid: str | None = None,
+        order: float = 1.0,
+    ) -> Artist:
+        """Rectangles (left, top, right, bottom) of one look, as one artist. `width` of their edges in points."""
+        from matplotlib.collections import PolyCollection
+
+        corners = [[(x0, y0), (x1, y0), (x1, y1), (x0, y1)] for x0, y0, x1, y1 in boxes]
+        return self._add(
+            PolyCollection(
+                corners,
+                facecolors=color,
+                edgecolors=edge,
+                hatch=hatch,
+                linewidths=width,
+                linestyles="--" if dashed else "-",
                 zorder=order,
             ),
             gid,

@@ -77,7 +77,7 @@ def rows_of(memory: MemoryMap, limit: int) -> tuple[Row | Fold, ...]:
     damages = memory.damages_of()
     zoomed = _zoomed(damages, chosen)
     rows: list[Row | Fold] = []
-    for first, stop in _runs(len(memory.buffers), chosen):
+    for first, stop in runs(len(memory.buffers), chosen):
         if stop - first > 1 or first in damages:
             part = memory.buffers[first:stop]
             damaged = sum(index in damages for index in range(first, stop))
@@ -111,7 +111,7 @@ def _named(memory: MemoryMap, by_size: Iterable[int]) -> Iterator[int]:
     return (index for index in by_size if memory.buffers[index].names)
 
 
-def _runs(count: int, chosen: set[int]) -> list[tuple[int, int]]:
+def runs(count: int, chosen: set[int]) -> list[tuple[int, int]]:
     """Runs ``[first, stop)`` of indices that were not chosen."""
     edges = [-1, *sorted(chosen), count]
     return [(one + 1, other) for one, other in pairwise(edges) if other - one > 1]

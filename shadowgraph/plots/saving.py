@@ -44,7 +44,8 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     MissingFileError
         When the file cannot be written; an older file of that name is left as it was.
     """
-    kind, content = format_of(path), io.BytesIO()
+    kind = format_of(path)
+    content = io.BytesIO()
     dpi = min(_DPI, _MOST_PIXELS / max(figure.get_size_inches()))
     figure.savefig(content, format=kind, dpi=dpi, metadata=_NO_DATE[kind])
     return write_whole(path, content.getbuffer())
@@ -56,7 +57,7 @@ def write_whole(path: str | os.PathLike[str], content: bytes | memoryview) -> Pa
     Raises
     ------
     MissingFileError
-        When the file cannot be written; an older file of that name is left as it was.
+        When it cannot be written; an older file of that name is left as it was.
     """
     target = Path(path)
     temporary = target.with_name(f".{uuid.uuid4().hex}.tmp")

@@ -77,6 +77,17 @@ def widened(span: Span, least: float, within: Span) -> Span:
     return max(within[0], left + shift), min(within[1], right + shift)
 
 
+def joined(spans: Iterable[Span], least: float) -> list[Span]:
+    """Spans in order, those less than `least` apart joined."""
+    found: list[Span] = []
+    for left, right in sorted(spans):
+        if found and left - found[-1][1] < least:
+            found[-1] = (found[-1][0], max(right, found[-1][1]))
+        else:
+            found.append((left, right))
+    return found
+
+
 def side_of(address: int, buffer: MapBuffer, columns: Columns) -> Span:
     """The column in which an address of a row is drawn."""
     if address < buffer.start:

@@ -196,20 +196,26 @@ def _node(
 def _culprits(graph: Graph, findings: Sequence[Finding]) -> dict[int, tuple[Blamed, ...]]:
     """Findings by the device node that they blame."""
     found: dict[int, list[Blamed]] = {}
-    made: dict[int, list[int]] = {}  # device nodes by the launch that they are of
-    for node in graph.read_nodes or ():
-        if node.launch is not None:
-            made.setdefault(node.launch, []).append(node.index)
+    made = nodes_by_launch(graph)
     for finding in findings:
         if finding.graph == graph.name:
             for culprit in (finding.culprit, *finding.candidates):
                 said = Blamed(finding.id, finding.code, culprit.status)
-                for index in _nodes_of(graph, culprit, made):
+                for index in nodes_of(graph, culprit, made):
                     found.setdefault(index, []).append(said)
     return {index: tuple(blamed) for index, blamed in found.items()}
 
 
-def _nodes_of(graph: Graph, culprit: Culprit, made: Mapping[int, Sequence[int]]) -> Sequence[int]:
+def nodes_by_launch(graph: Graph) -> dict[int, list[int]]:
+    """The device nodes that each launch of a graph became, where they were read."""
+    made: dict[int, list[int]] = {}
+    for node in graph.read_nodes or ():
+        if node.launch is not None:
+            made.setdefault(node.launch, []).append(node.index)
+    return made
+
+
+def nodes_of(graph: Graph, culprit: Culprit, made: Mapping[int, Sequence[int]]) -> Sequence[int]:
     """Device nodes that a culprit is. One that was seen in a launch alone is every node that this launch became."""
     if culprit.node is None:
         return ()

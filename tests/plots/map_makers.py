@@ -57,3 +57,32 @@ def gids(figure: Any, prefix: str) -> list[str]:
 
 def texts(figure: Any) -> list[str]:
     return [text.get_text() for text in figure.axes[0].texts]
+
+
+def boxes(figure: Any, gid: str) -> list[tuple[float, float, float, float]]:
+    """Left, top, right and bottom, in inches, of the rectangles of the one artist with a gid."""
+    [artist] = figure.findobj(lambda one: one.get_gid() == gid)
+    found = [path.get_extents() for path in artist.get_paths()]
+    return [(box.x0, box.y0, box.x1, box.y1) for box in found]
+
+
+def require_readable(figure: Any) -> None:
+    """Every text lies on the page and none over another."""
+    renderer = figure.canvas.get_renderer()
+    width, height = figure.get_size_inches() * figure.dpi
+    found = [(text.get_window_extent(renderer), text.get_text()) for text in figure.axes[0].texts]
+    assert found
+    for box, text in found:
+        assert box.x0 >= 0, text
+        assert box.y0 >= 0, text
+        assert box.x1 <= width, text
+        assert box.y1 <= height, text
+    found.sort(key=lambda pair: -pair[0].y1)
+    for index, (one, text) in enumerate(found):
+        for other, other_text in found[index + 1 :]:
+            if other.y1 <= one.y0:
+                break
+            across = min(one.x1, other.x1) - max(one.x0, other.x0)
+            down = min(one.y1, other.y1) - max(one.y0, other.y0)
+            # Boxes hold room for the tallest letters: lines one above the other may share a few pixels of it.
+            assert across <= 0 or down <= 3, (text, other_text)

@@ -1,0 +1,166 @@
+"""What `map` draws: for each kind how it is made, drawn into a file, and shown as text."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from shadowgraph.commands.opening import finding_of, sought
+from shadowgraph.errors import UnknownBufferError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shadowgraph.commands.opening import Shown
+    from shadowgraph.dumps.naming import BufferNames
+    from shadowgraph.dumps.reader import Dump
+    from shadowgraph.plots.source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of map.
+
+    Attributes
+    ----------
+    options
+        Those of ``graph``, ``buffer`` and ``finding`` that it takes.
+    make
+        The map of one process.
+    save
+        Draw it into a file.
+    report
+        Shows the maps of some processes.
+    title
+        Of a picture, before the number of the process.
+    """
+
+    options: tuple[str, ...]
+    make: Callable[[Source, argparse.Namespace], Any]
+    save: Callable[..., Path]
+    report: Callable[[Sequence[tuple[Dump, Any]], argparse.Namespace], Shown]
+    title: Callable[[Any], str]
+
+
+def kind_of(name: str) -> Kind:
+    """The kind with a name, other than ``memory``."""
+    return {"aliases": _aliases, "writes": _writes, "bytes": _bytes, "rows": _rows}[name]()
+
+
+def require_options(name: str, args: argparse.Namespace) -> None:
+    """Refuse an option that does nothing for a kind.
+
+    Raises
+    ------
+    UsageError
+    """
+    taken = ("graph", "buffer", "finding") if name == "memory" else kind_of(name).options
+    for option in ("graph", "buffer", "finding"):
+        if getattr(args, option) is not None and option not in taken:
+            known = ", ".join(f"--{each}" for each in taken)
+            raise UsageError(f"--kind {name} goes without --{option}; it takes {known}")
+
+
+def sources(dumps: Sequence[Dump], args: argparse.Namespace) -> list[Source]:
+    """The dumps that what is asked for is of.
+
+    Raises
+    ------
+    UsageError, UnknownBufferError
+        For a finding or a buffer that no dump has.
+    """
+    from shadowgraph.dumps.naming import BufferNames
+    from shadowgraph.plots.source import Source
+
+    if args.finding is not None:
+        dumps = [finding_of(dumps, args.finding)[0]]
+    books: list[BufferNames] = [BufferNames(dump) for dump in dumps]
+    having = [True for _ in books] if args.buffer is None else list(map(bool, sought(args.buffer, books)))
+    return [Source(dump, book) for dump, book, has in zip(dumps, books, having, strict=True) if has]
+
+
+def made(kind: Kind, found: Sequence[Source], args: argparse.Namespace) -> list[tuple[Dump, Any]]:
+    """Each process's map; processes that have none are left out unless no one has.
+
+    Raises
+    ------
+    UsageError
+        What keeps the first from being made, when none can be.
+    """
+    maps, refused = [], []
+    for source in found:
+        try:
+            maps.append((source.dump, kind.make(source, args)))
+        except (UsageError, UnknownBufferError) as error:
+            refused.append(error)
+    if not maps and refused:
+        raise refused[0]
+    return maps
+
+
+def _aliases() -> Kind:
+    from shadowgraph.plots.alias_map import save_alias_map
+    from shadowgraph.plots.alias_model import AliasMap
+    from shadowgraph.reports.alias_list import AliasGroup, alias_list
+    from shadowgraph.reports.aliases_text import AliasesReport
+
+    def groups(maps: Sequence[tuple[Dump, AliasMap]], args: argparse.Namespace) -> Iterator[AliasGroup]:
+        for source in sources([dump for dump, _ in maps], args):
+            wanted = source.buffers(args.buffer) if args.buffer is not None else None
+            if args.finding is not None and wanted is None:
+                wanted = source.buffers(hex(source.finding(args.finding).buffer.address))
+            yield from alias_list(source.dump, source.book, wanted)
+
+    return Kind(
+        ("buffer", "finding"),
+        lambda source, args: AliasMap.of(source, buffer=args.buffer, finding=args.finding),
+        save_alias_map,
+        lambda maps, args: AliasesReport(list(groups(maps, args)), args.buffer),
+        lambda _: "Alias map",
+    )
+
+
+def _writes() -> Kind:
+    from shadowgraph.plots.write_map import save_write_map
+    from shadowgraph.plots.write_model import WriteMap
+    from shadowgraph.reports.writes_text import DumpedWrites, WritesReport
+
+    return Kind(
+        ("graph", "buffer", "finding"),
+        lambda source, args: WriteMap.of(source, args.graph, finding=args.finding, buffer=args.buffer),
+        save_write_map,
+        lambda maps, args: WritesReport([DumpedWrites(d.manifest.pid, str(d.path), m) for d, m in maps], args.limit),
+        lambda map: f"Write map of {map.graph}",
+    )
+
+
+def _rows() -> Kind:
+    from shadowgraph.plots.row_map import save_row_map
+    from shadowgraph.plots.row_model import RowMap
+    from shadowgraph.reports.rows_text import DumpedRows, RowsReport
+
+    return Kind(
+        ("graph", "buffer", "finding"),
+        lambda source, args: RowMap.of(source, args.graph, finding=args.finding, buffer=args.buffer),
+        save_row_map,
+        lambda maps, args: RowsReport([DumpedRows(d.manifest.pid, str(d.path), m) for d, m in maps], args.limit),
+        lambda _: "Rows of static inputs",
+    )
+
+
+def _bytes() -> Kind:
+    from shadowgraph.plots.byte_map import save_byte_map
+    from shadowgraph.plots.byte_model import ByteMap, shown_bytes
+    from shadowgraph.reports.bytes_text import BytesReport
+
+    return Kind(
+        ("buffer", "finding"),
+        lambda source, args: ByteMap.of(source, finding=args.finding, buffer=args.buffer),
+        save_byte_map,
+        lambda maps, args: BytesReport(
+            [shown_bytes(source, args.finding, args.buffer)[0] for source in sources([d for d, _ in maps], args)]
+        ),
+        lambda map: f"Bytes of {map.name}",
+    )

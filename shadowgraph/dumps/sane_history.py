@@ -1,0 +1,42 @@
+"""What must hold of what nodes wrote and of the histories of rows in a manifest beyond the types of their fields."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from shadowgraph.dumps.schema import Manifest
+from shadowgraph.row_history import InputRows, RowStretch
+
+_MOST = 1 << 64  # no address goes beyond
+_ROWS = 1 << 32
+
+
+def require_history(manifest: Manifest) -> None:
+    """Compare every range and every number of a row with what it may be.
+
+    Raises
+    ------
+    ValueError
+        The first thing that does not hold.
+    """
+    for stored in manifest.stores:
+        if any(not start < stop < _MOST for start, stop in stored.ranges):
+            raise ValueError(f"the stores of node {stored.node} of graph {stored.graph} are no ranges")
+    for sets in manifest.write_sets:
+        if any(one.first > one.last or max(abs(one.first), abs(one.last)) >= _MOST for one in sets.written):
+            raise ValueError(f"the write sets of graph {sets.graph} are no ranges")
+    for rows in manifest.input_rows:
+        if not _is_view(rows) or not all(_in_order(rows, at.rows) for at in rows.replays):
+            raise ValueError(f"the rows that graph {rows.graph} reads of buffer {rows.buffer} cannot be")
+
+
+def _is_view(rows: InputRows) -> bool:
+    return 0 < rows.count < _ROWS and 0 < rows.nbytes <= rows.stride < _MOST and abs(rows.offset) < _MOST
+
+
+def _in_order(rows: InputRows, stretches: Sequence[RowStretch]) -> bool:
+    """Whether stretches lie inside the rows, one after another."""
+    pairs = [(each.first, each.last) for each in stretches]
+    inside = all(0 <= first <= last < rows.count for first, last in pairs)
+    return inside and all(one[1] < other[0] for one, other in pairwise(pairs))
