@@ -101,15 +101,20 @@ def _tail(buffer: DumpedBuffer) -> Iterator[Text]:
         places = f" in {mark.ranges_total:,} places" if mark.ranges_total > 1 else ""
         kept = "" if mark.found else "; what it saw there is not in the dump"
         yield said(f"  #{mark.finding} {mark.code}: bytes {first:,} to {last:,}{places}{kept}", "red")
-    mirrored = [stretch for stretch in buffer.stretches if stretch.why is Why.SHADOW]
-    if mirrored:
-        yield said("  mirrored: as host memory had them when its graph last began to replay", "yellow")
-    for missing in buffer.missing:
-        last = missing.offset + missing.nbytes - 1
-        yield said(f"  not in the dump: bytes {missing.offset:,} to {last:,} ({missing.reason})", "yellow")
-    if not buffer.stretches and not buffer.missing:
-        yield said("  the dump holds none of these bytes", "yellow")
+    for note in byte_notes(buffer):
+        yield said(f"  {note}", "yellow")
     if buffer.more:
         yield said(f"  {plural(buffer.more, 'more byte')} in the dump: --start and --count show them")
     if buffer.marks:
         yield said(f"  {_CHANGED} a finding says it changed   {_GUARD} guard   .. not in the dump", "dim")
+
+
+def byte_notes(buffer: DumpedBuffer) -> Iterator[str]:
+    """Which of the bytes are older than the rest, and which are missing."""
+    if any(stretch.why is Why.SHADOW for stretch in buffer.stretches):
+        yield "mirrored: as host memory had them when its graph last began to replay"
+    for missing in buffer.missing:
+        last = missing.offset + missing.nbytes - 1
+        yield f"not in the dump: bytes {missing.offset:,} to {last:,} ({missing.reason})"
+    if not buffer.stretches and not buffer.missing:
+        yield "the dump holds none of these bytes"

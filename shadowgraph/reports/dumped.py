@@ -21,12 +21,13 @@ _LAUNCHES = 5
 def dumped_lines(dump: Dump) -> Iterator[Text]:
     """The report of a dump: a head, the lines of the live report, a tail. A dump's texts give a terminal no orders."""
     manifest = dump.manifest
-    for line in (*_head(manifest), *lines(dump.facts()), *_tail(dump)):
+    for line in (*head_lines(manifest), *lines(dump.facts()), *tail_lines(dump)):
         line.plain = tame(line.plain)
         yield line
 
 
-def _head(manifest: Manifest) -> Iterator[Text]:
+def head_lines(manifest: Manifest) -> Iterator[Text]:
+    """Where a dump comes from."""
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(manifest.time))
     made_with = ", ".join(f"{name} {number}" for name, number in {**manifest.versions, **manifest.packages}.items())
     yield Text(f"dump of process {manifest.pid}, {when}, {manifest.reason}; {made_with}", style="bold")
@@ -35,7 +36,8 @@ def _head(manifest: Manifest) -> Iterator[Text]:
     yield Text()
 
 
-def _tail(dump: Dump) -> Iterator[Text]:
+def tail_lines(dump: Dump) -> Iterator[Text]:
+    """What a dump holds and lacks."""
     manifest = dump.manifest
     if manifest.facts.lost is not None:
         yield from _last_launches(manifest)

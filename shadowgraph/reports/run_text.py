@@ -52,15 +52,24 @@ class RunReport:
         yield from _head(self.run)
         yield Text()
         yield from report_lines(self.facts)
-        where = _relative(self.run.folder)
-        dumps = f", {plural(len(self.run.dumps), 'dump')}" if self.run.dumps else ""
-        yield Text(f"run folder: {where}{dumps}")
+        yield Text(where(self.run))
+
+
+def title(run: Run) -> str:
+    """What was wrapped, and how it ended."""
+    command = run.manifest.get("command")
+    words = [word for word in command if isinstance(word, str)] if isinstance(command, list) else []
+    return f"shadowgraph wrap: {cut(shlex.join(words), 100)}: {_ended(run)}"
+
+
+def where(run: Run) -> str:
+    """The folder, and how many dumps are in it."""
+    dumps = f", {plural(len(run.dumps), 'dump')}" if run.dumps else ""
+    return f"run folder: {_relative(run.folder)}{dumps}"
 
 
 def _head(run: Run) -> Iterator[Text]:
-    command = run.manifest.get("command")
-    words = [word for word in command if isinstance(word, str)] if isinstance(command, list) else []
-    yield Text(f"shadowgraph wrap: {cut(shlex.join(words), 100)}: {_ended(run)}", style="bold")
+    yield Text(title(run), style="bold")
     if not run.processes:
         yield Text(UNSEEN, style="yellow")
     for process in run.processes[:_SHOWN]:
@@ -78,14 +87,23 @@ def _ended(run: Run) -> str:
 
 
 def _process(process: ProcessRun) -> Iterator[Text]:
-    rank = f", rank {process.rank}" if process.rank is not None else ""
-    found = f", {plural(len(process.findings), 'finding')}" if process.findings else ""
-    backend = process.backend or "no tensor work"
     line = Text(f"  process {process.pid}", style="bold")
-    line.append(f"  {process.born} of {process.ppid}{rank}, {backend}, {process.ended}{found}", style="not bold")
-    yield line.append(f"  {cut(process.title or shlex.join(process.argv))}", style="not bold dim")
+    line.append(f"  {fate(process)}", style="not bold")
+    yield line.append(f"  {command(process)}", style="not bold dim")
     for event in process.events:
         yield Text(f"    {event}", style="yellow")
+
+
+def fate(process: ProcessRun) -> str:
+    """How a process came to be, what it worked with, how it ended, and how much was found in it."""
+    rank = f", rank {process.rank}" if process.rank is not None else ""
+    found = f", {plural(len(process.findings), 'finding')}" if process.findings else ""
+    return f"{process.born} of {process.ppid}{rank}, {process.backend or 'no tensor work'}, {process.ended}{found}"
+
+
+def command(process: ProcessRun) -> str:
+    """What a process runs, in a line."""
+    return cut(process.title or shlex.join(process.argv))
 
 
 def _plain(process: ProcessRun) -> dict[str, Any]:
