@@ -5,10 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from shadowgraph.errors import DamagedDumpError, UsageError
+from shadowgraph.commands.opening import latest_dumps, made_up, opened_dump
+from shadowgraph.errors import DamagedDumpError, DumpError, MissingFileError, RunFolderError, UsageError
+
+if TYPE_CHECKING:
+    from shadowgraph.reports.html.page import Page
 
 HELP = "report on a dump or a run folder"
 
@@ -16,6 +22,7 @@ HELP = "report on a dump or a run folder"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="PATH", help="a dump, or the run folder of `shadowgraph wrap`")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+    parser.add_argument("--html", metavar="FILE", help="write one self-contained page instead, and say where it is")
     parser.add_argument(
         "--error-exitcode", type=int, default=0, metavar="N", help="exit with N when there are findings (default: 0)"
     )
@@ -25,8 +32,48 @@ def run(args: argparse.Namespace) -> int:
     """Print the report; the exit code says whether there are findings only when asked to."""
     if not 0 <= args.error_exitcode <= 255:
         raise UsageError(f"--error-exitcode must be from 0 to 255, not {args.error_exitcode}")
-    found = _folder(args.path, args.json) if os.path.isdir(args.path) else _dump(args.path, args.json)
+    if args.html is not None:
+        found = _page(args)
+    else:
+        found = _folder(args.path, args.json) if os.path.isdir(args.path) else _dump(args.path, args.json)
     return args.error_exitcode if found else 0
+
+
+def _page(args: argparse.Namespace) -> bool:
+    """Write the page; nothing of it if not all can be made."""
+    from shadowgraph.reports.html.writing import page_html, require_target, write_page
+    from shadowgraph.reports.shown import said
+
+    if args.json:
+        raise UsageError("--json prints a document and --html writes a page: take one of them")
+    require_target(args.html)
+    with ExitStack() as opened, made_up(args.path, "page"):
+        page = _run_page(args.path, opened) if os.path.isdir(args.path) else _dump_page(args.path, opened)
+        text = page_html(page)
+    print(said(f"wrote {write_page(text, args.html)}").plain)
+    return bool(page.findings)
+
+
+def _dump_page(path: str, opened: ExitStack) -> Page:
+    from shadowgraph.reports.html.page import dump_page
+
+    return dump_page(opened_dump(path, opened))
+
+
+def _run_page(path: str, opened: ExitStack) -> Page:
+    """The page of a run, with the latest dump of each process, as far as there are any that can be read."""
+    from shadowgraph.reports.html.page import run_page
+    from shadowgraph.reports.run_text import RunReport
+    from shadowgraph.runs.reader import read_run
+
+    report = RunReport(read_run(path))
+    try:
+        dumps = latest_dumps(path, opened)
+    except (DumpError, MissingFileError, RunFolderError) as error:
+        dumps = []
+        if report.run.dumps:
+            print(f"shadowgraph: warning: left out: {error}", file=sys.stderr)
+    return run_page(report, dumps)
 
 
 def _folder(path: str, as_json: bool) -> bool:

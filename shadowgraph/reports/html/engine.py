@@ -58,5 +58,5 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters["count"] = lambda number: f"{number:,}"
+    made.filters["commas"] = lambda number: f"{number:,}"
     return made

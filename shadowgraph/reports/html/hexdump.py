@@ -41,12 +41,13 @@ class HexLine:
 
 @dataclass(frozen=True, slots=True)
 class HexTable:
-    """Rows of one buffer, and what has to be said of them."""
+    """Rows of one buffer, and what has to be said of them; `all` shows those that are left out."""
 
     caption: str
     lines: tuple[HexLine, ...]
     notes: tuple[str, ...] = ()
     more: int = 0
+    all: str = ""
 
 
 def window_table(finding: Finding) -> HexTable | None:
@@ -55,10 +56,10 @@ def window_table(finding: Finding) -> HexTable | None:
     return table("bytes as the finding saw them", rows) if rows else None
 
 
-def table(caption: str, rows: Iterable[ByteLine], notes: Iterable[str] = (), most: int = MOST) -> HexTable:
-    """Rows as a table of at most `most` lines."""
+def table(caption: str, rows: Iterable[ByteLine], notes: Iterable[str] = (), all: str = "") -> HexTable:
+    """Rows as a table of at most `MOST` lines."""
     lines = [_line(row) for row in rows]
-    return HexTable(caption, tuple(lines[:most]), tuple(notes), max(0, len(lines) - most))
+    return HexTable(caption, tuple(lines[:MOST]), tuple(notes), max(0, len(lines) - MOST), all)
 
 
 def _window_rows(finding: Finding) -> Iterator[ByteRow]:

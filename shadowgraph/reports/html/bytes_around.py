@@ -1,0 +1,62 @@
+"""The bytes that dumps hold around what findings are about."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+
+from shadowgraph.dumps.naming import BufferNames
+from shadowgraph.dumps.reader import Dump
+from shadowgraph.findings import Finding
+from shadowgraph.reports.byte_dump import dumped_buffer
+from shadowgraph.reports.byte_rows import ByteLine, ByteRow, byte_rows
+from shadowgraph.reports.bytes_text import byte_notes
+from shadowgraph.reports.html.hexdump import HexTable, table
+
+_ROWS = 2_400  # of a page: later findings show what they kept themselves
+_Key = tuple[int, int, str, str]
+
+
+def bytes_of(pairs: Sequence[tuple[Dump, BufferNames]]) -> Callable[[Finding], HexTable | None]:
+    """What tells for a finding of one of these dumps, or of the run that left them, the bytes around it.
+
+    None for one that is about no bytes, or of which no dump knows the buffer, and when the page has enough.
+    """
+    known: dict[_Key, tuple[Dump, BufferNames, Finding]] = {}
+    for dump, book in pairs:
+        for finding in (*dump.manifest.facts.findings, *dump.manifest.facts.notes):
+            known[_key(finding, dump.manifest.pid)] = dump, book, finding
+    room = _ROWS
+
+    def around(finding: Finding) -> HexTable | None:
+        nonlocal room
+        found = known.get(_key(finding, finding.pid))
+        if found is None or finding.bytes is None or room <= 0:
+            return None
+        made = _table(*found, finding.id)
+        room -= len(made.lines) if made is not None else 0
+        return made
+
+    return around
+
+
+def _key(finding: Finding, pid: int) -> _Key:
+    return pid, finding.buffer.serial, finding.fingerprint, str(finding.bytes.side if finding.bytes else "")
+
+
+def _table(dump: Dump, book: BufferNames, finding: Finding, shown_as: int) -> HexTable | None:
+    serial, start = finding.buffer.serial, finding.buffer.address
+    buffer = next((b for b in (*dump.buffers, *dump.freed) if b.serial == serial), None)
+    if buffer is None or buffer.start != start:  # a finding on a part counts from where that part starts
+        return None
+    held = dumped_buffer(dump, buffer, book.name(buffer), finding, None, None)
+    rows = [_renumbered(row, finding.id, shown_as) for row in byte_rows(held, held.dtype)]
+    if not rows:
+        return None
+    command = f"shadowgraph hexdump {start:#x} {shlex.quote(str(dump.path))} --around {finding.id}"
+    return table(f"{held.name} as the dump has it", rows, byte_notes(held), command)
+
+
+def _renumbered(row: ByteLine, own: int, shown_as: int) -> ByteLine:
+    """A run's report counts findings anew over all processes."""
+    return row._replace(finding=shown_as) if isinstance(row, ByteRow) and row.finding == own else row
