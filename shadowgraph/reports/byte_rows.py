@@ -104,15 +104,15 @@ def _row(buffer: DumpedBuffer, start: int, held: Bytes, changed: set[int], dtype
     yield ByteRow(Kind.HELD, start, cells, _values(own, places, dtype))
     if any(at in changed for at in places):
         for mark in buffer.marks:
-            yield from _seen(mark, places, dtype)
+            yield from _seen(mark, places, changed, dtype)
 
 
-def _seen(mark: Mark, places: range, dtype: str) -> Iterator[ByteRow]:
+def _seen(mark: Mark, places: range, changed: set[int], dtype: str) -> Iterator[ByteRow]:
     """What a finding saw in a row, and what it expected there."""
     for kind, text in ((Kind.FOUND, mark.found), (Kind.EXPECTED, mark.expected)):
         data = dict(enumerate(bytes.fromhex(text), mark.window))
         if any(at in data for at in places):
-            cells = tuple(Cell(data.get(at)) for at in places)
+            cells = tuple(Cell(data.get(at), kind is Kind.FOUND and at in data and at in changed) for at in places)
             values = _values(data, places, dtype) if kind is Kind.FOUND else ""
             yield ByteRow(kind, places.start, cells, values, mark.finding)
 

@@ -11,6 +11,7 @@ from typing import IO, Any
 import msgspec
 from rich.text import Text
 
+from shadowgraph.display import Shown
 from shadowgraph.reports.console import console
 from shadowgraph.reports.document import document
 from shadowgraph.reports.text import lines as report_lines
@@ -22,7 +23,7 @@ from shadowgraph.runs.reader import Run
 _SHOWN = 40
 
 
-class RunReport:
+class RunReport(Shown):
     """A run, ready to be shown. Holds data only."""
 
     def __init__(self, run: Run) -> None:

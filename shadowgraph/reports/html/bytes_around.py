@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 
-from shadowgraph.dumps.naming import BufferNames
 from shadowgraph.dumps.reader import Dump
 from shadowgraph.findings import Finding
 from shadowgraph.reports.byte_dump import dumped_buffer
@@ -17,15 +16,15 @@ _ROWS = 2_400  # of a page: later findings show what they kept themselves
 _Key = tuple[int, int, str, str]
 
 
-def bytes_of(pairs: Sequence[tuple[Dump, BufferNames]]) -> Callable[[Finding], HexTable | None]:
+def bytes_of(dumps: Sequence[Dump]) -> Callable[[Finding], HexTable | None]:
     """What tells for a finding of one of these dumps, or of the run that left them, the bytes around it.
 
     None for one that is about no bytes, or of which no dump knows the buffer, and when the page has enough.
     """
-    known: dict[_Key, tuple[Dump, BufferNames, Finding]] = {}
-    for dump, book in pairs:
+    known: dict[_Key, tuple[Dump, Finding]] = {}
+    for dump in dumps:
         for finding in (*dump.manifest.facts.findings, *dump.manifest.facts.notes):
-            known[_key(finding, dump.manifest.pid)] = dump, book, finding
+            known[_key(finding, dump.manifest.pid)] = dump, finding
     room = _ROWS
 
     def around(finding: Finding) -> HexTable | None:
@@ -44,12 +43,12 @@ def _key(finding: Finding, pid: int) -> _Key:
     return pid, finding.buffer.serial, finding.fingerprint, str(finding.bytes.side if finding.bytes else "")
 
 
-def _table(dump: Dump, book: BufferNames, finding: Finding, shown_as: int) -> HexTable | None:
+def _table(dump: Dump, finding: Finding, shown_as: int) -> HexTable | None:
     serial, start = finding.buffer.serial, finding.buffer.address
     buffer = next((b for b in (*dump.buffers, *dump.freed) if b.serial == serial), None)
     if buffer is None or buffer.start != start:  # a finding on a part counts from where that part starts
         return None
-    held = dumped_buffer(dump, buffer, book.name(buffer), finding, None, None)
+    held = dumped_buffer(dump, buffer, dump.names.name(buffer), finding, None, None)
     rows = [_renumbered(row, finding.id, shown_as) for row in byte_rows(held, held.dtype)]
     if not rows:
         return None

@@ -67,10 +67,15 @@ def _window_rows(finding: Finding) -> Iterator[ByteRow]:
         start = row.offset // ROW * ROW
         places = range(start, start + ROW)
         found = dict(enumerate(zip(row.found, row.changed, strict=True), row.offset))
-        cells = tuple(Cell(*found.get(at, (None, False)), guard=not 0 <= at < finding.buffer.nbytes) for at in places)
+        cells = tuple(_cell(at, found.get(at), finding.buffer.nbytes) for at in places)
         yield ByteRow(Kind.FOUND, start, cells, row.values)
         old = dict(enumerate(row.expected, row.offset))
         yield ByteRow(Kind.EXPECTED, start, tuple(Cell(old.get(at)) for at in places), "")
+
+
+def _cell(at: int, found: tuple[int, bool] | None, nbytes: int) -> Cell:
+    value, changed = found or (None, False)
+    return Cell(value, changed, guard=not 0 <= at < nbytes)
 
 
 def _line(row: ByteLine) -> HexLine:

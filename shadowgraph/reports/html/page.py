@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from shadowgraph.coverage import Coverage
-from shadowgraph.dumps.naming import BufferNames
 from shadowgraph.dumps.reader import Dump
 from shadowgraph.findings import Finding
 from shadowgraph.plots.dumped_map import dumped_map
@@ -43,6 +42,7 @@ class Part:
     """What the dump of one process adds: its graphs, what ran last, its memory."""
 
     title: str
+    file: str
     graphs: tuple[GraphTable, ...]
     more_graphs: int
     launches: tuple[LaunchRow, ...]
@@ -106,16 +106,17 @@ def live_page(facts: RunFacts, bytes_of: BytesOf | None = None) -> Page:
 
 def dump_page(dump: Dump) -> Page:
     """The page of a dump."""
-    book = BufferNames(dump)
-    file = shlex.quote(str(dump.path))
-    manifest = dump.manifest
+    return replace(dump_report(dump), parts=(_part(dump),))
+
+
+def dump_report(dump: Dump) -> Page:
+    """The same without its nodes, launches and map."""
     return replace(
-        live_page(dump.facts(), bytes_of([(dump, book)])),
+        live_page(dump.facts(), bytes_of([dump])),
         title=f"shadowgraph report: {dump.path.name}",
-        file=file,
-        head=said_of(head_lines(manifest)),
+        file=shlex.quote(str(dump.path)),
+        head=said_of(head_lines(dump.manifest)),
         tail=said_of(tail_lines(dump)),
-        parts=(_part(dump, book, file),),
     )
 
 
@@ -125,9 +126,9 @@ def run_page(report: RunReport, dumps: Sequence[Dump]) -> Page:
     file = shlex.quote(str(run.folder))
     found = {finding.pid for finding in report.facts.findings}
     order = sorted(dumps, key=lambda dump: (dump.manifest.pid not in found, dump.manifest.pid))
-    pairs = [(dump, BufferNames(dump)) for dump in order[:_PARTS]]
+    shown = order[:_PARTS]
     return replace(
-        live_page(report.facts, bytes_of(pairs)),
+        live_page(report.facts, bytes_of(shown)),
         title=f"shadowgraph report: {run.folder.name}",
         file=file,
         head=(Said(title(run), "head"), *([] if run.processes else [Said(UNSEEN, "warn")])),
@@ -135,17 +136,19 @@ def run_page(report: RunReport, dumps: Sequence[Dump]) -> Page:
         is_run=True,
         processes=tuple(process_row(process) for process in run.processes[:_PROCESSES]),
         more_processes=max(0, len(run.processes) - _PROCESSES),
-        parts=tuple(_part(dump, book, shlex.quote(str(dump.path))) for dump, book in pairs),
-        more_parts=len(order) - len(pairs),
+        parts=tuple(map(_part, shown)),
+        more_parts=len(order) - len(shown),
     )
 
 
-def _part(dump: Dump, book: BufferNames, file: str) -> Part:
+def _part(dump: Dump) -> Part:
+    book, file = dump.names, shlex.quote(str(dump.path))
     graphs, more_graphs = graph_tables(dump, book, file)
     launches, more_launches = launch_rows(dump, book)
     drawn = DumpedMap(dump.manifest.pid, str(dump.path), dumped_map(dump, book))
     return Part(
         title=f"process {dump.manifest.pid}, {dump.path.name}",
+        file=file,
         graphs=graphs,
         more_graphs=more_graphs,
         launches=launches,

@@ -11,7 +11,7 @@ from shadowgraph.dumps.reader import Dump
 from shadowgraph.findings import Finding
 from shadowgraph.graphs.model import Graph
 from shadowgraph.reports.kernel_names import brief
-from shadowgraph.reports.node_list import ListedGraph, ListedNode, listed
+from shadowgraph.reports.node_list import ListedGraph, ListedNode, Named, listed
 from shadowgraph.reports.nodes_text import details, extent, marks, place
 from shadowgraph.reports.paths import short
 from shadowgraph.reports.run_text import command
@@ -25,6 +25,7 @@ _FIRST = 60  # nodes of a graph, beside those that a finding names
 _NEAR = 6  # nodes on either side of such a one
 _BLAMED = 20  # such ones
 _LAUNCHES = 40
+_LIVE = "print(shadowgraph.reports.nodes_text.nodes_text(graph))"
 _GIVEN = 4  # names of what a launch was given
 
 
@@ -87,26 +88,31 @@ def graph_tables(dump: Dump, book: BufferNames, file: str) -> tuple[tuple[GraphT
     named = {finding.graph for finding in found}
     graphs = sorted(dump.graphs, key=lambda graph: (graph.name not in named, -graph.replays, graph.serial))
     chosen = graphs[:_GRAPHS]
-    tables = (graph_table(graph, book, found, f"shadowgraph nodes {file}") for graph in chosen)
+    tables = (graph_table(graph, book.at, found, f"shadowgraph nodes {file}") for graph in chosen)
     return tuple(tables), len(graphs) - len(chosen)
 
 
-def graph_table(graph: Graph, book: BufferNames | None, findings: Sequence[Finding], all: str) -> GraphTable:
+def graph_table(graph: Graph, named: Named, findings: Sequence[Finding] = (), all: str = "") -> GraphTable:
     """A graph's first nodes, and those that findings name with their neighbours."""
-    made = listed(graph, book.at if book is not None else None, findings)
+    return listed_table(listed(graph, named, findings), all)
+
+
+def listed_table(made: ListedGraph, all: str = "") -> GraphTable:
+    """The same of a list of nodes."""
     return GraphTable(
         title=f"{made.name}: {plural(made.total, 'node')}, {plural(made.replays, 'replay')}",
         rows=tuple(_rows(made)),
-        all=all,
+        all=all or _LIVE,
         unread=made.unread,
         blamed=any(node.culprit_of for node in made.nodes),
     )
 
 
 def _rows(graph: ListedGraph) -> Iterator[NodeRow]:
+    count = len(graph.nodes)
     blamed = [at for at, node in enumerate(graph.nodes) if node.culprit_of][:_BLAMED]
-    wanted = set(range(min(_FIRST, graph.total)))
-    wanted |= {at for each in blamed for at in range(each - _NEAR, each + _NEAR + 1) if 0 <= at < graph.total}
+    wanted = set(range(min(_FIRST, count)))
+    wanted |= {at for each in blamed for at in range(each - _NEAR, each + _NEAR + 1) if 0 <= at < count}
     before = -1
     for at in sorted(wanted):
         if at > before + 1:
