@@ -185,7 +185,8 @@ def hostile(manifest: dict[str, Any]) -> None:
             return {key: each if key in kept else bent(each) for key, each in value.items()}
         if isinstance(value, list):
             return [bent(each) for each in value]
-        return HOSTILE + value if isinstance(value, str) and value.startswith(begun) else value
+        said = isinstance(value, str) and value.startswith(begun) and value not in ("aten", "triton")
+        return HOSTILE + value if said else value
 
     manifest.update(bent(manifest), reason=HOSTILE, argv=[HOSTILE])
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from shadowgraph.dumps.reader import Dump
 from shadowgraph.findings import Finding
 from shadowgraph.reports.byte_dump import dumped_buffer
@@ -49,13 +51,14 @@ def _table(dump: Dump, finding: Finding, shown_as: int) -> HexTable | None:
     if buffer is None or buffer.start != start:  # a finding on a part counts from where that part starts
         return None
     held = dumped_buffer(dump, buffer, dump.names.name(buffer), finding, None, None)
-    rows = [_renumbered(row, finding.id, shown_as) for row in byte_rows(held, held.dtype)]
+    own = tuple(mark for mark in held.marks if mark.finding == finding.id)[:1]  # not what others saw change there
+    rows = [_renumbered(row, shown_as) for row in byte_rows(msgspec.structs.replace(held, marks=own), held.dtype)]
     if not rows:
         return None
     command = f"shadowgraph hexdump {start:#x} {shlex.quote(str(dump.path))} --around {finding.id}"
     return table(f"{held.name} as the dump has it", rows, byte_notes(held), command)
 
 
-def _renumbered(row: ByteLine, own: int, shown_as: int) -> ByteLine:
+def _renumbered(row: ByteLine, shown_as: int) -> ByteLine:
     """A run's report counts findings anew over all processes."""
-    return row._replace(finding=shown_as) if isinstance(row, ByteRow) and row.finding == own else row
+    return row._replace(finding=shown_as) if isinstance(row, ByteRow) and row.finding is not None else row
