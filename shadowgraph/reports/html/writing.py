@@ -19,7 +19,7 @@ def page_html(page: Page) -> str:
 
     filtering = script()
     ours = {"style": Markup(style()), "script": Markup(filtering), "digest": digest(filtering)}
-    return render("page.html", page=page, version=__version__, **ours)
+    return render("page.html", page=page, version=__version__, **ours) + "\n"
 
 
 def require_target(path: str | os.PathLike[str]) -> Path:
