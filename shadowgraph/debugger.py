@@ -287,16 +287,13 @@ class Debugger(Declarations):
 
         Parameters
         ----------
-        file
-            Where to; standard output unless given.
-        quiet
-            Print nothing.
+        file, quiet
+            Where to; standard output unless given. With `quiet` nothing is printed.
 
         Returns
         -------
         Report
-            Data only: it may be kept after the debugger has stopped. A notebook shows it as HTML where it is a cell's
-            last expression.
+            Data only: it may be kept after the debugger has stopped. Notebooks show it as HTML.
         """
         if self._started:
             self.check()
