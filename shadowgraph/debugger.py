@@ -15,11 +15,11 @@ import torch
 from shadowgraph.backends import backend_of
 from shadowgraph.coverage import Coverage
 from shadowgraph.declarations import Declarations
+from shadowgraph.display import enrolled
 from shadowgraph.dumps.taking import take_dump
 from shadowgraph.errors import FindingsError, UnknownBufferError, UsageError
 from shadowgraph.facts import facts_of
 from shadowgraph.faults import faults
-from shadowgraph.findings import Finding
 from shadowgraph.forking import forkable
 from shadowgraph.graphs import eager, parameters, shrinking
 from shadowgraph.graphs.eager import leave_stopped_modes
@@ -27,13 +27,14 @@ from shadowgraph.graphs.events import listeners
 from shadowgraph.graphs.host import HostGraph
 from shadowgraph.graphs.lookup import model_of
 from shadowgraph.graphs.model import Graph
+from shadowgraph.listings import Buffers, Findings
+from shadowgraph.live_names import LiveNames
 from shadowgraph.location import Location
 from shadowgraph.reports.document import RunFacts
 from shadowgraph.reports.text import Report
 from shadowgraph.settings import Settings
 from shadowgraph.supervisor import Supervisor
 from shadowgraph.tracking.aliases import NameBook
-from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.guards import GuardPolicy
 from shadowgraph.tracking.phases import Phase
 from shadowgraph.tracking.places import PlaceFinder
@@ -62,6 +63,7 @@ class Debugger(Declarations):
         forkable(self._policy._lock)
         if settings.guard_eager != "off":
             self._work.outside.places = PlaceFinder(self.names)
+        self._live_names = enrolled(LiveNames(self._work.context))
         self._mode: eager.EagerMode | None = None
         self._mode_thread: int | None = None
         self._started = False
@@ -272,18 +274,18 @@ class Debugger(Declarations):
     # -- what a user reads -------------------------------------------------------------------------------------
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
-        """Findings that have arrived; never waits."""
+    def findings(self) -> Findings:
+        """Findings that have arrived, a tuple; never waits."""
         if self._started:
             self._work.gather()
-        return self._work.book.findings
+        return Findings(self._work.book.findings)
 
     @property
-    def notes(self) -> tuple[Finding, ...]:
-        """What is worth knowing and no fault."""
-        return self._work.book.notes
+    def notes(self) -> Findings:
+        """What is worth knowing and no fault, a tuple."""
+        return Findings(self._work.book.notes)
 
-    def check(self) -> tuple[Finding, ...]:
+    def check(self) -> Findings:
         """Check guards and declared rules now, and return all findings so far."""
         self._work.recheck()
         return self.findings
@@ -293,15 +295,13 @@ class Debugger(Declarations):
 
         Parameters
         ----------
-        file
-            Where to; standard output unless given.
-        quiet
-            Print nothing.
+        file, quiet
+            Where to; standard output unless given. With `quiet` nothing is printed.
 
         Returns
         -------
         Report
-            Data only: it may be kept after the debugger has stopped.
+            Data only: it may be kept after the debugger has stopped. Notebooks show it as HTML.
         """
         if self._started:
             self.check()
@@ -353,7 +353,7 @@ class Debugger(Declarations):
 
     def facts(self) -> RunFacts:
         """Everything a report is made of, as data."""
-        return facts_of(self._work, self._policy, self.findings, self._faults(), self._backend.left_alone())
+        return facts_of(self._work, self._policy, tuple(self.findings), self._faults(), self._backend.left_alone())
 
     def _faults(self) -> dict[str, int]:
         """Our own faults since this debugger started."""
@@ -400,7 +400,7 @@ class Debugger(Declarations):
         return model
 
     @property
-    def buffers(self) -> tuple[Buffer, ...]:
-        """Live buffers, oldest first."""
+    def buffers(self) -> Buffers:
+        """Live buffers, oldest first, a tuple."""
         self._allocator.enter_waiting()
-        return tuple(self._work.context.ledger)
+        return Buffers(self._work.context.ledger)

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from shadowgraph.display import Shown
 from shadowgraph.tracking.guards import Side
 from shadowgraph.tracking.phases import Phase
 from shadowgraph.tracking.stacks import Frame, Stack
@@ -289,7 +290,7 @@ class Batch(msgspec.Struct, frozen=True):
     requests: tuple[str, ...] = ()
 
 
-class Finding(msgspec.Struct, frozen=True):
+class Finding(Shown, msgspec.Struct, frozen=True):
     """One (cause, buffer, side); a later confirmation is a new revision of the same id.
 
     Attributes

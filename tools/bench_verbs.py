@@ -121,6 +121,7 @@ def main() -> int:
         name, where = "server.layers[500].kv_indices", str(path)
         verbs = {
             "report": ["report", where],
+            "report --html": ["report", where, "--html", str(page := Path(folder) / "report.html")],
             "nodes": ["nodes", where],
             "hexdump": ["hexdump", TABLE, where],
             "aliases": ["aliases", where],
@@ -137,6 +138,7 @@ def main() -> int:
             verbs[f"map {kind} -o png"] = ["map", where, "--kind", kind, "-o", str(Path(folder) / f"{kind}.png")]
         found = {"bytes": path.stat().st_size, "open_s": round(opened, 2)}
         found |= {f"{verb}_s": timed(words, args.rounds) for verb, words in verbs.items()}
+        found["page_bytes"] = page.stat().st_size
     print(json.dumps(found, indent=1) if args.json else "\n".join(f"{k:18} {v:>12,}" for k, v in found.items()))
     return 0
 

@@ -6,10 +6,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from shadowgraph.errors import DamagedDumpError, UsageError
+from shadowgraph.commands.opening import latest_dumps, made_up, opened_dump
+from shadowgraph.errors import DamagedDumpError, DumpError, MissingFileError, RunFolderError, UsageError
+
+if TYPE_CHECKING:
+    from shadowgraph.reports.html.page import Page
 
 HELP = "report on a dump or a run folder"
 
@@ -21,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a dump, the run folder of `shadowgraph wrap`, what --json printed, or http://127.0.0.1:PORT of --status",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+    parser.add_argument("--html", metavar="FILE", help="write one self-contained page instead, and say where it is")
     parser.add_argument(
         "--error-exitcode", type=int, default=0, metavar="N", help="exit with N when there are findings (default: 0)"
     )
@@ -32,7 +39,9 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--error-exitcode must be from 0 to 255, not {args.error_exitcode}")
     from shadowgraph.saved.reader import is_saved
 
-    if is_saved(args.path):
+    if args.html is not None:
+        found = _page(args)
+    elif is_saved(args.path):
         found = _saved(args.path, args.json)
     else:
         found = _folder(args.path, args.json) if os.path.isdir(args.path) else _dump(args.path, args.json)
@@ -47,6 +56,46 @@ def _saved(path: str, as_json: bool) -> bool:
     report = SavedReport(read_saved(path))
     present(report, as_json, path, "report")
     return bool(report.facts.findings)
+
+
+def _page(args: argparse.Namespace) -> bool:
+    """Write the page; nothing of it if not all can be made."""
+    from shadowgraph.reports.html.writing import page_html, require_target, write_page
+    from shadowgraph.reports.shown import said
+    from shadowgraph.saved.reader import is_saved
+
+    if args.json:
+        raise UsageError("--json prints a document and --html writes a page: take one of them")
+    if is_saved(args.path):
+        raise UsageError("--html needs a dump or a run folder, not JSON")
+    require_target(args.html)
+    with ExitStack() as opened, made_up(args.path, "page"):
+        page = _run_page(args.path, opened) if os.path.isdir(args.path) else _dump_page(args.path, opened)
+        text = page_html(page)
+    print(said(f"wrote {write_page(text, args.html)}").plain)
+    return bool(page.findings)
+
+
+def _dump_page(path: str, opened: ExitStack) -> Page:
+    from shadowgraph.reports.html.page import dump_page
+
+    return dump_page(opened_dump(path, opened))
+
+
+def _run_page(path: str, opened: ExitStack) -> Page:
+    """The page of a run, with the latest dump of each process, as far as there are any that can be read."""
+    from shadowgraph.reports.html.page import run_page
+    from shadowgraph.reports.run_text import RunReport
+    from shadowgraph.runs.reader import read_run
+
+    report = RunReport(read_run(path))
+    try:
+        dumps = latest_dumps(path, opened)
+    except (DumpError, MissingFileError, RunFolderError) as error:
+        dumps = []
+        if report.run.dumps:
+            print(f"shadowgraph: warning: left out: {error}", file=sys.stderr)
+    return run_page(report, dumps)
 
 
 def _folder(path: str, as_json: bool) -> bool:

@@ -9,10 +9,11 @@ import weakref
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from shadowgraph.display import Shown, enrolled
 from shadowgraph.dumps.container import (
     MANIFEST,
     MANIFEST_MOST,
@@ -33,12 +34,15 @@ from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.launches import Launch
 from shadowgraph.tracking.stacks import Stack
 
+if TYPE_CHECKING:
+    from shadowgraph.dumps.naming import BufferNames
+
 _ABOUT = ("reason", "time", "pid", "argv", "settings", "packages", "redacted", "unread", "left_out")
 _CHUNK = 1 << 20
 _Places = dict[str, tuple[int, int]]
 
 
-class Dump:
+class Dump(Shown):
     """A dump that was proven whole when it was opened. Holds the file open until `close`, to read payloads when asked.
 
     Attributes
@@ -53,6 +57,7 @@ class Dump:
         self.path, self.manifest = path, manifest
         self._handle, self._places = handle, places
         self._closer = weakref.finalize(self, os.close, handle)
+        enrolled(self)
 
     def facts(self) -> RunFacts:
         """What a report is made of: the very facts that the live report had."""
@@ -113,6 +118,27 @@ class Dump:
     def graphs(self) -> tuple[Graph, ...]:
         """Models of the captured graphs."""
         return tuple(graph_of(self.manifest, self.stacks, row) for row in self.manifest.graphs)
+
+    @cached_property
+    def names(self) -> BufferNames:
+        """What the buffers are called."""
+        from shadowgraph.dumps.naming import BufferNames
+
+        return BufferNames(self)
+
+    def knows(self, thing: object) -> bool:
+        """Whether a buffer or a graph is one that this dump made."""
+        made = (name for name in ("buffers", "freed", "graphs") if name in self.__dict__)
+        return any(each is thing for name in made for each in self.__dict__[name])
+
+    def called(self, buffer: object) -> str:
+        """The best name of a buffer."""
+        assert isinstance(buffer, Buffer)
+        return self.names.name(buffer)
+
+    def at(self, address: int) -> tuple[str, int] | None:
+        """The name of the buffer that holds an address, and how many bytes from its start; None where none does."""
+        return self.names.at(address)
 
     def close(self) -> None:
         """Let the file go; payloads cannot be read any more."""

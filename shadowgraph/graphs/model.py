@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from shadowgraph.display import Shown
 from shadowgraph.graphs.device_nodes import DeviceNode, Sureness, node_of_launch
 from shadowgraph.graphs.probe import Probe
 from shadowgraph.tracking.buffers import Buffer
@@ -23,7 +24,7 @@ class Node:
     launch: Launch
 
 
-class Graph:
+class Graph(Shown):
     """A captured graph.
 
     Attributes

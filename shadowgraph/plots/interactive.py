@@ -16,8 +16,8 @@ from shadowgraph.errors import MissingPackageError, UsageError
 from shadowgraph.plots.browsing import Chart, chart_of
 from shadowgraph.plots.model import MemoryMap
 from shadowgraph.plots.page import count, size
-from shadowgraph.plots.saving import write_whole
 from shadowgraph.reports.console import tame
+from shadowgraph.wholefiles import write_whole
 
 if TYPE_CHECKING:
     from shadowgraph.debugger import Debugger

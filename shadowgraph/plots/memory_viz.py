@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from shadowgraph.plots.saving import write_whole
 from shadowgraph.plots.source import Source, Watched, source_of
 from shadowgraph.reports.verdicts import form
 from shadowgraph.tracking.buffers import Buffer
+from shadowgraph.wholefiles import write_whole
 
 PROTOCOL = 4  # what the viewer's reader of pickles knows
 _NEAR = 4096  # bytes between two buffers of one segment, at most

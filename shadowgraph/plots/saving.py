@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shadowgraph.errors import MissingFileError, UsageError
+from shadowgraph.errors import UsageError
+from shadowgraph.wholefiles import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,26 +48,3 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     dpi = min(_DPI, _MOST_PIXELS / max(figure.get_size_inches()))
     figure.savefig(content, format=kind, dpi=dpi, metadata=_NO_DATE[kind])
     return write_whole(path, content.getbuffer())
-
-
-def write_whole(path: str | os.PathLike[str], content: bytes | memoryview) -> Path:
-    """Write a file under a temporary name and move it into place.
-
-    Raises
-    ------
-    MissingFileError
-        When it cannot be written; an older file of that name is left as it was.
-    """
-    target = Path(path)
-    temporary = target.with_name(f".{uuid.uuid4().hex}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise MissingFileError(f"cannot write {target}: {error.strerror or error}") from None
-    return target

@@ -22,7 +22,7 @@ _LAUNCHES = 5
 def dumped_lines(dump: Dump) -> Iterator[Text]:
     """The report of a dump: a head, the lines of the live report, a tail. A dump's texts give a terminal no orders."""
     manifest = dump.manifest
-    for line in (*about_lines(manifest), *lines(dump.facts()), *_tail(dump)):
+    for line in (*about_lines(manifest), *lines(dump.facts()), *tail_lines(dump)):
         line.plain = tame(line.plain)
         yield line
 
@@ -54,7 +54,8 @@ def about_lines(manifest: About) -> Iterator[Text]:
     yield Text()
 
 
-def _tail(dump: Dump) -> Iterator[Text]:
+def tail_lines(dump: Dump) -> Iterator[Text]:
+    """What a dump holds and lacks."""
     manifest = dump.manifest
     if manifest.facts.lost is not None:
         yield from _last_launches(manifest)

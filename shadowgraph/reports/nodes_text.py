@@ -81,50 +81,53 @@ def graph_lines(graph: ListedGraph, width: int | None = None) -> Iterator[Text]:
 
 def _whole(node: ListedNode) -> Iterator[Text]:
     """A node in one line."""
-    parts = [f"{node.place:>6}", f"{node.kind:<11}", node.name, _extent(node), _place(node), "; ".join(_details(node))]
+    parts = [f"{node.place:>6}", f"{node.kind:<11}", node.name, extent(node), place(node), "; ".join(details(node))]
     line = Text(tame("  ".join(filter(None, parts))))
     yield _marked(line, node)
 
 
 def _folded(node: ListedNode, width: int) -> Iterator[Text]:
     """A node in lines that fit: the name shortened, what it points at below."""
-    head, tail = f"{node.place:>4} {node.kind:<12}", "  ".join(filter(None, (_extent(node), _place(node))))
-    room = width - len(head) - sum(map(len, _marks(node)))
+    head, tail = f"{node.place:>4} {node.kind:<12}", "  ".join(filter(None, (extent(node), place(node))))
+    room = width - len(head) - sum(map(len, marks(node)))
     beside = room - len(tail) - 2 if tail else room
     if beside >= min(len(node.name), _NAME):
         yield _marked(Text(tame(f"{head}{brief(node.name, beside)}  {tail}".rstrip())), node)
     else:
         yield _marked(Text(tame(f"{head}{brief(node.name, max(room, _NAME))}")), node)
         yield Text(tame(f"{_INDENT}{tail}"))
-    details = _details(node)
-    for detail in details[:_DETAILS]:
+    said = details(node)
+    for detail in said[:_DETAILS]:
         yield Text(tame(f"{_INDENT}{detail}"), style="dim")
-    if len(details) > _DETAILS:
-        yield Text(f"{_INDENT}... and {len(details) - _DETAILS:,} more", style="dim")
+    if len(said) > _DETAILS:
+        yield Text(f"{_INDENT}... and {len(said) - _DETAILS:,} more", style="dim")
 
 
-def _marks(node: ListedNode) -> list[str]:
+def marks(node: ListedNode) -> list[str]:
+    """Findings that have a node for their culprit, or among its candidates."""
     return [f"  <- {_CULPRIT[each.status]} {each.code} #{each.finding}" for each in node.culprit_of]
 
 
 def _marked(line: Text, node: ListedNode) -> Text:
-    for mark in _marks(node):
+    for mark in marks(node):
         line.append(tame(mark), style="bold red")
     return line
 
 
-def _extent(node: ListedNode) -> str:
+def extent(node: ListedNode) -> str:
+    """Grid and block, as far as known."""
     named = (("grid", node.grid), ("block", node.block))
     return " ".join(f"{name} {'x'.join(map(str, extent))}" for name, extent in named if extent)
 
 
-def _place(node: ListedNode) -> str:
+def place(node: ListedNode) -> str:
+    """Where it was launched, and by which operator."""
     where = f"{short(node.file)}:{node.line}" if node.file is not None else ""
     by = node.operator if node.operator is not None and node.operator != node.name else ""
     return f"{where} ({by})" if where and by else where or by
 
 
-def _details(node: ListedNode) -> list[str]:
+def details(node: ListedNode) -> list[str]:
     """What a node points at, reads and writes; words that point to nobody's memory are counted."""
     known = [argument for argument in node.arguments if argument.buffer]
     exact = node.kind in (NodeKind.MEMCPY, NodeKind.MEMSET)  # their words are where the ranges begin

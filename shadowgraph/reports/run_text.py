@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 from rich.text import Text
 
+from shadowgraph.display import Shown
 from shadowgraph.reports.console import console
 from shadowgraph.reports.document import document
 from shadowgraph.reports.text import lines as report_lines
@@ -20,9 +21,10 @@ from shadowgraph.runs.left import ProcessRun
 from shadowgraph.runs.reader import Run
 
 _SHOWN = 40
+_IDLE = 4  # processes without tensor work that are told one by one
 
 
-class RunReport:
+class RunReport(Shown):
     """A run, ready to be shown. Holds data only."""
 
     def __init__(self, run: Run) -> None:
@@ -57,22 +59,41 @@ class RunReport:
         yield from head_lines(self.run)
         yield Text()
         yield from report_lines(self.facts)
-        where = relative(self.run.folder)
-        dumps = f", {plural(len(self.run.dumps), 'dump')}" if self.run.dumps else ""
-        yield Text(f"run folder: {where}{dumps}")
+        yield Text(where(self.run))
+
+
+def title(run: Run) -> str:
+    """What was wrapped, and how it ended."""
+    command = run.manifest.get("command")
+    words = [word for word in command if isinstance(word, str)] if isinstance(command, list) else []
+    return f"shadowgraph wrap: {cut(shlex.join(words), 100)}: {_ended(run)}"
+
+
+def where(run: Run) -> str:
+    """The folder, and how many dumps are in it."""
+    dumps = f", {plural(len(run.dumps), 'dump')}" if run.dumps else ""
+    return f"run folder: {relative(run.folder)}{dumps}"
 
 
 def head_lines(run: Run) -> Iterator[Text]:
     """What ran, how it ended, and its processes."""
-    command = run.manifest.get("command")
-    words = [word for word in command if isinstance(word, str)] if isinstance(command, list) else []
-    yield Text(f"shadowgraph wrap: {cut(shlex.join(words), 100)}: {_ended(run)}", style="bold")
+    yield Text(title(run), style="bold")
     if not run.processes:
         yield Text(UNSEEN, style="yellow")
-    for process in run.processes[:_SHOWN]:
+    for process in shown(run.processes)[:_SHOWN]:
         yield from _process(process)
-    if len(run.processes) > _SHOWN:
-        yield Text(f"  ... and {len(run.processes) - _SHOWN} more processes")
+    idle = len(run.processes) - len(shown(run.processes))
+    if idle:
+        noun = "process" if idle == 1 else "processes"
+        yield Text(f"  ... and {idle:,} more {noun} without tensor work", style="dim")
+    if len(shown(run.processes)) > _SHOWN:
+        yield Text(f"  ... and {len(shown(run.processes)) - _SHOWN} more processes")
+
+
+def shown(processes: Sequence[ProcessRun]) -> list[ProcessRun]:
+    """The processes that are told one by one: all, unless many have nothing to tell, as a compiler's workers."""
+    idle = [p for p in processes if p.backend is None and not (p.found or p.events or p.damaged or p.cut)]
+    return list(processes) if len(idle) <= _IDLE else [p for p in processes if p not in idle[_IDLE:]]
 
 
 def _ended(run: Run) -> str:
@@ -84,14 +105,23 @@ def _ended(run: Run) -> str:
 
 
 def _process(process: ProcessRun) -> Iterator[Text]:
-    rank = f", rank {process.rank}" if process.rank is not None else ""
-    found = f", {plural(process.found, 'finding')}" if process.found else ""
-    backend = process.backend or "no tensor work"
     line = Text(f"  process {process.pid}", style="bold")
-    line.append(f"  {process.born} of {process.ppid}{rank}, {backend}, {process.ended}{found}", style="not bold")
-    yield line.append(f"  {cut(process.title or shlex.join(process.argv))}", style="not bold dim")
+    line.append(f"  {fate(process)}", style="not bold")
+    yield line.append(f"  {command(process)}", style="not bold dim")
     for event in process.events:
         yield Text(f"    {event}", style="yellow")
+
+
+def fate(process: ProcessRun) -> str:
+    """How a process came to be, what it worked with, how it ended, and how much was found in it."""
+    rank = f", rank {process.rank}" if process.rank is not None else ""
+    found = f", {plural(process.found, 'finding')}" if process.found else ""
+    return f"{process.born} of {process.ppid}{rank}, {process.backend or 'no tensor work'}, {process.ended}{found}"
+
+
+def command(process: ProcessRun) -> str:
+    """What a process runs, in a line."""
+    return cut(process.title or shlex.join(process.argv))
 
 
 def _plain(process: ProcessRun) -> dict[str, Any]:

@@ -11,12 +11,13 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from shadowgraph.display import Shown
 from shadowgraph.reports.console import console, tame
 
 PROSE = 100  # columns of running text where there is no terminal
 
 
-class Reporter:
+class Reporter(Shown):
     """Data, ready to be shown; a child says its schema, its document and its lines."""
 
     schema = ""

@@ -6,13 +6,14 @@ import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from shadowgraph.display import Shown
 from shadowgraph.tracking.buffers import Buffer, Ledger, Role, allocation_name, buffer_view
 from shadowgraph.tracking.names import Owner, walk
 from shadowgraph.tracking.quiet import QuietLock
 from shadowgraph.tracking.ranges import ByteRange, RangeIndex
 from shadowgraph.tracking.views import TensorView, describe_slice, overlaps
 
-__all__ = ["NameBook", "Relation", "alias_groups", "allocation_name", "buffer_view"]
+__all__ = ["NameBook", "OwnerGroups", "Relation", "alias_groups", "allocation_name", "buffer_view"]
 
 _UNTRACKED = -1  # the serial of memory that the ledger does not know
 _REMEMBERED = 1024  # buffers whose former owners are kept
@@ -24,6 +25,12 @@ class Relation:
 
     owner: Owner
     expression: str
+
+
+class OwnerGroups(Shown, list[tuple[Owner, ...]]):
+    """Sets of owners with common bytes."""
+
+    __slots__ = ()
 
 
 class NameBook:
@@ -148,12 +155,12 @@ class NameBook:
         owners = self.owners_of(where, buffer.serial)
         return sorted(owners, key=lambda o: (misfit(o), len(o.path), o.path))
 
-    def groups(self) -> list[tuple[Owner, ...]]:
+    def groups(self) -> OwnerGroups:
         """Sets of owners with common bytes: two or more paths that reach the same memory, partial overlaps included.
 
         Owners of memory that was freed since they were walked are left out.
         """
-        return alias_groups(self.living())
+        return OwnerGroups(alias_groups(self.living()))
 
     def living(self, fresh: bool = False) -> list[Owner]:
         """Owners of memory that was not freed since they were walked; with `fresh`, only what the last `refresh` found,

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from shadowgraph.display import Shown
 from shadowgraph.tracking.quiet import QuietLock
 from shadowgraph.tracking.ranges import ByteRange, RangeIndex
 from shadowgraph.tracking.stacks import Stack
@@ -27,7 +28,7 @@ class Role(StrEnum):
 
 
 @dataclass(slots=True, eq=False)
-class Buffer:
+class Buffer(Shown):
     """One tenancy of memory: from its allocation to its free.
 
     Attributes
