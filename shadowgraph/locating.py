@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 
 from shadowgraph.checks.base import Context, Draft
-from shadowgraph.checks.probed import Change, Probed
+from shadowgraph.checks.cells import cells_of
+from shadowgraph.checks.probed import CellChange, Change, Probed
 from shadowgraph.checks.registry import Checks
 from shadowgraph.culprits import culprit_of_node
 from shadowgraph.faults import logger, shielded
@@ -20,7 +22,7 @@ from shadowgraph.findings import Culprit, Finding, Severity, Status
 from shadowgraph.graphs.model import Graph
 from shadowgraph.graphs.probe import Hit, Outcome, Probe
 from shadowgraph.location import Location
-from shadowgraph.probing import Plan, cut, nearest, readable, tracked
+from shadowgraph.probing import PIECES, Plan, cut, nearest, readable, tracked
 from shadowgraph.standing import StandingGuards
 from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.guards import Side
@@ -56,6 +58,7 @@ class _Armed:
     handles: list[Location]
     everything: bool
     pieces: dict[int, Buffer]  # by part
+    cells: dict[int, Buffer] = field(default_factory=dict)  # by part
     suspects: list[Buffer] = field(default_factory=list)
     probe: Probe | None = None
     outcome: Outcome | None = None
@@ -142,15 +145,17 @@ class Locator:
     def is_due(self, graph: Graph) -> bool:
         """Whether there is something to look for in the replay that begins."""
         checks = self.checks
-        if not (self._wants or self._asked or checks.races.any or checks.foreign_writes.any or self._surveys):
+        again = checks.races.any or checks.foreign_writes.suspicions.any or checks.given_views.suspicions.any
+        if not (self._wants or self._asked or again or self._surveys):
             return False  # this is the replay path
         serial = graph.serial
         return bool(
             self._wants.get(serial)
             or serial in self._asked
             or self._is_survey_due(graph)
-            or self.checks.races.is_disputed(serial)
-            or self.checks.foreign_writes.is_suspected(serial)
+            or checks.races.is_disputed(serial)
+            or serial in checks.foreign_writes.suspicions
+            or serial in checks.given_views.suspicions
         )
 
     def replay_begins(self, graph: Graph) -> None:
@@ -176,18 +181,31 @@ class Locator:
             armed.plan.add_memory(tracked(context.ledger, context.allocator.device), context.names)
         elif wants and not any(want.alone for want in wants):
             armed.plan.add_guards(nearest(guards, graph, wants[0].damage))
-        armed.suspects = self.checks.foreign_writes.suspected(serial)
+        armed.suspects = self.checks.foreign_writes.suspicions.buffers(serial)
         again = [(buffer, buffer.range) for buffer in armed.suspects]
         for buffer, part in (*again, *cut(self.checks.races.disputed(serial))):
             place = armed.plan.add(part) if readable(buffer, context.allocator) else None
             if place is not None:
                 armed.pieces[place] = buffer
+        self._add_cells(graph, armed)
         if armed.plan.parts:
             armed.probe = graph.probe = Probe(tuple(armed.plan.parts), partial(self._deliver, serial, armed))
             self._armed[serial] = armed
             return
         for handle in armed.handles:
             handle.deliver(graph.name, Outcome(graph.replays, refused=NOTHING), None)
+
+    def _add_cells(self, graph: Graph, armed: _Armed) -> None:
+        """Look at buffers cell by cell of which launches were given parts, as far as there is room."""
+        again = self.checks.given_views.suspicions.buffers(graph.serial)
+        for buffer in {b.serial: b for b in (*again, *armed.plan.buffers.values())}.values():
+            cells = cells_of(graph, buffer) if readable(buffer, self.context.allocator) else []
+            if len(armed.cells) + len(cells) > PIECES or buffer.nbytes > armed.plan.room:
+                continue
+            for cell in cells:
+                place = armed.plan.add(cell)
+                if place is not None:
+                    armed.cells[place] = buffer
 
     def _deliver(self, serial: int, armed: _Armed, outcome: Outcome) -> None:
         armed.outcome = outcome
@@ -221,8 +239,7 @@ class Locator:
                 "shadowgraph: replay %d of %s: no closer look: %s", outcome.replay, graph.name, outcome.refused
             )
             self._refused.add(graph.serial)
-            self.checks.races.drop(graph.serial)
-            self.checks.foreign_writes.drop(graph.serial)
+            self._drop_suspicions(graph)
         else:
             self._refused.discard(graph.serial)
             sets = self._write_sets(graph, armed, outcome)
@@ -240,10 +257,15 @@ class Locator:
             known.pop(graph.serial, None)
         self._surveyed.discard(graph.serial)
         self._refused.discard(graph.serial)
-        self.checks.races.drop(graph.serial)
-        self.checks.foreign_writes.drop(graph.serial)
+        self._drop_suspicions(graph)
 
     # -- parts -------------------------------------------------------------------------------------------------
+
+    def _drop_suspicions(self, graph: Graph) -> None:
+        checks, serial = self.checks, graph.serial
+        checks.races.drop(serial)
+        checks.foreign_writes.suspicions.drop(serial)
+        checks.given_views.suspicions.drop(serial)
 
     def _conclude(self, graph: Graph, armed: _Armed, outcome: Outcome) -> None:
         near = self.context.settings.near_guard
@@ -286,17 +308,19 @@ class Locator:
 
     def _judge(self, graph: Graph, armed: _Armed, outcome: Outcome, meanwhile: Iterable[Write]) -> None:
         """Let the checks that need write sets look at them."""
-        if not armed.everything and not armed.pieces:
+        if not (armed.everything or armed.pieces or armed.cells):
             return
         known = {**armed.plan.buffers, **armed.pieces} if armed.everything else armed.pieces
         changes = tuple(Change(known[hit.part], hit) for hit in outcome.hits if hit.part in known)
         outside = RangeSet.of(part for write in meanwhile if write.node is None for part in write.ranges)
-        seen = Probed(graph, outcome.replay, changes, outside)
-        try:
+        parts = armed.plan.parts
+        cells = (CellChange(armed.cells[h.part], parts[h.part], h) for h in outcome.hits if h.part in armed.cells)
+        seen = Probed(graph, outcome.replay, changes, outside, tuple(cells))
+        with ExitStack() as judges:  # in sync mode a finding is raised: the others have their turn all the same
+            judges.callback(self.checks.races.probed, seen)
+            judges.callback(self.checks.given_views.probed, seen)
             if armed.everything or armed.suspects:
                 self.checks.foreign_writes.probed(seen)
-        finally:  # a finding is raised in sync mode
-            self.checks.races.probed(seen)
 
 
 def _guards_of(want: _Want, near: int) -> tuple[ByteRange, ...]:

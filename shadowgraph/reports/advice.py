@@ -41,6 +41,10 @@ _SIDES: dict[Side, str] = {
         "The kernel lacks a bound on the column, or the rows are too short for what it packs into them. Inside one "
         "allocation nothing faults: these entries or the next row's own are lost, by the order of the programs."
     ),
+    Side.VIEW: (
+        "Compare what the launch writes with the view that it was given: it lacks a bound, or was given too little. A "
+        "kernel that walks on by strides is better given the whole buffer, so that the graph says what it uses."
+    ),
     Side.SLACK: (
         "The graph was captured with a view of fewer rows than it writes. If that is meant, capture it with the whole "
         "buffer; if not, bound the kernel by the captured batch size."

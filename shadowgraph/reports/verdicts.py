@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 
-from shadowgraph.findings import Finding, Status
+from shadowgraph.findings import Finding, Severity, Status
 from shadowgraph.reports.kernel_names import brief
 from shadowgraph.tracking.guards import Side
 from shadowgraph.tracking.phases import Phase
@@ -89,6 +89,9 @@ def _out_of_bounds(finding: Finding) -> str:
             f"{who(finding)} wrote past the width of {_rows(finding)} of {named} into the next; "
             f"{lost:,} {'entry' if lost == 1 else 'entries'} lost"
         )
+    if facts.side is Side.VIEW:
+        given = "outside the view that it was given" if finding.severity is Severity.ERROR else "beyond its view"
+        return f"{who(finding)} wrote bytes [{facts.first}, {facts.last}] of {named}, {given},"
     return f"{who(finding)} wrote bytes [{facts.first}, {facts.last}] of {named}, which this graph did not capture,"
 
 
