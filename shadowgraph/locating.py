@@ -20,7 +20,8 @@ from shadowgraph.culprits import culprit_of_node
 from shadowgraph.faults import logger, shielded
 from shadowgraph.findings import Culprit, Finding, Severity, Status
 from shadowgraph.graphs.model import Graph
-from shadowgraph.graphs.probe import Hit, Outcome, Probe
+from shadowgraph.graphs.probe import Fallback, Hit, Outcome, Probe
+from shadowgraph.graphs.rerunning import AllocationOf, state_of
 from shadowgraph.location import Location
 from shadowgraph.probing import PIECES, Plan, cut, nearest, readable, tracked
 from shadowgraph.standing import StandingGuards
@@ -79,6 +80,8 @@ class Locator:
     ----------
     write_sets
         The latest of each graph, by its serial.
+    reruns
+        Whether a graph that cannot be probed may be run in part, several times, before a replay.
     """
 
     context: Context
@@ -88,6 +91,7 @@ class Locator:
     not_seen: Callable[[int, int], None]
     needs_culprit: Callable[[int], bool]
     write_sets: dict[int, WriteSets] = field(default_factory=dict)
+    reruns: bool = True
     _wants: dict[int, list[_Want]] = field(default_factory=dict)
     _asked: dict[int, list[Location]] = field(default_factory=dict)
     _armed: dict[int, _Armed] = field(default_factory=dict)
@@ -174,6 +178,7 @@ class Locator:
         armed.everything = due or bool(armed.handles)
         for want in wants:
             armed.plan.add_damaged(want.buffer, want.side, want.damage, context.settings.near_guard)
+        targets = tuple(range(len(armed.plan.parts)))  # what there is to find, before all that is looked at beside
         guards = self.standing.now()
         if armed.everything:
             self._surveyed.add(serial)
@@ -189,7 +194,10 @@ class Locator:
                 armed.pieces[place] = buffer
         self._add_cells(graph, armed)
         if armed.plan.parts:
-            armed.probe = graph.probe = Probe(tuple(armed.plan.parts), partial(self._deliver, serial, armed))
+            state = partial(self._state, graph, armed.plan.parts)
+            fallback = Fallback(targets, state) if targets and self.reruns else None
+            deliver = partial(self._deliver, serial, armed)
+            armed.probe = graph.probe = Probe(tuple(armed.plan.parts), deliver, fallback)
             self._armed[serial] = armed
             return
         for handle in armed.handles:
@@ -207,9 +215,19 @@ class Locator:
                 if place is not None:
                     armed.cells[place] = buffer
 
+    def _state(self, graph: Graph, parts: Sequence[ByteRange], allocation_of: AllocationOf) -> list[ByteRange]:
+        """What a graph may write, for a backend that has to run it in part."""
+        context = self.context
+
+        def buffer_at(address: int) -> ByteRange | None:
+            buffer = context.ledger.owner(address, address + 1)
+            return buffer.range if buffer is not None and readable(buffer, context.allocator) else None
+
+        return state_of(graph, buffer_at, allocation_of, parts, context.settings.locate_memory)
+
     def _deliver(self, serial: int, armed: _Armed, outcome: Outcome) -> None:
         armed.outcome = outcome
-        if outcome.refused is None:
+        if outcome.shows:
             self._outcomes.setdefault(serial, deque(maxlen=_OUTCOMES)).append(outcome)
 
     def replay_ended(self, graph: Graph, meanwhile: Iterable[Write] = (), complete: bool = True) -> None:
@@ -235,9 +253,8 @@ class Locator:
         outcome = outcome or Outcome(graph.replays, refused=graph.unread or NOT_PROBED)
         sets = None
         if outcome.refused is not None:
-            logger.warning(
-                "shadowgraph: replay %d of %s: no closer look: %s", outcome.replay, graph.name, outcome.refused
-            )
+            how = "no closer look" if outcome.search is None else "looked at by running its first nodes only"
+            logger.warning("shadowgraph: replay %d of %s: %s: %s", outcome.replay, graph.name, how, outcome.refused)
             self._refused.add(graph.serial)
             self._drop_suspicions(graph)
         else:
@@ -245,8 +262,9 @@ class Locator:
             sets = self._write_sets(graph, armed, outcome)
         for handle in armed.handles:
             handle.deliver(graph.name, outcome, sets)
-        if outcome.refused is None:
+        if outcome.shows:
             self._conclude(graph, armed, outcome)
+        if outcome.refused is None:
             self._judge(graph, armed, outcome, meanwhile)
 
     def dropped(self, graph: Graph) -> None:
@@ -279,7 +297,7 @@ class Locator:
             elif outcome.dropped and not want.alone:
                 want.alone = True
                 self._wants.setdefault(graph.serial, []).append(want)
-            else:
+            elif outcome.search is None or not outcome.dropped:  # else it was seen, and nobody can tell who did it
                 self.not_seen(want.finding, outcome.replay)
 
     def _culprits(self, graph: Graph, outcome: Outcome, hits: list[Hit], buffer: Buffer) -> tuple[Culprit, ...]:
@@ -290,7 +308,7 @@ class Locator:
         return tuple(
             culprit_of_node(
                 graph, node, outcome.replay, buffer.range, ByteRange(hit.first, hit.last + 1), context.ledger,
-                context.names,
+                context.names, outcome.search,
             )
             for node, hit in by_node.items()
         )  # fmt: skip

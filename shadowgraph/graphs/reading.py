@@ -137,9 +137,7 @@ class GraphReader:
         if kind is NodeKind.MEMSET:
             return self._memset(handle)
         if kind is NodeKind.CHILD and depth < _DEPTH:
-            inner = ctypes.c_void_p()
-            self._driver.call("cuGraphChildGraphNodeGetGraph", ctypes.c_void_p(handle), ctypes.byref(inner))
-            nodes = self.read(int(inner.value or 0), depth + 1)
+            nodes = self.read(self._driver.child(handle), depth + 1)
             return _Read(f"{len(nodes)} nodes", inner=nodes)
         unread = kind in (NodeKind.CHILD, NodeKind.CONDITIONAL, NodeKind.OTHER)
         return _Read("", note="its inside is not read" if unread else "")
