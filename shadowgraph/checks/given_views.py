@@ -35,10 +35,10 @@ class GivenViews:
         """Buffers were looked at cell by cell after every node of a replay."""
         found = {(spill.node, spill.buffer.serial): spill for spill in self._spills(seen)}
         sure = self.suspicions.settle(seen.graph.serial, {key: spill.buffer for key, spill in found.items()})
-        alike: dict[tuple[int, str, Side], list[Spill]] = {}
+        alike: dict[tuple[int, str, Side | None], list[Spill]] = {}
         for key, spill in found.items():
             if key in sure:
-                side = Side.ROW if row_overrun(spill) is not None else Side.VIEW
+                side = Side.ROW if row_overrun(spill) is not None else None
                 alike.setdefault((spill.buffer.serial, spill.name, side), []).append(spill)
         report_all(self.context, (self._draft(seen, side, spills) for (*_, side), spills in alike.items()))
 
@@ -56,7 +56,7 @@ class GivenViews:
             return ()
         return slack_of(graph, buffer)
 
-    def _draft(self, seen: Probed, side: Side, spills: list[Spill]) -> Draft:
+    def _draft(self, seen: Probed, side: Side | None, spills: list[Spill]) -> Draft:
         """One draft for all launches of a kernel; where one of them is at fault, what others did is no other matter."""
         errors = [spill for spill in spills if spill.severity is Severity.ERROR]
         order = sorted(spills, key=lambda spill: (spill not in errors, spill.node))

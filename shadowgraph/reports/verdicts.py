@@ -100,7 +100,7 @@ def _out_of_bounds(finding: Finding) -> str:
             f"{who(finding)} wrote past the width of {_rows(finding)} of {named} into the next; "
             f"{lost:,} {'entry' if lost == 1 else 'entries'} lost"
         )
-    if facts.side is Side.VIEW:
+    if facts.side is None:
         given = "outside the view that it was given" if finding.severity is Severity.ERROR else "beyond its view"
         return f"{who(finding)} wrote bytes [{facts.first}, {facts.last}] of {named}, {given},"
     return f"{who(finding)} wrote bytes [{facts.first}, {facts.last}] of {named}, which this graph did not capture,"

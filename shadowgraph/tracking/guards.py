@@ -21,7 +21,6 @@ class Side(StrEnum):
     AFTER = "after"
     SLACK = "slack"  # inside the buffer, beyond what this graph captured of it
     ROW = "row"  # inside the buffer, past the end of a row
-    VIEW = "view"  # inside the buffer, outside the view of it that the launch was given
 
 
 @dataclass(frozen=True, slots=True)

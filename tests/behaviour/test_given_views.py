@@ -137,7 +137,7 @@ def test_a_kernel_that_writes_the_rows_after_its_own(watching: tuple[sg.Debugger
 
     graph, _ = seen_in(debugger, body, 6, WIDTH, replays=replays)
     found = only(debugger.findings)
-    assert (found.code, found.severity, found.bytes.side) == ("SG101", "error", "view")
+    assert (found.code, found.severity, found.bytes.side) == ("SG101", "error", None)
     assert (found.bytes.first, found.bytes.last // 4) == (4 * WIDTH * 4, 4 * WIDTH + 4)
     assert (found.culprit.name, found.culprit.node, found.candidates) == ("fill", 1, ())
     assert (found.culprit.led_by.name, found.culprit.led_by.at) == ("target", 2 * WIDTH * 4)
@@ -179,7 +179,7 @@ def test_an_operator_writes_its_outputs_only(watching: tuple[sg.Debugger, int], 
         assert debugger.findings == ()
         return
     found = only(debugger.findings)
-    assert (found.code, found.severity, found.bytes.side) == ("SG101", "error", "view")
+    assert (found.code, found.severity, found.bytes.side) == ("SG101", "error", None)
     assert found.confidence == ("high" if replays == 1 else "medium")
     assert (found.bytes.first, found.bytes.last, found.bytes.count) == (row * 64, row * 64, 1)
     assert (found.culprit.name, found.culprit.node) == ("aten.add_.Tensor", 0)
@@ -191,7 +191,7 @@ def test_a_narrow_view_of_the_same_form_is_a_note(watching: tuple[sg.Debugger, i
     seen_in(debugger, lambda table: fill_at(table[:8], 0, 20, 1), 64, replays=replays)
     assert debugger.findings == ()
     note = only(debugger.notes)
-    assert (note.bytes.side, note.culprit.node, note.bytes.first, note.bytes.last // 4) == ("view", 0, 32, 19)
+    assert (note.bytes.side, note.culprit.node, note.bytes.first, note.bytes.last // 4) == (None, 0, 32, 19)
     assert "beyond its view" in note.message
 
 

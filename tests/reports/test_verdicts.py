@@ -57,11 +57,11 @@ def bytes_at(first: int, last: int, side: Side | None, count: int | None = None)
             f"fill_indices wrote bytes [512, 520] of {NAMED}, which this graph did not capture, {WHEN}",
         ),
         (
-            {"bytes": bytes_at(512, 520, Side.VIEW)},
+            {"bytes": bytes_at(512, 520, None)},
             f"fill_indices wrote bytes [512, 520] of {NAMED}, outside the view that it was given, {WHEN}",
         ),
         (
-            {"bytes": bytes_at(512, 520, Side.VIEW), "severity": Severity.NOTE},
+            {"bytes": bytes_at(512, 520, None), "severity": Severity.NOTE},
             f"fill_indices wrote bytes [512, 520] of {NAMED}, beyond its view, {WHEN}",
         ),
         (
@@ -225,7 +225,7 @@ def finding_on(side: Side | None, code: str = "SG101") -> Finding:
 
 
 def test_advice_by_kind_and_side() -> None:
-    said = [advice(finding_on(side)) for side in (Side.AFTER, Side.SLACK, Side.ROW, Side.VIEW)]
+    said = [advice(finding_on(side)) for side in (Side.AFTER, Side.SLACK, Side.ROW, None)]
     said += [advice(finding_on(None, code)) for code in ("SG102", "SG109")]
     assert all(said)
     assert len(set(said)) == 6
