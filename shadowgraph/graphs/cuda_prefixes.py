@@ -17,7 +17,7 @@ import torch
 
 from shadowgraph.compat import relaxed_capture
 from shadowgraph.engines.device import Device
-from shadowgraph.graphs.driver import Driver, DriverError
+from shadowgraph.graphs.driver import CONDITIONAL, Driver, DriverError
 from shadowgraph.graphs.ordering import in_order
 from shadowgraph.graphs.prefixes import Changed
 from shadowgraph.graphs.rerunning import NotRerun
@@ -25,7 +25,7 @@ from shadowgraph.tracking.ranges import ByteRange
 
 KERNEL, MEMCPY, MEMSET, HOST, CHILD = 0, 1, 2, 3, 4
 OUTWARD = frozenset((6, 7, 8, 9, 12))  # events, semaphores, memory: what waits for others, or they for it
-ALLOCATION, CONDITIONAL = 10, 13
+ALLOCATION = 10
 UNCOPIED = frozenset((10, 11))  # allocations, frees
 _ABLE = frozenset((KERNEL, MEMCPY, MEMSET))  # what can be disabled
 _TOGETHER = ("nccl", "nvshmem", "allreduce", "all_reduce", "allgather", "all_gather", "reducescatter", "reduce_scatter")

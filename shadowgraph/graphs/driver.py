@@ -19,6 +19,7 @@ from shadowgraph.errors import BackendError
 
 _P, _U, _S = ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t
 RANGE_START, RANGE_SIZE = 11, 12  # CUpointer_attribute
+CONDITIONAL, MOST_BODIES = 13, 4096  # CUgraphNodeType; of a switch
 
 
 class KernelParameters(ctypes.Structure):
@@ -53,6 +54,16 @@ class AllocationParameters(ctypes.Structure):
     """``CUDA_MEM_ALLOC_NODE_PARAMS``."""
 
     _fields_ = (("pool", ctypes.c_ubyte * 88), ("access", _P), ("accesses", _S), ("nbytes", _S), ("start", _S))
+
+
+class ConditionalParameters(ctypes.Structure):
+    """``CUgraphNodeParams`` of a conditional node; the bodies' handles belong to the node."""
+
+    _fields_ = (
+        *(("kind", ctypes.c_int), ("unused", ctypes.c_int * 3)),
+        *(("handle", ctypes.c_uint64), ("condition", _U), ("size", _U), ("graphs", ctypes.POINTER(_P)), ("ctx", _P)),
+        *(("rest", ctypes.c_int64 * 25), ("end", ctypes.c_int64)),
+    )
 
 
 class DriverError(BackendError):
@@ -168,6 +179,20 @@ class Driver:
         inner = _P()
         self.call("cuGraphChildGraphNodeGetGraph", _P(node), ctypes.byref(inner))
         return int(inner.value or 0)
+
+    def bodies(self, node: int) -> tuple[int, list[int]]:
+        """``CUgraphConditionalNodeType`` of a conditional node, and the graphs inside it, which it owns.
+
+        Raises
+        ------
+        DriverError
+            Also where the driver is too old to tell.
+        """
+        held = ConditionalParameters()
+        self.call("cuGraphNodeGetParams", _P(node), ctypes.byref(held))
+        if held.kind != CONDITIONAL or held.size > MOST_BODIES or not held.graphs:
+            raise DriverError("cuGraphNodeGetParams does not tell what is inside")
+        return int(held.condition), [int(held.graphs[place] or 0) for place in range(held.size)]
 
     def allocated_by(self, node: int) -> tuple[int, int]:
         """Start and size of what an allocation node allocates in each replay."""
