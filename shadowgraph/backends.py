@@ -90,7 +90,7 @@ class CudaBackend:
             self.pools = GuardedPools(
                 allocator.arena, settings.near_guard, settings.near_guard, self.guard_memory, allocator.drop_tenant
             )
-        prober = Prober(engine.device, engine.probe_function)
+        prober = Prober(engine.device, engine.probe_function, expandable)
         self.graphs = CudaGraphs(allocator, self.pools, self.native, expandable, prober)
 
     def start(self) -> None:

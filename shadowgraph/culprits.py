@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from shadowgraph.findings import Argument, Culprit, Status
 from shadowgraph.graphs.device_nodes import DeviceNode
 from shadowgraph.graphs.model import Graph
+from shadowgraph.graphs.probe import Search
 from shadowgraph.tracking.aliases import NameBook
 from shadowgraph.tracking.buffers import Ledger
 from shadowgraph.tracking.ranges import ByteRange
@@ -23,7 +24,14 @@ def node_at(graph: Graph, index: int) -> DeviceNode | None:
 
 
 def culprit_of_node(
-    graph: Graph, index: int, replay: int, home: ByteRange, damage: ByteRange, ledger: Ledger, names: NameBook
+    graph: Graph,
+    index: int,
+    replay: int,
+    home: ByteRange,
+    damage: ByteRange,
+    ledger: Ledger,
+    names: NameBook,
+    search: Search | None = None,
 ) -> Culprit:
     """A node that a probed replay showed to have changed bytes.
 
@@ -33,10 +41,12 @@ def culprit_of_node(
         The replay that was probed.
     home, damage
         The damaged buffer, and the bytes that changed.
+    search
+        How it was searched for, where the nodes were not looked at one by one.
     """
     node = node_at(graph, index)
     if node is None:
-        return Culprit(Status.CONFIRMED, name=f"node {index}", node=index, seen_in=replay)
+        return Culprit(Status.CONFIRMED, name=f"node {index}", node=index, seen_in=replay, search=search)
     launch = graph.launch_of(node)
     stack = launch.stack if launch is not None else node.stack
     name = launch.name if launch is not None else node.name
@@ -57,6 +67,7 @@ def culprit_of_node(
         arguments=arguments,
         led_by=leading(arguments, home, damage),
         seen_in=replay,
+        search=search,
     )
 
 

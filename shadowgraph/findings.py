@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from shadowgraph.display import Shown
+from shadowgraph.graphs.probe import Search
 from shadowgraph.tracking.guards import Side
 from shadowgraph.tracking.phases import Phase
 from shadowgraph.tracking.stacks import Frame, Stack
@@ -125,6 +126,8 @@ class Culprit(msgspec.Struct, frozen=True):
         near it, or when arguments are not known.
     seen_in
         Number of the probed replay that showed it.
+    search
+        How it was searched for, where that replay's nodes could not be looked at one by one; else None.
     """
 
     status: Status
@@ -141,6 +144,7 @@ class Culprit(msgspec.Struct, frozen=True):
     arguments: tuple[Argument, ...] = ()
     led_by: Argument | None = None
     seen_in: int | None = None
+    search: Search | None = None
 
 
 class Neighbour(msgspec.Struct, frozen=True):

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 
 from shadowgraph.checks.base import Context, Draft
-from shadowgraph.checks.probed import Change, Probed
+from shadowgraph.checks.cells import cells_of
+from shadowgraph.checks.probed import CellChange, Change, Probed
 from shadowgraph.checks.registry import Checks
 from shadowgraph.culprits import culprit_of_node
 from shadowgraph.faults import logger, shielded
 from shadowgraph.findings import Culprit, Finding, Severity, Status
 from shadowgraph.graphs.model import Graph
-from shadowgraph.graphs.probe import Hit, Outcome, Probe
+from shadowgraph.graphs.probe import Fallback, Hit, Outcome, Probe
+from shadowgraph.graphs.rerunning import AllocationOf, state_of
 from shadowgraph.location import Location
-from shadowgraph.probing import Plan, cut, nearest, readable, tracked
+from shadowgraph.probing import PIECES, Plan, cut, nearest, readable, tracked
 from shadowgraph.standing import StandingGuards
 from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.guards import Side
@@ -56,6 +59,7 @@ class _Armed:
     handles: list[Location]
     everything: bool
     pieces: dict[int, Buffer]  # by part
+    cells: dict[int, Buffer] = field(default_factory=dict)  # by part
     suspects: list[Buffer] = field(default_factory=list)
     probe: Probe | None = None
     outcome: Outcome | None = None
@@ -76,6 +80,8 @@ class Locator:
     ----------
     write_sets
         The latest of each graph, by its serial.
+    reruns
+        Whether a graph that cannot be probed may be run in part, several times, before a replay.
     """
 
     context: Context
@@ -85,6 +91,7 @@ class Locator:
     not_seen: Callable[[int, int], None]
     needs_culprit: Callable[[int], bool]
     write_sets: dict[int, WriteSets] = field(default_factory=dict)
+    reruns: bool = True
     _wants: dict[int, list[_Want]] = field(default_factory=dict)
     _asked: dict[int, list[Location]] = field(default_factory=dict)
     _armed: dict[int, _Armed] = field(default_factory=dict)
@@ -142,15 +149,17 @@ class Locator:
     def is_due(self, graph: Graph) -> bool:
         """Whether there is something to look for in the replay that begins."""
         checks = self.checks
-        if not (self._wants or self._asked or checks.races.any or checks.foreign_writes.any or self._surveys):
+        again = checks.races.any or checks.foreign_writes.suspicions.any or checks.given_views.suspicions.any
+        if not (self._wants or self._asked or again or self._surveys):
             return False  # this is the replay path
         serial = graph.serial
         return bool(
             self._wants.get(serial)
             or serial in self._asked
             or self._is_survey_due(graph)
-            or self.checks.races.is_disputed(serial)
-            or self.checks.foreign_writes.is_suspected(serial)
+            or checks.races.is_disputed(serial)
+            or serial in checks.foreign_writes.suspicions
+            or serial in checks.given_views.suspicions
         )
 
     def replay_begins(self, graph: Graph) -> None:
@@ -169,6 +178,7 @@ class Locator:
         armed.everything = due or bool(armed.handles)
         for want in wants:
             armed.plan.add_damaged(want.buffer, want.side, want.damage, context.settings.near_guard)
+        targets = tuple(range(len(armed.plan.parts)))  # what there is to find, before all that is looked at beside
         guards = self.standing.now()
         if armed.everything:
             self._surveyed.add(serial)
@@ -176,22 +186,48 @@ class Locator:
             armed.plan.add_memory(tracked(context.ledger, context.allocator.device), context.names)
         elif wants and not any(want.alone for want in wants):
             armed.plan.add_guards(nearest(guards, graph, wants[0].damage))
-        armed.suspects = self.checks.foreign_writes.suspected(serial)
+        armed.suspects = self.checks.foreign_writes.suspicions.buffers(serial)
         again = [(buffer, buffer.range) for buffer in armed.suspects]
         for buffer, part in (*again, *cut(self.checks.races.disputed(serial))):
             place = armed.plan.add(part) if readable(buffer, context.allocator) else None
             if place is not None:
                 armed.pieces[place] = buffer
+        self._add_cells(graph, armed)
         if armed.plan.parts:
-            armed.probe = graph.probe = Probe(tuple(armed.plan.parts), partial(self._deliver, serial, armed))
+            state = partial(self._state, graph, armed.plan.parts)
+            fallback = Fallback(targets, state) if targets and self.reruns else None
+            deliver = partial(self._deliver, serial, armed)
+            armed.probe = graph.probe = Probe(tuple(armed.plan.parts), deliver, fallback)
             self._armed[serial] = armed
             return
         for handle in armed.handles:
             handle.deliver(graph.name, Outcome(graph.replays, refused=NOTHING), None)
 
+    def _add_cells(self, graph: Graph, armed: _Armed) -> None:
+        """Look at buffers cell by cell of which launches were given parts, as far as there is room."""
+        again = self.checks.given_views.suspicions.buffers(graph.serial)
+        for buffer in {b.serial: b for b in (*again, *armed.plan.buffers.values())}.values():
+            cells = cells_of(graph, buffer) if readable(buffer, self.context.allocator) else []
+            if len(armed.cells) + len(cells) > PIECES or buffer.nbytes > armed.plan.room:
+                continue
+            for cell in cells:
+                place = armed.plan.add(cell)
+                if place is not None:
+                    armed.cells[place] = buffer
+
+    def _state(self, graph: Graph, parts: Sequence[ByteRange], allocation_of: AllocationOf) -> list[ByteRange]:
+        """What a graph may write, for a backend that has to run it in part."""
+        context = self.context
+
+        def buffer_at(address: int) -> ByteRange | None:
+            buffer = context.ledger.owner(address, address + 1)
+            return buffer.range if buffer is not None and readable(buffer, context.allocator) else None
+
+        return state_of(graph, buffer_at, allocation_of, parts, context.settings.locate_memory)
+
     def _deliver(self, serial: int, armed: _Armed, outcome: Outcome) -> None:
         armed.outcome = outcome
-        if outcome.refused is None:
+        if outcome.shows:
             self._outcomes.setdefault(serial, deque(maxlen=_OUTCOMES)).append(outcome)
 
     def replay_ended(self, graph: Graph, meanwhile: Iterable[Write] = (), complete: bool = True) -> None:
@@ -217,19 +253,18 @@ class Locator:
         outcome = outcome or Outcome(graph.replays, refused=graph.unread or NOT_PROBED)
         sets = None
         if outcome.refused is not None:
-            logger.warning(
-                "shadowgraph: replay %d of %s: no closer look: %s", outcome.replay, graph.name, outcome.refused
-            )
+            how = "no closer look" if outcome.search is None else "looked at by running its first nodes only"
+            logger.warning("shadowgraph: replay %d of %s: %s: %s", outcome.replay, graph.name, how, outcome.refused)
             self._refused.add(graph.serial)
-            self.checks.races.drop(graph.serial)
-            self.checks.foreign_writes.drop(graph.serial)
+            self._drop_suspicions(graph)
         else:
             self._refused.discard(graph.serial)
             sets = self._write_sets(graph, armed, outcome)
         for handle in armed.handles:
             handle.deliver(graph.name, outcome, sets)
-        if outcome.refused is None:
+        if outcome.shows:
             self._conclude(graph, armed, outcome)
+        if outcome.refused is None:
             self._judge(graph, armed, outcome, meanwhile)
 
     def dropped(self, graph: Graph) -> None:
@@ -240,10 +275,15 @@ class Locator:
             known.pop(graph.serial, None)
         self._surveyed.discard(graph.serial)
         self._refused.discard(graph.serial)
-        self.checks.races.drop(graph.serial)
-        self.checks.foreign_writes.drop(graph.serial)
+        self._drop_suspicions(graph)
 
     # -- parts -------------------------------------------------------------------------------------------------
+
+    def _drop_suspicions(self, graph: Graph) -> None:
+        checks, serial = self.checks, graph.serial
+        checks.races.drop(serial)
+        checks.foreign_writes.suspicions.drop(serial)
+        checks.given_views.suspicions.drop(serial)
 
     def _conclude(self, graph: Graph, armed: _Armed, outcome: Outcome) -> None:
         near = self.context.settings.near_guard
@@ -257,7 +297,7 @@ class Locator:
             elif outcome.dropped and not want.alone:
                 want.alone = True
                 self._wants.setdefault(graph.serial, []).append(want)
-            else:
+            elif outcome.search is None or not outcome.dropped:  # else it was seen, and nobody can tell who did it
                 self.not_seen(want.finding, outcome.replay)
 
     def _culprits(self, graph: Graph, outcome: Outcome, hits: list[Hit], buffer: Buffer) -> tuple[Culprit, ...]:
@@ -268,7 +308,7 @@ class Locator:
         return tuple(
             culprit_of_node(
                 graph, node, outcome.replay, buffer.range, ByteRange(hit.first, hit.last + 1), context.ledger,
-                context.names,
+                context.names, outcome.search,
             )
             for node, hit in by_node.items()
         )  # fmt: skip
@@ -286,17 +326,19 @@ class Locator:
 
     def _judge(self, graph: Graph, armed: _Armed, outcome: Outcome, meanwhile: Iterable[Write]) -> None:
         """Let the checks that need write sets look at them."""
-        if not armed.everything and not armed.pieces:
+        if not (armed.everything or armed.pieces or armed.cells):
             return
         known = {**armed.plan.buffers, **armed.pieces} if armed.everything else armed.pieces
         changes = tuple(Change(known[hit.part], hit) for hit in outcome.hits if hit.part in known)
         outside = RangeSet.of(part for write in meanwhile if write.node is None for part in write.ranges)
-        seen = Probed(graph, outcome.replay, changes, outside)
-        try:
+        parts = armed.plan.parts
+        cells = (CellChange(armed.cells[h.part], parts[h.part], h) for h in outcome.hits if h.part in armed.cells)
+        seen = Probed(graph, outcome.replay, changes, outside, tuple(cells))
+        with ExitStack() as judges:  # in sync mode a finding is raised: the others have their turn all the same
+            judges.callback(self.checks.races.probed, seen)
+            judges.callback(self.checks.given_views.probed, seen)
             if armed.everything or armed.suspects:
                 self.checks.foreign_writes.probed(seen)
-        finally:  # a finding is raised in sync mode
-            self.checks.races.probed(seen)
 
 
 def _guards_of(want: _Want, near: int) -> tuple[ByteRange, ...]:

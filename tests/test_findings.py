@@ -23,7 +23,7 @@ EXTRA = {
     "": "reader rows window rule fingerprint ending stale batch",
     "buffer": "address serial role allocated",
     "bytes": "",
-    "culprit": "source grid block kernel arguments led_by seen_in",
+    "culprit": "source grid block kernel arguments led_by seen_in search",
 }
 SPARSE = Finding(
     code="SG109",

@@ -9,16 +9,15 @@ import numpy as np
 
 from shadowgraph.checks.base import Context
 from shadowgraph.checks.probed import Change, Probed, disturbed_parts, draft_of, report_all
+from shadowgraph.checks.suspicions import Suspicions
 from shadowgraph.culprits import node_at
 from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind
 from shadowgraph.graphs.model import Graph
 from shadowgraph.graphs.probe import Hit
-from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.foreign import still_there
 from shadowgraph.tracking.ranges import ByteRange, RangeSet
 
 _TABLES = 1 << 20  # largest buffer that is looked through for addresses
-_Suspect = tuple[int, int]  # a node, and the serial of a buffer
 _OPEN = (NodeKind.HOST, NodeKind.CONDITIONAL, NodeKind.OTHER)  # nothing says where they may write
 
 
@@ -88,52 +87,32 @@ def _was_given(graph: Graph, change: Change) -> bool:
 class ForeignWrites:
     """Judges probed replays.
 
-    On a device another stream, thread or peer may write meanwhile, which nobody sees: there a node is named when it did
-    it in two probed replays, the second of which looks at the suspected buffers only.
+    Attributes
+    ----------
+    suspicions
+        What the next replay has to show again before a node is named.
     """
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self._suspected: dict[int, dict[_Suspect, Buffer]] = {}  # by graph
+        self.suspicions = Suspicions(context.engine.asynchronous)
 
     def probed(self, seen: Probed) -> None:
         """All tracked memory was looked at after every node of a replay, or what was suspected before."""
-        before = self._suspected.pop(seen.graph.serial, {})
-        found = list(self._foreign(seen))
-        if self.context.engine.asynchronous:
-            keys = {change: (change.hit.node, change.buffer.serial) for change in found}
-            fresh = {key: change.buffer for change, key in keys.items() if key not in before}
-            if fresh:
-                self._suspected[seen.graph.serial] = fresh
-            found = [change for change in found if keys[change] in before]
-        sure = "medium" if self.context.engine.asynchronous else "high"
+        found = [((change.hit.node, change.buffer.serial), change) for change in self._foreign(seen)]
+        sure = self.suspicions.settle(seen.graph.serial, {key: change.buffer for key, change in found})
+        confidence = "medium" if self.context.engine.asynchronous else "high"
         report_all(
             self.context,
             (
                 draft_of(
                     "SG106", self.context, seen, change.buffer, (change.hit.node,), RangeSet.of([change.extent]),
-                    change.hit.count, sure,
+                    change.hit.count, confidence,
                 )
-                for change in found
+                for key, change in found
+                if key in sure
             ),
         )  # fmt: skip
-
-    def suspected(self, graph: int) -> list[Buffer]:
-        """Buffers that some node of a graph seems to write by mistake, to be looked at in its next replay."""
-        return list({b.serial: b for b in self._suspected.get(graph, {}).values()}.values())
-
-    @property
-    def any(self) -> bool:
-        """Whether anything is suspected in any graph."""
-        return bool(self._suspected)
-
-    def is_suspected(self, graph: int) -> bool:
-        """Whether any buffer is to be looked at in a graph's next replay."""
-        return graph in self._suspected
-
-    def drop(self, graph: int) -> None:
-        """A graph is gone, or cannot be probed."""
-        self._suspected.pop(graph, None)
 
     def _foreign(self, seen: Probed) -> Iterator[Change]:
         by_hit = {change.hit: change for change in seen.changes}

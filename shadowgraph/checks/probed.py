@@ -31,6 +31,20 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class CellChange:
+    """One node changed bytes of one cell of a buffer: a piece that no view of it, as launches were given it, cuts."""
+
+    buffer: Buffer
+    cell: ByteRange
+    hit: Hit
+
+    @property
+    def extent(self) -> ByteRange:
+        """From the first changed byte to the last."""
+        return ByteRange(self.hit.first, self.hit.last + 1)
+
+
+@dataclass(frozen=True, slots=True)
 class Probed:
     """A probed replay.
 
@@ -40,12 +54,15 @@ class Probed:
         In order of nodes.
     meanwhile
         Bytes that launches outside the graph wrote during the replay, as far as they were seen.
+    cells
+        Changes of buffers of which launches were given parts, cell by cell; the same bytes as in `changes`.
     """
 
     graph: Graph
     replay: int
     changes: tuple[Change, ...]
     meanwhile: RangeSet
+    cells: tuple[CellChange, ...] = ()
 
 
 _EXACT = (NodeKind.MEMCPY, NodeKind.MEMSET)

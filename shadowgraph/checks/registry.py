@@ -5,6 +5,7 @@ from __future__ import annotations
 from shadowgraph.checks.base import Check, Context
 from shadowgraph.checks.dangling import Dangling
 from shadowgraph.checks.foreign_writes import ForeignWrites
+from shadowgraph.checks.given_views import GivenViews
 from shadowgraph.checks.indices import Indices
 from shadowgraph.checks.invariants import Invariants
 from shadowgraph.checks.mutation import InGraphMutation
@@ -23,6 +24,7 @@ class Checks:
         self.indices = Indices(context)
         self.dangling = Dangling(context)
         self.foreign_writes = ForeignWrites(context)
+        self.given_views = GivenViews(context)
         self.races = Races(context)
         self.stale_rows = StaleRows(context)
 

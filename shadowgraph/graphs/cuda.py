@@ -266,8 +266,11 @@ class CudaGraphs:
             with model.reading:
                 outcome = self._prober.run(graph, model.replays, probe, original)
         else:
-            original(graph)
             outcome = Outcome(model.replays, refused=refused)
+            if _keeps(graph):
+                with model.reading:
+                    outcome = self._prober.search(graph, outcome, probe, lent=True)
+            original(graph)
         with shielded("probed replay"):
             probe.deliver(outcome)
 

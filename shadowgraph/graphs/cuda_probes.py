@@ -6,7 +6,6 @@ again: random numbers, pools and streams are torch's business as in any replay. 
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,7 +17,9 @@ from shadowgraph.compat import relaxed_capture
 from shadowgraph.engines.device import Device
 from shadowgraph.engines.probing import THREADS, ProbeTable
 from shadowgraph.faults import faults
+from shadowgraph.graphs.cuda_searching import searched
 from shadowgraph.graphs.driver import Driver, DriverError, KernelParameters, driver, raw_graph
+from shadowgraph.graphs.ordering import in_order
 from shadowgraph.graphs.probe import Hit, Outcome, Probe
 
 REFUSED = {
@@ -40,10 +41,12 @@ class Prober:
     ----------
     function
         ``probe`` of kernels.cu, kept loaded by the caller.
+    expandable
+        Whether torch's allocator maps memory piecemeal.
     """
 
-    def __init__(self, device: Device, function: int) -> None:
-        self._device, self._function = device, function
+    def __init__(self, device: Device, function: int, expandable: bool = False) -> None:
+        self._device, self._function, self._expandable = device, function, expandable
         self._lost: list[ProbeTable] = []  # of graphs that could not be restored: their probes may still run
 
     def run(self, graph: Any, replay: int, probe: Probe, original: Callable[[Any], None]) -> Outcome:
@@ -66,8 +69,10 @@ class Prober:
             self._restore(look)
             if not isinstance(error, Exception):
                 raise
+            reason = str(error).split("\n", 1)[0] or type(error).__name__
+            outcome = self.search(graph, Outcome(replay, refused=reason), probe, lent=False)
             original(graph)
-            return Outcome(replay, refused=str(error).split("\n", 1)[0] or type(error).__name__)
+            return outcome
         try:
             original(graph)
             with relaxed_capture():
@@ -76,6 +81,15 @@ class Prober:
         finally:
             self._restore(look)
         return outcome
+
+    def search(self, graph: Any, refused: Outcome, probe: Probe, lent: bool) -> Outcome:
+        """Search by prefixes before a replay that cannot be probed, where that can be done.
+
+        The caller holds the model's lock `reading`, and replays the graph afterwards; otherwise as in `searched`.
+        """
+        if _drives_several_devices():
+            return refused
+        return searched(self._device, graph, lent, self._expandable, refused, probe)
 
     def _restore(self, look: _Look) -> None:
         """The graph as the program captured it, executable."""
@@ -140,11 +154,7 @@ def _drives_several_devices() -> bool:
 
 def _kernels(calls: Driver, nodes: Sequence[int]) -> Iterator[str]:
     """Names of kernels."""
-    held = KernelParameters()
-    for node in nodes:
-        if calls.kind(node) == 0:
-            calls.call("cuGraphKernelNodeGetParams_v2", ctypes.c_void_p(node), ctypes.byref(held))
-            yield calls.name_of(int(held.func or held.kern or 0), not held.func)
+    return (calls.kernel_of(node) for node in nodes if calls.kind(node) == 0)
 
 
 def _outcome(replay: int, look: _Look) -> Outcome:
@@ -181,35 +191,6 @@ def insert(calls: Driver, graph: int, table: ProbeTable) -> list[int]:
         added.append(calls.add_kernel(graph, [node], parameters))
     calls.add_edges(graph, list(zip(added, order[1:], strict=False)))
     return added
-
-
-def in_order(nodes: list[int], edges: list[tuple[int, int]]) -> list[int]:
-    """Nodes so that each comes after those that it waits for; those without an order between them as they are listed.
-
-    Raises
-    ------
-    DriverError
-        For edges that go round.
-    """
-    waits = dict.fromkeys(nodes, 0)
-    following: dict[int, list[int]] = {node: [] for node in nodes}
-    for first, second in edges:
-        waits[second] += 1
-        following[first].append(second)
-    places = {node: place for place, node in enumerate(nodes)}
-    if all(places[first] < places[second] for first, second in edges):
-        return nodes  # as captures are
-    ready, found = [node for node in nodes if not waits[node]], list[int]()
-    while ready:
-        node = ready.pop(0)
-        found.append(node)
-        for then in following[node]:
-            waits[then] -= 1
-            if not waits[then]:
-                ready.append(then)
-    if len(found) != len(nodes):
-        raise DriverError("the graph's edges go round")
-    return found
 
 
 def merged(rows: npt.NDArray[np.void]) -> tuple[Hit, ...]:

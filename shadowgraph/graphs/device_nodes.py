@@ -83,7 +83,7 @@ class DeviceNode:
     after
         Nodes that it waits for directly, by index.
     inner
-        Nodes of a child graph.
+        Nodes of a child graph, or of all bodies of a conditional node, counted through.
     note
         What could not be read of it; empty when all was.
     """

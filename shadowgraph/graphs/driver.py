@@ -19,6 +19,7 @@ from shadowgraph.errors import BackendError
 
 _P, _U, _S = ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t
 RANGE_START, RANGE_SIZE = 11, 12  # CUpointer_attribute
+CONDITIONAL, MOST_BODIES = 13, 4096  # CUgraphNodeType; of a switch
 
 
 class KernelParameters(ctypes.Structure):
@@ -47,6 +48,22 @@ class MemcpyParameters(ctypes.Structure):
     """``CUDA_MEMCPY3D``."""
 
     _fields_ = (*_side("src"), *_side("dst"), ("width", _S), ("height", _S), ("depth", _S))
+
+
+class AllocationParameters(ctypes.Structure):
+    """``CUDA_MEM_ALLOC_NODE_PARAMS``."""
+
+    _fields_ = (("pool", ctypes.c_ubyte * 88), ("access", _P), ("accesses", _S), ("nbytes", _S), ("start", _S))
+
+
+class ConditionalParameters(ctypes.Structure):
+    """``CUgraphNodeParams`` of a conditional node; the bodies' handles belong to the node."""
+
+    _fields_ = (
+        *(("kind", ctypes.c_int), ("unused", ctypes.c_int * 3)),
+        *(("handle", ctypes.c_uint64), ("condition", _U), ("size", _U), ("graphs", ctypes.POINTER(_P)), ("ctx", _P)),
+        *(("rest", ctypes.c_int64 * 25), ("end", ctypes.c_int64)),
+    )
 
 
 class DriverError(BackendError):
@@ -151,6 +168,38 @@ class Driver:
             return None
         return start.value, size.value
 
+    def kernel_of(self, node: int) -> str:
+        """The mangled name of a kernel node's kernel."""
+        held = KernelParameters()
+        self.call("cuGraphKernelNodeGetParams_v2", _P(node), ctypes.byref(held))
+        return self.name_of(int(held.func or held.kern or 0), not held.func)
+
+    def child(self, node: int) -> int:
+        """The graph inside a child graph node, which owns it."""
+        inner = _P()
+        self.call("cuGraphChildGraphNodeGetGraph", _P(node), ctypes.byref(inner))
+        return int(inner.value or 0)
+
+    def bodies(self, node: int) -> tuple[int, list[int]]:
+        """``CUgraphConditionalNodeType`` of a conditional node, and the graphs inside it, which it owns.
+
+        Raises
+        ------
+        DriverError
+            Also where the driver is too old to tell.
+        """
+        held = ConditionalParameters()
+        self.call("cuGraphNodeGetParams", _P(node), ctypes.byref(held))
+        if held.kind != CONDITIONAL or held.size > MOST_BODIES or not held.graphs:
+            raise DriverError("cuGraphNodeGetParams does not tell what is inside")
+        return int(held.condition), [int(held.graphs[place] or 0) for place in range(held.size)]
+
+    def allocated_by(self, node: int) -> tuple[int, int]:
+        """Start and size of what an allocation node allocates in each replay."""
+        held = AllocationParameters()
+        self.call("cuGraphMemAllocNodeGetParams", _P(node), ctypes.byref(held))
+        return int(held.start or 0), int(held.nbytes or 0)
+
     # -- changing one ------------------------------------------------------------------------------------------
 
     def add_kernel(self, graph: int, after: Sequence[int], parameters: KernelParameters) -> int:
@@ -177,11 +226,53 @@ class Driver:
 
     def try_instantiate(self, graph: int) -> None:
         """Raise if a graph cannot be made executable as it is, as torch would; leaves nothing behind."""
+        self.destroy_executable(self.instantiate(graph))
+
+    # -- copies and executable forms ---------------------------------------------------------------------------
+
+    def clone(self, graph: int) -> int:
+        """A copy of a graph, owned by the caller, who destroys it."""
+        made = _P()
+        self.call("cuGraphClone", ctypes.byref(made), _P(graph))
+        return int(made.value or 0)
+
+    def in_copy(self, node: int, copy: int) -> int:
+        """The node of a copy that a node of the original has become."""
+        found = _P()
+        self.call("cuGraphNodeFindInClone", ctypes.byref(found), _P(node), _P(copy))
+        return int(found.value or 0)
+
+    def destroy_graph(self, graph: int) -> None:
+        """Let go of a copy."""
+        self.call("cuGraphDestroy", _P(graph))
+
+    def instantiate(self, graph: int) -> int:
+        """An executable form as torch would make it, owned by the caller, who destroys it."""
         made, flags = _P(), ctypes.c_ulonglong(1 | 8)  # free on launch, priorities of nodes
         code = self._patient.cuGraphInstantiateWithFlags(ctypes.byref(made), _P(graph), flags)
         if code:
             raise DriverError(f"it cannot be made executable: {self._name_of(code)}")
-        self._patient.cuGraphExecDestroy(made)
+        return int(made.value or 0)
+
+    def destroy_executable(self, executable: int) -> None:
+        """Let go of an executable form."""
+        self._patient.cuGraphExecDestroy(_P(executable))
+
+    def launch(self, executable: int, stream: int) -> None:
+        """Launch an executable form once; returns before it has run."""
+        code = self._patient.cuGraphLaunch(_P(executable), _P(stream))
+        if code:
+            raise DriverError(f"cuGraphLaunch: {self._name_of(code)}")
+
+    def enable(self, executable: int, node: int, on: bool) -> None:
+        """Let a kernel, a copy or a set run in the next launches, or leave it out; the node is the graph's own."""
+        self.call("cuGraphNodeSetEnabled", _P(executable), _P(node), _U(on))
+
+    def is_enabled(self, executable: int, node: int) -> bool:
+        """Whether a kernel, a copy or a set runs."""
+        on = _U()
+        self.call("cuGraphNodeGetEnabled", _P(executable), _P(node), ctypes.byref(on))
+        return bool(on.value)
 
 
 def raw_graph(graph: Any) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 
 from shadowgraph.faults import shielded
 from shadowgraph.graphs.events import emit
+from shadowgraph.graphs.host_prefixes import searched
 from shadowgraph.graphs.model import Graph
 from shadowgraph.graphs.nodes import Step, TenancyNode
 from shadowgraph.graphs.probe import Hit, Outcome, Probe
@@ -53,10 +54,15 @@ def run_probed(steps: Sequence[Step], model: Graph, watched: bool, probe: Probe)
     """Run the steps of a replay, telling listeners as a plain replay does, and deliver what each node changed.
 
     Of a replay that raises, what its nodes changed until then is delivered. Faults of ours end the looking only.
+    Without memory for copies it is searched by prefixes before, where that can be done.
     """
     copies: _Copies | None = None
+    outcome = Outcome(model.replays, refused=NO_ROOM)
     with shielded("copies of a probed replay"):
         copies = _Copies(probe.parts)
+    if copies is None:
+        with shielded("search by prefixes"):
+            outcome = searched(steps, outcome, probe)
     try:
         for step in steps:
             with shielded("probed replay"):
@@ -72,5 +78,4 @@ def run_probed(steps: Sequence[Step], model: Graph, watched: bool, probe: Probe)
                 emit("node_ran", model, step.node, stores)
     finally:
         with shielded("outcome of a probed replay"):
-            refused = NO_ROOM if copies is None else None
-            probe.deliver(Outcome(model.replays, tuple(copies.hits) if copies is not None else (), refused))
+            probe.deliver(outcome if copies is None else Outcome(model.replays, tuple(copies.hits)))

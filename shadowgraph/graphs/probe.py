@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from shadowgraph.tracking.ranges import ByteRange
 
 
@@ -33,6 +35,38 @@ class Hit:
     count: int
 
 
+class Search(msgspec.Struct, frozen=True):
+    """A graph was run in part, several times: the node's bytes are as before without it, and changed with it.
+
+    Attributes
+    ----------
+    runs, nodes
+        How often it was run, in part or whole, and how many nodes it has.
+    how
+        What kept the other nodes from running: ``removed`` from a copy of the graph, or ``disabled``.
+    """
+
+    runs: int
+    nodes: int
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """What to do where a replay cannot be probed.
+
+    Attributes
+    ----------
+    targets
+        Indices in `Probe.parts` of what is worth a search.
+    state
+        Given who knows of other allocations, the ranges to put back after each run; raises `NotRerun`.
+    """
+
+    targets: tuple[int, ...]
+    state: Callable[[Callable[[int], tuple[int, int] | None]], list[ByteRange]]
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a probed replay showed.
@@ -44,15 +78,23 @@ class Outcome:
     hits
         In order of nodes, then of parts; one for each node and part.
     refused
-        Why the replay ran without probes, or None.
+        Why the replay ran without probes, or None. With `search`, hits come from that.
     dropped
-        Hits for which there was no room.
+        Hits for which there was no room; of a search, parts that changed without a node being found.
+    search
+        How it was searched for instead, or None.
     """
 
     replay: int
     hits: tuple[Hit, ...] = ()
     refused: str | None = None
     dropped: int = 0
+    search: Search | None = None
+
+    @property
+    def shows(self) -> bool:
+        """Whether anything was looked at."""
+        return self.refused is None or self.search is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +107,10 @@ class Probe:
         Ranges of memory that is there as long as the replay runs.
     deliver
         Called once, when the replay is over and before its listeners are told so.
+    fallback
+        What to do where the replay cannot be probed, or None.
     """
 
     parts: tuple[ByteRange, ...]
     deliver: Callable[[Outcome], None]
+    fallback: Fallback | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind, Sureness, Word
@@ -32,6 +33,7 @@ _KINDS = {
     11: NodeKind.FREE,
     13: NodeKind.CONDITIONAL,
 }
+_CONDITIONS = {0: "if", 1: "while", 2: "switch"}
 _LOWEST, _HIGHEST = 1 << 20, 1 << 57  # of what may be an address
 _DEPTH = 4  # of child graphs in child graphs
 _END, _BUFFER, _SIZE = 0, 1, 2  # CU_LAUNCH_PARAM_*
@@ -137,12 +139,27 @@ class GraphReader:
         if kind is NodeKind.MEMSET:
             return self._memset(handle)
         if kind is NodeKind.CHILD and depth < _DEPTH:
-            inner = ctypes.c_void_p()
-            self._driver.call("cuGraphChildGraphNodeGetGraph", ctypes.c_void_p(handle), ctypes.byref(inner))
-            nodes = self.read(int(inner.value or 0), depth + 1)
+            nodes = self.read(self._driver.child(handle), depth + 1)
             return _Read(f"{len(nodes)} nodes", inner=nodes)
+        if kind is NodeKind.CONDITIONAL and depth < _DEPTH:
+            return self._conditional(handle, depth)
         unread = kind in (NodeKind.CHILD, NodeKind.CONDITIONAL, NodeKind.OTHER)
         return _Read("", note="its inside is not read" if unread else "")
+
+    def _conditional(self, handle: int, depth: int) -> _Read:
+        """The nodes of all its bodies, counted through."""
+        try:
+            condition, graphs = self._driver.bodies(handle)
+            bodies = [self.read(graph, depth + 1) for graph in graphs]
+        except DriverError as error:
+            return _Read("", note=f"its inside is not read: {error}")
+        inner, said = list[DeviceNode](), list[str]()
+        for nodes in bodies:
+            first = len(inner)
+            inner += [_moved(node, first) for node in nodes]
+            said.append(f"{first} to {len(inner) - 1}" if len(nodes) > 1 else str(first) if nodes else "none")
+        kind = _CONDITIONS.get(condition, "condition")
+        return _Read(f"{kind}: {' or '.join(f'nodes {part}' for part in said)}", inner=tuple(inner))
 
     def _kernel(self, handle: int, names: Mapping[int, str]) -> _Read:
         held = KernelParameters()
@@ -201,6 +218,10 @@ class GraphReader:
             reads=(source[0],) if source[0] is not None else (),
             writes=(target[0],) if target[0] is not None else (),
         )
+
+
+def _moved(node: DeviceNode, by: int) -> DeviceNode:
+    return replace(node, index=node.index + by, after=tuple(index + by for index in node.after))
 
 
 def arguments_of(held: KernelParameters, layout: tuple[tuple[int, int], ...]) -> Iterable[tuple[int, int, bytes]]:

@@ -48,6 +48,10 @@ _SIDES: dict[Side, str] = {
 }
 
 
+_VIEW = (
+    "Compare what the launch writes with the view that it was given: it lacks a bound, or was given too little. A "
+    "kernel that walks on by strides is better given the whole buffer, so that the graph says what it uses."
+)
 _INDEX = (
     "Compare what the indices are made from (lengths, steps, page sizes) with the size of what they index: the buffer "
     "may lack rows or columns for this step. Assert their extremes on the host before the launch."
@@ -58,6 +62,8 @@ def advice(finding: Finding) -> str:
     """What to do, in two sentences."""
     if finding.bytes is not None and finding.bytes.side in _SIDES:
         return _SIDES[finding.bytes.side]
+    if finding.code == "SG101" and finding.bytes is not None and finding.bytes.side is None:
+        return _VIEW
     if finding.code == "SG109" and (finding.rule or "").startswith("index in range"):
         return _INDEX
     return REMEDIES.get(finding.code, "")

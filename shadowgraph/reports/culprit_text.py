@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from shadowgraph.findings import Argument, Culprit, Status
 from shadowgraph.reports.kernel_names import brief
 from shadowgraph.reports.paths import at
+from shadowgraph.reports.verdicts import looked
 
 NAME = 60  # columns that a name gets within a line
 _KERNEL = 85  # in a row of its own
@@ -24,7 +25,7 @@ def culprit_rows(culprit: Culprit) -> Iterator[Row]:
     if kernel != brief(culprit.name, NAME):
         yield "kernel", brief(kernel, _KERNEL)
     if culprit.seen_in is not None and culprit.status is not Status.NOT_REPRODUCED:
-        yield "seen in", f"replay {culprit.seen_in}, run node by node"
+        yield "seen in", f"replay {culprit.seen_in}, {looked(culprit.search)}"
     yield from _arguments(culprit)
 
 

@@ -41,7 +41,7 @@ class ListedNode(msgspec.Struct, frozen=True):
     Attributes
     ----------
     place
-        Its number; ``"12.3"`` for the node 3 of the child graph that is node 12.
+        Its number; ``"12.3"`` for the node 3 of the child graph, or inside the conditional node, that is node 12.
     launch, operator
         Number and name of the launch that made it, where that was seen.
     file, line, stack

@@ -20,6 +20,7 @@ from shadowgraph.reports.verdicts import plural
 
 SCHEMA = "shadowgraph.nodes/1"
 _DETAILS = 8  # lines under a node on a terminal
+_EDGES = 8  # nodes that one is said to wait for
 _NAME = 24  # columns that a kernel's name gets at least
 _INDENT = " " * 17
 _CULPRIT = {
@@ -81,14 +82,16 @@ def graph_lines(graph: ListedGraph, width: int | None = None) -> Iterator[Text]:
 
 def _whole(node: ListedNode) -> Iterator[Text]:
     """A node in one line."""
-    parts = [f"{node.place:>6}", f"{node.kind:<11}", node.name, extent(node), place(node), "; ".join(details(node))]
+    where = extent(node), place(node), after(node)
+    parts = [f"{node.place:>6}", f"{node.kind:<11}", node.name, *where, "; ".join(details(node))]
     line = Text(tame("  ".join(filter(None, parts))))
     yield _marked(line, node)
 
 
 def _folded(node: ListedNode, width: int) -> Iterator[Text]:
     """A node in lines that fit: the name shortened, what it points at below."""
-    head, tail = f"{node.place:>4} {node.kind:<12}", "  ".join(filter(None, (extent(node), place(node))))
+    head = f"{node.place:>4} {node.kind:<12}"
+    tail = "  ".join(filter(None, (extent(node), place(node), after(node))))
     room = width - len(head) - sum(map(len, marks(node)))
     beside = room - len(tail) - 2 if tail else room
     if beside >= min(len(node.name), _NAME):
@@ -125,6 +128,18 @@ def place(node: ListedNode) -> str:
     where = f"{short(node.file)}:{node.line}" if node.file is not None else ""
     by = node.operator if node.operator is not None and node.operator != node.name else ""
     return f"{where} ({by})" if where and by else where or by
+
+
+def after(node: ListedNode) -> str:
+    """``after 3, 5``, where it does not simply wait for the node that is listed before it among its siblings."""
+    outer, _, number = node.place.rpartition(".")
+    own = int(number)
+    if node.after == ((own - 1,) if own else ()):
+        return ""
+    prefix = f"{outer}." if outer else ""
+    names = [f"{prefix}{index}" for index in node.after[:_EDGES]]
+    more = f" and {len(node.after) - _EDGES:,} more" if len(node.after) > _EDGES else ""
+    return f"after {', '.join(names)}{more}" if names else "after no other"
 
 
 def details(node: ListedNode) -> list[str]:

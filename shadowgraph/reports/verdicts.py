@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 
-from shadowgraph.findings import Finding, Status
+from shadowgraph.findings import Finding, Severity, Status
+from shadowgraph.graphs.probe import Search
 from shadowgraph.reports.kernel_names import brief
 from shadowgraph.tracking.guards import Side
 from shadowgraph.tracking.phases import Phase
@@ -62,11 +63,21 @@ def revised(finding: Finding) -> str:
     culprit = finding.culprit
     where = f" at {os.path.basename(culprit.file)}:{culprit.line}" if culprit.file and culprit.name else ""
     replay = f" of replay {culprit.seen_in}" if culprit.seen_in is not None else ""
+    prefixes = f" {looked(culprit.search)}" if culprit.search is not None else ""
     said = {
-        Status.CONFIRMED: f"seen in a closer look{replay}{where}",
+        Status.CONFIRMED: f"seen in a closer look{replay}{prefixes}{where}",
         Status.NOT_REPRODUCED: f"not seen again in a closer look{replay}",
     }.get(culprit.status, f"no launch that we saw did it, says a closer look{replay}")
     return f"finding #{finding.id}, revision {finding.revision}: {finding.message}: {said}"
+
+
+def looked(search: Search | None) -> str:
+    """``run node by node``; ``by prefixes, 7 runs of 129 nodes``."""
+    if search is None:
+        return "run node by node"
+    runs, nodes = plural(search.runs, "run"), plural(search.nodes, "node")
+    disabled = ", the others disabled" if search.how == "disabled" else ""
+    return f"by prefixes{disabled}, {runs} of {nodes}"
 
 
 def _of_several(finding: Finding) -> bool:
@@ -89,6 +100,9 @@ def _out_of_bounds(finding: Finding) -> str:
             f"{who(finding)} wrote past the width of {_rows(finding)} of {named} into the next; "
             f"{lost:,} {'entry' if lost == 1 else 'entries'} lost"
         )
+    if facts.side is None:
+        given = "outside the view that it was given" if finding.severity is Severity.ERROR else "beyond its view"
+        return f"{who(finding)} wrote bytes [{facts.first}, {facts.last}] of {named}, {given},"
     return f"{who(finding)} wrote bytes [{facts.first}, {facts.last}] of {named}, which this graph did not capture,"
 
 

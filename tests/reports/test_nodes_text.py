@@ -8,7 +8,7 @@ from node_makers import ADD, Model, cuda_nodes
 
 import shadowgraph as sg
 from shadowgraph.findings import Argument, Culprit, Finding, Status
-from shadowgraph.graphs.device_nodes import NodeKind
+from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind
 from shadowgraph.graphs.model import Graph
 from shadowgraph.reports.kernel_names import brief
 from shadowgraph.reports.node_list import Wanted, listed
@@ -227,3 +227,38 @@ def test_rows_stay_within_100_columns() -> None:
     assert max(len(row) for row in rows_of(finding)) <= 98
     eager = rows_of(altered(culprit=CULPRIT))
     assert eager == ["culprit    triton fill_indices, grid 3x2, defined at /srv/app/kernels.py:12 (confirmed)"]
+
+
+# -- edges -------------------------------------------------------------------------------------------------------------
+
+
+def test_edges_are_said_where_a_node_does_not_follow_the_one_before() -> None:
+    with sg.debug() as debugger:
+        model = Model(debugger)
+        (graph,) = debugger.graphs
+        assert "after" not in nodes_text(graph), "one after the other"
+        graph.build_device_later(lambda: cuda_nodes(model))
+        whole, folded = nodes_text(graph).splitlines(), nodes_text(graph, width=100)
+    said = {line.split()[0]: line.partition("  after ")[2].split("  ")[0] for line in whole[1:]}
+    assert said == {
+        "0": "", "1": "", "2": "", "3": "1", "4": "1", "4.0": "", "4.1": "", "5": "2, 3, 4", "6": "no other",
+        "7": "5, 6",
+    }  # fmt: skip
+    assert folded.count("after ") == 5
+
+
+def test_edges_inside_and_many_of_them() -> None:
+    inner = (
+        DeviceNode(0, NodeKind.EMPTY, "empty"),
+        DeviceNode(1, NodeKind.EMPTY, "empty"),
+        DeviceNode(2, NodeKind.EMPTY, "empty", after=(0, 1)),
+    )
+    ten = tuple(DeviceNode(index, NodeKind.EMPTY, "empty") for index in range(10))
+    last = DeviceNode(10, NodeKind.CHILD, "3 nodes", inner=inner, after=tuple(range(10)))
+    graph = Graph(3, "decode")
+    graph.build_device_later(lambda: (*ten, last))
+    lines = {line.split()[0]: line for line in nodes_text(graph).splitlines()[1:]}
+    assert "after 0, 1, 2, 3, 4, 5, 6, 7 and 2 more" in lines["10"]
+    assert "after no other" in lines["10.1"]
+    assert "after 10.0, 10.1" in lines["10.2"]
+    assert "after" not in lines["0"] + lines["10.0"]

@@ -13,6 +13,7 @@ from shadowgraph.findings import (
     Kind,
     Reader,
     RowOverrun,
+    Severity,
     Staleness,
     StaleRows,
     Status,
@@ -56,6 +57,14 @@ def bytes_at(first: int, last: int, side: Side | None, count: int | None = None)
             f"fill_indices wrote bytes [512, 520] of {NAMED}, which this graph did not capture, {WHEN}",
         ),
         (
+            {"bytes": bytes_at(512, 520, None)},
+            f"fill_indices wrote bytes [512, 520] of {NAMED}, outside the view that it was given, {WHEN}",
+        ),
+        (
+            {"bytes": bytes_at(512, 520, None), "severity": Severity.NOTE},
+            f"fill_indices wrote bytes [512, 520] of {NAMED}, beyond its view, {WHEN}",
+        ),
+        (
             {"bytes": bytes_at(512, 520, Side.ROW), "rows": rows(1)},
             f"fill_indices wrote past the width of row 0 of {NAMED} into the next; 1 entry lost {WHEN}",
         ),
@@ -78,7 +87,20 @@ def bytes_at(first: int, last: int, side: Side | None, count: int | None = None)
             f"64 entries lost {WHEN}",
         ),
     ],
-    ids=["after", "one byte", "in a replay", "before", "slack", "one row", "rows", "four", "five", "many rows"],
+    ids=[
+        "after",
+        "one byte",
+        "in a replay",
+        "before",
+        "slack",
+        "view",
+        "note",
+        "one row",
+        "rows",
+        "four",
+        "five",
+        "many rows",
+    ],
 )
 def test_out_of_bounds(facts: dict[str, Any], said: str) -> None:
     assert verdict(altered(**facts)) == f"SG101 out-of-bounds write: {said}"
@@ -203,10 +225,10 @@ def finding_on(side: Side | None, code: str = "SG101") -> Finding:
 
 
 def test_advice_by_kind_and_side() -> None:
-    said = [advice(finding_on(side)) for side in (Side.AFTER, Side.SLACK, Side.ROW)]
+    said = [advice(finding_on(side)) for side in (Side.AFTER, Side.SLACK, Side.ROW, None)]
     said += [advice(finding_on(None, code)) for code in ("SG102", "SG109")]
     assert all(said)
-    assert len(set(said)) == 5
+    assert len(set(said)) == 6
     assert advice(finding_on(Side.BEFORE)) == said[0]
     assert advice(altered(code="SG109", kind=Kind.SG109, bytes=None)) == said[-1]
     assert "what they index" in advice(

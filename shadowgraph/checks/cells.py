@@ -1,0 +1,54 @@
+"""A buffer cut where the views begin and end that a graph's launches were given of it to write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from shadowgraph.graphs.model import Graph
+from shadowgraph.tracking.buffers import Buffer
+from shadowgraph.tracking.launches import Launch, Pointer
+from shadowgraph.tracking.ranges import ByteRange, RangeSet
+from shadowgraph.tracking.views import TensorView
+
+CELLS = 256  # of one buffer; of a buffer with more nothing is said
+_RUNS = 64  # of one view; a view with more counts with its gaps
+
+
+def given(launch: Launch, buffer: Buffer) -> tuple[Pointer, ...]:
+    """What a launch was given of a buffer and may write.
+
+    Only views of the buffer's very allocation: bytes that belonged to another one then may be anybody's by now.
+    """
+    return tuple(pointer for pointer in launch.pointers if _is_of(pointer, buffer))
+
+
+def runs_of(view: TensorView) -> list[ByteRange]:
+    """The bytes of a view without the gaps between them."""
+    return view.ranges(_RUNS) or [view.hull]
+
+
+def cells_of(graph: Graph, buffer: Buffer) -> list[ByteRange]:
+    """The pieces of a buffer that no view of a launch ends inside of; none where every launch was given all of it."""
+    views = {p.view for _, p in graph.pointing_into(buffer.range) if _is_of(p, buffer)}
+    edges = {edge for view in views for run in runs_of(view) for edge in (run.start, run.stop)}
+    if not edges - {buffer.start, buffer.stop} or len(edges) > CELLS:
+        return []
+    cuts = sorted({buffer.start, buffer.stop, *edges})
+    return [ByteRange(start, stop) for start, stop in pairwise(cuts)]
+
+
+def own_of(pointers: tuple[Pointer, ...]) -> RangeSet:
+    """Every byte of some views."""
+    return RangeSet.of(_runs(pointers))
+
+
+def _runs(pointers: tuple[Pointer, ...]) -> Iterator[ByteRange]:
+    for pointer in pointers:
+        yield from runs_of(pointer.view)
+
+
+def _is_of(pointer: Pointer, buffer: Buffer) -> bool:
+    view = pointer.view
+    alike = view.storage_address == buffer.start and view.storage_nbytes == buffer.nbytes
+    return alike and pointer.may_write and view.nbytes > 0 and view.device == buffer.device

@@ -1,0 +1,104 @@
+"""SG101 from write sets: a node wrote outside the view that it was given, or over a row's end into the next row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from shadowgraph.checks.base import Context, Draft
+from shadowgraph.checks.cells import runs_of
+from shadowgraph.checks.out_of_bounds import slack_of
+from shadowgraph.checks.probed import CellChange, Probed, draft_of, report_all
+from shadowgraph.checks.spills import Spill, spills_of
+from shadowgraph.checks.suspicions import Suspicions
+from shadowgraph.findings import RowOverrun, Severity
+from shadowgraph.graphs.model import Graph
+from shadowgraph.tracking.buffers import Buffer, Role
+from shadowgraph.tracking.guards import Side
+from shadowgraph.tracking.ranges import ByteRange, RangeSet
+
+
+class GivenViews:
+    """Judges probed replays.
+
+    Attributes
+    ----------
+    suspicions
+        What the next replay has to show again before a node is named.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.suspicions = Suspicions(context.engine.asynchronous)
+
+    def probed(self, seen: Probed) -> None:
+        """Buffers were looked at cell by cell after every node of a replay."""
+        found = {(spill.node, spill.buffer.serial): spill for spill in self._spills(seen)}
+        sure = self.suspicions.settle(seen.graph.serial, {key: spill.buffer for key, spill in found.items()})
+        alike: dict[tuple[int, str, Side | None], list[Spill]] = {}
+        for key, spill in found.items():
+            if key in sure:
+                side = Side.ROW if row_overrun(spill) is not None else None
+                alike.setdefault((spill.buffer.serial, spill.name, side), []).append(spill)
+        report_all(self.context, (self._draft(seen, side, spills) for (*_, side), spills in alike.items()))
+
+    def _spills(self, seen: Probed) -> Iterator[Spill]:
+        slack: dict[int, RangeSet] = {}
+        for spill in spills_of(seen.graph, seen.cells):
+            known = slack.setdefault(spill.buffer.serial, RangeSet.of(self._told_as_slack(seen.graph, spill.buffer)))
+            outside = tuple(change for change in spill.outside if not known.overlaps(change.extent))
+            if outside and not any(seen.meanwhile.overlaps(change.extent) for change in outside):
+                yield replace(spill, outside=outside)
+
+    def _told_as_slack(self, graph: Graph, buffer: Buffer) -> Iterable[ByteRange]:
+        """What a replay must not change whoever does it: every replay is checked for that."""
+        if buffer.role is Role.POOL or buffer.nbytes > self.context.settings.shadow_limit:
+            return ()
+        return slack_of(graph, buffer)
+
+    def _draft(self, seen: Probed, side: Side | None, spills: list[Spill]) -> Draft:
+        """One draft for all launches of a kernel; where one of them is at fault, what others did is no other matter."""
+        errors = [spill for spill in spills if spill.severity is Severity.ERROR]
+        order = sorted(spills, key=lambda spill: (spill not in errors, spill.node))
+        first, changes = order[0], [change for spill in order for change in spill.outside]
+        where = RangeSet.of(change.extent for change in changes)
+        sure = "medium" if self.context.engine.asynchronous or not first.by_signature else "high"
+        draft = draft_of(
+            "SG101", self.context, seen, first.buffer, tuple(spill.node for spill in order), where,
+            min(where.nbytes, sum(change.hit.count for change in changes)), sure,
+        )  # fmt: skip
+        rows = sorted((row for row in map(row_overrun, order) if row is not None), key=lambda row: row.row)
+        return replace(draft, side=side, rows=tuple(rows), severity=first.severity, key=first.name)
+
+
+def row_overrun(spill: Spill) -> RowOverrun | None:
+    """The row of a two-dimensional buffer that a node was given and ran over the end of, or None where it did not.
+
+    `lost` counts elements that both rows' launches changed, as far as the extremes of what each changed can tell.
+    """
+    buffer = spill.buffer
+    if len(buffer.shape) != 2 or buffer.nbytes % max(1, buffer.shape[0]):
+        return None
+    stride, size = buffer.nbytes // buffer.shape[0], buffer.itemsize
+    runs = [run for pointer in spill.own for run in runs_of(pointer.view)]
+    first, last = min(run.start for run in runs), max(run.stop for run in runs)
+    row = (first - buffer.start) // stride
+    end = buffer.start + (row + 1) * stride
+    if last > end or min(change.cell.start for change in spill.outside) < end:
+        return None  # more than a row, or not over its end
+    reached = max(change.hit.last for change in spill.outside)
+    into = range(row + 1, (reached - buffer.start) // stride + 1)
+    lost = sum(_shared(change, spill.theirs.get(change.cell, ()), size) for change in spill.outside)
+    return RowOverrun(row, buffer.shape[1], -(-(reached + 1 - end) // size), lost, tuple(into), buffer.shape[0])
+
+
+def _shared(change: CellChange, theirs: tuple[CellChange, ...], size: int) -> int:
+    """Elements of a cell that a node and another one changed."""
+    most = 0
+    for other in theirs:
+        both = change.extent.intersect(other.extent)
+        if both is not None:
+            start = change.cell.start
+            elements = (both.stop - 1 - start) // size - (both.start - start) // size + 1
+            most = max(most, min(elements, change.hit.count, other.hit.count))
+    return most

@@ -1,0 +1,106 @@
+"""Which node changed some bytes, found by running only the first nodes of a graph, several times from one state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from shadowgraph.graphs.probe import Hit, Search
+
+_EXTRA = 8  # runs beside those that one search takes, where several ranges have different nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Extreme changed bytes of a range, absolute and inclusive, and how many changed."""
+
+    first: int
+    last: int
+    count: int
+
+
+class Runner(Protocol):
+    """A graph that can be run in part.
+
+    Attributes
+    ----------
+    order
+        Indices of the nodes in the order in which they run.
+    shortest
+        Nodes that must always run.
+    how
+        As in `Search`.
+    """
+
+    order: Sequence[int]
+    shortest: int
+    how: str
+
+    def run(self, count: int) -> list[Changed | None]:
+        """Put everything back, run the first `count` nodes, and tell what that changed of each target."""
+
+
+@dataclass(slots=True)
+class _Bounds:
+    """Of one target: the longest run known to leave it as it was, the shortest known to change it."""
+
+    low: int
+    high: int | None = None
+    shown: Changed | None = None
+
+    @property
+    def open(self) -> bool:
+        return self.high is not None and self.high - self.low > 1
+
+
+@dataclass(slots=True)
+class _Runs:
+    runner: Runner
+    bounds: list[_Bounds]
+    done: set[int] = field(default_factory=set)
+
+    def run(self, count: int) -> None:
+        self.done.add(count)
+        for bounds, changed in zip(self.bounds, self.runner.run(count), strict=True):
+            if changed is None:
+                if bounds.low < count < (bounds.high or count + 1):
+                    bounds.low = count
+            elif bounds.high is None or bounds.low <= count < bounds.high:
+                bounds.high, bounds.shown = count, changed
+
+
+def search(runner: Runner, targets: Sequence[int]) -> tuple[tuple[Hit, ...], Search, int]:
+    """One node for each target that the graph changes: the bytes are as they were before it, and are not after it.
+
+    Where several nodes change a target it is one of them; where a later one puts the bytes back, perhaps none is found.
+
+    Parameters
+    ----------
+    targets
+        What `Hit.part` is to be, for each target of the runner.
+
+    Returns
+    -------
+    tuple
+        The hits, in order of nodes; how they were found; how many targets changed without a node being found.
+    """
+    total = len(runner.order)
+    runs = _Runs(runner, [_Bounds(runner.shortest) for _ in targets])
+    most = 2 + math.ceil(math.log2(max(2, total))) + _EXTRA
+    runs.run(total)
+    if runner.shortest and any(bounds.high is not None for bounds in runs.bounds):
+        runs.run(runner.shortest)  # what these change, nobody can tell apart
+    while len(runs.done) < most:
+        wide = next((bounds for bounds in runs.bounds if bounds.open), None)
+        if wide is None or wide.high is None:
+            break
+        runs.run((wide.low + wide.high) // 2)
+    hits = [
+        Hit(runner.order[b.high - 1], part, b.shown.first, b.shown.last, b.shown.count)
+        for part, b in zip(targets, runs.bounds, strict=True)
+        if b.high is not None and b.shown is not None and b.high - b.low == 1 and b.high > runner.shortest
+    ]
+    left = sum(bounds.high is not None for bounds in runs.bounds) - len(hits)
+    return tuple(sorted(hits, key=lambda hit: (hit.node, hit.part))), Search(len(runs.done), total, runner.how), left

@@ -1,0 +1,90 @@
+"""What must be put back so that a graph can run again from where it began: every byte that its nodes may write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind
+from shadowgraph.graphs.model import Graph
+from shadowgraph.tracking.launches import Launch
+from shadowgraph.tracking.ranges import ByteRange, RangeSet
+
+AllocationOf = Callable[[int], tuple[int, int] | None]
+
+_CLOSED = (NodeKind.CHILD, NodeKind.CONDITIONAL, NodeKind.OTHER)
+
+
+class NotRerun(Exception):
+    """A graph cannot be run again; why, in one clause."""
+
+
+def written(graph: Graph) -> Iterator[ByteRange]:
+    """Where the nodes of a graph may write: what they were given by address, one byte of each.
+
+    Raises
+    ------
+    NotRerun
+        Where that is not known, or where a node does what cannot be put back.
+    """
+    for node in graph.device_nodes:
+        yield from _written(node, graph.launch_of(node))
+
+
+def _written(node: DeviceNode, launch: Launch | None) -> Iterator[ByteRange]:
+    if node.kind is NodeKind.HOST:
+        raise NotRerun(f"node {node.index} runs host code, which must not run twice")
+    if node.note or (node.kind in _CLOSED and not node.inner):
+        raise NotRerun(f"where node {node.index} ({node.name}) writes is not known")
+    pointers = launch.pointers if launch is not None else ()
+    fixed = RangeSet.of(p.view.hull for p in pointers if not p.may_write)
+    for pointer in pointers:
+        if pointer.may_write and pointer.view.nbytes:
+            fixed.discard(pointer.view.hull)
+            yield ByteRange(pointer.view.start, pointer.view.start + 1)
+    yield from node.writes
+    if node.kind is NodeKind.KERNEL:
+        yield from (ByteRange(w.address, w.address + 1) for w in node.words if w.address not in fixed)
+    for inner in node.inner:
+        yield from _written(inner, None)
+
+
+def state_of(
+    graph: Graph,
+    buffer_at: Callable[[int], ByteRange | None],
+    allocation_of: AllocationOf,
+    more: Sequence[ByteRange],
+    room: int,
+) -> list[ByteRange]:
+    """The ranges to be put back: whole buffers, whole allocations where nobody tracks what lies there.
+
+    Parameters
+    ----------
+    buffer_at
+        The tracked buffer that holds an address and that can be read.
+    allocation_of
+        Start and size of the allocation that holds an address, or None; of no size where nothing is to be put back.
+    more
+        Ranges to be put back in any case.
+    room
+        Bytes of copies that may be made.
+
+    Raises
+    ------
+    NotRerun
+        Where that is not known, or too much.
+    """
+    found = RangeSet.of(more)
+    for where in written(graph):
+        if found.intersection(where) == [where]:
+            continue
+        home = buffer_at(where.start)
+        if home is None:
+            known = allocation_of(where.start)
+            if known is None:
+                raise NotRerun("it writes memory that nobody tracks")
+            home = ByteRange(known[0], known[0] + known[1])
+        if home.nbytes:
+            found.add(home)
+    if found.nbytes > room:
+        raise NotRerun(f"there is no room for copies of the {found.nbytes:,} bytes that it may write")
+    return list(found)
