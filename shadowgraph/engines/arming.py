@@ -28,6 +28,11 @@ class Arming:
     ----------
     table, kept
         Device addresses of the canary's table, and of what is remembered of broken guards.
+
+    Attributes
+    ----------
+    ordered
+        Streams that wait for the last fill already.
     """
 
     def __init__(self, device: Device, one: int, many: int, table: int, kept: int) -> None:
@@ -38,7 +43,7 @@ class Arming:
         with relaxed_capture(), device.cp.cuda.Device(device.index):
             self._filled = device.cp.cuda.Event(disable_timing=True)
             self._queued = device.cp.cuda.Event(disable_timing=True)
-        self._ordered: set[int] = set()  # streams that wait for the last fill already
+        self.ordered: set[int] = set()
         self._kept: list[Any] = []  # tables that fills in flight read
 
     def fill(self, where: ByteRange) -> None:
@@ -79,10 +84,10 @@ class Arming:
 
     def order(self, stream: int) -> None:
         """Let a stream wait for the fills so far; cheap when it does already."""
-        if stream not in self._ordered:
+        if stream not in self.ordered:
             with self._lock, relaxed_capture():
                 self._device.runtime.streamWaitEvent(stream, self._filled.ptr)
-                self._ordered.add(stream)
+                self.ordered.add(stream)
 
     def _let_go(self) -> None:
         with relaxed_capture():
@@ -92,4 +97,4 @@ class Arming:
     def _mark(self) -> None:
         with relaxed_capture():
             self._filled.record(self._device.arming)
-        self._ordered.clear()
+        self.ordered.clear()

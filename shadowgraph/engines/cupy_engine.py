@@ -30,12 +30,13 @@ from shadowgraph.tracking.ranges import ByteRange
 
 LANES = 8  # of a warp look at one guard's near part
 FAR_BLOCKS = 16  # pieces of far parts that each check looks at, in turn
-SLOTS = 1024  # checks in flight, and records in the ring
+SLOTS = 1024  # checks in flight, as in kernels.cu, and records in the ring
 KEPT = 512  # broken guards that are remembered, as in kernels.cu
 TABLES = 8  # tuples of guards whose tables are kept
 GUARDS_ONLY, COPY, COMPARE = 0, 1, 2
 
 _capturing = torch.cuda.is_current_stream_capturing
+_raw_stream = torch._C._cuda_getCurrentRawStream
 _Parts = Sequence[tuple[object, ByteRange]]
 
 
@@ -53,14 +54,15 @@ class _Prepared:
 
     def __init__(self, function: int, fixed: tuple[int, ...], mode: int) -> None:
         wide, narrow = ctypes.c_uint64, ctypes.c_uint32
-        self.launcher = Launcher(function, (_Step, *[wide] * len(fixed), wide, narrow, narrow, narrow))
+        self.launcher = Launcher(function, (_Step, *[wide] * len(fixed), wide, narrow, narrow))
         values = self.launcher.values
-        for value, address in zip(values[1:-4], fixed, strict=True):
+        for value, address in zip(values[1:-3], fixed, strict=True):
             value.value = address
-        self.step, (self.far_turn, self.far_all, self.check, self.slot) = values[0], values[-4:]
+        self.step, (self.far_turn, self.far_all, self.check) = values[0], values[-3:]
         self.mode = mode
         self.table: GuardTable | None = None
         self.shadow: CupyShadow | None = None
+        self.far_blocks = 0
         self.grid = -1  # nothing is prepared
 
     def fits(self, table: GuardTable | None, shadow: CupyShadow | None) -> bool:
@@ -80,6 +82,7 @@ class _Prepared:
         if shadow is not None:
             step.chunks, step.parts = int(shadow.chunks.data.ptr), int(shadow.states.data.ptr)
         step.n_parts = len(shadow.parts) if shadow is not None else 0
+        self.far_blocks = step.far_blocks
         self.grid = step.guard_blocks + step.far_blocks + (shadow.chunk_count if shadow is not None else 0)
 
 
@@ -147,6 +150,8 @@ class CupyEngine:
         self._left_out = 0
         self._pending: dict[int, _Pending] = {}
         self._tables: dict[int, GuardTable] = {}
+        self._table: GuardTable | None = None  # of the guards that were asked for last
+        self._table_guards: Sequence[Guard] = ()
         self._unjudged: list[Result] = []
         self._fetches: deque[_Fetch] = deque()
         self.lost: str | None = None
@@ -165,7 +170,7 @@ class CupyEngine:
     def _make_buffers(self) -> tuple[int, ...]:
         """What every check uses: the ring, the canary's table, counters, who is done, and broken guards."""
         device = self._device
-        self._table = device.upload(np.frombuffer(canary(0, PERIOD) * 2, dtype=np.uint8))
+        self._canaries = device.upload(np.frombuffer(canary(0, PERIOD) * 2, dtype=np.uint8))
         self._pinned = device.pinned(SLOTS * RECORD.itemsize + SLOTS * 4)
         whole = np.frombuffer(self._pinned, dtype=np.uint8, count=SLOTS * RECORD.itemsize + SLOTS * 4)
         self._records: npt.NDArray[np.void] = whole[: SLOTS * RECORD.itemsize].view(RECORD)
@@ -176,7 +181,7 @@ class CupyEngine:
         self._counters, self._kept = device.zeros(8 * SLOTS), device.zeros(KEPT * 32)
         done = int(self._pinned.ptr) + SLOTS * RECORD.itemsize
         ring, table, counters, kept = (
-            int(made.data.ptr) for made in (self._ring, self._table, self._counters, self._kept)
+            int(made.data.ptr) for made in (self._ring, self._canaries, self._counters, self._kept)
         )
         return ring, table, counters, done, kept
 
@@ -233,7 +238,7 @@ class CupyEngine:
             shadow = None
         mode = GUARDS_ONLY if shadow is None else COPY if take is not None else COMPARE
         with self._lock:
-            table = self._table_of(guards) if guards else None
+            table = self._table if guards is self._table_guards else self._table_of(guards)
             prepared = self._prepared[mode]
             if not prepared.fits(table, shadow):
                 prepared.set(table, shadow)
@@ -249,23 +254,26 @@ class CupyEngine:
                 self._stale.discard(id(shadow))
             parts = shadow.parts if mode == COMPARE else ()
             self._pending[serial] = _Pending(tag, guards, parts, (table, shadow))
-            stream = self._device.raw_stream()
-            self._arming.order(stream)
+            stream = _raw_stream(self._device.index)
+            if stream not in self._arming.ordered:
+                self._arming.order(stream)
             if in_full and table is not None and table.far_count:
                 self._look_everywhere(table, serial, stream)
             else:
-                prepared.check.value, prepared.slot.value = serial, serial % SLOTS
-                prepared.far_turn.value = self._far_turn
-                self._far_turn += prepared.step.far_blocks
+                prepared.check.value = serial
+                if prepared.far_blocks:
+                    prepared.far_turn.value = self._far_turn
+                    self._far_turn += prepared.far_blocks
                 prepared.launcher.launch(prepared.grid, THREADS, stream)
 
     def _next_serial(self) -> int | None:
         """A number whose slot no check in flight has. None when all are taken: that check is left out, and counted."""
+        slots = self._slots
         for _ in range(SLOTS):
-            self._serial = self._serial % 0xFFFFFFFF + 1
-            if self._serial % SLOTS not in self._slots:
-                self._slots.add(self._serial % SLOTS)
-                return self._serial
+            self._serial = serial = self._serial % 0xFFFFFFFF + 1
+            if serial % SLOTS not in slots:
+                slots.add(serial % SLOTS)
+                return serial
         self._left_out += 1
         return None
 
@@ -275,7 +283,7 @@ class CupyEngine:
         prepared.set(table, None)
         blocks = table.far_count * table.far_pieces
         prepared.step.far_blocks, prepared.far_turn.value, prepared.far_all.value = blocks, 0, 1
-        prepared.check.value, prepared.slot.value = serial, serial % SLOTS
+        prepared.check.value = serial
         try:
             prepared.launcher.launch(prepared.step.guard_blocks + blocks, THREADS, stream)
         finally:
@@ -348,7 +356,7 @@ class CupyEngine:
                 self._fetches.clear()
             results, self._unjudged = self._unjudged, []
             finished = self._finished(wait) if self.lost is None else list(self._pending)
-            if finished:
+            if finished and self._reader.arrived:
                 self._take_evidence()
             for serial in finished:
                 results.append(self._pending.pop(serial).result())
@@ -381,13 +389,14 @@ class CupyEngine:
                 subject: object = pending.parts[index][0] if is_part else pending.guards[index]
                 pending.evidence = [*(pending.evidence or ()), ((is_part, index), _evidence(record, subject))]
 
-    def _table_of(self, guards: Sequence[Guard]) -> GuardTable:
+    def _table_of(self, guards: Sequence[Guard]) -> GuardTable | None:
         known = self._tables.get(id(guards))
-        if known is None or known.guards is not guards:
+        if guards and (known is None or known.guards is not guards):
             while len(self._tables) >= TABLES:
                 self._tables.pop(next(iter(self._tables)))
             known = self._tables[id(guards)] = table_of(self._device, guards)
-        return known
+        self._table, self._table_guards = known if guards else None, guards
+        return self._table
 
 
 def _evidence(record: np.void, subject: object) -> Evidence[object]:

@@ -13,6 +13,7 @@ typedef unsigned long long u64;
 #define SCAN 65536ull  // bytes searched for separate ranges once something broke
 #define LANES 8        // lanes that look at one guard's near part
 #define FAR_BYTES 8192 // of a guard's far part that one block looks at
+#define SLOTS 1024     // checks in flight
 #define KEPT 512       // broken guards that are remembered
 #define SEEN 4096      // bytes of the damage that are compared with what was told before
 
@@ -280,9 +281,9 @@ __device__ void report(const Step& s, Ring* ring, const u8* table, Kept* kept, u
 
 // `counters`, by slot: blocks that are done in the low half, blocks that found something in the high half.
 extern "C" __global__ void __launch_bounds__(256) check_step(Step s, Ring* ring, const u8* table, u64* counters,
-    volatile u32* checks_done, Kept* kept, u64 far_turn, u32 far_all, u32 check, u32 slot) {
+    volatile u32* checks_done, Kept* kept, u64 far_turn, u32 far_all, u32 check) {
   __shared__ u64 before;
-  u32 block = blockIdx.x;
+  u32 block = blockIdx.x, slot = check % SLOTS;
   bool found = false;
   if (block < s.guard_blocks) found = look_near(s.guards, s.hits, s.n_guards, table, block);
   else if ((block -= s.guard_blocks) < s.far_blocks) found = look_far(s.far, s.hits, s.n_far, far_turn + block, far_all, table);

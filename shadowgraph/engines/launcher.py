@@ -17,6 +17,18 @@ def is_device_loss(error: BaseException) -> bool:
     return type(error).__name__ in kinds or (isinstance(error, RuntimeError) and "CUDA error" in str(error))
 
 
+class _Config(ctypes.Structure):
+    """``CUlaunchConfig``."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint) for name in ("blocks", "blocks_y", "blocks_z", "threads", "threads_y", "threads_z")),
+        ("shared_nbytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("attribute_count", ctypes.c_uint),
+    )
+
+
 _Parameter = type[ctypes.c_uint64] | type[ctypes.c_uint32] | type[ctypes.Structure]
 
 
@@ -38,9 +50,12 @@ class Launcher:
 
     def __init__(self, function: int, types: Sequence[_Parameter]) -> None:
         self._driver: Any = ctypes.CDLL("libcuda.so.1")
-        self._launch = self._driver.cuLaunchKernel
-        # Without these, ctypes would pass handles as 32-bit integers.
-        self._launch.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3]
+        # With what it is given in one structure, half the conversions of `cuLaunchKernel` are left (CUDA 11.8 has it).
+        self._launch = self._driver.cuLaunchKernelEx
+        self._launch.argtypes = [ctypes.c_void_p] * 4  # else ctypes would pass handles as 32-bit integers
+        self._config = _Config(blocks_y=1, blocks_z=1, threads_y=1, threads_z=1)
+        self._how = ctypes.byref(self._config)
+        self._form: tuple[int, int, int] | None = None
         self._function = ctypes.c_void_p(function)
         self.values: list[Any] = [kind() for kind in types]
         addresses = [ctypes.addressof(value) for value in self.values]
@@ -64,7 +79,10 @@ class Launcher:
         DeviceLostError
             When the driver refuses it.
         """
-        code = self._launch(self._function, blocks, 1, 1, threads, 1, 1, 0, stream, self._arguments, None)
+        form = blocks, threads, stream
+        if form != self._form:
+            self._config.blocks, self._config.threads, self._config.stream = self._form = form
+        code = self._launch(self._how, self._function, self._arguments, None)
         if code:
             raise DeviceLostError(f"the CUDA driver refuses a launch: {self._name(code)}")
 

@@ -49,8 +49,15 @@ class RingReader:
     def __init__(self, records: npt.NDArray[np.void]) -> None:
         self._records = records
         self._sequence = records["sequence"]
+        self._words = records.view("u1").data.cast("Q") if len(records) else memoryview(b"").cast("Q")
+        self._stride = RECORD.itemsize // 8
         self._next = 0
         self.dropped = 0
+
+    @property
+    def arrived(self) -> bool:
+        """Whether there is anything to take: that is on the replay path, and a word costs less than an array's element."""
+        return self._words[self._next % len(self._records) * self._stride] > self._next
 
     def take(self) -> Iterator[np.void]:
         """Copies of the records that arrived since the last call."""
