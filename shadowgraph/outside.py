@@ -103,6 +103,8 @@ class Outside:
     def name_all(self, draft: Draft, context: Context) -> None:
         """Look for names of all buffers that a finding is about."""
         witnesses = [buffer for buffer, _ in draft.stale.witnesses] if draft.stale is not None else []
+        if draft.rebound is not None and draft.rebound.buffer is not None:
+            witnesses.append(draft.rebound.buffer)
         for buffer in (draft.buffer, *(draft.ended.victims if draft.ended is not None else ()), *witnesses):
             self.name(buffer, context)
 

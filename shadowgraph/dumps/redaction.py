@@ -13,7 +13,7 @@ import msgspec
 
 from shadowgraph.dumps.collecting import Collected, GraphNow
 from shadowgraph.dumps.schema import LeftOut
-from shadowgraph.findings import Alias, Argument, Culprit, Ending, Finding, Staleness, Successor
+from shadowgraph.findings import Alias, Argument, Culprit, Ending, Finding, Rebinding, Staleness, Successor
 from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind
 from shadowgraph.reports.document import RunFacts
 from shadowgraph.reports.verdicts import verdict
@@ -95,6 +95,7 @@ def redacted_finding(finding: Finding) -> Finding:
         neighbour=neighbour,
         ending=None if finding.ending is None else _ending(finding.ending),
         stale=None if finding.stale is None else _staleness(finding.stale),
+        rebound=None if finding.rebound is None else _rebinding(finding.rebound),
         batch=None if finding.batch is None else msgspec.structs.replace(finding.batch, lengths=(), requests=()),
         window=None,
         rule=None if finding.rule is None else finding.rule.split(": ", 1)[0],
@@ -111,6 +112,11 @@ def _ending(ending: Ending) -> Ending:
 
 def _staleness(stale: Staleness) -> Staleness:
     return msgspec.structs.replace(stale, padded=tuple(map(hidden, stale.padded)))
+
+
+def _rebinding(rebound: Rebinding) -> Rebinding:
+    now = None if rebound.now is None else _successor(rebound.now)
+    return msgspec.structs.replace(rebound, attribute=hidden(rebound.attribute), now=now)
 
 
 def _successor(buffer: Successor) -> Successor:

@@ -17,6 +17,7 @@ from shadowgraph.reports.document import RunFacts, to_json
 from shadowgraph.reports.ending_text import ending_rows
 from shadowgraph.reports.hexview import HexRow, decoded, hex_rows
 from shadowgraph.reports.paths import at, short
+from shadowgraph.reports.rebound_text import rebound_rows
 from shadowgraph.reports.stale_text import stale_rows
 from shadowgraph.reports.verdicts import form, plural, verdict
 from shadowgraph.tracking.guards import Side
@@ -86,13 +87,13 @@ def finding_lines(finding: Finding) -> Iterator[Text]:
         yield _row("or", culprit_line(other))
     if finding.rule:
         yield _row("rule", finding.rule)
-    for label, said in (*ending_rows(finding), *stale_rows(finding)):
+    for label, said in (*ending_rows(finding), *stale_rows(finding), *rebound_rows(finding)):
         yield _row(label, said)
     if finding.batch is not None:
         yield _row("batch", batch_said(finding.batch))
     yield from _surroundings(finding)
     for row in hex_rows(finding):
-        yield _hex(row)
+        yield _hex(row, "was" if finding.rebound is None else "should be")
     tips = advice(finding)
     if tips:
         yield _row("do", tips)
@@ -126,7 +127,7 @@ def _surroundings(finding: Finding) -> Iterator[Text]:
 def _geometry(finding: Finding) -> str:
     facts = finding.bytes
     assert facts is not None
-    what = "stale" if finding.stale is not None else "changed"
+    what = "stale" if finding.stale is not None or finding.rebound is not None else "changed"
     said = f"{facts.first} to {facts.last} of a {finding.buffer.nbytes:,}-byte buffer, {facts.count:,} {what}"
     if facts.ranges_total > 1:
         said += f" in {facts.ranges_total:,} places"
@@ -159,14 +160,14 @@ def _stack(label: str, stack: Stack) -> Iterator[Text]:
         yield _row(label if index == 0 else "", f"{short(frame.file)}:{frame.line} in {frame.function}")
 
 
-def _hex(row: HexRow) -> Text:
+def _hex(row: HexRow, unlike: str) -> Text:
     text = Text(" " * (_LABEL + 2))
     text.append(f"{row.offset:+7d}  ", style="dim")
     for value, changed in zip(row.found, row.changed, strict=True):
         text.append(f"{value:02x} ", style="bold red" if changed else "dim")
     expected = row.expected.hex(" ")
     text.append(f" {row.values}", style="cyan")
-    text.append(f"  was {expected}", style="dim")
+    text.append(f"  {unlike} {expected}", style="dim")
     return text
 
 
