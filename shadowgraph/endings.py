@@ -30,9 +30,9 @@ def ending_of(draft: Draft, context: Context) -> Ending | None:
     )
 
 
-def tracked(buffer: Buffer, context: Context, part: ByteRange | None = None) -> Successor:
-    """A buffer of the ledger, by the name that leads to it, or to a part of it."""
-    name, _ = context.names.name_of(buffer, part)
+def tracked(buffer: Buffer, context: Context) -> Successor:
+    """A buffer of the ledger, by the name that leads to it."""
+    name, _ = context.names.name_of(buffer)
     return Successor(
         name, buffer.start, buffer.nbytes, buffer.dtype, buffer.shape, serial=buffer.serial, allocated=buffer.stack
     )

@@ -40,7 +40,7 @@ def _now(rebound: Rebound, context: Context) -> Successor | None:
         return None
     buffer = rebound.buffer or context.ledger.owner(where.start, where.stop)
     if buffer is not None:
-        return tracked(buffer, context, where)
+        return tracked(buffer, context)
     return _untracked(where, rebound, context)
 
 

@@ -138,8 +138,11 @@ def _begin(options: dict[str, Any]) -> Debugger:
 
 def _started(debugger: Debugger, watch_thread: bool = True) -> Debugger:
     global _current
+    from shadowgraph.integrations import late_arrivals
+
     debugger.start(watch_thread)
     _current = debugger
+    late_arrivals.began()
     for observer in observers:
         observer.started(debugger)
     return debugger
@@ -149,7 +152,10 @@ def _end(debugger: Debugger | None) -> None:
     """Stop a debugger, unless that was done meanwhile by another thread, and maybe another debugger started."""
     global _current
     if debugger is not None and debugger is _current:
+        from shadowgraph.integrations import late_arrivals
+
         _current = None
+        late_arrivals.ended()
         try:
             debugger.stop()
         finally:

@@ -1,4 +1,4 @@
-"""SG108: a graph reads memory that host code no longer refreshes, because what refreshes it goes by another address now.
+"""SG108: a graph reads memory that host code no longer refreshes, since it refreshes memory at another address.
 
 A graph keeps the addresses that it was captured with; host code keeps names. What binds the two is declared: by an
 adapter that saw which tensors of an object a kernel was given, or by `Debugger.refreshes`. At the start of a replay it
@@ -14,81 +14,27 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from typing import Any
 
 import numpy as np
 import torch
 
 from shadowgraph.checks.base import Check, Checkpoint, Context, Draft, Rebound
-from shadowgraph.checks.row_epochs import is_sure
+from shadowgraph.checks.bindings import Binding, Planned, first_bytes, led_to, made_by, unequal
+from shadowgraph.checks.row_epochs import is_sure, stretches
 from shadowgraph.graphs.model import Graph
 from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.foreign import still_there, track_foreign
-from shadowgraph.tracking.launches import Launch, LaunchKind
 from shadowgraph.tracking.phases import Phase
 from shadowgraph.tracking.ranges import ByteRange, RangeSet
 from shadowgraph.tracking.views import TensorView
-from shadowgraph.tracking.writes import Write, extent
+from shadowgraph.tracking.writes import Write
 
 _LARGEST = 1 << 16  # bytes of an input that are compared
 _RECENT = 256  # eager writes among which the memory is looked for that was refreshed instead
 _INSTEAD = 4  # of them compared
 _WINDOW = 256  # bytes shown
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """What the latest plan of an object was made from.
-
-    Attributes
-    ----------
-    order
-        When it was made, by the clock.
-    values
-        By attribute: what a graph must find in the first bytes of what the attribute led to when it was captured.
-    used
-        By attribute: how many of its first bytes count, of one whose values are not known here.
-    planned_into
-        By attribute: the address that the plan itself wrote to, where nobody sees that write.
-    """
-
-    order: int
-    values: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    used: Mapping[str, int] = field(default_factory=dict)
-    planned_into: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True, eq=False)
-class _Binding:
-    """An attribute of an object, and the memory that a graph was given when it led there.
-
-    Attributes
-    ----------
-    kind
-        The class of the object.
-    planned
-        Whether the object makes plans; then only a replay that was planned for is judged.
-    since
-        When the graph last began to replay.
-    written
-        Bytes of it that host code has surely written since.
-    before
-        Its first bytes as they were last seen, and since then not refreshed by what the checks saw.
-    """
-
-    graph: Graph
-    owner: weakref.ref[Any]
-    kind: str
-    attribute: str
-    view: TensorView
-    buffer: Buffer
-    planned: bool
-    since: int = 0
-    written: RangeSet = field(default_factory=RangeSet)
-    before: bytes = b""
 
 
 @dataclass(slots=True, eq=False)
@@ -103,7 +49,7 @@ class _Look:
         Other memory, with its buffer if it is tracked, and who wrote it.
     """
 
-    binding: _Binding
+    binding: Binding
     wanted: bytes | None
     written: RangeSet
     now: TensorView | None
@@ -119,11 +65,11 @@ class _Part:
 
 
 class ReboundInputs(Check):
-    """Compares, where a replay was planned for and its input not seen to be refreshed, what is there and what should be."""
+    """Compares what is there and what should be, where an input of a planned replay was not seen to be refreshed."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._bindings: dict[int, list[_Binding]] = {}  # by the graph's serial
+        self._bindings: dict[int, list[Binding]] = {}  # by the graph's serial
         self._plans: dict[int, tuple[weakref.ref[Any], Planned]] = {}  # by the object's id
         self._recent: deque[tuple[int, Write]] = deque(maxlen=_RECENT)
         self._made = RangeSet()  # bytes that some graph writes
@@ -147,7 +93,7 @@ class ReboundInputs(Check):
         if same or not view.nbytes or not view.contiguous:
             return False
         buffer = track_foreign(self.context.ledger, tensor)
-        known.append(_Binding(graph, weakref.ref(owner), type(owner).__name__, attribute, view, buffer, planned))
+        known.append(Binding(graph, weakref.ref(owner), type(owner).__name__, attribute, view, buffer, planned))
         plan = self._plan_of(owner)
         if plan is not None and attribute in plan.values:
             known[-1].before = plan.values[attribute]  # the graph was captured after this plan
@@ -155,11 +101,11 @@ class ReboundInputs(Check):
             self._begin(known[-1])
         return True
 
-    def _begin(self, binding: _Binding) -> None:
+    def _begin(self, binding: Binding) -> None:
         """Its graph has been captured: note what it holds, where looking does not wait for a device."""
         binding.since = next(self.context.clock)
         if not binding.before and not self.context.engine.asynchronous and still_there(binding.buffer):
-            binding.before = self.context.engine.read(_first(binding.view, _LARGEST))
+            binding.before = self.context.engine.read(first_bytes(binding.view, _LARGEST))
 
     def plan(self, owner: object, planned: Planned) -> None:
         """An object has made a plan for the replays to come."""
@@ -179,7 +125,7 @@ class ReboundInputs(Check):
     def captured(self, graph: Graph) -> None:
         graphs = self.context.graphs
         self._bindings = {s: b for s, b in self._bindings.items() if s in graphs or not b[0].graph.captured_at}
-        for part in _made_by(graph, stores_seen=not self.context.engine.asynchronous):
+        for part in made_by(graph, stores_seen=not self.context.engine.asynchronous):
             self._made.add(part)
         for binding in self._bindings.get(graph.serial, ()):
             self._begin(binding)
@@ -217,13 +163,13 @@ class ReboundInputs(Check):
 
     # -- what is judged ----------------------------------------------------------------------------------------
 
-    def _look_at(self, binding: _Binding, owner: object, checkpoint: Checkpoint) -> None:
+    def _look_at(self, binding: Binding, owner: object, checkpoint: Checkpoint) -> None:
         plan = self._plan_of(owner)
         if plan is not None and plan.order <= binding.since:
             plan = None
         if binding.planned and plan is None:
             return
-        now = _led_to(owner, binding.attribute)
+        now = led_to(owner, binding.attribute)
         moved = now is not None and now.start != binding.view.start
         into = plan.planned_into.get(binding.attribute) if plan is not None else None
         if into is not None:
@@ -235,10 +181,10 @@ class ReboundInputs(Check):
         if size:
             others = self._others(binding, now if moved else None, size, plan)
             look = _Look(binding, wanted, binding.written, now if moved else None, others)
-            ranges = [_first(binding.view, size), *(where for where, _, _ in others)]
+            ranges = [first_bytes(binding.view, size), *(where for where, _, _ in others)]
             self.context.engine.fetch(checkpoint, [(_Part(look), where) for where in ranges])
 
-    def _compared(self, binding: _Binding, plan: Planned | None, wanted: bytes | None, now: TensorView | None) -> int:
+    def _compared(self, binding: Binding, plan: Planned | None, wanted: bytes | None, now: TensorView | None) -> int:
         """How many of its first bytes are compared; 0 where nothing says what they should be, or all is refreshed."""
         if wanted is not None:
             size = len(wanted)
@@ -249,17 +195,17 @@ class ReboundInputs(Check):
         else:
             size = binding.view.nbytes
         size = min(size, binding.view.nbytes, _LARGEST, now.nbytes if now is not None and wanted is None else size)
-        left = RangeSet.of([_first(binding.view, size)]) - binding.written - self._made if size else RangeSet()
+        left = RangeSet.of([first_bytes(binding.view, size)]) - binding.written - self._made if size else RangeSet()
         return size if left else 0
 
     def _others(
-        self, binding: _Binding, now: TensorView | None, size: int, plan: Planned | None
+        self, binding: Binding, now: TensorView | None, size: int, plan: Planned | None
     ) -> list[tuple[ByteRange, Buffer | None, Write | None]]:
         """Where else the values may be: where the name leads now, and in what host code wrote since the last replay."""
         found: list[tuple[ByteRange, Buffer | None, Write | None]] = []
         since = [write for order, write in self._recent if order > binding.since]
         if now is not None:
-            where = _first(now, size)
+            where = first_bytes(now, size)
             writer = next((write for write in reversed(since) if write.ranges.overlaps(where)), None)
             found.append((where, self.context.ledger.owner(now.start, now.stop), writer))
         for write in reversed(since if plan is not None else []):
@@ -292,8 +238,8 @@ class ReboundInputs(Check):
         wanted = look.wanted if look.wanted is not None else look.parts[1]
         size = min(len(found), len(wanted))
         item = binding.view.itemsize
-        differs = _elements(found[:size], wanted[:size], item)
-        kept = ~_elements(found[:size], before[:size], item) if len(before) >= size else np.zeros(len(differs), bool)
+        differs = unequal(found[:size], wanted[:size], item)
+        kept = ~unequal(found[:size], before[:size], item) if len(before) >= size else np.zeros(len(differs), bool)
         ours = look.written
         for part in self._made.intersection(binding.view.hull):
             ours.add(part)
@@ -318,7 +264,7 @@ class ReboundInputs(Check):
         checkpoint: Checkpoint,
     ) -> None:
         binding, item = look.binding, look.binding.view.itemsize
-        ranges = [(binding.view.start + a * item, binding.view.start + (b + 1) * item - 1) for a, b in _runs(stale)]
+        ranges = [(binding.view.start + a * item, binding.view.start + (b + 1) * item - 1) for a, b in stretches(stale)]
         where, buffer, write = instead if instead is not None else (None, None, None)
         draft = self._draft(binding, checkpoint)
         self.context.report(
@@ -337,12 +283,12 @@ class ReboundInputs(Check):
             )
         )
 
-    def _report_unseen(self, binding: _Binding, now: TensorView | None, checkpoint: Checkpoint) -> None:
+    def _report_unseen(self, binding: Binding, now: TensorView | None, checkpoint: Checkpoint) -> None:
         """A plan was written to other memory than the graph's: nothing need be compared."""
         draft = self._draft(binding, checkpoint)
         self.context.report(replace(draft, rebound=Rebound(binding.attribute, binding.kind, now, None, None, True)))
 
-    def _draft(self, binding: _Binding, checkpoint: Checkpoint) -> Draft:
+    def _draft(self, binding: Binding, checkpoint: Checkpoint) -> Draft:
         buffer, view = binding.buffer, binding.view
         whole = (view.start, view.stop) == (buffer.start, buffer.stop) and view.dtype == buffer.dtype
         return Draft(
@@ -364,49 +310,3 @@ class ReboundInputs(Check):
     def _plan_of(self, owner: object) -> Planned | None:
         known = self._plans.get(id(owner))
         return known[1] if known is not None and known[0]() is owner else None
-
-
-def _made_by(graph: Graph, stores_seen: bool) -> list[ByteRange]:
-    """Bytes that a graph's launches may write; of kernels only where their stores are not seen when they run."""
-    return [
-        part
-        for node, pointer in graph.pointers()
-        if pointer.may_write and not (stores_seen and _guessed(node.launch))
-        for part in extent(pointer.view)[0]
-    ]
-
-
-def _guessed(launch: Launch) -> bool:
-    return launch.kind is LaunchKind.TRITON
-
-
-def _first(view: TensorView, size: int) -> ByteRange:
-    return ByteRange(view.start, min(view.stop, view.start + size))
-
-
-def _led_to(owner: object, attribute: str) -> TensorView | None:
-    """What an attribute leads to now; read from what the object stores, so that none of its code runs."""
-    stored = owner if isinstance(owner, dict) else getattr(owner, "__dict__", {})
-    tensor = stored.get(attribute)
-    if not isinstance(tensor, torch.Tensor):
-        return None
-    try:
-        return TensorView.of(tensor)
-    except ValueError:
-        return None
-
-
-def _elements(one: bytes, other: bytes, item: int) -> Any:
-    """Which elements of two equally long pieces differ."""
-    size = min(len(one), len(other)) // item * item
-    unequal = np.frombuffer(one[:size], np.uint8) != np.frombuffer(other[:size], np.uint8)
-    return unequal.reshape(-1, item).any(axis=1)
-
-
-def _runs(places: list[int]) -> list[tuple[int, int]]:
-    """First and last of each stretch of consecutive numbers."""
-    found = []
-    for _, group in groupby(enumerate(places), key=lambda pair: pair[1] - pair[0]):
-        members = [place for _, place in group]
-        found.append((members[0], members[-1]))
-    return found

@@ -20,7 +20,10 @@ def ending_rows(finding: Finding) -> Iterator[Row]:
     how = "reads it before it writes it" if ending.access == "live-in" else "only writes it"
     yield "captured", f"{ending.access}: {finding.graph} {how}; {nbytes} from {ending.first:,} on"
     for victim in ending.victims:
-        yield "now", f"{successor_said(victim)} has these bytes{', which the graph overwrites' if ending.writes else ''}"
+        yield (
+            "now",
+            f"{successor_said(victim)} has these bytes{', which the graph overwrites' if ending.writes else ''}",
+        )
     if not ending.victims:
         yield "now", "nobody that we know of has these bytes"
     if ending.replaced_by is not None:
