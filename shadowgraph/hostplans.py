@@ -30,8 +30,8 @@ class HostPlan:
         Which of its attributes leads there.
     graph, serial, replay
         Name and serial of the graph whose coming replay it is for, and that replay's number; None where nobody knows.
-    failed
-        Whether the planner raised.
+    error
+        First line of what the planner raised; empty where it did not.
     """
 
     planner: str
@@ -45,7 +45,7 @@ class HostPlan:
     graph: str | None = None
     serial: int = 0
     replay: int | None = None
-    failed: bool = False
+    error: str = ""
     time: float = field(default_factory=time.time)
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from shadowgraph.dumps.collecting import Collected, GraphNow
 from shadowgraph.dumps.schema import LeftOut
+from shadowgraph.failures import Failure
 from shadowgraph.findings import Alias, Argument, Culprit, Ending, Finding, Rebinding, Staleness, Successor
 from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind
 from shadowgraph.reports.document import RunFacts
@@ -72,11 +73,23 @@ def redacted_facts(facts: RunFacts) -> RunFacts:
         notes=tuple(map(redacted_finding, facts.notes)),
         faults=_faults(facts.faults),
         watches=tuple((hidden(name), changes, dropped) for name, changes, dropped in facts.watches),
+        failures=tuple(map(redacted_failure, facts.failures)),
         last_values=(),
         last_launches=tuple(
             msgspec.structs.replace(launch, values=(), asserted=None) for launch in facts.last_launches
         ),
     )
+
+
+def redacted_failure(failure: Failure) -> Failure:
+    """An exception without its text, the values of its plan and what the requests were."""
+    plan, batch = failure.plan, failure.batch
+    if plan is not None:
+        writers = tuple(msgspec.structs.replace(one, culprit=_culprit(one.culprit)) for one in plan.writers)
+        plan = msgspec.structs.replace(plan, indptr=(), buffer=hidden(plan.buffer), writers=writers, found="")
+    if batch is not None:
+        batch = msgspec.structs.replace(batch, lengths=(), requests=())
+    return msgspec.structs.replace(failure, said="", plan=plan, batch=batch)
 
 
 def redacted_finding(finding: Finding) -> Finding:

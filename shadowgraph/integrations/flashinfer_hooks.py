@@ -23,6 +23,7 @@ from shadowgraph.graphs.events import Listener
 from shadowgraph.graphs.host_reads import note_read
 from shadowgraph.hostplans import LARGEST, HostPlan
 from shadowgraph.integrations.flashinfer_versions import FLOAT_WORKSPACE, INT_WORKSPACE, Wrapper
+from shadowgraph.joining import first_line
 from shadowgraph.tracking.views import TensorView
 
 if TYPE_CHECKING:
@@ -108,9 +109,9 @@ class Hooks(Listener):
         try:
             with self._preparing(wrapper):
                 return original(*args, **kwargs)
-        except BaseException:
+        except BaseException as error:
             if plan is not None:
-                plan.failed = True
+                plan.error = first_line(error) or type(error).__name__
             raise
 
     def _note(self, wrapper: Any, args: tuple[Any, ...]) -> HostPlan | None:

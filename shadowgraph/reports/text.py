@@ -15,6 +15,7 @@ from shadowgraph.reports.console import console
 from shadowgraph.reports.culprit_text import culprit_line, culprit_rows
 from shadowgraph.reports.document import RunFacts, to_json
 from shadowgraph.reports.ending_text import ending_rows
+from shadowgraph.reports.failure_text import failure_head, failure_rows
 from shadowgraph.reports.hexview import HexRow, decoded, hex_rows
 from shadowgraph.reports.paths import at, short
 from shadowgraph.reports.rebound_text import rebound_rows
@@ -66,6 +67,11 @@ def lines(facts: RunFacts) -> Iterator[Text]:
         yield Text()
     yield from _watches(facts)
     yield from _lost(facts)
+    for failure in facts.failures:
+        yield Text(failure_head(failure), style="bold red")
+        for label, said in failure_rows(failure):
+            yield _row(label, said)
+        yield Text()
     yield from _summary(facts)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from functools import partial
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ def planner(*args: Any) -> list[int]:
     """What a compiled planner does with its leading arguments: it reads the host's copy of the index pointers."""
     workspace, tensors = args[1], [a for a in args[3:6] if isinstance(a, torch.Tensor)]
     values = (tensors[0] if len(tensors) == 1 else tensors[1]).tolist()
-    for at, (low, high) in enumerate(zip(values, values[1:], strict=False)):
+    for at, (low, high) in enumerate(pairwise(values)):
         if high < low:
             raise RuntimeError(f"kv_indptr[{at + 1}]{high} - kv_indptr[{at}]{low} should be non-negative")
     source = torch.tensor(values, dtype=workspace.dtype)

@@ -312,7 +312,7 @@ def test_the_last_plan_is_kept(debugger: sg.Debugger) -> None:
     assert torch.frombuffer(bytearray(plan.indptr), dtype=torch.int32).tolist() == [0, 3, 6]
     assert (plan.graph, plan.replay) == (backend.graphs[2].model.name, 1)
     assert plan.into is not None
-    assert (plan.into.start, plan.failed) == (backend.kv_indptr.data_ptr(), False)
+    assert (plan.into.start, plan.error) == (backend.kv_indptr.data_ptr(), "")
 
 
 def test_what_a_plan_launches_prepares_its_graphs_replay(debugger: sg.Debugger) -> None:
@@ -375,5 +375,5 @@ def test_a_planners_exception_is_the_programs(debugger: sg.Debugger) -> None:
         backend.wrappers[3].begin_forward(ints(0, 5, 1, 9), backend.kv_indices, backend.last[:3])
     plan = debugger.supervisor.host_plans.last
     assert plan is not None
-    assert plan.failed
+    assert plan.error == "kv_indptr[2]1 - kv_indptr[1]5 should be non-negative"
     assert debugger.supervisor.preparing == []
