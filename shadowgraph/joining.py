@@ -34,7 +34,7 @@ _CHAIN = 8
 def join(work: Supervisor, error: BaseException, where: str = "") -> Failure | None:
     """Keep an exception with what is known, if it is one that this says something of; never raises.
 
-    Once an exception of one class and text, however often it is caught and raised again.
+    Once for one text, however often it is caught and raised again, or quoted.
     """
     with shielded("joining of an exception"):
         kind = kind_of(error, work.host_plans.last)
@@ -79,7 +79,7 @@ def first_line(error: BaseException) -> str:
 
 
 def _keep(work: Supervisor, kind: str, error: str, said: str, where: str) -> Failure | None:
-    if any((known.kind, known.error, known.said) == (kind, error, said) for known in work.outside.failures):
+    if any(known.kind == kind and _same(known.said, said) for known in work.outside.failures):
         return None
     last = work.journal.taken()[1][-1:]
     graph = work.context.graphs.get(last[0].graph) if last else None
@@ -100,6 +100,11 @@ def _keep(work: Supervisor, kind: str, error: str, said: str, where: str) -> Fai
     )
     work.outside.fail(failure)
     return failure
+
+
+def _same(known: str, said: str) -> bool:
+    """Whether two texts are of one exception: that of a cause is often quoted by what it leads to."""
+    return known == said or bool(known and known in said)
 
 
 def _batch(work: Supervisor, plan: HostPlan | None, graph: Graph | None, replay: int) -> Batch | None:
@@ -143,7 +148,7 @@ def _with_writers(work: Supervisor, plan: HostPlan, facts: PlanFacts, broken: in
     if buffer is not None:
         facts = msgspec.structs.replace(facts, buffer=context.names.name_of(buffer, view.hull)[0])
         about = [each for each in (*work.book.findings, *work.book.notes) if each.buffer.serial == buffer.serial]
-        finding = max(about, key=lambda each: (each.severity == "error", each.id), default=None)
+        finding = max(about, key=lambda each: (each.severity == "error", -each.id), default=None)
     entries = (broken - 1, broken) if broken is not None else (0,)
     places = [ByteRange(view.start + at * view.itemsize, view.start + (at + 1) * view.itemsize) for at in entries]
     if broken is None:
