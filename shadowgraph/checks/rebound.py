@@ -158,10 +158,26 @@ class ReboundInputs(Check):
         for binding in bindings or ():
             owner = binding.owner()
             if owner is not None and still_there(binding.buffer):
+                if binding.written:
+                    binding.before = self._refreshed(binding, owner)
                 self._look_at(binding, owner, checkpoint)
             binding.since, binding.written = checkpoint.order, RangeSet()
 
     # -- what is judged ----------------------------------------------------------------------------------------
+
+    def _refreshed(self, binding: Binding, owner: object) -> bytes:
+        """What a binding's memory held before, with what host code has written since, if that can be known at once."""
+        if not self.context.engine.asynchronous:
+            known = bytearray(binding.before)  # of the rest, what it was: others may have written that unseen
+            for part in binding.written:
+                place = slice(part.start - binding.view.start, part.stop - binding.view.start)
+                if known and place.stop <= len(known):
+                    known[place] = self.context.engine.read(part)
+            return bytes(known)
+        plan = self._plan_of(owner)
+        if plan is None or RangeSet.of([binding.view.hull]) - binding.written:
+            return binding.before
+        return plan.values.get(binding.attribute, b"") if plan.order > binding.since else b""
 
     def _look_at(self, binding: Binding, owner: object, checkpoint: Checkpoint) -> None:
         plan = self._plan_of(owner)

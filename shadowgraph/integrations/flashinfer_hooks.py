@@ -187,6 +187,7 @@ class Hooks(Listener):
         weakref.finalize(wrapper, told.discard, id(wrapper)).atexit = False
         self._count += 1
         tensor = vars(wrapper).get(layout.kv_indptr)
+        debugger.names.refresh()
         owners = debugger.names.owners_of(TensorView.of(tensor).hull) if isinstance(tensor, torch.Tensor) else []
         if not any(owner.path.endswith(f".{layout.kv_indptr}") for owner in owners):
             debugger.name(f"{type(wrapper).__name__}#{self._count}", wrapper)

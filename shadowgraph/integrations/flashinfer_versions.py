@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 PACKAGE = "flashinfer"
 Version = tuple[int, int]
 FIRST, LAST = (0, 4), (0, 7)  # with all their patch releases
+FLOAT_WORKSPACE, INT_WORKSPACE = "_float_workspace_buffer", "_int_workspace_buffer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,8 @@ class Wrapper:
     first, last
         Versions that have it like this, both included.
     by_attribute
-        Its kernels are launched by another object: what its attributes lead to when it runs is what they are given.
+        Attributes that another object, which launches its kernels, hands to these as they are when it runs; of the
+        index pointers and lengths MLA's kernels are given nothing but the plan.
     """
 
     module: str
@@ -42,16 +44,17 @@ class Wrapper:
     others: tuple[str, ...] = ("_paged_kv_last_page_len_buf",)
     first: Version = FIRST
     last: Version = LAST
-    by_attribute: bool = False
+    by_attribute: tuple[str, ...] = ()
 
     @property
     def attributes(self) -> tuple[str, ...]:
         """Those that a graph is bound to by a capture; the float workspace is scratch, and shared on purpose."""
+        if self.by_attribute:
+            return self.by_attribute
         named = (self.kv_indptr, self.qo_indptr, self.indices, self.kv_lens)
         return (*filter(None, named), *self.others, INT_WORKSPACE)
 
 
-FLOAT_WORKSPACE, INT_WORKSPACE = "_float_workspace_buffer", "_int_workspace_buffer"
 _MLA = Wrapper(
     "flashinfer.mla",
     "BatchMLAPagedAttentionWrapper",
@@ -83,7 +86,7 @@ WRAPPERS = (
         others=("_mask_indptr_buf",),
     ),
     _MLA,
-    replace(_MLA, first=(0, 7), last=LAST, by_attribute=True),
+    replace(_MLA, first=(0, 7), last=LAST, by_attribute=("_kv_indices_buf", INT_WORKSPACE)),
 )
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from captures import graph_over, silent
 from playing import played
-from programs import guarded, only
+from programs import guarded, only, poke
 
 import shadowgraph as sg
 from shadowgraph.checks.bindings import Planned
@@ -173,3 +173,17 @@ def test_on_a_device_a_refresh_is_silent(monkeypatch: pytest.MonkeyPatch, seen: 
             graph.replay()
         debugger.check()
         assert [f.code for f in debugger.findings] == []
+
+
+def test_a_refresh_that_is_seen_in_part_only_is_silent() -> None:
+    with sg.debug() as debugger:
+        owner = Owner(x=guarded(debugger, 4))
+        check, clock = debugger.supervisor.checks.rebound, debugger.supervisor.context.clock
+        graph = graph_over(lambda: owner.x * 2)
+        check.bind(graph.model, owner, "x", owner.x)
+        for step in range(1, 4):
+            owner.x[:2].fill_(step)
+            poke(owner.x, 8, 8, step)
+            check.plan(owner, Planned(next(clock), {"x": values(step, step, 77, 77).numpy().tobytes()}))
+            graph.replay()
+        assert silent(debugger)

@@ -142,40 +142,79 @@ def test_its_fixed_twins_refresh_in_place_or_capture_again(debugger: sg.Debugger
 
 @pytest.mark.parametrize("fixed", [False, True])
 def test_a_clone_that_no_plan_fills(debugger: sg.Debugger, fixed: bool) -> None:
-    """The shape of sglang 37975: captured wrappers own a clone, the fast plan is made from host tensors, and prepare
-    fills what the clone was made of."""
+    """The captured wrapper has a clone of its own, the fast plan copies nothing, and prepare fills the original."""
+    backend = Backend(debugger)
     with debugger.guard():
-        kv_indptr, lens = torch.zeros(9, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
-        own = kv_indptr if fixed else kv_indptr.clone()
-        qo, indices = torch.arange(9, dtype=torch.int32), torch.zeros(64, dtype=torch.int32)
-        mla = wrappers.MlaWrapper(
-            torch.zeros(64), qo_indptr=qo[:4], kv_indptr=own[:4], kv_indices=indices, kv_len_arr=lens[:3]
-        )
-    debugger.name("mla", {"kv_indptr": kv_indptr, "cuda_graph_kv_indptr": own})
-    debugger.name("mla.wrapper", mla)
-    mla.plan(qo[:4], ints(0, 1, 2, 3), indices[:3], ints(1, 1, 1))
-    graph = sg.HostGraph()
-    with sg.host_graph(graph):
-        mla.run()
-    mla.plan = partial(wrappers.fast_mla_plan, mla)  # type: ignore[method-assign]
+        backend.clone = backend.kv_indptr.clone()
+    if not fixed:
+        backend.wrappers[3]._paged_kv_indptr_buf = backend.clone[:4]
+    backend.capture()
     for step in ([3, 4, 5], [3, 4, 6], [9, 9, 9]):
-        lens[:3] = torch.tensor(step, dtype=torch.int32)
-        kv_indptr[1:4] = torch.tensor(step).cumsum(0)
-        indptr = ints(0, step[0], step[0] + step[1], sum(step))
-        mla.plan(ints(0, 1, 2, 3), indptr, indices[: sum(step)], ints(*step))
-        graph.replay()
-        assert mla.out.tolist() == (step if fixed else [1, 1, 1]), "what the graph reads"
+        assert backend.step(3, step) == (step if fixed else [16, 16, 16]), "what the graph reads"
     if fixed:
         assert silent(debugger)
         return
     found = only(debugger)
     assert (found.code, found.replay, found.occurrences, found.confidence) == ("SG108", 1, 3, "high")
-    assert found.buffer.name == "mla.wrapper._kv_indptr_buf"
+    assert found.buffer.name == "attn.wrappers[3]._paged_kv_indptr_buf"
     rebound = found.rebound
-    assert (rebound.attribute, rebound.moved, rebound.planned) == ("mla.wrapper._kv_indptr_buf", False, True)
-    assert rebound.now.name == 'mla["kv_indptr"]'
-    assert found.culprit.stack[0].function == "test_a_clone_that_no_plan_fills"
-    assert 'which host code did not refresh, but mla["kv_indptr"], as the plan needs, while pre' in found.message
+    assert (rebound.attribute, rebound.moved) == ("attn.wrappers[3]._paged_kv_indptr_buf", False)
+    assert (rebound.planned, rebound.now.name) == (True, "attn.kv_indptr")
+    assert (found.culprit.name, found.culprit.stack[0].function) == ("aten.copy_.default", "plan")
+    assert "which host code did not refresh, but attn.kv_indptr, as the plan needs, while pre" in found.message
+
+
+class Mla:
+    """An MLA wrapper over buffers of a backend, and a graph of it."""
+
+    def __init__(self, debugger: sg.Debugger) -> None:
+        with debugger.guard():
+            self.kv_indptr, self.lens = torch.zeros(4, dtype=torch.int32), torch.zeros(3, dtype=torch.int32)
+            self.cuda_graph_kv_indptr, self.qo = self.kv_indptr.clone(), torch.arange(4, dtype=torch.int32)
+            self.indices, self.other = torch.zeros(64, dtype=torch.int32), torch.zeros(64, dtype=torch.int32)
+            self.wrapper = wrappers.MlaWrapper(
+                torch.zeros(64),
+                qo_indptr=self.qo,
+                kv_indptr=self.cuda_graph_kv_indptr,
+                kv_indices=self.indices,
+                kv_len_arr=self.lens,
+            )
+        debugger.name("mla", self)
+        self.wrapper.plan(self.qo, ints(0, 1, 2, 3), ints(7, 8, 9), ints(1, 1, 1))
+        self.graph = sg.HostGraph()
+        with sg.host_graph(self.graph):
+            self.wrapper.run()
+        self.wrapper.plan = partial(wrappers.fast_mla_plan, self.wrapper)  # type: ignore[method-assign]
+
+    def step(self, indices: torch.Tensor, *values: int) -> list[int]:
+        """Fill indices, and the index pointers that the captured wrapper does not have; plan from host tensors."""
+        self.kv_indptr.copy_(ints(0, 1, 2, 3))
+        indices[:3] = ints(*values)
+        self.wrapper.plan(ints(0, 1, 2, 3), ints(0, 1, 2, 3), indices, ints(1, 1, 1))
+        self.graph.replay()
+        out: list[int] = self.wrapper.out.tolist()
+        return out
+
+
+def test_indices_of_an_mla_wrapper(debugger: sg.Debugger) -> None:
+    mla = Mla(debugger)
+    assert mla.step(mla.indices, 4, 5, 6) == [4, 5, 6]
+    assert debugger.check() == (), "its kernels are given no index pointers, whatever becomes of these"
+    mla.wrapper._kv_indices_buf = mla.other
+    mla.other[3:] = 41  # beyond what the plan uses
+    assert mla.step(mla.other, 4, 3, 6) == [4, 5, 6]
+    found = only(debugger)
+    assert (found.code, found.replay, found.buffer.name) == ("SG108", 2, "mla.indices")
+    assert (found.bytes.first, found.bytes.last, found.bytes.count) == (4, 7, 4)
+    assert (found.rebound.attribute, found.rebound.moved) == ("mla.wrapper._kv_indices_buf", True)
+    assert found.rebound.now.name in ("mla.other", "mla.wrapper._kv_indices_buf")
+
+
+def test_an_mla_wrapper_that_keeps_its_indices_is_silent(debugger: sg.Debugger) -> None:
+    mla = Mla(debugger)
+    for values in ((4, 5, 6), (4, 5, 6), (1, 1, 1)):
+        assert mla.step(mla.indices, *values) == list(values)
+    assert silent(debugger)
 
 
 def test_another_integer_workspace_is_planned_into(debugger: sg.Debugger) -> None:
