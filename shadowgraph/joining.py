@@ -39,7 +39,7 @@ def join(work: Supervisor, error: BaseException, where: str = "") -> Failure | N
     with shielded("joining of an exception"):
         kind = kind_of(error, work.host_plans.last)
         if kind is not None:
-            return _keep(work, kind, type(error).__name__, first_line(error), where)
+            return _keep(work, kind, type(error).__name__, telling_line(error), where)
     return None
 
 
@@ -52,7 +52,7 @@ def join_timeout(work: Supervisor, said: str, where: str = "") -> Failure | None
 
 def kind_of(error: BaseException, plan: HostPlan | None) -> str | None:
     """What kind of failure an exception is, its causes considered; None for one that is none of ours to explain."""
-    texts = [f"{type(each).__name__}: {first_line(each)}" for each in _chain(error)]
+    texts = [f"{type(each).__name__}: {telling_line(each)}" for each in _chain(error)]
     if any(_DEVICE.search(text) or text.startswith("AcceleratorError") for text in texts):
         return "device"
     if any(_PLANNER.search(text) for text in texts) or (
@@ -71,9 +71,12 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         each = each.__cause__ or each.__context__
 
 
-def first_line(error: BaseException) -> str:
+def telling_line(error: BaseException) -> str:
+    """The line of an exception's text that says what kind it is of, else the first."""
     try:
-        return str(error).strip().split("\n", 1)[0][:300]
+        lines = str(error).strip().split("\n")
+        telling = (line for line in lines if _PLANNER.search(line) or _DEVICE.search(line))
+        return next(telling, lines[0]).strip()[:300]
     except Exception:  # the program's own class, and its own fault
         return "(cannot be printed)"
 

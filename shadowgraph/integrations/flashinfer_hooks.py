@@ -23,7 +23,7 @@ from shadowgraph.graphs.events import Listener
 from shadowgraph.graphs.host_reads import note_read
 from shadowgraph.hostplans import LARGEST, HostPlan
 from shadowgraph.integrations.flashinfer_versions import FLOAT_WORKSPACE, INT_WORKSPACE, Wrapper
-from shadowgraph.joining import first_line, join
+from shadowgraph.joining import telling_line, join
 from shadowgraph.tracking.views import TensorView
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Hooks(Listener):
         except BaseException as error:
             debugger = session.current()
             if plan is not None and debugger is not None:
-                plan.error = first_line(error) or type(error).__name__
+                plan.error = telling_line(error) or type(error).__name__
                 join(debugger.supervisor, error)  # now: a server may catch it and have itself killed
             raise
 

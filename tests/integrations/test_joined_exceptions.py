@@ -155,6 +155,16 @@ class Unprintable(RuntimeError):
         raise ValueError("no text")
 
 
+def test_of_a_long_text_the_line_that_says_it_is_kept() -> None:
+    with sg.debug() as debugger:
+        Backend(debugger).step(4, TOKENS)
+        failure = join(
+            debugger.supervisor, RuntimeError(f"Traceback of the planner:\n  scheduler.cuh:529: {REFUSAL}\n")
+        )
+    assert failure is not None
+    assert failure.said == f"scheduler.cuh:529: {REFUSAL}"
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
