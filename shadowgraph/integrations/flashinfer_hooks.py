@@ -23,7 +23,7 @@ from shadowgraph.graphs.events import Listener
 from shadowgraph.graphs.host_reads import note_read
 from shadowgraph.hostplans import LARGEST, HostPlan
 from shadowgraph.integrations.flashinfer_versions import FLOAT_WORKSPACE, INT_WORKSPACE, Wrapper
-from shadowgraph.joining import telling_line, join
+from shadowgraph.joining import join, telling_line
 from shadowgraph.tracking.views import TensorView
 
 if TYPE_CHECKING:
