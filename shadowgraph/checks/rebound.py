@@ -194,8 +194,10 @@ class ReboundInputs(Check):
             return
         wanted = plan.values.get(binding.attribute) if plan is not None else None
         size = self._compared(binding, plan, wanted, now if moved else None)
+        others = self._others(binding, now if moved else None, size, plan) if size else []
+        if not size and not binding.planned and not binding.before:  # it is seen for the first time
+            size = min(binding.view.nbytes, _LARGEST)
         if size:
-            others = self._others(binding, now if moved else None, size, plan)
             look = _Look(binding, wanted, binding.written, now if moved else None, others)
             ranges = [first_bytes(binding.view, size), *(where for where, _, _ in others)]
             self.context.engine.fetch(checkpoint, [(_Part(look), where) for where in ranges])
@@ -251,6 +253,8 @@ class ReboundInputs(Check):
     def _judge(self, look: _Look, checkpoint: Checkpoint) -> None:
         binding, found = look.binding, look.parts[0]
         before, binding.before = binding.before, found
+        if look.wanted is None and not look.others:
+            return
         wanted = look.wanted if look.wanted is not None else look.parts[1]
         size = min(len(found), len(wanted))
         item = binding.view.itemsize

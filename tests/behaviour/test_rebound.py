@@ -125,7 +125,7 @@ def test_what_cannot_be_declared() -> None:
 # -- as on a device ----------------------------------------------------------------------------------------------------
 
 
-def test_on_a_device_the_first_look_notes_and_the_second_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_device_a_replay_before_tells_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with played(monkeypatch) as debugger:
         owner, graph = declared(debugger)
         owner.x = guarded(debugger, 4)
@@ -133,9 +133,24 @@ def test_on_a_device_the_first_look_notes_and_the_second_tells(monkeypatch: pyte
             owner.x.copy_(values(1, 7, 3, step))
             graph.replay()
             debugger.check()
-            assert len(debugger.findings) == (step > 0)
+            assert len(debugger.findings) == 1
         found = only(debugger.findings)
-    assert (found.code, found.replay, found.occurrences, found.confidence) == ("SG108", 3, 2, "medium")
+    assert (found.code, found.replay, found.occurrences, found.confidence) == ("SG108", 2, 3, "medium")
+
+
+def test_on_a_device_without_one_the_first_look_notes_and_the_second_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    with played(monkeypatch) as debugger:
+        owner = Owner(x=guarded(debugger, 4))
+        owner.kept = owner.x  # type: ignore[attr-defined]
+        graph = graph_over(lambda: owner.x * 2)
+        debugger.refreshes(graph, owner, "x")
+        owner.x = guarded(debugger, 4)
+        for step in range(2):
+            owner.x.copy_(values(1, 7, 3, step))
+            graph.replay()
+            debugger.check()
+            assert len(debugger.findings) == step
+        assert only(debugger.findings).replay == 2
 
 
 def test_on_a_device_a_plan_before_the_capture_tells_at_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
