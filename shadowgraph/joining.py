@@ -37,7 +37,7 @@ def join(work: Supervisor, error: BaseException, where: str = "") -> Failure | N
     Once for one text, however often it is caught and raised again, or quoted.
     """
     with shielded("joining of an exception"):
-        kind = kind_of(error, work.host_plans.last)
+        kind = kind_of(error, work.journal.host_plans.last)
         if kind is not None:
             return _keep(work, kind, type(error).__name__, telling_line(error), where)
     return None
@@ -86,7 +86,7 @@ def _keep(work: Supervisor, kind: str, error: str, said: str, where: str) -> Fai
         return None
     last = work.journal.taken()[1][-1:]
     graph = work.context.graphs.get(last[0].graph) if last else None
-    plan = work.host_plans.last
+    plan = work.journal.host_plans.last
     if graph is None and plan is None:
         return None  # nothing is known
     failure = Failure(

@@ -13,7 +13,6 @@ from shadowgraph.engines.base import Engine, Shadow
 from shadowgraph.faults import logger, shielded
 from shadowgraph.graphs.events import Listener
 from shadowgraph.graphs.model import Graph, Launch, Node
-from shadowgraph.hostplans import HostPlans
 from shadowgraph.intake import Intake
 from shadowgraph.journal import Journal
 from shadowgraph.judging import Judge
@@ -60,12 +59,12 @@ class Supervisor(Listener):
         Why nothing can be read from the device any more, or None.
     preparing
         Graphs of the `prepare` blocks that are open, innermost last.
-    last_words, host_plans
-        What launches were given just before they ran, and the latest plans, where an adapter knows the planner.
+    last_words
+        What launches were given just before they ran.
     plans
         What is compared across replays.
     locator, stepper
-        Find the node, or the launch, that did it, in a close look.
+        Find the node, or the launch, that did it, in a replay or a prepare that is looked at closely.
     outside
         Hooks of who runs the debugger from outside, and its limits.
     """
@@ -85,7 +84,6 @@ class Supervisor(Listener):
         )
         self.stepper = take.stepper = Stepper(self.context, self.journal, take.not_seen)
         self.watches = Watches(self.context)
-        self.host_plans = HostPlans()
         self.last_words = LastWords(self.context, self.journal, self.checks.indices, self.outside.name)
         self.paused = False
         self.lost: str | None = None

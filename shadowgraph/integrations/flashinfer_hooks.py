@@ -139,7 +139,7 @@ class Hooks(Listener):
             replay=graph.replays + 1 if graph is not None else None,
         )
         work = debugger.supervisor
-        work.host_plans.note(plan)
+        work.journal.host_plans.note(plan)
         values = {layout.kv_indptr: kv_indptr, layout.qo_indptr: qo_indptr, layout.kv_lens: kv_lens}
         planned = _planned(next(work.context.clock), wrapper, layout, values, args)
         if planned is not None:

@@ -84,7 +84,7 @@ class Backend:
 
 def silent(debugger: sg.Debugger) -> bool:
     assert any(graph.replays > 1 for graph in debugger.graphs), "a silence over nothing"
-    assert debugger.supervisor.host_plans.last is not None, "plans were seen"
+    assert debugger.supervisor.journal.host_plans.last is not None, "plans were seen"
     return debugger.check() == () and debugger.notes == ()
 
 
@@ -345,7 +345,7 @@ def test_the_last_plan_is_kept(debugger: sg.Debugger) -> None:
     backend.capture()
     backend.step(4, [4, 5, 6, 7])
     backend.step(2, [3, 3])
-    plan = debugger.supervisor.host_plans.last
+    plan = debugger.supervisor.journal.host_plans.last
     assert plan is not None
     assert (plan.planner, plan.kind, plan.batch_size, plan.entries) == ("DecodeWrapper", "decode", 2, 3)
     assert torch.frombuffer(bytearray(plan.indptr), dtype=torch.int32).tolist() == [0, 3, 6]
@@ -412,7 +412,7 @@ def test_a_planners_exception_is_the_programs(debugger: sg.Debugger) -> None:
     backend.capture()
     with pytest.raises(RuntimeError, match=r"kv_indptr\[2\]1 - kv_indptr\[1\]5 should be non-negative"):
         backend.wrappers[3].begin_forward(ints(0, 5, 1, 9), backend.kv_indices, backend.last[:3])
-    plan = debugger.supervisor.host_plans.last
+    plan = debugger.supervisor.journal.host_plans.last
     assert plan is not None
     assert plan.error == "kv_indptr[2]1 - kv_indptr[1]5 should be non-negative"
     assert debugger.supervisor.preparing == []

@@ -128,7 +128,7 @@ def test_without_an_exception_there_is_nothing_to_join() -> None:
         for length in (TOKENS, TOKENS):
             backend.step(4, length)
     assert debugger.facts().failures == ()
-    assert debugger.supervisor.host_plans.last is not None
+    assert debugger.supervisor.journal.host_plans.last is not None
 
 
 def test_an_exception_that_is_caught_and_raised_again_is_one() -> None:
