@@ -20,6 +20,7 @@ from shadowgraph.findings import (
     Window,
 )
 from shadowgraph.graphs.model import Graph
+from shadowgraph.rebinding import rebinding_of
 from shadowgraph.staleness import staleness_of
 from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.guards import Side
@@ -58,6 +59,7 @@ def finding_of(draft: Draft, context: Context) -> Finding:
         device=buffer.device,
         ending=ending_of(draft, context),
         stale=staleness_of(draft, context),
+        rebound=rebinding_of(draft, context),
     )
 
 

@@ -9,6 +9,8 @@ import torch
 from shadowgraph.checks.rules import Rule, rule_of
 from shadowgraph.checks.stale_rows import POLICIES
 from shadowgraph.errors import UnknownBufferError, UsageError
+from shadowgraph.graphs.host import HostGraph
+from shadowgraph.graphs.lookup import model_of
 from shadowgraph.graphs.tensors import is_plain
 from shadowgraph.supervisor import Supervisor
 from shadowgraph.tracking.allocator import HostAllocator
@@ -92,6 +94,35 @@ class Declarations:
         if policy not in POLICIES:
             raise UsageError(f"padding() takes 'refresh', 'dont_care' or 'judged', not {policy!r}")
         self._work.checks.stale_rows.declare(buffer, view.hull, policy)
+
+    def refreshes(self, graph: HostGraph | torch.cuda.CUDAGraph, owner: object, *attributes: str) -> None:
+        """Declare that host code refreshes, between two replays of a graph, what some attributes of an object lead to.
+
+        To be called when the graph has been captured, with the attributes as they were then. Where one leads to other
+        memory later, of other values, while the memory that the graph reads is left as it was: SG108.
+
+        Parameters
+        ----------
+        owner
+            Holds the tensors in its instance dictionary; it is not kept alive.
+
+        Raises
+        ------
+        UsageError
+            For a graph that was captured before anybody watched, and for an object that cannot be referred to weakly.
+        UnknownBufferError
+            For an attribute that leads to no tensor with memory of its own.
+        """
+        model = model_of(graph)
+        if model is None:
+            raise UsageError("this graph was captured before shadowgraph watched; capture it again, or start earlier")
+        if not hasattr(type(owner), "__weakref__"):
+            raise UsageError(f"refreshes() needs an object with attributes, not {type(owner).__name__}")
+        for attribute in attributes:
+            tensor = vars(owner).get(attribute)
+            self._locate(tensor)
+            assert isinstance(tensor, torch.Tensor)
+            self._work.checks.rebound.bind(model, owner, attribute, tensor, planned=False)
 
     def watch(self, tensor: torch.Tensor, name: str | None = None) -> Watch:
         """Note everything that writes a tensor, bug or not.

@@ -17,7 +17,7 @@ def ending_of(draft: Draft, context: Context) -> Ending | None:
     if ended is None:
         return None
     span = ByteRange(draft.first, draft.last + 1)
-    victims = [_tracked(victim, context) for victim in ended.victims]
+    victims = [tracked(victim, context) for victim in ended.victims]
     victims += [_seen(owner) for owner in _untracked(span, buffer, context)]
     return Ending(
         access="live-in" if ended.live_in else "external-out",
@@ -30,7 +30,8 @@ def ending_of(draft: Draft, context: Context) -> Ending | None:
     )
 
 
-def _tracked(buffer: Buffer, context: Context) -> Successor:
+def tracked(buffer: Buffer, context: Context) -> Successor:
+    """A buffer of the ledger, by the name that leads to it."""
     name, _ = context.names.name_of(buffer)
     return Successor(
         name, buffer.start, buffer.nbytes, buffer.dtype, buffer.shape, serial=buffer.serial, allocated=buffer.stack
@@ -57,7 +58,7 @@ def _replacement(buffer: Buffer, context: Context) -> Successor | None:
     by_path = {owner.path: owner for owner in _later(buffer, context)}
     for owner in (by_path[name] for name in names if name in by_path):
         now = context.ledger.owner(owner.view.start, owner.view.stop)
-        return _tracked(now, context) if now is not None else _seen(owner)
+        return tracked(now, context) if now is not None else _seen(owner)
     return None
 
 

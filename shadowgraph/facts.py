@@ -41,5 +41,6 @@ def facts_of(
         names_unread=names.unread,
         names_cut_short=names.truncated,
         limits=tuple(filter(None, (work.outside.limit.sentence(),))),
+        failures=tuple(work.outside.failures),
         watches=tuple((watch.name, tuple(watch.changes), watch.dropped) for watch in work.watches.watches),
     )

@@ -275,6 +275,27 @@ class Staleness(msgspec.Struct, frozen=True):
     padded: tuple[str, ...] = ()
 
 
+class Rebinding(msgspec.Struct, frozen=True):
+    """What host code refreshes in place of the memory that a graph reads.
+
+    Attributes
+    ----------
+    attribute
+        Path of the attribute that led to the graph's memory when it was captured.
+    moved
+        Whether it leads to other memory now.
+    now
+        The memory that holds what the graph should read, as far as known.
+    planned
+        Whether a plan says what the graph should read.
+    """
+
+    attribute: str
+    moved: bool
+    now: Successor | None = None
+    planned: bool = False
+
+
 class Batch(msgspec.Struct, frozen=True):
     """What a server was preparing, or had prepared, the replay for.
 
@@ -352,6 +373,7 @@ class Finding(Shown, msgspec.Struct, frozen=True):
     ending: Ending | None = None
     stale: Staleness | None = None
     batch: Batch | None = None
+    rebound: Rebinding | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The finding as plain JSON types; fields as in ``docs/findings.md``."""

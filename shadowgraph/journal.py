@@ -9,6 +9,7 @@ from typing import NamedTuple
 from shadowgraph.checks.base import Checkpoint
 from shadowgraph.engines.base import Mirror
 from shadowgraph.graphs.model import Graph, Launch
+from shadowgraph.hostplans import HostPlans
 from shadowgraph.tracking.launches import IndexRule
 from shadowgraph.tracking.phases import Phase
 from shadowgraph.tracking.ranges import ByteRange, RangeSet
@@ -81,6 +82,7 @@ class Journal:
         self.replays: deque[Replayed] = deque(maxlen=REPLAYS)
         self.given: deque[Given] = deque(maxlen=GIVEN)
         self.stored: dict[tuple[int, int], Stored] = {}
+        self.host_plans = HostPlans()
 
     def launched(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         """Note a launch, `graph` for a node of its replay."""

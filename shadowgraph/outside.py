@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from shadowgraph.checks.base import Context, Draft
+from shadowgraph.failures import Failure
 from shadowgraph.faults import faults, logger, shielded
 from shadowgraph.findings import Batch, Finding
 from shadowgraph.graphs.eager_guard import EagerGuard
@@ -13,6 +14,8 @@ from shadowgraph.selflimit import SelfLimit
 from shadowgraph.settings import Settings
 from shadowgraph.tracking.buffers import Buffer, Role
 from shadowgraph.tracking.places import PlaceFinder
+
+_FAILURES = 16  # kept; a server may go on and fail again
 
 
 class Outside:
@@ -35,6 +38,8 @@ class Outside:
         Called when a replay begins, checked or not, before anything else is done about it.
     replayed
         Called after every replay that was checked.
+    failures, failed
+        Exceptions of the program that were joined with what is known, and who is told of each at once.
     replays, checked
         Replays that began, and those of them that were checked.
     """
@@ -48,12 +53,23 @@ class Outside:
         self.begins: Callable[[], None] | None = None
         self.replayed: Callable[[], None] | None = None
         self.replays = self.checked = 0
+        self.failures: list[Failure] = []
+        self.failed: Callable[[Failure], None] | None = None
         self._faults_before = faults.total
 
     def start_over(self) -> None:
         """In a forked child: faults so far are the parent's."""
         self._faults_before = faults.total
         self.replays = self.checked = 0
+        self.failures = []
+
+    def fail(self, failure: Failure) -> None:
+        """The program has met an exception that was joined with what is known."""
+        if len(self.failures) < _FAILURES:
+            self.failures.append(failure)
+            if self.failed is not None:
+                with shielded("record of an exception"):
+                    self.failed(failure)
 
     def capture_began(self) -> None:
         if self.guarding is not None:
@@ -103,6 +119,8 @@ class Outside:
     def name_all(self, draft: Draft, context: Context) -> None:
         """Look for names of all buffers that a finding is about."""
         witnesses = [buffer for buffer, _ in draft.stale.witnesses] if draft.stale is not None else []
+        if draft.rebound is not None and draft.rebound.buffer is not None:
+            witnesses.append(draft.rebound.buffer)
         for buffer in (draft.buffer, *(draft.ended.victims if draft.ended is not None else ()), *witnesses):
             self.name(buffer, context)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 from shadowgraph.debugger import Debugger
-from shadowgraph.errors import UsageError
+from shadowgraph.errors import ShadowgraphError, UsageError
 from shadowgraph.graphs.eager import leave_stopped_modes
 from shadowgraph.settings import Settings
 
@@ -85,7 +86,7 @@ def install(**options: Any) -> Debugger:
     if _current is not None and not options:
         return _current
     debugger = _begin(options)
-    atexit.register(uninstall)
+    atexit.register(_at_exit)
     return debugger
 
 
@@ -136,10 +137,27 @@ def _begin(options: dict[str, Any]) -> Debugger:
     return _started(Debugger(settings))
 
 
+def _at_exit() -> None:
+    if _current is not None:
+        _join(_current, getattr(sys, "last_value", None))  # what ended the main thread, if an exception did
+    uninstall()
+
+
+def _join(debugger: Debugger, error: BaseException | None) -> None:
+    """Keep an exception of the program that goes through here with what is known of it."""
+    if isinstance(error, Exception) and not isinstance(error, ShadowgraphError):
+        from shadowgraph.joining import join
+
+        join(debugger.supervisor, error)
+
+
 def _started(debugger: Debugger, watch_thread: bool = True) -> Debugger:
     global _current
+    from shadowgraph.integrations import late_arrivals
+
     debugger.start(watch_thread)
     _current = debugger
+    late_arrivals.began()
     for observer in observers:
         observer.started(debugger)
     return debugger
@@ -149,7 +167,11 @@ def _end(debugger: Debugger | None) -> None:
     """Stop a debugger, unless that was done meanwhile by another thread, and maybe another debugger started."""
     global _current
     if debugger is not None and debugger is _current:
+        from shadowgraph.integrations import late_arrivals
+
         _current = None
+        _join(debugger, sys.exc_info()[1])
+        late_arrivals.ended()
         try:
             debugger.stop()
         finally:

@@ -118,6 +118,30 @@ class Stale:
     witnesses: tuple[tuple[Buffer, TensorView], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Rebound:
+    """For SG108: what host code refreshes in place of the memory that a graph reads.
+
+    Attributes
+    ----------
+    attribute, owner
+        What led to the graph's memory at the capture, and the class of the object that it is one of.
+    now
+        What it leads to by now, where that is other memory.
+    where, buffer
+        Memory that holds what the graph should read, and its buffer if it is tracked; None where nobody knows any.
+    planned
+        Whether a plan says what the graph should read, or the memory that the attribute leads to now.
+    """
+
+    attribute: str
+    owner: str
+    now: TensorView | None
+    where: ByteRange | None
+    buffer: Buffer | None
+    planned: bool
+
+
 class _Facts(TypedDict, total=False):
     side: Side | None
     truncated: bool
@@ -179,6 +203,7 @@ class Draft:
     located: tuple[Culprit, ...] = ()
     ended: Ended | None = None
     stale: Stale | None = None
+    rebound: Rebound | None = None
 
     @classmethod
     def of(

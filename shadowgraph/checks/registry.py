@@ -11,6 +11,7 @@ from shadowgraph.checks.invariants import Invariants
 from shadowgraph.checks.mutation import InGraphMutation
 from shadowgraph.checks.out_of_bounds import OutOfBounds
 from shadowgraph.checks.races import Races
+from shadowgraph.checks.rebound import ReboundInputs
 from shadowgraph.checks.stale_rows import StaleRows
 
 
@@ -27,12 +28,14 @@ class Checks:
         self.given_views = GivenViews(context)
         self.races = Races(context)
         self.stale_rows = StaleRows(context)
+        self.rebound = ReboundInputs(context)
 
     @property
     def all(self) -> tuple[Check, ...]:
-        return (self.out_of_bounds, self.mutation, self.invariants, self.dangling, self.stale_rows)
+        return (self.out_of_bounds, self.mutation, self.invariants, self.dangling, self.stale_rows, self.rebound)
 
     def forget_writers(self) -> None:
         """After writes that nobody saw."""
         self.invariants.forget_writers()
         self.stale_rows.forget_writers()
+        self.rebound.forget_writers()

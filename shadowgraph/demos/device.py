@@ -140,5 +140,8 @@ class Unwatched:
     def invariant(self, tensor: torch.Tensor, rule: object) -> None:
         """Nothing to do."""
 
+    def refreshes(self, graph: object, owner: object, *attributes: str) -> None:
+        """Nothing to do."""
+
     def padding(self, tensor: torch.Tensor, policy: str) -> None:
         """Nothing to do."""

@@ -7,7 +7,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from shadowgraph.demos import a1_indptr, a2_kv_indices, a3_page_table, a4_padding, a5_rebound, a7_slot_cache, controls
+from shadowgraph.demos import (
+    a1_indptr,
+    a2_kv_indices,
+    a3_page_table,
+    a4_padding,
+    a5_rebound,
+    a7_slot_cache,
+    a10_fresh_input,
+    controls,
+)
 from shadowgraph.demos.case import Case
 from shadowgraph.errors import InvalidCaseError, UsageError
 from shadowgraph.findings import Finding
@@ -24,6 +33,7 @@ ACCEPTANCE: tuple[Case, ...] = (
     *a4_padding.CASES,
     *a5_rebound.CASES,
     *a7_slot_cache.CASES,
+    *a10_fresh_input.CASES,
     *controls.CASES,
 )
 

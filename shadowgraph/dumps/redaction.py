@@ -13,7 +13,8 @@ import msgspec
 
 from shadowgraph.dumps.collecting import Collected, GraphNow
 from shadowgraph.dumps.schema import LeftOut
-from shadowgraph.findings import Alias, Argument, Culprit, Ending, Finding, Staleness, Successor
+from shadowgraph.failures import Failure
+from shadowgraph.findings import Alias, Argument, Culprit, Ending, Finding, Rebinding, Staleness, Successor
 from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind
 from shadowgraph.reports.document import RunFacts
 from shadowgraph.reports.verdicts import verdict
@@ -72,11 +73,23 @@ def redacted_facts(facts: RunFacts) -> RunFacts:
         notes=tuple(map(redacted_finding, facts.notes)),
         faults=_faults(facts.faults),
         watches=tuple((hidden(name), changes, dropped) for name, changes, dropped in facts.watches),
+        failures=tuple(map(redacted_failure, facts.failures)),
         last_values=(),
         last_launches=tuple(
             msgspec.structs.replace(launch, values=(), asserted=None) for launch in facts.last_launches
         ),
     )
+
+
+def redacted_failure(failure: Failure) -> Failure:
+    """An exception without its text, the values of its plan and what the requests were."""
+    plan, batch = failure.plan, failure.batch
+    if plan is not None:
+        writers = tuple(msgspec.structs.replace(one, culprit=_culprit(one.culprit)) for one in plan.writers)
+        plan = msgspec.structs.replace(plan, indptr=(), buffer=hidden(plan.buffer), writers=writers, found="")
+    if batch is not None:
+        batch = msgspec.structs.replace(batch, lengths=(), requests=())
+    return msgspec.structs.replace(failure, said="", plan=plan, batch=batch)
 
 
 def redacted_finding(finding: Finding) -> Finding:
@@ -95,6 +108,7 @@ def redacted_finding(finding: Finding) -> Finding:
         neighbour=neighbour,
         ending=None if finding.ending is None else _ending(finding.ending),
         stale=None if finding.stale is None else _staleness(finding.stale),
+        rebound=None if finding.rebound is None else _rebinding(finding.rebound),
         batch=None if finding.batch is None else msgspec.structs.replace(finding.batch, lengths=(), requests=()),
         window=None,
         rule=None if finding.rule is None else finding.rule.split(": ", 1)[0],
@@ -111,6 +125,11 @@ def _ending(ending: Ending) -> Ending:
 
 def _staleness(stale: Staleness) -> Staleness:
     return msgspec.structs.replace(stale, padded=tuple(map(hidden, stale.padded)))
+
+
+def _rebinding(rebound: Rebinding) -> Rebinding:
+    now = None if rebound.now is None else _successor(rebound.now)
+    return msgspec.structs.replace(rebound, attribute=hidden(rebound.attribute), now=now)
 
 
 def _successor(buffer: Successor) -> Successor:

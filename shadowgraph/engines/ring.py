@@ -56,7 +56,7 @@ class RingReader:
 
     @property
     def arrived(self) -> bool:
-        """Whether there is anything to take: that is on the replay path, and a word costs less than an array's element."""
+        """Whether there is anything to take; on the replay path, where a word costs less than an array's element."""
         return self._words[self._next % len(self._records) * self._stride] > self._next
 
     def take(self) -> Iterator[np.void]:

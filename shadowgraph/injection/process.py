@@ -261,14 +261,23 @@ class WatchedProcess:
         if self._state == _OVER and self.journal.closed:
             return
         self._state = _OVER
-        error = getattr(sys, "last_value", None)  # what ended the main thread, if an exception did
+        error = _ended_by()
         if error is not None:
             said = "" if self.orders.redact else _first_line(error)
             self.journal.write("event", text=f"ended by {type(error).__name__}{': ' if said else ''}{said}")
         if self._debugger is not None:
+            if error is not None:
+                self.join(error)
             self._conclude(error is not None)
         self.journal.write("end", lost=self.journal.lost)
         self.journal.close()
+
+    def join(self, error: BaseException, where: str = "") -> None:
+        """Write down what is known that bears on an exception of the program's, at once."""
+        from shadowgraph.joining import join
+
+        if self._debugger is not None:
+            join(self._debugger.supervisor, error, where)
 
     def _conclude(self, failed: bool) -> None:
         from shadowgraph import session
@@ -279,6 +288,13 @@ class WatchedProcess:
                 self._dump("exception", "exception")
             self._dump("exit", "exit")
             session.uninstall()
+
+
+def _ended_by() -> BaseException | None:
+    """The exception that ended the main thread, or, in a child of multiprocessing, is about to end it."""
+    error: BaseException | None = getattr(sys, "last_value", None)
+    passing = sys.exc_info()[1]
+    return error if error is not None or not isinstance(passing, Exception) else passing
 
 
 def _first_line(error: BaseException) -> str:

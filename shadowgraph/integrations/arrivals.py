@@ -8,6 +8,7 @@ Tell = Callable[[str], None]
 WhenImported = Callable[[str, Callable[[], None]], None]
 
 _tell: Tell | None = None
+_told: set[str] = set()
 
 
 def expect(when_imported: WhenImported, tell: Tell, first: bool) -> None:
@@ -22,6 +23,7 @@ def expect(when_imported: WhenImported, tell: Tell, first: bool) -> None:
     """
     global _tell
     _tell = tell
+    when_imported("flashinfer", _flashinfer)
     if first:
         when_imported("sglang", _sglang)
 
@@ -34,6 +36,19 @@ def tell(text: str) -> None:
     from shadowgraph.faults import logger
 
     logger.warning("shadowgraph: %s", text)
+
+
+def tell_once(text: str) -> None:
+    """The same, the first time in this process."""
+    if text not in _told:
+        _told.add(text)
+        tell(text)
+
+
+def _flashinfer() -> None:
+    from shadowgraph.integrations.flashinfer_adapter import attach
+
+    attach()
 
 
 def _sglang() -> None:

@@ -56,6 +56,8 @@ def hooks_of(layout: Layout, hooks: Hooks) -> list[Hook]:
         (layout.backends, hooks.backends_made, "AFTER"),
         (layout.capture, hooks.capture, "AROUND"),
         (layout.prepare, hooks.prepare, "AROUND"),
+        *((loop, hooks.serving, "AROUND") for loop in layout.loops),
+        (layout.watchdog, hooks.watchdog_made, "AFTER"),
         *drafts,
     ]
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from shadowgraph.integrations import sglang_padding
 from shadowgraph.integrations.sglang_batches import Batches
+from shadowgraph.joining import join, join_timeout
 
 if TYPE_CHECKING:
     from shadowgraph.debugger import Debugger
@@ -85,6 +86,22 @@ class Hooks:
         """Preparation ends here."""
         _end(self._marks.pop(id(runner), None))
 
+    def serving(self, original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around a scheduler's set-up, or loop: whoever catches what leaves it logs it and has the process killed."""
+        try:
+            return original(scheduler, *args, **kwargs)
+        except Exception as error:
+            with harmless():
+                debugger = self._debugger()
+                if debugger is not None:
+                    join(debugger.supervisor, error, "sglang's scheduler")
+            raise
+
+    def watchdog_made(self, result: Any, watchdog: Any, *args: Any, **kwargs: Any) -> None:
+        """After a watchdog was made: what it asks for information when time is up, it asks before it kills."""
+        with harmless():
+            watchdog.dump_info = _Alarm(watchdog, getattr(watchdog, "dump_info", None))
+
     # -- what is told ------------------------------------------------------------------------------------------
 
     def started(self, debugger: Debugger) -> None:
@@ -153,6 +170,24 @@ class Hooks:
                 debugger.supervisor.preparing.append(model)
                 return debugger, model
         return None
+
+
+class _Alarm:
+    """Called by a watchdog, in its own thread, when it has not been fed in time; in place of what gives it a text."""
+
+    def __init__(self, watchdog: Any, before: Callable[[], str] | None) -> None:
+        self._name, self._seconds = str(watchdog.debug_name), watchdog.watchdog_timeout
+        self._before = before
+
+    def __call__(self) -> str:
+        from shadowgraph import session
+
+        debugger = session.current()
+        if debugger is not None:
+            with harmless():
+                said = f"{self._name} was not fed for {self._seconds} s"
+                join_timeout(debugger.supervisor, said, "sglang's watchdog")
+        return self._before() if self._before is not None else ""
 
 
 def _end(mark: Mark | None) -> None:

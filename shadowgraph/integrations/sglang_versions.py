@@ -31,6 +31,11 @@ class Layout:
         inherit it.
     prepare
         The graph runner's method that refreshes the inputs of a replay.
+    loops
+        The scheduler's methods in which all its work is done. Its process catches what they raise, logs it, and has
+        its parent kill all.
+    watchdog
+        The constructor of what watches that the scheduler goes on.
     drafts
         Methods that both prepare and replay, each with the method that it calls between the two.
     """
@@ -40,6 +45,10 @@ class Layout:
     backends: str
     capture: str
     prepare: str
+    loops: tuple[str, ...] = tuple(
+        f"sglang.srt.managers.scheduler.Scheduler.{n}" for n in ("__init__", "run_event_loop")
+    )
+    watchdog: str = "sglang.srt.utils.watchdog.WatchdogRaw.__init__"
     drafts: tuple[tuple[str, str], ...] = ()
 
 

@@ -27,6 +27,10 @@ REMEDIES: dict[str, str] = {
         "The node's index or stride leads far out of its own buffer, past every guard. Compare the sizes that it was "
         "given with its argument nearest to the damage, or with what its largest index can reach."
     ),
+    "SG108": (
+        "A graph keeps addresses, not names. Refresh in place (copy_) the memory that it was captured with, or capture "
+        "again with the new one: keep the tensor that the wrapper was captured with, and write no clone of it."
+    ),
     "SG109": (
         "Look at who wrote the buffer last and at the batches before: a prefix that batch sizes share keeps "
         "what another batch left behind. Rewrite all that the coming graph reads."

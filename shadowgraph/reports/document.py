@@ -11,6 +11,7 @@ import msgspec
 
 from shadowgraph.changes import Change
 from shadowgraph.coverage import Coverage
+from shadowgraph.failures import Failure
 from shadowgraph.findings import Finding
 from shadowgraph.given import LastLaunch
 
@@ -42,6 +43,8 @@ class RunFacts(msgspec.Struct, frozen=True):
         Objects that the walks for names could not read, and named objects whose walk met a bound.
     limits
         What was left undone so that the program is not held up, each in a sentence.
+    failures
+        Exceptions of the program that say more with what was known when they came.
     """
 
     findings: tuple[Finding, ...]
@@ -60,6 +63,7 @@ class RunFacts(msgspec.Struct, frozen=True):
     names_unread: int = 0
     names_cut_short: int = 0
     limits: tuple[str, ...] = ()
+    failures: tuple[Failure, ...] = ()
 
 
 def document(facts: RunFacts, made_with: dict[str, str] | None = None) -> dict[str, Any]:

@@ -20,14 +20,17 @@ def ending_rows(finding: Finding) -> Iterator[Row]:
     how = "reads it before it writes it" if ending.access == "live-in" else "only writes it"
     yield "captured", f"{ending.access}: {finding.graph} {how}; {nbytes} from {ending.first:,} on"
     for victim in ending.victims:
-        yield "now", f"{_successor(victim)} has these bytes{', which the graph overwrites' if ending.writes else ''}"
+        yield (
+            "now",
+            f"{successor_said(victim)} has these bytes{', which the graph overwrites' if ending.writes else ''}",
+        )
     if not ending.victims:
         yield "now", "nobody that we know of has these bytes"
     if ending.replaced_by is not None:
-        yield "replaced", f"by {_successor(ending.replaced_by)}"
+        yield "replaced", f"by {successor_said(ending.replaced_by)}"
 
 
-def _successor(buffer: Successor) -> str:
+def successor_said(buffer: Successor) -> str:
     """``runner.victim  float32[64]  256 bytes at 0x7f..., allocation 7 at model.py:33``."""
     known = "" if buffer.serial is None else f", allocation {buffer.serial}"
     place = at(buffer.allocated[0].file, buffer.allocated[0].line) if buffer.allocated else ""

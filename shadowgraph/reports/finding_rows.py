@@ -11,6 +11,7 @@ from shadowgraph.reports.batch_text import batch_said
 from shadowgraph.reports.culprit_text import culprit_line, culprit_rows
 from shadowgraph.reports.ending_text import ending_rows
 from shadowgraph.reports.paths import at, short
+from shadowgraph.reports.rebound_text import rebound_rows
 from shadowgraph.reports.stale_text import stale_rows
 from shadowgraph.reports.verdicts import form, plural, verdict
 from shadowgraph.tracking.guards import Side
@@ -49,6 +50,7 @@ def fact_rows(finding: Finding) -> Iterator[FactRow]:
         yield FactRow("rule", finding.rule)
     yield from _rows(ending_rows(finding))
     yield from _rows(stale_rows(finding))
+    yield from _rows(rebound_rows(finding))
     if finding.batch is not None:
         yield FactRow("batch", batch_said(finding.batch))
     yield from _surroundings(finding)
@@ -93,7 +95,7 @@ def _surroundings(finding: Finding) -> Iterator[FactRow]:
 def _geometry(finding: Finding) -> str:
     facts = finding.bytes
     assert facts is not None
-    what = "stale" if finding.stale is not None else "changed"
+    what = "stale" if finding.stale is not None or finding.rebound is not None else "changed"
     said = f"{facts.first} to {facts.last} of a {finding.buffer.nbytes:,}-byte buffer, {facts.count:,} {what}"
     if facts.ranges_total > 1:
         said += f" in {facts.ranges_total:,} places"

@@ -12,6 +12,7 @@ from shadowgraph.findings import Finding, Severity
 from shadowgraph.reports.asserted_text import asserted_line
 from shadowgraph.reports.console import console
 from shadowgraph.reports.document import RunFacts, to_json
+from shadowgraph.reports.failure_text import failure_head, failure_rows
 from shadowgraph.reports.finding_rows import FactRow, end_rows, fact_rows, headline
 from shadowgraph.reports.hexview import HexRow, decoded, hex_rows
 from shadowgraph.reports.paths import at
@@ -56,6 +57,7 @@ def lines(facts: RunFacts) -> Iterator[Text]:
         yield Text()
     yield from watch_lines(facts)
     yield from lost_lines(facts)
+    yield from failure_lines(facts)
     yield from limit_lines(facts)
     for finding in facts.findings:
         yield Text(f"SUMMARY: shadowgraph: {headline(finding)}", style="bold")
@@ -69,13 +71,22 @@ def summary(facts: RunFacts) -> str:
     return f"shadowgraph: {said}{notes}; {facts.coverage.sentence()}"
 
 
+def failure_lines(facts: RunFacts) -> Iterator[Text]:
+    """Exceptions, joined with what was known when they came."""
+    for failure in facts.failures:
+        yield Text(failure_head(failure), style="bold red")
+        for label, said in failure_rows(failure):
+            yield _row(label, said)
+        yield Text()
+
+
 def finding_lines(finding: Finding) -> Iterator[Text]:
     """All that a report says of one finding."""
     colour = "bold red" if finding.severity is Severity.ERROR else "bold yellow"
     yield Text(headline(finding), style=colour)
     yield from _rows(fact_rows(finding))
     for row in hex_rows(finding):
-        yield _hex(row)
+        yield _hex(row, "was" if finding.rebound is None else "should be")
     yield from _rows(end_rows(finding))
 
 
@@ -83,14 +94,14 @@ def _rows(rows: Iterable[FactRow]) -> Iterator[Text]:
     return (_row(row.label, row.text) for row in rows if not row.spare)
 
 
-def _hex(row: HexRow) -> Text:
+def _hex(row: HexRow, unlike: str) -> Text:
     text = Text(" " * (_LABEL + 2))
     text.append(f"{row.offset:+7d}  ", style="dim")
     for value, changed in zip(row.found, row.changed, strict=True):
         text.append(f"{value:02x} ", style="bold red" if changed else "dim")
     expected = row.expected.hex(" ")
     text.append(f" {row.values}", style="cyan")
-    text.append(f"  was {expected}", style="dim")
+    text.append(f"  {unlike} {expected}", style="dim")
     return text
 
 

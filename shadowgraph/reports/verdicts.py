@@ -177,6 +177,18 @@ def rows_said(pairs: Iterable[tuple[int, int]]) -> str:
     return f"{'row' if one else 'rows'} {', '.join(parts[:4]) or 'unknown'}{more}"
 
 
+def _rebound(finding: Finding) -> str:
+    buffer, rebound = finding.buffer, finding.rebound
+    named = f"{finding.graph} reads {buffer.name} ({form(buffer.dtype, buffer.shape)})"
+    if rebound is None:
+        return f"{named}, which host code does not refresh any more,"
+    now = f" {rebound.now.name}" if rebound.now is not None else " other memory"
+    if rebound.moved:
+        return f"{named}, but {rebound.attribute} leads to{now} since, which host code refreshes instead,"
+    instead = f", but{now}" if rebound.now is not None else ""
+    return f"{named}, which host code did not refresh{instead}, as the plan needs,"
+
+
 def _race(finding: Finding) -> str:
     facts = finding.bytes
     assert facts is not None
@@ -195,6 +207,7 @@ _SAYS: dict[str, Callable[[Finding], str]] = {
     "SG103": _stale,
     "SG104": _dangling,
     "SG106": _foreign,
+    "SG108": _rebound,
     "SG109": _invariant,
     "SG112": _race,
 }

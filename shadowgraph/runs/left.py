@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shadowgraph.failures import Failure
 from shadowgraph.findings import Finding
 from shadowgraph.reports.document import RunFacts
 from shadowgraph.runs.pulses import Pulse
@@ -30,6 +31,8 @@ class ProcessRun:
         The latest facts of each of its debuggers, findings aside; of one that did not end, those of an interim record.
     pulse
         The last numbers that it told while it replayed.
+    failures
+        Exceptions of its program that were joined with what was known.
     events
         What else it said, one line each.
     damaged
@@ -51,6 +54,7 @@ class ProcessRun:
     findings: list[Finding] = field(default_factory=list)
     summaries: list[RunFacts] = field(default_factory=list)
     pulse: Pulse | None = None
+    failures: list[Failure] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     damaged: int = 0

@@ -35,6 +35,7 @@ def merge(processes: Sequence[ProcessRun]) -> RunFacts:
         names_unread=sum(facts.names_unread for facts in summaries),
         names_cut_short=sum(facts.names_cut_short for facts in summaries),
         limits=_limits(processes),
+        failures=tuple(failure for process in processes for failure in process.failures),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from shadowgraph.errors import RunFolderError
+from shadowgraph.failures import Failure
 from shadowgraph.findings import Finding
 from shadowgraph.reports.document import RunFacts
 from shadowgraph.runs import folder as manifest
@@ -42,6 +43,7 @@ class Record(msgspec.Struct, frozen=True):
     book: int = 0
     finding: Finding | None = None
     facts: RunFacts | None = None
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,8 @@ def _read_process(path: Path) -> ProcessRun:
             continue
         if record.finding is not None:
             latest[record.book, record.finding.id] = record.finding
+        elif record.failure is not None:
+            process.failures.append(record.failure)
         elif record.facts is not None:
             summaries[record.book] = record.facts
         else:

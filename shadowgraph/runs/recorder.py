@@ -8,7 +8,8 @@ from collections.abc import Callable
 import msgspec
 
 from shadowgraph.debugger import Debugger
-from shadowgraph.dumps.redaction import redacted_facts, redacted_finding
+from shadowgraph.dumps.redaction import redacted_facts, redacted_failure, redacted_finding
+from shadowgraph.failures import Failure
 from shadowgraph.findings import Finding, Severity
 from shadowgraph.runs.journal import Journal, rank
 
@@ -41,7 +42,7 @@ class Recorder:
         self._next, self._interval = 0.0, _FIRST_INTERVAL
         outside = debugger.supervisor.outside
         outside.hearers.append(self.hear)
-        outside.replayed = self.tick
+        outside.replayed, outside.failed = self.tick, self.fail
 
     def hear(self, finding: Finding) -> None:
         """A finding was kept, or seen again."""
@@ -55,6 +56,11 @@ class Recorder:
             errors = [known for known in self._written.values() if known.severity is Severity.ERROR]
             if len(errors) == 1:
                 self._on_error()
+
+    def fail(self, failure: Failure) -> None:
+        """The program has met an exception; it may be killed for that at once."""
+        shown = redacted_failure(failure) if self._redact else failure
+        self._journal.write_json("failure", b'"book":%d,"failure":' % self._book + msgspec.json.encode(shown))
 
     def tick(self) -> None:
         """A replay has ended."""
@@ -72,7 +78,7 @@ class Recorder:
                 before = msgspec.structs.replace(before, occurrences=finding.occurrences)
             if before != finding:
                 self._write(finding, finding.id not in self._written)
-        facts = msgspec.structs.replace(facts, findings=(), notes=())
+        facts = msgspec.structs.replace(facts, findings=(), notes=(), failures=())
         body = msgspec.json.encode(redacted_facts(facts) if self._redact else facts)
         self._journal.write_json(kind, b'"book":%d,"facts":' % self._book + body)
 

@@ -12,6 +12,7 @@ from shadowgraph.findings import (
     Finding,
     Kind,
     Reader,
+    Rebinding,
     RowOverrun,
     Severity,
     Staleness,
@@ -174,7 +175,7 @@ def test_invariant() -> None:
     assert verdict(altered(code="SG109", kind=Kind.SG109, rule=rule)) == f"SG109 invariant broken: {said}"
 
 
-WORDED = {"SG101", "SG102", "SG103", "SG104", "SG106", "SG109", "SG112"}
+WORDED = {"SG101", "SG102", "SG103", "SG104", "SG106", "SG108", "SG109", "SG112"}
 
 
 @pytest.mark.parametrize("code", [kind.name for kind in Kind if kind.name not in WORDED])
@@ -300,3 +301,28 @@ def test_the_line_of_the_log(facts: dict[str, Any], said: str) -> None:
     assert line.startswith("finding #1, revision 2: SG101 as said: ")
     assert said in line
     assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("rebound", "said"),
+    [
+        (None, ", which host code does not refresh any more,"),
+        (
+            Rebinding("attn.wrapper._buf", True, BY[0], True),
+            ", but attn.wrapper._buf leads to b since, which host code refreshes instead,",
+        ),
+        (
+            Rebinding("attn.wrapper._buf", True),
+            ", but attn.wrapper._buf leads to other memory since, which host code refreshes instead,",
+        ),
+        (
+            Rebinding("attn.wrapper._buf", False, BY[0], True),
+            ", which host code did not refresh, but b, as the plan needs,",
+        ),
+        (Rebinding("attn.wrapper._buf", False, None, True), ", which host code did not refresh, as the plan needs,"),
+    ],
+)
+def test_a_rebound_input(rebound: Rebinding | None, said: str) -> None:
+    finding = altered(code="SG108", kind=Kind.SG108, rebound=rebound, bytes=None)
+    assert verdict(finding) == f"SG108 rebound input: graph#1 reads draft.kv_indices (int32[3, 128]){said} {WHEN}"
+    assert advice(finding).startswith("A graph keeps addresses, not names.")

@@ -26,7 +26,7 @@ from shadowgraph.reports.html.tables import (
 )
 from shadowgraph.reports.map_text import DumpedMap
 from shadowgraph.reports.run_text import RunReport, title, where
-from shadowgraph.reports.text import limit_lines, lost_lines, summary, watch_lines
+from shadowgraph.reports.text import failure_lines, limit_lines, lost_lines, summary, watch_lines
 from shadowgraph.runs.glance import UNSEEN
 
 _FINDINGS = 200
@@ -69,6 +69,7 @@ class Page:
     left_out: int
     watches: tuple[Said, ...]
     lost: tuple[Said, ...]
+    failures: tuple[Said, ...]
     limits: tuple[Said, ...]
     coverage: Coverage
     graphs: tuple[tuple[str, int, int], ...]
@@ -96,6 +97,7 @@ def live_page(facts: RunFacts, bytes_of: BytesOf | None = None) -> Page:
         left_out=len(kept) - len(shown),
         watches=said_of(watch_lines(facts)),
         lost=said_of(lost_lines(facts)),
+        failures=said_of(failure_lines(facts)),
         limits=said_of(limit_lines(facts)),
         coverage=facts.coverage,
         graphs=facts.graphs[:_GRAPHS],

@@ -1,0 +1,104 @@
+"""What binds a graph's memory to an attribute of an object, and what a plan says of it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from shadowgraph.graphs.model import Graph
+from shadowgraph.tracking.buffers import Buffer
+from shadowgraph.tracking.launches import LaunchKind
+from shadowgraph.tracking.ranges import ByteRange, RangeSet
+from shadowgraph.tracking.views import TensorView
+from shadowgraph.tracking.writes import extent
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What the latest plan of an object was made from.
+
+    Attributes
+    ----------
+    order
+        When it was made, by the clock.
+    values
+        By attribute: what a graph must find in the first bytes of what the attribute led to when it was captured.
+    used
+        By attribute: how many of its first bytes count, of one whose values are not known here.
+    planned_into
+        By attribute: the address that the plan itself wrote to, where nobody sees that write.
+    """
+
+    order: int
+    values: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    used: Mapping[str, int] = field(default_factory=dict)
+    planned_into: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Binding:
+    """An attribute of an object, and the memory that a graph was given when it led there.
+
+    Attributes
+    ----------
+    kind
+        The class of the object.
+    planned
+        Whether the object makes plans; then only a replay that was planned for is judged.
+    since
+        When the graph last began to replay.
+    written
+        Bytes of it that host code has surely written since.
+    before
+        Its first bytes as they were last seen, and since then not refreshed by what the checks saw.
+    """
+
+    graph: Graph
+    owner: weakref.ref[Any]
+    kind: str
+    attribute: str
+    view: TensorView
+    buffer: Buffer
+    planned: bool
+    since: int = 0
+    written: RangeSet = field(default_factory=RangeSet)
+    before: bytes = b""
+
+
+def made_by(graph: Graph, stores_seen: bool) -> list[ByteRange]:
+    """Bytes that a graph's launches may write; of kernels only where their stores are not seen when they run."""
+    return [
+        part
+        for node, pointer in graph.pointers()
+        if pointer.may_write and not (stores_seen and node.launch.kind is LaunchKind.TRITON)
+        for part in extent(pointer.view)[0]
+    ]
+
+
+def first_bytes(view: TensorView, size: int) -> ByteRange:
+    """The first bytes of a view."""
+    return ByteRange(view.start, min(view.stop, view.start + size))
+
+
+def led_to(owner: object, attribute: str) -> TensorView | None:
+    """What an attribute leads to now; read from what the object stores, so that none of its code runs."""
+    stored = owner if isinstance(owner, dict) else getattr(owner, "__dict__", {})
+    tensor = stored.get(attribute)
+    if not isinstance(tensor, torch.Tensor):
+        return None
+    try:
+        return TensorView.of(tensor)
+    except ValueError:
+        return None
+
+
+def unequal(one: bytes, other: bytes, item: int) -> Any:
+    """Which elements of two equally long pieces differ."""
+    size = min(len(one), len(other)) // item * item
+    differs = np.frombuffer(one[:size], np.uint8) != np.frombuffer(other[:size], np.uint8)
+    return differs.reshape(-1, item).any(axis=1)

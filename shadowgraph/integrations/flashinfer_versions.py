@@ -1,0 +1,125 @@
+"""Which versions of flashinfer the adapter knows, and where its wrappers keep what their kernels are given."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+
+PACKAGE = "flashinfer"
+Version = tuple[int, int]
+FIRST, LAST = (0, 4), (0, 7)  # with all their patch releases
+FLOAT_WORKSPACE, INT_WORKSPACE = "_float_workspace_buffer", "_int_workspace_buffer"
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapper:
+    """A wrapper class, and the attributes of its instances.
+
+    Attributes
+    ----------
+    module, name
+        Where the class is found.
+    kind
+        What it plans for.
+    kv_indptr, qo_indptr, indices, kv_lens
+        Attributes that lead to index pointers, indices and lengths; empty where there is none, or where a plan says
+        nothing of their values.
+    others
+        Further attributes that are refreshed for each plan.
+    first, last
+        Versions that have it like this, both included.
+    by_attribute
+        Attributes that another object, which launches its kernels, hands to these as they are when it runs; of the
+        index pointers and lengths MLA's kernels are given nothing but the plan.
+    """
+
+    module: str
+    name: str
+    kind: str
+    kv_indptr: str = "_paged_kv_indptr_buf"
+    qo_indptr: str = ""
+    indices: str = "_paged_kv_indices_buf"
+    kv_lens: str = ""
+    others: tuple[str, ...] = ("_paged_kv_last_page_len_buf",)
+    first: Version = FIRST
+    last: Version = LAST
+    by_attribute: tuple[str, ...] = ()
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """Those that a graph is bound to by a capture; the float workspace is scratch, and shared on purpose."""
+        if self.by_attribute:
+            return self.by_attribute
+        named = (self.kv_indptr, self.qo_indptr, self.indices, self.kv_lens)
+        return (*filter(None, named), *self.others, INT_WORKSPACE)
+
+
+_MLA = Wrapper(
+    "flashinfer.mla",
+    "BatchMLAPagedAttentionWrapper",
+    "MLA",
+    kv_indptr="_kv_indptr_buf",
+    qo_indptr="_qo_indptr_buf",
+    indices="_kv_indices_buf",
+    kv_lens="_kv_len_arr_buf",
+    others=(),
+    last=(0, 6),
+)
+WRAPPERS = (
+    Wrapper("flashinfer.decode", "BatchDecodeWithPagedKVCacheWrapper", "decode", qo_indptr="_qo_indptr_buf"),
+    Wrapper("flashinfer.decode", "BatchDecodeMlaWithPagedKVCacheWrapper", "MLA decode", last=(0, 6)),
+    Wrapper(
+        "flashinfer.prefill",
+        "BatchPrefillWithPagedKVCacheWrapper",
+        "paged prefill",
+        qo_indptr="_qo_indptr_buf",
+        others=("_paged_kv_last_page_len_buf", "_mask_indptr_buf"),
+    ),
+    Wrapper(
+        "flashinfer.prefill",
+        "BatchPrefillWithRaggedKVCacheWrapper",
+        "ragged prefill",
+        kv_indptr="_kv_indptr_buf",
+        qo_indptr="_qo_indptr_buf",
+        indices="",
+        others=("_mask_indptr_buf",),
+    ),
+    _MLA,
+    replace(_MLA, first=(0, 7), last=LAST, by_attribute=("_kv_indices_buf", INT_WORKSPACE)),
+)
+
+
+def installed() -> str | None:
+    """Version of the installed flashinfer, or None where there is none. Imports nothing."""
+    for name in ("flashinfer-python", "flashinfer"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def parsed(text: str | None) -> Version | None:
+    """The first two numbers of a version; None for what does not begin with them."""
+    found = re.match(r"(\d+)\.(\d+)(\.|$)", text or "")
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def known(text: str | None) -> tuple[Wrapper, ...]:
+    """The wrappers of a version; none for one that nobody knows."""
+    release = parsed(text)
+    if release is None:
+        return ()
+    return tuple(wrapper for wrapper in WRAPPERS if wrapper.first <= release <= wrapper.last)
+
+
+def why_off(text: str | None) -> str | None:
+    """Why the adapter does not attach to a version, as one line, or None where it does."""
+    if known(text):
+        return None
+    first, last = (".".join(map(str, end)) for end in (FIRST, LAST))
+    return (
+        f"the flashinfer adapter is off: it knows versions {first} to {last}, and this is "
+        f"{text or 'of no version'}; generic tracking goes on"
+    )
