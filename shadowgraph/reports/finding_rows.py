@@ -64,6 +64,11 @@ def end_rows(finding: Finding) -> Iterator[FactRow]:
     yield FactRow("finding", _identity(finding))
 
 
+def unlike_what(finding: Finding) -> str:
+    """What to call the bytes that those found are not like: what was there before, or what should be there."""
+    return "was" if finding.rebound is None else "should be"
+
+
 def _rows(rows: Iterable[tuple[str, str]]) -> Iterator[FactRow]:
     return (FactRow(label, text) for label, text in rows)
 

@@ -13,7 +13,7 @@ from shadowgraph.reports.asserted_text import asserted_line
 from shadowgraph.reports.console import console
 from shadowgraph.reports.document import RunFacts, to_json
 from shadowgraph.reports.failure_text import failure_head, failure_rows
-from shadowgraph.reports.finding_rows import FactRow, end_rows, fact_rows, headline
+from shadowgraph.reports.finding_rows import FactRow, end_rows, fact_rows, headline, unlike_what
 from shadowgraph.reports.hexview import HexRow, decoded, hex_rows
 from shadowgraph.reports.paths import at
 from shadowgraph.reports.verdicts import form, plural
@@ -86,7 +86,7 @@ def finding_lines(finding: Finding) -> Iterator[Text]:
     yield Text(headline(finding), style=colour)
     yield from _rows(fact_rows(finding))
     for row in hex_rows(finding):
-        yield _hex(row, "was" if finding.rebound is None else "should be")
+        yield _hex(row, unlike_what(finding))
     yield from _rows(end_rows(finding))
 
 

@@ -8,6 +8,7 @@ from itertools import groupby
 
 from shadowgraph.findings import Finding
 from shadowgraph.reports.byte_rows import ByteLine, ByteRow, Cell, Gap, Kind, Same
+from shadowgraph.reports.finding_rows import unlike_what
 from shadowgraph.reports.hexview import ROW, hex_rows
 
 MOST = 64  # rows of one table
@@ -53,12 +54,14 @@ class HexTable:
 def window_table(finding: Finding) -> HexTable | None:
     """What a finding itself kept of the bytes: those rows that changed; None where it kept none."""
     rows = list(_window_rows(finding))
-    return table("bytes as the finding saw them", rows) if rows else None
+    return table("bytes as the finding saw them", rows, unlike=unlike_what(finding)) if rows else None
 
 
-def table(caption: str, rows: Iterable[ByteLine], notes: Iterable[str] = (), all: str = "") -> HexTable:
-    """Rows as a table of at most `MOST` lines."""
-    lines = [_line(row) for row in rows]
+def table(
+    caption: str, rows: Iterable[ByteLine], notes: Iterable[str] = (), all: str = "", unlike: str = "was"
+) -> HexTable:
+    """Rows as a table of at most `MOST` lines; `unlike` is said of the bytes that the found ones are not like."""
+    lines = [_line(row, unlike) for row in rows]
     return HexTable(caption, tuple(lines[:MOST]), tuple(notes), max(0, len(lines) - MOST), all)
 
 
@@ -78,12 +81,12 @@ def _cell(at: int, found: tuple[int, bool] | None, nbytes: int) -> Cell:
     return Cell(value, changed, guard=not 0 <= at < nbytes)
 
 
-def _line(row: ByteLine) -> HexLine:
+def _line(row: ByteLine, unlike: str) -> HexLine:
     if isinstance(row, Gap):
         return HexLine("skip", note="...")
     if isinstance(row, Same):
         return HexLine("skip", note=f"the same to {row.last:+,}")
-    label = {Kind.HELD: "", Kind.FOUND: "found", Kind.EXPECTED: "was"}[row.kind]
+    label = {Kind.HELD: "", Kind.FOUND: "found", Kind.EXPECTED: unlike}[row.kind]
     if row.kind is Kind.FOUND and row.finding is not None:
         label = f"#{row.finding} found"
     again = row.kind is Kind.EXPECTED or row.finding is not None  # of the row above

@@ -12,7 +12,7 @@ from shadowgraph.findings import Finding
 from shadowgraph.graphs.model import Graph
 from shadowgraph.reports.kernel_names import brief
 from shadowgraph.reports.node_list import ListedGraph, ListedNode, Named, listed
-from shadowgraph.reports.nodes_text import details, extent, marks, place
+from shadowgraph.reports.nodes_text import after, details, extent, marks, place
 from shadowgraph.reports.paths import short
 from shadowgraph.reports.run_text import command
 from shadowgraph.reports.verdicts import plural
@@ -131,7 +131,7 @@ def _row(node: ListedNode) -> NodeRow:
         kind=str(node.kind),
         name=brief(node.name, _NAME),
         extent=extent(node),
-        where=place(node),
+        where="  ".join(filter(None, (place(node), after(node)))),
         details=(*said[:_DETAILS], *more),
         marks=tuple(mark.strip().removeprefix("<- ") for mark in marks(node)),
     )
