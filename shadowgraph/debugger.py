@@ -220,8 +220,13 @@ class Debugger(Declarations):
         return self._work.context.names.add(name, owner)
 
     def name_variables(self, now: bool = True) -> None:
-        """Name buffers that nobody named by variables that lead to them, as `Settings.guard_eager` does: from here on
-        those that findings are about; with `now` also all that live now, which takes a second at most."""
+        """Name buffers that nobody named by variables that lead to them, as `Settings.guard_eager` does.
+
+        Parameters
+        ----------
+        now
+            Also all that live now, which takes a second at most; else only those that findings are about.
+        """
         if self._work.outside.places is None:
             self._work.outside.places = PlaceFinder(self.names)
         if now:

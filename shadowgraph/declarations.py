@@ -103,8 +103,12 @@ class Declarations:
 
         Parameters
         ----------
+        graph
+            One that was captured while this debugger watched.
         owner
             Holds the tensors in its instance dictionary; it is not kept alive.
+        *attributes
+            Names of its attributes that the graph was captured with.
 
         Raises
         ------

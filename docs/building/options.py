@@ -45,9 +45,10 @@ def faults_of(text: str) -> Iterator[str]:
 
 @cache
 def defined() -> frozenset[str]:
-    """Options and variables that the package or its tools name as such."""
+    """Options and variables that the package or its tools name as such, and each setting as an option of a magic."""
+    of_magics = {f"--{no}{setting.name.replace('_', '-')}" for setting in settings() for no in ("", "no-")}
     files = [*(ROOT / "shadowgraph").rglob("*.py"), *(ROOT / "tools").glob("*.py")]
-    return frozenset(flag for file in files for flag in _DEFINED.findall(file.read_text("utf-8")))
+    return frozenset(flag for file in files for flag in _DEFINED.findall(file.read_text("utf-8"))) | of_magics
 
 
 def _ours(line: str) -> tuple[str | None, str]:

@@ -127,17 +127,35 @@ class Dump(Shown):
         return BufferNames(self)
 
     def knows(self, thing: object) -> bool:
-        """Whether a buffer or a graph is one that this dump made."""
+        """Whether a buffer or a graph is one that this dump made.
+
+        Parameters
+        ----------
+        thing
+            Any object.
+        """
         made = (name for name in ("buffers", "freed", "graphs") if name in self.__dict__)
         return any(each is thing for name in made for each in self.__dict__[name])
 
     def called(self, buffer: object) -> str:
-        """The best name of a buffer."""
+        """The best name of a buffer.
+
+        Parameters
+        ----------
+        buffer
+            One of this dump's.
+        """
         assert isinstance(buffer, Buffer)
         return self.names.name(buffer)
 
     def at(self, address: int) -> tuple[str, int] | None:
-        """The name of the buffer that holds an address, and how many bytes from its start; None where none does."""
+        """The name of the buffer that holds an address, and how many bytes from its start; None where none does.
+
+        Parameters
+        ----------
+        address
+            As it was in the process that was dumped.
+        """
         return self.names.at(address)
 
     def close(self) -> None:

@@ -65,6 +65,11 @@ class InteractiveMap:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the page into a file, whole or not at all.
 
+        Parameters
+        ----------
+        path
+            Ends in .html.
+
         Raises
         ------
         UsageError

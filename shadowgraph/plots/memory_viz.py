@@ -30,6 +30,11 @@ Entry = dict[str, Any]
 def memory_snapshot(watched: Watched) -> Entry:
     """What ``torch.cuda.memory._snapshot()`` would give of the buffers of a debugger or of an open dump.
 
+    Parameters
+    ----------
+    watched
+        A debugger, or an open dump.
+
     Returns
     -------
     dict
@@ -48,6 +53,13 @@ def memory_snapshot(watched: Watched) -> Entry:
 
 def save_memory_viz(watched: Watched, path: str | os.PathLike[str]) -> Path:
     """Pickle `memory_snapshot` into a file, written whole or not at all.
+
+    Parameters
+    ----------
+    watched
+        A debugger, or an open dump.
+    path
+        Where; a file that is there is replaced.
 
     Raises
     ------

@@ -99,7 +99,33 @@ def write_map(map: WriteMap, *, limit: int = 40, title: str | None = None) -> Fi
 
 
 def save_write_map(map: WriteMap, path: str | os.PathLike[str], *, limit: int = 40, title: str | None = None) -> Path:
-    """Draw a write map into a file, as `shadowgraph.plots.memory_map.save_memory_map` does."""
+    """Draw a write map into a file, whole or not at all.
+
+    Parameters
+    ----------
+    map
+        What to draw.
+    path
+        The suffix png, svg or pdf says which kind of picture.
+    limit
+        Buffers at most; the rest is folded.
+    title
+        Above the drawing; by default what it is of.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    UsageError
+        For a suffix that is no picture format.
+    MissingFileError
+        When the file cannot be written.
+    MissingPackageError
+        When matplotlib is not installed.
+    """
     format_of(path)
     return save_figure(write_map(map, limit=limit, title=title), path)
 
