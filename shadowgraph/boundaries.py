@@ -64,20 +64,20 @@ class Boundaries:
         stepping = self._stepper.armed and phase is not Phase.REPLAY
         if stepping and step is None:
             step = self._stepper.boundary()
-        if writes:
+        if writes.entries:
             context.writes = WriteLog(writes.dropped)
         elif context.engine.asynchronous:  # there evidence is judged when others have launched since
             writes = _NONE
         checkpoint = Checkpoint(at, phase, graph, replay, writes, next(context.clock), step)
         with context.allocator.lock.within:  # no guard moves, and no block changes hands, until the check was asked for
             guards = self._standing.now()
-            hit = self._standing.hit(writes) if writes and not in_full and not context.engine.asynchronous else ()
+            hit = self._standing.hit(writes) if writes.entries and not in_full and not context.engine.asynchronous else ()
             guards = (*guards, *hit) if hit else guards  # the same object as long as it is the same guards
             guards = self._stepper.guards(guards) if stepping else guards
             context.engine.check(checkpoint, guards, take, compare, in_full)
         if take is None or context.settings.sync or not context.engine.asynchronous:  # else the replay's end asks
             self.poll()
-        if writes:
+        if writes.entries:
             for check in self._enders:
                 check.checkpoint_ends(checkpoint)
         return checkpoint

@@ -28,11 +28,12 @@ Told = tuple[float, list[Run]]  # when the replay before began, and the runs of 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One replay; `told` by the buffer's serial."""
+    """One replay; `told` by the buffer's serial, of the replay before where nothing was written since."""
 
     replay: int
     order: int
     told: dict[int, Told]
+    untouched: bool = False
 
 
 @dataclass(slots=True)
@@ -59,16 +60,16 @@ class RowLog:
         untouched
             Nothing was written since the graph's replay before.
         """
-        told = {
-            story.buffer.serial: (
-                order if untouched else story.epochs.last,
-                story.epochs.runs if light else _bare(story.epochs.runs),
-            )
-            for story in stories
-        }
         log = self._logs.get(graph)
         if log is None:
             log = self._logs[graph] = _Log()
+        if untouched and log.recent:
+            log.recent.append(_Seen(replay, order, log.recent[-1].told, True))
+            return
+        told = {
+            story.buffer.serial: (story.epochs.last, story.epochs.runs if light else _bare(story.epochs.runs))
+            for story in stories
+        }
         log.recent.append(_Seen(replay, order, told))
 
     def keep(self, graph: int) -> None:
@@ -141,7 +142,8 @@ def _at(each: Input, seen: _Seen, begun: Begun) -> RowsAtReplay:
     if told is None:
         return RowsAtReplay(seen.replay, seen.order, ())
     stretches: list[RowStretch] = []
-    for first, last, state, time in states_of(each.rows, *told):
+    last_began, runs = told
+    for first, last, state, time in states_of(each.rows, seen.order if seen.untouched else last_began, runs):
         kept = state is RowState.KEPT
         since = begun.first_after(time, seen.order, each.story.readers) if kept else (None, None)
         before = stretches[-1] if stretches else None

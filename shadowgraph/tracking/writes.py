@@ -64,30 +64,32 @@ class WriteLog:
 
     Attributes
     ----------
+    entries
+        The writes; to be read only. Whether there are any is asked on the replay path, where a method would cost more.
     dropped
         Writes forgotten because too many came between two checkpoints.
     """
 
     def __init__(self, dropped: int = 0) -> None:
-        self._writes: list[Write] = []
+        self.entries: list[Write] = []
         self.dropped = dropped
 
     def add(self, write: Write) -> None:
-        if len(self._writes) >= LIMIT:
-            del self._writes[0]
+        if len(self.entries) >= LIMIT:
+            del self.entries[0]
             self.dropped += 1
-        self._writes.append(write)
+        self.entries.append(write)
 
     def culprits(self, *parts: ByteRange) -> list[Write]:
         """Writes that hit one of the ranges, in order; opaque ones only when no other did."""
-        hits = [write for write in self._writes if any(write.ranges.overlaps(part) for part in parts)]
-        return hits or [write for write in self._writes if write.opaque]
+        hits = [write for write in self.entries if any(write.ranges.overlaps(part) for part in parts)]
+        return hits or [write for write in self.entries if write.opaque]
 
     def clear(self) -> None:
-        self._writes.clear()
+        self.entries.clear()
 
     def __iter__(self) -> Iterator[Write]:
-        return iter(tuple(self._writes))
+        return iter(tuple(self.entries))
 
     def __len__(self) -> int:
-        return len(self._writes)
+        return len(self.entries)

@@ -108,15 +108,22 @@ def test_an_older_minimal_dump_and_a_later_fuller_one_are_read(whole: bytes, tmp
         b"\0" * 5000,
         b"PK\x03\x04" + b"\0" * 100,
         b"\x80\x04\x95" + b"cos\nsystem\n(S'touch owned'\ntR.",
-        b'{"schema": "shadowgraph.report/1"}',
         struct.pack("<Q", 2) + b"{}",
         struct.pack("<Q", 56) + b'{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}   ' + b"abcd",
     ],
-    ids=["empty", "zeros", "zip", "pickle", "json", "empty safetensors", "safetensors"],
+    ids=["empty", "zeros", "zip", "pickle", "empty safetensors", "safetensors"],
 )
 def test_other_files(data: bytes, tmp_path: Path, capsys: Capture) -> None:
     said = refused(tmp_path / "other", data, capsys, FOREIGN)
     assert "is no shadowgraph dump" in said
+
+
+def test_json_of_somebody_else(tmp_path: Path, capsys: Capture) -> None:
+    assert "no shadowgraph document" in refused(tmp_path / "other", b'{"schema": "somebody.else/1"}', capsys, FOREIGN)
+
+
+def test_a_report_that_lacks_what_it_must_have(tmp_path: Path, capsys: Capture) -> None:
+    assert "is damaged" in refused(tmp_path / "other", b'{"schema": "shadowgraph.report/1"}', capsys, DAMAGED)
 
 
 def test_places_that_hold_no_file(tmp_path: Path, capsys: Capture) -> None:

@@ -30,7 +30,7 @@ def test_the_line_is_that_of_the_call_and_not_of_a_later_one() -> None:
 
 
 def test_no_more_frames_than_asked_for() -> None:
-    assert [len(stack) for stack in stacks_of([deeper(5)[0], deeper(0)[0]], 4)] == [4, 4]
+    assert [len(stack) for stack in stacks_of([deeper(5)[0], deeper(4)[0]], 4)] == [4, 4]
 
 
 def test_frames_of_ours_and_of_torch_are_left_out() -> None:
