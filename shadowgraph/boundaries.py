@@ -71,7 +71,8 @@ class Boundaries:
         checkpoint = Checkpoint(at, phase, graph, replay, writes, next(context.clock), step)
         with context.allocator.lock.within:  # no guard moves, and no block changes hands, until the check was asked for
             guards = self._standing.now()
-            hit = self._standing.hit(writes) if writes.entries and not in_full and not context.engine.asynchronous else ()
+            known = writes.entries and not in_full and not context.engine.asynchronous
+            hit = self._standing.hit(writes) if known else ()
             guards = (*guards, *hit) if hit else guards  # the same object as long as it is the same guards
             guards = self._stepper.guards(guards) if stepping else guards
             context.engine.check(checkpoint, guards, take, compare, in_full)

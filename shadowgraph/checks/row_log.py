@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from shadowgraph.checks.row_epochs import Rows, Run
 from shadowgraph.checks.static_inputs import Input, Story
@@ -26,8 +26,7 @@ T = TypeVar("T")
 Told = tuple[float, list[Run]]  # when the replay before began, and the runs of a buffer
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
+class _Seen(NamedTuple):
     """One replay; `told` by the buffer's serial, of the replay before where nothing was written since."""
 
     replay: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from shadowgraph.errors import ShadowgraphError
@@ -52,14 +53,39 @@ class Listener:
         """The host is about to read a tensor's bytes, and to wait for them unless `waits` is False."""
 
 
-listeners: list[Listener] = []
+class Listeners(list[Listener]):
+    """Who is told; knows, for each event, whose method does anything with it: each replay comes by there twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._hearers: dict[str, tuple[Callable[..., None], ...]] = {}
+
+    def append(self, listener: Listener) -> None:
+        super().append(listener)
+        self._hearers = {}
+
+    def remove(self, listener: Listener) -> None:
+        super().remove(listener)
+        self._hearers = {}
+
+    def hearers(self, event: str) -> tuple[Callable[..., None], ...]:
+        """The methods to call, in order."""
+        known = self._hearers.get(event)
+        if known is None:
+            nothing = getattr(Listener, event)
+            able = [each for each in self if getattr(type(each), event) is not nothing]
+            known = self._hearers[event] = tuple(getattr(each, event) for each in able)
+        return known
+
+
+listeners = Listeners()
 
 
 def emit(event: str, *facts: object) -> None:
     """Tell every listener; a fault in one reaches neither the program nor the other listeners."""
-    for listener in tuple(listeners):
-        try:  # what `shielded` does, without its cost: each replay comes by here twice
-            getattr(listener, event)(*facts)
+    for hear in listeners.hearers(event):
+        try:  # what `shielded` does, without its cost
+            hear(*facts)
         except ShadowgraphError:
             raise
         except Exception as error:

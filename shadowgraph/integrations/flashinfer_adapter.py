@@ -62,7 +62,8 @@ class Attachment:
 
     def ended(self, debugger: object = None) -> None:
         """Nobody watches."""
-        listeners[:] = [each for each in listeners if each is not self.hooks]
+        if self.hooks in listeners:
+            listeners.remove(self.hooks)
 
     def _prepares(self, original: Callable[..., Any]) -> Callable[..., Any]:
         return _around(original, self.hooks.prepare)

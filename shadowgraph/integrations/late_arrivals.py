@@ -36,7 +36,8 @@ def began() -> None:
 
 def ended() -> None:
     """Nobody watches, or nothing is waited for any more."""
-    listeners[:] = [each for each in listeners if each is not _waiting]
+    if _waiting in listeners:
+        listeners.remove(_waiting)
 
 
 def _attach() -> None:
