@@ -334,9 +334,10 @@ class Supervisor(Listener):
         if self.paused or self._capturing or self._replaying is not None:
             return
         marked = bool(self.preparing)
-        self._note(write_of(launch, stores), Phase.PREPARE if marked else None, None)
+        model = self.preparing[-1] if marked else None
+        write = write_of(launch, stores, prepares=model.serial if model else None)
+        self._note(write, Phase.PREPARE if marked else None, None)
         if self.settings.sync:
-            model = self.preparing[-1] if marked else None
             replay = model.replays + 1 if model else None
             self._bounds.guards_now(Checkpoint("launch", Phase.PREPARE if marked else None, model, replay))
         if self.stepper.armed:

@@ -58,8 +58,9 @@ def eager_phase(
 ) -> Blame:
     """Phase, graph and replay of what unmarked host code did.
 
-    It was *prepare* when it touched what a captured graph reads, and then the replay is that graph's coming one; else
-    *setup* before the first replay of any graph, and *eager* after it.
+    It was *prepare* when it touched what a captured graph reads, or was marked to prepare the graph that was about to
+    replay, and then the replay is that graph's coming one; else *setup* before the first replay of any graph, and
+    *eager* after it.
 
     Parameters
     ----------
@@ -88,6 +89,11 @@ def _graphs(context: Context, coming: Graph | None, where: ByteRange, culprits: 
     for part in (where, *(part for write in culprits for part in write.ranges)):
         found = [*(graph for graph in ended if graph.touches(part)), *context.graphs_on(part)]
         touched += [graph for graph in found if graph not in touched]
-    if coming is not None and coming not in touched and coming.leads_into(where):
+    if coming is not None and coming not in touched and (_marked(coming, culprits) or coming.leads_into(where)):
         touched.append(coming)
     return touched
+
+
+def _marked(coming: Graph, culprits: tuple[Write, ...]) -> bool:
+    """Whether the likeliest culprit was marked as preparing a graph: so one of which nobody could read the nodes."""
+    return bool(culprits) and culprits[-1].prepares == coming.serial

@@ -14,6 +14,8 @@ from shadowgraph.tracking.launches import Access, LaunchKind, Pointer
 from shadowgraph.tracking.ranges import ByteRange
 from shadowgraph.tracking.stacks import Stack
 
+BLIND = "arguments cannot be read"  # how the note begins of a kernel node of which nobody knows what it points into
+
 
 class NodeKind(StrEnum):
     """What a node does, in CUDA's words."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind, Sureness, Word
+from shadowgraph.graphs.device_nodes import BLIND, DeviceNode, NodeKind, Sureness, Word
 from shadowgraph.graphs.driver import (
     Driver,
     DriverError,
@@ -171,7 +171,7 @@ class GraphReader:
             name, layout = self._lookup(int(held.func or 0), int(held.kern or 0))
             words = tuple(self._words(arguments_of(held, layout), names))
         except DriverError as error:
-            note = f"arguments cannot be read: {error}"
+            note = f"{BLIND}: {error}"
         return _Read(name, grid, block, words, note=note)
 
     def _lookup(self, function: int, kernel: int) -> tuple[str, tuple[tuple[int, int], ...]]:

@@ -16,7 +16,20 @@ from shadowgraph.errors import UsageError
 from shadowgraph.plots.byte_model import ByteCell, ByteEdge, ByteFold, ByteMap, ByteRow, Fate, Ground, folded
 from shadowgraph.plots.heads import HEAD, Entry, blank_page, draw_head
 from shadowgraph.plots.page import MARGIN, WIDTH, count, size
-from shadowgraph.plots.pen import BLACK, FAINT, GREEN, GREY, GUARD_HATCH, PALE, SKY, VERMILLION, YELLOW, Box, Pen
+from shadowgraph.plots.pen import (
+    BLACK,
+    FAINT,
+    GREEN,
+    GREY,
+    GUARD_HATCH,
+    PALE,
+    SKY,
+    VERMILLION,
+    YELLOW,
+    Box,
+    Pen,
+    drawable,
+)
 from shadowgraph.plots.rows import MOST_ROWS
 from shadowgraph.plots.saving import format_of, save_figure
 from shadowgraph.reports.hexview import ROW
@@ -192,8 +205,17 @@ class _Drawing:
             pen.text(_OFFSETS[1], below, "was", size=6.5, color=GREY, align="right")
             room = _VALUES[1] - _VALUES[0]
             pen.text(_VALUES[0], below, row.expected, size=6.5, mono=True, color=GREY, room=room)
-        said = "; ".join(edge.text for edge in self.edges.get(row.offset, ()))
-        pen.text(_EDGES[0], y, said, size=7, room=_EDGES[1] - _EDGES[0])
+        pen.text(_EDGES[0], y, self._edges_said(row.offset), size=7, room=_EDGES[1] - _EDGES[0])
+
+    def _edges_said(self, offset: int) -> str:
+        """What begins and ends in a row; the first and how many more where there is no room for all."""
+        texts = [edge.text for edge in self.edges.get(offset, ())]
+        said = "; ".join(texts)
+        for kept in range(len(texts) - 1, 0, -1):
+            if self.pen.measure(drawable(said), size=7) <= _EDGES[1] - _EDGES[0]:
+                break
+            said = f"{'; '.join(texts[:kept])}; {len(texts) - kept} more"
+        return said
 
     def _cell(self, cell: ByteCell, left: float, top: float) -> None:
         box = (left, top + 0.015, left + _CELL, top + _ROW - 0.015)

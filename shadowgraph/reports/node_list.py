@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from shadowgraph.findings import Argument, Culprit, Finding, Status
-from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind
+from shadowgraph.graphs.device_nodes import BLIND, DeviceNode, NodeKind
 from shadowgraph.graphs.model import Graph
 from shadowgraph.tracking.launches import Launch
 from shadowgraph.tracking.ranges import ByteRange
@@ -69,8 +70,21 @@ class ListedNode(msgspec.Struct, frozen=True):
     culprit_of: tuple[Blamed, ...] = ()
 
 
+class Blind(msgspec.Struct, frozen=True):
+    """How many nodes of a graph point nobody knows where, for one reason."""
+
+    nodes: int
+    reason: str
+
+
 class ListedGraph(msgspec.Struct, frozen=True):
-    """A graph and those of its nodes that are asked for, of `total` with those of its child graphs."""
+    """A graph and those of its nodes that are asked for, of `total` with those of its child graphs.
+
+    Attributes
+    ----------
+    blind
+        Of all its nodes, asked for or not, those whose arguments could not be read: no filter by buffer finds them.
+    """
 
     name: str
     serial: int
@@ -80,6 +94,7 @@ class ListedGraph(msgspec.Struct, frozen=True):
     unread: str = ""
     pid: int | None = None
     dump: str | None = None
+    blind: tuple[Blind, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +158,14 @@ def listed(
     blamed = _culprits(graph, findings)
     every = list(_nodes(graph, graph.device_nodes, named or _nameless, blamed))
     kept = tuple(node for node in every if wanted is None or wanted(node))
-    return ListedGraph(graph.name, graph.serial, graph.replays, len(every), kept, graph.unread, pid, dump)
+    blind = tuple(_blind(every))
+    return ListedGraph(graph.name, graph.serial, graph.replays, len(every), kept, graph.unread, pid, dump, blind)
+
+
+def _blind(nodes: Sequence[ListedNode]) -> Iterator[Blind]:
+    """Nodes whose arguments could not be read, by reason; the most frequent first."""
+    for reason, count in Counter(node.note for node in nodes if node.note.startswith(BLIND)).most_common():
+        yield Blind(count, reason)
 
 
 def _nameless(address: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
 from rich.text import Text
 
 from shadowgraph.findings import Argument, Status
@@ -76,8 +77,22 @@ def graph_lines(graph: ListedGraph, width: int | None = None) -> Iterator[Text]:
     )
     if graph.unread:
         yield Text(tame(f"  its device nodes are not known: {graph.unread}"), style="yellow")
-    for node in graph.nodes:
+    for line in blind(graph):
+        yield Text(tame(f"  {line}"), style="yellow")
+    for node in told_once(graph):
         yield from _whole(node) if width is None else _folded(node, width)
+
+
+def blind(graph: ListedGraph) -> list[str]:
+    """What the list cannot tell, because arguments of nodes could not be read."""
+    return [f"{plural(each.nodes, 'node')} that no buffer leads to: {each.reason}" for each in graph.blind]
+
+
+def told_once(graph: ListedGraph) -> Iterator[ListedNode]:
+    """The nodes without the notes that `blind` tells for all of them."""
+    told = {each.reason for each in graph.blind}
+    for node in graph.nodes:
+        yield msgspec.structs.replace(node, note="") if node.note in told else node
 
 
 def _whole(node: ListedNode) -> Iterator[Text]:

@@ -28,6 +28,8 @@ class Write:
         It may have written anywhere: a callable, whatever it declared.
     hull
         `ranges` count in gaps of a strided argument, which the launch may well have left alone.
+    prepares
+        The graph, by serial, whose coming replay this was marked to prepare, or None.
     """
 
     launch: Launch
@@ -36,6 +38,7 @@ class Write:
     node: int | None = None
     opaque: bool = False
     hull: bool = False
+    prepares: int | None = None
 
 
 def extent(view: TensorView) -> tuple[RangeSet, bool]:
@@ -44,19 +47,21 @@ def extent(view: TensorView) -> tuple[RangeSet, bool]:
     return (RangeSet.of([view.hull]), True) if exact is None else (RangeSet.of(exact), False)
 
 
-def write_of(launch: Launch, stores: StoreLog | None, node: int | None = None) -> Write:
+def write_of(launch: Launch, stores: StoreLog | None, node: int | None = None, *, prepares: int | None = None) -> Write:
     """A launch's writes from its stores, or from its pointers where stores are not known."""
     if stores is not None:
-        return Write(launch, stores.ranges, stores, node)
+        return Write(launch, stores.ranges, stores, node, prepares=prepares)
     written = [p.view for p in launch.pointers if p.may_write]
     if launch.kind is LaunchKind.ATEN:
         extents = [extent(view) for view in written]
         ranges = extents[0][0] if len(extents) == 1 else RangeSet.of(part for each, _ in extents for part in each)
-        return Write(launch, ranges, None, node, hull=any(hull for _, hull in extents))
+        hull = any(hull for _, hull in extents)
+        return Write(launch, ranges, None, node, hull=hull, prepares=prepares)
     # A kernel is given an address and strides of its own: no gap is safe from it.
     gaps = any(view.ranges(1) is None for view in written)
     opaque = launch.kind is LaunchKind.CALLABLE
-    return Write(launch, RangeSet.of(view.hull for view in written), None, node, opaque=opaque, hull=gaps)
+    ranges = RangeSet.of(view.hull for view in written)
+    return Write(launch, ranges, None, node, opaque=opaque, hull=gaps, prepares=prepares)
 
 
 class WriteLog:

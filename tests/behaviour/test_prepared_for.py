@@ -6,7 +6,7 @@ import pytest
 from playing import played
 from programs import guarded, only, overflow, reader_of
 
-from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind, Sureness, Word
+from shadowgraph.graphs.device_nodes import BLIND, DeviceNode, NodeKind, Sureness, Word
 from shadowgraph.tracking.ranges import ByteRange
 
 
@@ -37,6 +37,35 @@ def test_a_buffer_that_only_library_code_was_given_is_prepared_for_the_graph(mon
         graph.replay()
         found = only(debugger.check())
     assert (found.phase, found.graph, found.replay) == ("prepare", graph.model.name, 1)
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_what_was_marked_to_prepare_a_graph_that_nobody_can_read(monkeypatch: pytest.MonkeyPatch, marked: bool) -> None:
+    with played(monkeypatch) as debugger:
+        table, other = guarded(debugger, 64), guarded(debugger, 64)
+        graph, _kept = reader_of(other)
+        nodes = (DeviceNode(0, NodeKind.KERNEL, "a kernel without a name", note=BLIND),)
+        graph.model.build_device_later(lambda: nodes)  # the context has died
+        preparing = debugger.supervisor.preparing
+        preparing += [graph.model] * marked  # as an adapter does, which ends it before the replay begins
+        overflow(table, 2)
+        preparing.clear()
+        graph.replay()
+        found = only(debugger.check())
+    said = ("prepare", graph.model.name, 1) if marked else ("setup", None, None)
+    assert (found.phase, found.graph, found.replay) == said
+
+
+def test_what_was_marked_to_prepare_another_graph_is_not_this_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    with played(monkeypatch) as debugger:
+        table, one, two = (guarded(debugger, 64) for _ in range(3))
+        (graph, _kept), (another, _more) = reader_of(one), reader_of(two)
+        debugger.supervisor.preparing.append(another.model)
+        overflow(table, 2)
+        debugger.supervisor.preparing.clear()
+        graph.replay()
+        found = only(debugger.check())
+    assert (found.phase, found.graph, found.replay) == ("setup", None, None)
 
 
 def test_a_buffer_that_no_node_leads_into_is_set_up(monkeypatch: pytest.MonkeyPatch) -> None:

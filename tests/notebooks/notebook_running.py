@@ -21,6 +21,8 @@ from jupyter_client.manager import AsyncKernelManager
 ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / "notebooks"
 JUPYTER = HOME / "jupyter.ipynb"
+CRASHED = HOME / "crashed_server.ipynb"
+DATA = HOME / "data"
 SEEDS = ("kv_indptr", "kv_indices", "page_table", "padding", "aiter")
 MACHINE_PATH = re.compile(r"(?<![\w.])/(home|root|tmp|usr|opt|mnt|work|var|Users)\b|\b[A-Za-z]:\\")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -47,7 +49,12 @@ def saved(path: Path) -> Any:
 
 
 def execute(path: Path, home: str) -> Any:
-    """A notebook after it ran in an empty directory. A cell that raises, or a kernel that dies, raises here."""
+    """A notebook after it ran in a directory that holds nothing but the notebooks' data.
+
+    Data that lies in `home` already is left as it is. A cell that raises, or a kernel that dies, raises here.
+    """
+    if DATA.is_dir() and not Path(home, DATA.name).exists():
+        Path(home, DATA.name).symlink_to(DATA)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SHADOWGRAPH_")}
     environment = kept | {
         "TRITON_INTERPRET": "1",
@@ -114,6 +121,6 @@ def store(path: Path, everything: bool = False) -> bool:
 
 
 if __name__ == "__main__":
-    for each in (*map(seed, SEEDS), JUPYTER):
+    for each in (*map(seed, SEEDS), JUPYTER, CRASHED):
         changed = store(each, everything="--all" in sys.argv[1:])
         print(f"{each.relative_to(ROOT)}: {'stored' if changed else 'as it was'}")

@@ -82,6 +82,25 @@ def test_drawn_where_it_is() -> None:
     assert round(lefts[0], 6) in xs, "where the buffer ends, changed bytes begin"
 
 
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["a", "b"], "a[0] ends; b[0] ends; w.table[0] ends; w.tail[0] ends"),
+        (["a", "x" * 40], "a[0] ends; w.table[0] ends; 2 more"),
+        (["x" * 40, "y" * 40], "w.table[0] ends; 3 more"),
+    ],
+)
+def test_ends_that_have_no_room_in_their_row_are_counted(names: list[str], said: str) -> None:
+    with sg.debug() as debugger:
+        kept = _run(debugger, past=3)
+        for name in names:
+            debugger.name(name, [kept[0]])
+        map = ByteMap.of(debugger)
+        del kept
+    assert len([edge for edge in map.edges if edge.offset == 32]) == 2 + len(names), "of every name"
+    assert said in texts(byte_map(map))
+
+
 def test_the_fixed_twin_has_no_mark() -> None:
     with sg.debug() as debugger:
         kept = _run(debugger, past=0)

@@ -8,14 +8,17 @@ from node_makers import ADD, Model, cuda_nodes
 
 import shadowgraph as sg
 from shadowgraph.findings import Argument, Culprit, Finding, Status
-from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind
+from shadowgraph.graphs.device_nodes import BLIND, DeviceNode, NodeKind
 from shadowgraph.graphs.model import Graph
+from shadowgraph.reports.html.reprs import html_of
+from shadowgraph.reports.html.tables import listed_table
 from shadowgraph.reports.kernel_names import brief
 from shadowgraph.reports.node_list import Wanted, listed
-from shadowgraph.reports.nodes_text import nodes_text
+from shadowgraph.reports.nodes_text import NodesReport, blind, nodes_text
 from shadowgraph.reports.text import Report
 from shadowgraph.reports.verdicts import verdict
 from shadowgraph.tracking.phases import Phase
+from shadowgraph.tracking.ranges import ByteRange
 from shadowgraph.tracking.stacks import Frame
 
 
@@ -119,6 +122,47 @@ def test_a_graph_whose_nodes_are_not_known_says_so() -> None:
     graph = Graph(3, "decode")
     graph.unread = "the graph was gone"
     assert nodes_text(graph) == ("decode: 0 nodes, 0 replays\n  its device nodes are not known: the graph was gone\n")
+
+
+def blind_graph() -> Graph:
+    """Two kernels of which nobody could read the arguments, and a copy."""
+    reason = f"{BLIND}: cuFuncGetName: CUDA_ERROR_ILLEGAL_ADDRESS (700)"
+    copied = ByteRange(4096, 4160)
+    nodes = (
+        DeviceNode(0, NodeKind.KERNEL, "a kernel without a name", grid=(2, 1, 1), note=reason),
+        DeviceNode(1, NodeKind.MEMCPY, "memcpy", reads=(copied,), writes=(copied,), after=(0,)),
+        DeviceNode(2, NodeKind.KERNEL, "a kernel without a name", grid=(4, 1, 1), note=reason, after=(1,)),
+    )
+    graph = Graph(3, "decode")
+    graph.build_device_later(lambda: nodes)
+    return graph
+
+
+def test_why_arguments_cannot_be_read_is_told_once() -> None:
+    said = nodes_text(blind_graph(), lambda _: ("table", 0)).splitlines()
+    assert said[0] == "decode: 3 nodes, 0 replays"
+    assert said[1] == (
+        "  2 nodes that no buffer leads to: arguments cannot be read: cuFuncGetName: CUDA_ERROR_ILLEGAL_ADDRESS (700)"
+    )
+    assert [line for line in said[2:] if "cannot" in line] == []
+    assert said[2].split() == ["0", "kernel", "a", "kernel", "without", "a", "name", "grid", "2x1x1"]
+
+
+def test_a_filter_by_buffer_says_which_nodes_it_cannot_judge() -> None:
+    wanted = Wanted(memory=[ByteRange(4096, 8192)])
+    made = listed(blind_graph(), wanted=wanted)
+    assert [node.place for node in made.nodes] == ["1"]
+    assert [each.nodes for each in made.blind] == [2]
+    assert "  2 nodes that no buffer leads to: " in nodes_text(blind_graph(), wanted=wanted)
+    assert listed_table(made).blind == tuple(blind(made))
+    assert "".join(f'<p class="warn">{line}</p>' for line in blind(made)) in html_of(NodesReport([made]))
+
+
+def test_other_notes_stay_at_their_nodes() -> None:
+    graph = Graph(3, "decode")
+    graph.build_device_later(lambda: (DeviceNode(0, NodeKind.CHILD, "child graph", note="its inside is not read: x"),))
+    assert listed(graph).blind == ()
+    assert "its inside is not read: x" in nodes_text(graph).splitlines()[1]
 
 
 def test_what_a_launch_did_is_marked_at_each_of_its_nodes() -> None:

@@ -12,7 +12,7 @@ from shadowgraph.findings import Finding
 from shadowgraph.graphs.model import Graph
 from shadowgraph.reports.kernel_names import brief
 from shadowgraph.reports.node_list import ListedGraph, ListedNode, Named, listed
-from shadowgraph.reports.nodes_text import after, details, extent, marks, place
+from shadowgraph.reports.nodes_text import after, blind, details, extent, marks, place, told_once
 from shadowgraph.reports.paths import short
 from shadowgraph.reports.run_text import command
 from shadowgraph.reports.verdicts import plural
@@ -51,6 +51,7 @@ class GraphTable:
     rows: tuple[NodeRow, ...]
     all: str
     unread: str = ""
+    blind: tuple[str, ...] = ()
     blamed: bool = False
 
 
@@ -104,20 +105,22 @@ def listed_table(made: ListedGraph, all: str = "") -> GraphTable:
         rows=tuple(_rows(made)),
         all=all or _LIVE,
         unread=made.unread,
+        blind=tuple(blind(made)),
         blamed=any(node.culprit_of for node in made.nodes),
     )
 
 
 def _rows(graph: ListedGraph) -> Iterator[NodeRow]:
-    count = len(graph.nodes)
-    blamed = [at for at, node in enumerate(graph.nodes) if node.culprit_of][:_BLAMED]
+    nodes = list(told_once(graph))
+    count = len(nodes)
+    blamed = [at for at, node in enumerate(nodes) if node.culprit_of][:_BLAMED]
     wanted = set(range(min(_FIRST, count)))
     wanted |= {at for each in blamed for at in range(each - _NEAR, each + _NEAR + 1) if 0 <= at < count}
     before = -1
     for at in sorted(wanted):
         if at > before + 1:
             yield NodeRow(skipped=at - before - 1)
-        yield _row(graph.nodes[at])
+        yield _row(nodes[at])
         before = at
     if graph.total > before + 1:
         yield NodeRow(skipped=graph.total - before - 1)
