@@ -152,6 +152,7 @@ def main() -> int:
     parser.add_argument("plan", choices=("eagle", "triton", "many", "small", "large", "two"))
     parser.add_argument("--out", type=Path, required=True, help="folder for results, logs, run folders and caches")
     parser.add_argument("--caches", type=Path, help="caches.txz of an earlier run")
+    parser.add_argument("--steps", help="only these of the plan's steps, such as plain,wrapped")
     parser.add_argument("--until", type=float, default=3600, help="begin no step after this many seconds")
     parser.add_argument("--limit", type=float, default=420, help="end a step after this many seconds")
     parser.add_argument("wrap", nargs="*", help="options for `shadowgraph wrap`, after --")
@@ -163,7 +164,10 @@ def main() -> int:
             archive.extractall(HOME, filter="data")
     path = options.out / f"live_{options.plan}.json"
     kept = json.loads(path.read_text())["steps"] if path.exists() else []
+    wanted = options.steps.split(",") if options.steps else None
     for step in steps_of(options.plan):
+        if wanted is not None and step.name not in wanted:
+            continue
         if any(each["step"] == step.name and each["said"] for each in kept):
             continue
         if time.perf_counter() - began > options.until:
