@@ -52,7 +52,7 @@ class Rearming:
 
     def broken(self, guard: Guard, checkpoint: Checkpoint) -> None:
         """A check found a guard broken; what did it stands in the checkpoint."""
-        if not self._context.engine.keeps or not guard.rearm:
+        if not self._context.engine.keeps:
             return
         replay = checkpoint.phase is Phase.REPLAY and checkpoint.graph is not None
         graph = checkpoint.graph.serial if replay and checkpoint.graph is not None else None
@@ -82,8 +82,9 @@ class Rearming:
         self.waiting.clear()
 
     def _arm(self, start: int, broken: _Broken) -> None:
-        del self.waiting[start]
-        buffer = broken.guard.buffer
-        if self._context.allocator.tenants.get(buffer.start) is buffer:
-            with shielded("guard armed again"):
-                self._context.engine.rearm(broken.guard)
+        context, guard = self._context, broken.guard
+        if self.waiting.pop(start, None) is None:  # another thread has armed everything
+            return
+        with context.allocator.lock.within, shielded("guard armed again"):  # no block changes hands meanwhile
+            if context.allocator.may_arm(guard, context.clock):
+                context.engine.rearm(guard)

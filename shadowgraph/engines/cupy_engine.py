@@ -31,7 +31,7 @@ from shadowgraph.tracking.ranges import ByteRange
 LANES = 8  # of a warp look at one guard's near part
 FAR_BLOCKS = 16  # pieces of far parts that each check looks at, in turn
 SLOTS = 1024  # checks in flight, as in kernels.cu, and records in the ring
-KEPT = 512  # broken guards that are remembered, as in kernels.cu
+KEPT, KEPT_NBYTES = 512, 72  # broken guards that are remembered, as in kernels.cu
 TABLES = 8  # tuples of guards whose tables are kept
 GUARDS_ONLY, COPY, COMPARE = 0, 1, 2
 
@@ -178,7 +178,7 @@ class CupyEngine:
         header = np.zeros(1, dtype=[("head", "<u8"), ("capacity", "<u8"), ("records", "<u8")])
         header["capacity"], header["records"] = SLOTS, self._pinned.ptr
         self._ring = device.upload(header.view(np.uint8))
-        self._counters, self._kept = device.zeros(8 * SLOTS), device.zeros(KEPT * 32)
+        self._counters, self._kept = device.zeros(8 * SLOTS), device.zeros(KEPT * KEPT_NBYTES)
         done = int(self._pinned.ptr) + SLOTS * RECORD.itemsize
         ring, table, counters, kept = (
             int(made.data.ptr) for made in (self._ring, self._canaries, self._counters, self._kept)

@@ -30,7 +30,9 @@ struct Record {
   u8 expected[WINDOW], found[WINDOW];
 };
 struct Ring { u64 head, capacity, records; };
-struct Kept { u64 near_lo, lo, hi, hash; };  // a broken guard: damage [lo, hi) and what it held when it was told
+// A broken guard, by where it begins, as it was when it was told: the damage's first and last byte and its extent, the
+// bytes that are compared, [near_lo, near_hi) and [lo, hi), and a number for what they held.
+struct Kept { u64 whole_lo, near_lo, near_hi, lo, hi, first, last, count, hash; };
 
 __device__ __forceinline__ u32 differing(uint4 a, uint4 b) {
   // One bit for each of 16 bytes that differ.
@@ -125,31 +127,34 @@ __device__ u64 hash_of(u64 lo, u64 hi, u64 other_lo, u64 other_hi) {
 }
 
 // The entry of a guard among those that are broken, or null; by a whole warp.
-__device__ Kept* kept_of(Kept* kept, u64 near_lo) {
+__device__ Kept* kept_of(Kept* kept, u64 whole_lo) {
   for (u32 base = 0; base < KEPT; base += 32) {
-    u32 votes = __ballot_sync(~0u, *(volatile u64*)&kept[base + (threadIdx.x & 31)].near_lo == near_lo);
+    u32 votes = __ballot_sync(~0u, *(volatile u64*)&kept[base + (threadIdx.x & 31)].whole_lo == whole_lo);
     if (votes) return kept + base + __ffs(votes) - 1;
   }
   return 0;
 }
 
-// Room for another one, or null; by a whole warp.
-__device__ Kept* room_in(Kept* kept, u64 near_lo) {
-  u32 at = KEPT;
-  if ((threadIdx.x & 31) == 0)
-    for (at = 0; at < KEPT && atomicCAS(&kept[at].near_lo, 0ull, near_lo); ++at) {}
-  at = __shfl_sync(~0u, at, 0);
-  return at < KEPT ? kept + at : 0;
+// Room for another one, or null; by a whole warp. An entry that is free by now may have gone to another warp.
+__device__ Kept* room_in(Kept* kept, u64 whole_lo) {
+  while (Kept* free = kept_of(kept, 0)) {
+    u64 was = 0;
+    if ((threadIdx.x & 31) == 0) was = atomicCAS(&free->whole_lo, 0ull, whole_lo);
+    if (!__shfl_sync(~0u, was, 0)) return free;
+  }
+  return 0;
 }
 
 // A whole warp measures a broken guard over its full length and reports it. What broke it stays: the program may read
-// it, as it would without us. So the guard is remembered, and reported again when it holds something else.
-__device__ void broken(const Guard& g, u32 index, Ring* ring, const u8* table, Kept* kept, u32 check) {
+// it, as it would without us. So the guard is remembered, and reported again when it holds something else. What is
+// compared is what was remembered, however wide the near part is that a check asks for; `in_full` measures it as well.
+__device__ void broken(const Guard& g, u32 index, Ring* ring, const u8* table, Kept* kept, bool in_full, u32 check) {
   int lane = threadIdx.x & 31;
-  u64 lo = g.whole_lo, hi = lo + g.whole_len, first = ~0ull, last = 0, count = 0, near_hi = g.near_lo + g.near_len;
+  u64 lo = g.whole_lo, hi = lo + g.whole_len, first = ~0ull, last = 0, count = 0;
   bool after = g.flags & 1, ours = !(g.flags & 2);
-  Kept* known = ours ? kept_of(kept, g.near_lo) : 0;
-  if (known && known->hash == hash_of(g.near_lo, near_hi, known->lo, known->hi)) return;
+  Kept* known = kept_of(kept, lo);
+  bool unchanged = known && known->hash == hash_of(known->near_lo, known->near_hi, known->lo, known->hi);
+  if (unchanged && !in_full) return;
   for (u64 p = (lo & ~15ull) + 16 * lane; p < hi; p += 512) {
     u32 bad = differing(*(const uint4*)p, *(const uint4*)(table + (p & (PERIOD - 1)))) & inside(p, lo, hi);
     if (bad) {
@@ -158,25 +163,30 @@ __device__ void broken(const Guard& g, u32 index, Ring* ring, const u8* table, K
     }
   }
   first = warp_min(first); last = warp_max(last); count = warp_sum(count);
-  if (!count) return;
+  if (!count || (unchanged && first == known->first && last == known->last && count == known->count)) return;
   emit(ring, table, check, 0, index, lo, hi, 0, !after, after ? last == hi - 1 : first == lo, first, last, count);
   __syncwarp();
-  if (!ours) return;
-  if (!known) known = room_in(kept, g.near_lo);
+  if (!known) known = room_in(kept, lo);
   if (known) {
+    u64 near_lo = g.near_lo, near_hi = near_lo + g.near_len;
+    if (near_hi - near_lo > SEEN) { if (after) near_hi = near_lo + SEEN; else near_lo = near_hi - SEEN; }
     u64 from = after || last - first < SEEN ? first : last + 1 - SEEN, to = last - from < SEEN ? last + 1 : from + SEEN;
-    u64 hash = hash_of(g.near_lo, near_hi, from, to);
-    if (lane == 0) { known->lo = from; known->hi = to; known->hash = hash; }
+    u64 hash = hash_of(near_lo, near_hi, from, to);
+    if (lane == 0) {
+      known->near_lo = near_lo; known->near_hi = near_hi; known->lo = from; known->hi = to;
+      known->first = first; known->last = last; known->count = count; known->hash = hash;
+    }
     __syncwarp();
     return;
   }
+  if (!ours) return;
   for (u64 p = first + lane; p <= last; p += 32) *(u8*)p = table[p & (PERIOD - 1)];  // no room: better than silence
 }
 
 // Guards that begin in a range are whole again; by one block.
 __device__ void forget(Kept* kept, u64 lo, u64 hi) {
   for (u32 i = threadIdx.x; i < KEPT; i += blockDim.x)
-    if (kept[i].near_lo >= lo && kept[i].near_lo < hi) kept[i].near_lo = 0;
+    if (kept[i].whole_lo >= lo && kept[i].whole_lo < hi) kept[i].whole_lo = 0;
 }
 
 // Near parts: a few lanes a guard. What is broken is marked; the check's last block reports it.
@@ -258,14 +268,14 @@ struct Step {
 };
 
 // The last block of a check that found something: one warp a broken guard, one warp a changed part.
-__device__ void report(const Step& s, Ring* ring, const u8* table, Kept* kept, u32 check) {
+__device__ void report(const Step& s, Ring* ring, const u8* table, Kept* kept, bool in_full, u32 check) {
   u32 warp = threadIdx.x / 32, lane = threadIdx.x & 31, warps = blockDim.x / 32;
   for (u32 base = warp * 32; base < s.n_guards; base += warps * 32) {
     u32 g = base + lane;
     u32 votes = __ballot_sync(~0u, g < s.n_guards && *(volatile u32*)&s.hits[g] && atomicExch(&s.hits[g], 0u));
     for (; votes; votes &= votes - 1) {
       u32 hit = base + __ffs(votes) - 1;
-      broken(s.guards[hit], hit, ring, table, kept, check);
+      broken(s.guards[hit], hit, ring, table, kept, in_full, check);
     }
   }
   for (u32 i = warp; s.mode == 2 && i < s.n_parts; i += warps) {
@@ -300,7 +310,7 @@ extern "C" __global__ void __launch_bounds__(256) check_step(Step s, Ring* ring,
   if ((u32)before != gridDim.x - 1) return;
   if ((before + own) >> 32) {
     __threadfence();
-    report(s, ring, table, kept, check);
+    report(s, ring, table, kept, far_all, check);
     __syncthreads();
   }
   if (threadIdx.x == 0) checks_done[slot] = check;

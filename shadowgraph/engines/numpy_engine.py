@@ -108,7 +108,7 @@ class NumpyEngine:
 
     def _is_news(self, guard: Guard, held: Bytes) -> bool:
         """Whether a broken guard holds something else than when it was told last."""
-        if not self.keeps or not guard.rearm:
+        if not self.keeps:
             return True
         told, now = self._kept.get(guard.whole.start), held.tobytes()
         self._kept[guard.whole.start] = now

@@ -34,8 +34,8 @@ class _Native:
 class NativePools:
     """Guards in bytes that the caching allocator gave to nobody: what rounding adds, and the rest of segments.
 
-    The memory stays the allocator's own. A check therefore never writes there: broken guards are armed again by the
-    host, once it knows that the bytes are nobody's still (`confirm`). The segments exist as long as a graph of the pool
+    The memory stays the allocator's own. A check therefore never writes there: broken guards are armed again once the
+    host knows that the bytes are nobody's still (`may_arm`). The segments exist as long as a graph of the pool
     does; with the last one their guards go, before the pool can.
 
     Attributes
@@ -49,7 +49,7 @@ class NativePools:
         self.left_alone: Counter[str] = Counter()
         self._pools: dict[PoolHandle, _Native] = {}
         self._refused: set[PoolHandle] = set()
-        self._armed: dict[int, tuple[int, int, int]] = {}  # when a broken guard was armed again, and what had changed
+        self._moved: dict[int, tuple[int, ByteRange]] = {}  # guards that made way: when, and where they stood
 
     def may_guard(self, handle: PoolHandle | None, expandable: bool) -> bool:
         """Whether a capture that is about to begin uses a pool that is known from its first allocation on."""
@@ -69,7 +69,7 @@ class NativePools:
             pool = self._pools.get(handle)
             if pool is None:
                 pool = self._pools[handle] = _Native(handle)
-                self._allocator.confirm_lent = self.confirm
+                self._allocator.lender = self
             pool.tenants[graph.serial] = tenants
         self._allocator.waiting.append(partial(self._enter, pool, graph, made))
 
@@ -97,11 +97,10 @@ class NativePools:
                 self._let_go(pool)
 
     def confirm(self, guard: Guard, extent: tuple[int, int], order: int, clock: Iterator[int]) -> bool:
-        """Whether what changed in a guard is damage that was not told before. Called with the allocator's lock.
+        """Whether what changed in a guard is damage. Called with the allocator's lock.
 
-        If the guard stands still and its bytes are nobody's, it is armed again behind what is queued; checks that ran
-        before that see the same damage once more. If the program has allocated there meanwhile, guards are laid around
-        it. Where a later capture has moved the guard it is damage all the same, and nothing is armed.
+        If the program has allocated there meanwhile it is none, and guards are laid around what it allocated; checks
+        that ran before that see its own bytes once more. Where a later capture has moved the guard it is damage.
 
         Parameters
         ----------
@@ -110,26 +109,45 @@ class NativePools:
         order
             When the check ran, by `clock`.
         """
-        told = self._armed.get(guard.whole.start)
-        if told is not None and order < told[0]:
-            return not (told[1] <= extent[0] and extent[1] <= told[2])
+        moved = self._moved.get(guard.whole.start)
+        if moved is not None and order < moved[0]:
+            return not moved[1].covers(ByteRange(extent[0], extent[1] + 1))
+        pool = self._pool_where_it_stands(guard)
+        return pool is None or self._is_nobodys(guard, pool, clock)
+
+    def may_arm(self, guard: Guard, clock: Iterator[int]) -> bool:
+        """Whether a guard stands still and its bytes are nobody's. Called with the allocator's lock.
+
+        If the program has allocated there, guards are laid around it.
+        """
+        pool = self._pool_where_it_stands(guard)
+        return pool is not None and self._is_nobodys(guard, pool, clock)
+
+    def make_way(self) -> None:
+        """Let guards stand only in what is nobody's by now. Called with the allocator's lock."""
+        for pool in self._pools.values():
+            self._lay(pool)
+
+    def _pool_where_it_stands(self, guard: Guard) -> _Native | None:
+        """The pool of a guard that stands still; None while the pool must not be changed, too."""
         pool = next((p for p in self._pools.values() if guard.buffer.start in p.buffers), None)
         if pool is None or not self._stands(guard, pool) or torch.cuda.is_current_stream_capturing():
+            return None
+        return pool
+
+    def _is_nobodys(self, guard: Guard, pool: _Native, clock: Iterator[int]) -> bool:
+        if not any(block.overlaps(guard.whole) for block in _state_of(pool.handle)[1]):
             return True
-        if any(block.overlaps(guard.whole) for block in _state_of(pool.handle)[1]):
-            with self._allocator.batch():
-                self._lay(pool)
-            # Checks that ran before this see the program's own bytes once more, where the guard was.
-            self._armed[guard.whole.start] = next(clock), guard.whole.start, guard.whole.stop - 1
-            return False
-        self._allocator.fill_behind(guard.whole)
-        self._armed[guard.whole.start] = next(clock), *extent
-        return True
+        with self._allocator.batch():
+            self._lay(pool)
+        self._moved[guard.whole.start] = next(clock), guard.whole
+        return False
 
     def _stands(self, guard: Guard, pool: _Native) -> bool:
         """Whether a guard is where it was, and no tenant of a graph of the pool is."""
         buffer = guard.buffer
-        if self._allocator.tenants.get(buffer.start) is not buffer or guard not in guards_of(buffer, self._near):
+        standing = [one.whole for one in guards_of(buffer, self._near)]
+        if self._allocator.tenants.get(buffer.start) is not buffer or guard.whole not in standing:
             return False
         given = (ByteRange(s, s + n) for tenants in pool.tenants.values() for s, n in tenants.items())
         return not any(span.overlaps(guard.whole) for span in given)
@@ -137,8 +155,8 @@ class NativePools:
     def _let_go(self, pool: _Native) -> None:
         self._pools.pop(pool.handle, None)
         for start, buffer in pool.buffers.items():
-            self._armed.pop(buffer.guard_start, None)
-            self._armed.pop(start - buffer.head_guard, None)
+            self._moved.pop(buffer.guard_start, None)
+            self._moved.pop(start - buffer.head_guard, None)
         for start in pool.buffers:
             self._allocator.drop_tenant(start)
         for buffer in pool.buffers.values():

@@ -292,6 +292,13 @@ class HostAllocator:
         """
         return True
 
+    def may_arm(self, guard: Guard, clock: Iterator[int]) -> bool:
+        """Whether a guard that was broken stands still, so that it can be armed again. Called with the lock.
+
+        `clock` as for `confirm`.
+        """
+        return self.tenants.get(guard.buffer.start) is guard.buffer
+
     def batch(self) -> AbstractContextManager[None]:
         """Context in which guards may be armed together at its end."""
         return nullcontext()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, cast
 
@@ -31,6 +31,19 @@ class Filler(Protocol):
         """Let coming fills run behind what the current stream has queued."""
 
 
+class Lender(Protocol):
+    """Who lets guards stand in memory that is another allocator's."""
+
+    def confirm(self, guard: Guard, extent: tuple[int, int], order: int, clock: Iterator[int]) -> bool:
+        """As `HostAllocator.confirm`."""
+
+    def may_arm(self, guard: Guard, clock: Iterator[int]) -> bool:
+        """As `HostAllocator.may_arm`."""
+
+    def make_way(self) -> None:
+        """Let guards stand only in what is nobody's by now. Called with the allocator's lock."""
+
+
 class CudaAllocator(HostAllocator):
     """`HostAllocator` over slabs of device memory; guards are armed by the engine on a stream of its own.
 
@@ -41,7 +54,7 @@ class CudaAllocator(HostAllocator):
     def __init__(self, filler: Filler, device: int) -> None:
         self._filler, self.index = filler, device
         self._batched: list[ByteRange] | None = None
-        self.confirm_lent: Callable[[Guard, tuple[int, int], int, Iterator[int]], bool] | None = None
+        self.lender: Lender | None = None
         super().__init__(SlabArena(device))
         self.device = f"cuda:{device}"
 
@@ -65,9 +78,14 @@ class CudaAllocator(HostAllocator):
             self._filler.fill_many(ranges)
 
     def rearm(self) -> None:
-        """What the program has queued may still write where nobody looks: guards are armed behind it."""
+        """What the program has queued may still write where nobody looks: guards are armed behind it, and not over
+        what has been allocated since they were laid."""
+        self.enter_waiting()
         self._filler.fill_after()
-        super().rearm()
+        with self._lock, self.batch():
+            if self.lender is not None:
+                self.lender.make_way()
+            super().rearm()
 
     def drop_tenant(self, address: int) -> None:
         """Memory at an address goes back to CUDA: nothing may look at its guards any more."""
@@ -100,12 +118,13 @@ class CudaAllocator(HostAllocator):
     def confirm(self, guard: Guard, extent: tuple[int, int], order: int, clock: Iterator[int]) -> bool:
         """The memory may have been handed out meanwhile."""
         with self._lock:
-            return self.confirm_lent is None or self.confirm_lent(guard, extent, order, clock)
+            return self.lender is None or self.lender.confirm(guard, extent, order, clock)
 
-    def fill_behind(self, where: ByteRange) -> None:
-        """Fill a range behind what the current stream has queued."""
-        self._filler.fill_after()
-        self._filler.fill(where)
+    def may_arm(self, guard: Guard, clock: Iterator[int]) -> bool:
+        """The memory may have been handed out meanwhile."""
+        if guard.rearm or self.lender is None:
+            return super().may_arm(guard, clock)
+        return self.lender.may_arm(guard, clock)
 
     def in_private_pool(self, where: ByteRange) -> bool:
         """Asks torch's caching allocator, in milliseconds; where it does not tell, it may be so."""

@@ -46,7 +46,7 @@ def test_an_overflow_inside_a_graph_is_found_in_the_rounding(source: torch.Tenso
         assert (found.buffer.dtype, found.buffer.shape, found.buffer.role) == ("int32", (COUNT,), "pool")
         assert debugger.coverage().percent == 100
         graph.replay()
-        assert only(debugger.check()).occurrences == 2, "the host armed it again"
+        assert only(debugger.check()).occurrences == 2, "it was armed again before it replayed"
         assert out.tolist() == [2 * i for i in range(COUNT)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -205,6 +206,48 @@ def test_damage_beyond_the_near_part_is_told_once_too(bench: Bench, engine: Engi
     (found,) = checked(engine, *armed)
     assert found.first == after.near.start
     assert found.count == (2 if engine.keeps else 1)
+
+
+def test_a_broken_guard_is_no_news_to_a_check_that_looks_wider(
+    bench: Bench, engine: Engine, armed: tuple[Guard, Guard]
+) -> None:
+    """Launch by launch a guard is read over its whole length, and at the end of a replay near its buffer again."""
+    wide = tuple(replace(guard, near=guard.whole) for guard in armed)
+    for guard, one, other in ((armed[0], armed, wide), (armed[1], armed, wide), (armed[0], wide, armed)):
+        bench.write(guard.near.start + 8, b"\x05\x06")
+        assert len(checked(engine, *one)) == 1
+        assert checked(engine, *other) == ()
+        assert checked(engine, *one) == ()
+        assert checked(engine, *other, in_full=True) == ()
+        engine.rearm(guard)
+        bench.write(guard.near.start + 8, b"\x05\x06")
+        assert len(checked(engine, *other)) == 1, "armed again it is news to either"
+        engine.rearm(guard)
+
+
+def test_a_check_in_full_tells_what_else_broke_far_away(
+    bench: Bench, engine: Engine, armed: tuple[Guard, Guard]
+) -> None:
+    _, after = armed
+    flip(bench, [after.near.start])
+    assert len(checked(engine, *armed)) == 1
+    flip(bench, [after.whole.stop - 3])
+    (found,) = checked(engine, *armed, in_full=True)
+    assert found.last == after.whole.stop - 3
+    assert checked(engine, *armed, in_full=True) == ()
+
+
+def test_a_guard_in_memory_that_is_not_ours_is_told_once_too(
+    bench: Bench, engine: Engine, armed: tuple[Guard, Guard]
+) -> None:
+    lent = tuple(replace(guard, rearm=False) for guard in armed)
+    flip(bench, [lent[1].near.start])
+    held = bench.bytes_at(lent[1].whole.start, TAIL)
+    assert len(checked(engine, *lent)) == 1
+    assert len(checked(engine, *lent)) == (0 if engine.keeps else 1)
+    assert bench.bytes_at(lent[1].whole.start, TAIL) == held, "no check writes there"
+    engine.rearm(lent[1])
+    assert checked(engine, *lent, in_full=True) == ()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -87,16 +88,35 @@ def test_guards_stand_in_what_nobody_was_given(bench: Bench) -> None:
     assert not any(guard.rearm for guard in guards_of(bench.allocator.tenants[BASE], NEAR))
 
 
-def test_damage_is_told_once_and_armed_behind_what_is_queued(bench: Bench) -> None:
+def test_what_the_program_wrote_stays_when_it_is_told(bench: Bench) -> None:
     bench.captured(1, {0: 400})
     guard = bench.tail()
     bench.filler.fills.clear()
     assert bench.confirm(guard, 0, 3, order=10)
-    assert bench.filler.fills == [(400, 400 + FAR)]
-    assert bench.filler.waits == 1
-    assert not bench.confirm(guard, 0, 3, order=11), "a check that ran before it was armed again sees the same"
-    assert bench.confirm(guard, 0, 4000, order=12), "but more than that is new"
-    assert bench.confirm(guard, 0, 3, order=next(bench.clock)), "as is whatever comes after"
+    assert bench.confirm(guard, 0, 4000, order=11)
+    assert bench.filler.fills == [], "the program may read it"
+    assert bench.allocator.may_arm(guard, bench.clock)
+    wide = replace(guard, near=guard.whole)
+    assert bench.allocator.may_arm(wide, bench.clock), "as it is looked at launch by launch"
+
+
+def test_a_guard_is_not_armed_over_what_the_program_allocated_since(bench: Bench) -> None:
+    bench.captured(1, {0: 400})
+    guard = bench.tail()
+    assert bench.confirm(guard, 0, 3, order=10)
+    bench.live[512] = 700
+    bench.filler.fills.clear()
+    assert not bench.allocator.may_arm(guard, bench.clock)
+    assert bench.tail().whole.stop == BASE + 512
+    assert all(stop <= 512 for _, stop in bench.filler.fills)
+    assert not bench.confirm(guard, 112, 511, order=11), "a check that ran before it made way"
+
+
+def test_a_guard_that_is_gone_is_not_armed(bench: Bench) -> None:
+    graph = bench.captured(1, {0: 400})
+    guard = bench.tail()
+    bench.pools.dropped(graph)
+    assert not bench.allocator.may_arm(guard, bench.clock)
 
 
 def test_a_guard_that_a_later_capture_moved_is_told_of_and_not_armed(bench: Bench) -> None:
@@ -127,6 +147,17 @@ def test_what_the_program_allocated_there_is_no_damage(bench: Bench) -> None:
     assert not bench.confirm(guard, 112, 200, order=10)
     assert (bench.tail().whole.start, bench.tail().whole.stop) == (BASE + 400, BASE + 512)
     assert all(stop <= 512 for _, stop in bench.filler.fills)
+
+
+def test_arming_all_anew_spares_what_was_allocated_since(bench: Bench) -> None:
+    bench.captured(1, {0: 400})
+    bench.pools.captured(POOL, Graph(2, "graph#2"), {BASE + 1024: 39_000}, {})  # not entered yet
+    bench.live[64 << 10] = 100
+    bench.filler.fills.clear()
+    bench.allocator.rearm()
+    taken = [(1024, 1024 + 39_000), (64 << 10, (64 << 10) + 100)]
+    assert bench.filler.fills
+    assert not [fill for fill in bench.filler.fills for a, b in taken if fill[0] < b and a < fill[1]]
 
 
 def test_with_the_last_graph_the_guards_go(bench: Bench) -> None:
