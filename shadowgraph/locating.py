@@ -48,6 +48,7 @@ class _Want:
     side: Side | None
     damage: tuple[ByteRange, ...]
     alone: bool = False  # there was no room for all that the replay before showed
+    hidden: bool = False  # what others wrote stood there, so that the same bytes again would not have shown
 
 
 @dataclass(slots=True)
@@ -75,6 +76,8 @@ class Locator:
         Told of a finding's nodes, and of a finding whose damage did not happen again in a replay.
     needs_culprit
         Whether a finding's culprit is still unknown.
+    is_broken
+        Whether a guard holds damage now.
 
     Attributes
     ----------
@@ -90,6 +93,7 @@ class Locator:
     located: Callable[[int, tuple[Culprit, ...]], None]
     not_seen: Callable[[int, int], None]
     needs_culprit: Callable[[int], bool]
+    is_broken: Callable[[Buffer, Side | None], bool] = lambda buffer, side: False
     write_sets: dict[int, WriteSets] = field(default_factory=dict)
     reruns: bool = True
     _wants: dict[int, list[_Want]] = field(default_factory=dict)
@@ -177,6 +181,7 @@ class Locator:
         armed = _Armed(Plan(context.settings.locate_memory), wants, self._asked.pop(serial, []), due, {})
         armed.everything = due or bool(armed.handles)
         for want in wants:
+            want.hidden = self.is_broken(want.buffer, want.side)
             armed.plan.add_damaged(want.buffer, want.side, want.damage, context.settings.near_guard)
         targets = tuple(range(len(armed.plan.parts)))  # what there is to find, before all that is looked at beside
         guards = self.standing.now()
@@ -297,6 +302,8 @@ class Locator:
             elif outcome.dropped and not want.alone:
                 want.alone = True
                 self._wants.setdefault(graph.serial, []).append(want)
+            elif want.hidden:
+                self._tried.pop(want.finding, None)  # when it is told again its guard is whole before the next replay
             elif outcome.search is None or not outcome.dropped:  # else it was seen, and nobody can tell who did it
                 self.not_seen(want.finding, outcome.replay)
 

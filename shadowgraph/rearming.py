@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from shadowgraph.checks.base import Checkpoint, Context
 from shadowgraph.faults import shielded
 from shadowgraph.graphs.model import Graph, Launch
-from shadowgraph.tracking.guards import Guard
+from shadowgraph.tracking.buffers import Buffer
+from shadowgraph.tracking.guards import Guard, Side
 from shadowgraph.tracking.phases import Phase
 
 _MOST = 1024  # guards that wait
@@ -76,6 +77,11 @@ class Rearming:
         for start, broken in list(self.waiting.items()):
             if broken.graph == graph.serial:
                 self._arm(start, broken)
+
+    def is_broken(self, buffer: Buffer, side: Side | None) -> bool:
+        """Whether a guard of a buffer waits."""
+        guards = (broken.guard for broken in list(self.waiting.values()))
+        return any(guard.buffer is buffer and guard.side is side for guard in guards)
 
     def forget(self) -> None:
         """Every guard was armed anew."""

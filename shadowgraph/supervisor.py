@@ -79,8 +79,15 @@ class Supervisor(Listener):
         self.context = take.context = Context(settings, allocator, allocator.ledger, engine, names, take.take)
         self.checks = Checks(self.context)
         self._standing = StandingGuards(allocator, settings.near_guard)
+        self._rearming = Rearming(self.context)
         self.locator = take.locator = Locator(
-            self.context, self.checks, self._standing, take.located, take.not_seen, take.needs_culprit
+            self.context,
+            self.checks,
+            self._standing,
+            take.located,
+            take.not_seen,
+            take.needs_culprit,
+            self._rearming.is_broken,
         )
         self.stepper = take.stepper = Stepper(self.context, self.journal, take.not_seen)
         self.watches = Watches(self.context)
@@ -90,7 +97,6 @@ class Supervisor(Listener):
         self.preparing: list[Graph | None] = []
         self._all: tuple[Check, ...] = (*self.checks.all, self.watches)
         self.plans = Plans(self.context, self._all)
-        self._rearming = Rearming(self.context)
         judge = Judge(self.context, self._all, self.checks.out_of_bounds, self._rearming)
         self._bounds = Boundaries(
             self.context, judge, self._all, self._standing, self.stepper, self.outside, lambda: self.paused
