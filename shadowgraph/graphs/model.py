@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from shadowgraph.display import Shown
+from shadowgraph.faults import faults
 from shadowgraph.graphs.device_nodes import DeviceNode, Sureness, node_of_launch
 from shadowgraph.graphs.probe import Probe
 from shadowgraph.tracking.buffers import Buffer
@@ -58,6 +59,7 @@ class Graph(Shown):
         self._device: tuple[DeviceNode, ...] | None = None
         self._build_device: Callable[[], tuple[DeviceNode, ...] | None] | None = None
         self._spans: RangeSet | None = None
+        self._led: tuple[tuple[DeviceNode, ...], RangeSet] | None = None  # with the nodes that it was made of
         self._index: tuple[int, RangeIndex[tuple[Node, Pointer]]] | None = None  # with the nodes that it was made of
 
     @property
@@ -84,6 +86,9 @@ class Graph(Shown):
                 if self._build_device is not None:
                     try:
                         self._device = self._build_device()
+                    except Exception as error:  # who asks is in the middle of judging, and can do without
+                        faults.note("reading of a graph", error)
+                        self.unread = f"its nodes cannot be read: {type(error).__name__}"
                     finally:  # whoever asks meanwhile waits; what failed is not tried again
                         self._build_device = None
         return self._device
@@ -159,7 +164,12 @@ class Graph(Shown):
     def leads_into(self, where: ByteRange) -> bool:
         """Whether an argument of a device node points into the range: library code takes pointers past the dispatcher.
         Reads the executable graph the first time."""
-        return any(_leads_into(node, where) for node in self.read_nodes or ())
+        nodes = self.read_nodes
+        if nodes is None:
+            return False
+        if self._led is None or self._led[0] is not nodes:
+            self._led = nodes, RangeSet.of(part for node in nodes for part in _leads(node))
+        return self._led[1].overlaps(where)
 
     def readers(self, where: ByteRange) -> list[Node]:
         """Nodes that may read a byte of a range, in launch order.
@@ -182,7 +192,9 @@ class Graph(Shown):
         return list({node.index: node for node, pointer in self.pointing_into(where) if pointer.may_write}.values())
 
 
-def _leads_into(node: DeviceNode, where: ByteRange) -> bool:
-    sure = (word.address for word in node.words if word.sureness is not Sureness.LOW)
-    spans = (span for span in (*node.reads, *node.writes) if span.overlaps(where))
-    return any(map(where.contains, sure)) or any(spans) or any(_leads_into(inner, where) for inner in node.inner)
+def _leads(node: DeviceNode) -> Iterator[ByteRange]:
+    """Where a node's arguments point, of an address one byte."""
+    yield from (ByteRange(w.address, w.address + 1) for w in node.words if w.sureness is not Sureness.LOW)
+    yield from (*node.reads, *node.writes)
+    for inner in node.inner:
+        yield from _leads(inner)

@@ -6,6 +6,7 @@ import pytest
 from playing import played
 from programs import guarded, only, overflow, reader_of
 
+from shadowgraph.faults import faults
 from shadowgraph.graphs.device_nodes import BLIND, DeviceNode, NodeKind, Sureness, Word
 from shadowgraph.tracking.ranges import ByteRange
 
@@ -78,3 +79,20 @@ def test_a_buffer_that_no_node_leads_into_is_set_up(monkeypatch: pytest.MonkeyPa
         graph.replay()
         found = only(debugger.check())
     assert (found.phase, found.graph, found.replay) == ("setup", None, None)
+
+
+def test_a_graph_that_cannot_be_read_costs_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> tuple[DeviceNode, ...]:
+        raise KeyError("an edge to a node that was not listed")
+
+    before = faults.counts
+    with played(monkeypatch) as debugger:
+        table, other = guarded(debugger, 64), guarded(debugger, 64)
+        graph, _kept = reader_of(other)
+        graph.model.build_device_later(broken)
+        overflow(table, 2)
+        graph.replay()
+        found = only(debugger.check())
+        assert "KeyError" in graph.model.unread
+    assert (found.code, found.past_end, found.phase) == ("SG101", 8, "setup")
+    assert any("reading of a graph" in fault for fault in faults.counts if fault not in before)
