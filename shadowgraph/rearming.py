@@ -9,6 +9,7 @@ stays for good; the guard still tells when it changes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shadowgraph.checks.base import Checkpoint, Context
@@ -62,21 +63,28 @@ class Rearming:
         if len(self.waiting) < _MOST:
             self.waiting[guard.whole.start] = _Broken(guard, graph, names)
 
-    def launch_begins(self, launch: Launch) -> None:
-        """A launch of host code is about to run: arm what it may have broken, unless another one of those that may
-        have has run since the last boundary. Then the damage may be there already."""
+    def due(self, launch: Launch) -> list[int]:
+        """Where guards begin that a launch of host code, which is about to run, may have broken: unless another one of
+        those that may have has run since the last boundary. Then the damage may be there already."""
+        found = []
         for start, broken in list(self.waiting.items()):
             where = broken.guard.buffer.range
             if launch.name in broken.names and any(p.view.hull.overlaps(where) for p in launch.pointers):
                 before = [write for write in self._context.writes if write.launch.name in broken.names]
                 if not any(write.ranges.overlaps(where) for write in before):
-                    self._arm(start, broken)
+                    found.append(start)
+        return found
+
+    def arm(self, starts: Iterable[int]) -> None:
+        """Arm guards; they have been looked at."""
+        for start in starts:
+            self._arm(start)
 
     def replay_begins(self, graph: Graph) -> None:
         """A graph is about to replay, and guards have been looked at."""
         for start, broken in list(self.waiting.items()):
             if broken.graph == graph.serial:
-                self._arm(start, broken)
+                self._arm(start)
 
     def is_broken(self, buffer: Buffer, side: Side | None) -> bool:
         """Whether a guard of a buffer waits."""
@@ -87,10 +95,11 @@ class Rearming:
         """Every guard was armed anew."""
         self.waiting.clear()
 
-    def _arm(self, start: int, broken: _Broken) -> None:
-        context, guard = self._context, broken.guard
-        if self.waiting.pop(start, None) is None:  # another thread has armed everything
+    def _arm(self, start: int) -> None:
+        context, broken = self._context, self.waiting.pop(start, None)
+        if broken is None:  # another thread has armed everything
             return
+        guard = broken.guard
         with context.allocator.lock.within, shielded("guard armed again"):  # no block changes hands meanwhile
             if context.allocator.may_arm(guard, context.clock):
                 context.engine.rearm(guard)

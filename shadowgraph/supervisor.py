@@ -320,9 +320,6 @@ class Supervisor(Listener):
     def launch_begins(self, launch: Launch, rules: tuple[IndexRule, ...]) -> None:
         if self.paused or self._capturing or self._replaying is not None:
             return
-        if self._rearming.waiting:
-            with self._lock:
-                self._rearming.launch_begins(launch)
         model = self.preparing[-1] if self.preparing else None
         phase = Phase.PREPARE if self.preparing else None
         # Judged when the device is lost, after others have begun: which replays had begun by now counts.
@@ -332,6 +329,12 @@ class Supervisor(Listener):
             self.checks.indices.look(launch, rules, checkpoint)
         if self.context.engine.asynchronous:
             self.last_words.note(launch, rules, checkpoint)
+        if self._rearming.waiting:
+            with self._lock:
+                due = self._rearming.due(launch)
+                if due:  # what has been written there until now is not lost
+                    self._bounds.guards_now(checkpoint)
+                    self._rearming.arm(due)
         if self.stepper.armed:
             self._step(launch, before=True)
 

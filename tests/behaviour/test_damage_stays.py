@@ -8,7 +8,7 @@ import ctypes
 import pytest
 import torch
 from playing import played
-from programs import guarded, only, poke
+from programs import guarded, only, poke, reader_of
 
 import shadowgraph as sg
 
@@ -97,3 +97,20 @@ def test_of_two_launches_that_may_have_done_it_only_the_first_arms(monkeypatch: 
         found = only(debugger.findings)
     assert seen == [WRITTEN] * 4, "the second did not wipe out what the first wrote"
     assert found.occurrences == 4
+
+
+@pytest.mark.parametrize("locate", ["off", "auto"])
+def test_what_others_wrote_before_is_looked_at_before_the_guard_is_armed(
+    monkeypatch: pytest.MonkeyPatch, locate: str
+) -> None:
+    with played(monkeypatch, locate=locate) as debugger:
+        table = guarded(debugger, LANES - 2)
+        graph, _kept = reader_of(table)
+        for step in range(8):
+            if step == 5:
+                poke(table, 4 * table.numel() + 40, 4)  # by code that nobody sees
+            run_past(table, 7)
+            graph.replay()
+            debugger.check()
+        far = [one for one in debugger.findings if one.bytes.last == 4 * table.numel() + 43]
+    assert len(far) == 1, "it was there for the time between two checks only"

@@ -28,6 +28,6 @@ def test_each_of_two_graphs_is_found_to_be_the_culprit(monkeypatch: pytest.Monke
                 graph.replay()
                 one, *more = debugger.check()
                 assert one.culprit.status != "not_reproduced", "the same bytes again do not show"
-        assert [one.graph for one in (one, *more)] == ["graph#1", "graph#2"]
+        assert [one.graph for one in (one, *more)] == [debugger.graph(graph).name for graph in (first, second)]
         assert {one.culprit.name for one in (one, *more)} == {"breaker.<locals>.<lambda>"}
         assert {one.culprit.status for one in (one, *more)} == {"confirmed"}
