@@ -53,7 +53,7 @@ class Binding:
     since
         When the graph last began to replay.
     written
-        Bytes of it that host code has surely written since.
+        Bytes of it that host code has surely written since; of `perhaps` it is not known.
     before
         Its first bytes as they were last seen, and since then not refreshed by what the checks saw.
     """
@@ -67,6 +67,7 @@ class Binding:
     planned: bool
     since: int = 0
     written: RangeSet = field(default_factory=RangeSet)
+    perhaps: RangeSet = field(default_factory=RangeSet)
     before: bytes = b""
 
 

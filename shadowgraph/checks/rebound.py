@@ -4,7 +4,8 @@ A graph keeps the addresses that it was captured with; host code keeps names. Wh
 adapter that saw which tensors of an object a kernel was given, or by `Debugger.refreshes`. At the start of a replay it
 takes three facts. What the graph should read is known: the values that a plan for this very replay was made from, or
 those of the tensor that the name leads to by now. The graph's own memory holds something else. And nobody refreshed it:
-no write to the bytes that differ was seen since the graph last began to replay, and they are what they were then.
+no launch that may have written the bytes that differ was seen since the graph last began to replay, and they are what
+they were then.
 
 So constants are silent, a plan that is not made anew, a refresh with the same values, a refresh by code that nobody
 sees, memory that graphs write themselves, and a graph that is not replayed any more. Freed memory is SG104's.
@@ -139,17 +140,17 @@ class ReboundInputs(Check):
                 self._made.add(part)
             return
         self._recent.append((next(self.context.clock), write))
-        if is_sure(write):
-            for bindings in self._bindings.values():
-                for binding in bindings:
-                    for part in write.ranges.intersection(binding.view.hull):
-                        binding.written.add(part)
+        sure = is_sure(write)
+        for bindings in self._bindings.values():
+            for binding in bindings:
+                for part in write.ranges.intersection(binding.view.hull):
+                    (binding.written if sure else binding.perhaps).add(part)
 
     def forget_writers(self) -> None:
         """After writes that nobody saw: no value is known to be an old one."""
         for bindings in self._bindings.values():
             for binding in bindings:
-                binding.before, binding.written = b"", RangeSet()
+                binding.before, binding.written, binding.perhaps = b"", RangeSet(), RangeSet()
         self._recent.clear()
 
     def replay_begins(self, checkpoint: Checkpoint) -> None:
@@ -161,7 +162,7 @@ class ReboundInputs(Check):
                 if binding.written:
                     binding.before = self._refreshed(binding, owner)
                 self._look_at(binding, owner, checkpoint)
-            binding.since, binding.written = checkpoint.order, RangeSet()
+            binding.since, binding.written, binding.perhaps = checkpoint.order, RangeSet(), RangeSet()
 
     # -- what is judged ----------------------------------------------------------------------------------------
 
@@ -198,7 +199,7 @@ class ReboundInputs(Check):
         if not size and not binding.planned and not binding.before:  # it is seen for the first time
             size = min(binding.view.nbytes, _LARGEST)
         if size:
-            look = _Look(binding, wanted, binding.written, now if moved else None, others)
+            look = _Look(binding, wanted, binding.written | binding.perhaps, now if moved else None, others)
             ranges = [first_bytes(binding.view, size), *(where for where, _, _ in others)]
             self.context.engine.fetch(checkpoint, [(_Part(look), where) for where in ranges])
 

@@ -114,3 +114,68 @@ def test_what_others_wrote_before_is_looked_at_before_the_guard_is_armed(
             debugger.check()
         far = [one for one in debugger.findings if one.bytes.last == 4 * table.numel() + 43]
     assert len(far) == 1, "it was there for the time between two checks only"
+
+
+def test_what_is_known_between_two_launches_does_not_let_the_second_arm(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bytes] = []
+    with played(monkeypatch, locate="off") as debugger:
+        table = guarded(debugger, LANES - 2)
+        graph = piece(seen, table)
+        for _ in range(3):
+            run_past(table, 7)
+            debugger.supervisor.drain()  # it becomes known when the first has run already
+            table.add_(1)
+            graph.replay()
+        debugger.check()
+    assert seen == [WRITTEN] * 3
+
+
+def test_a_launch_elsewhere_does_not_arm(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bytes] = []
+    with played(monkeypatch, locate="off") as debugger:
+        table, other = guarded(debugger, LANES - 2), guarded(debugger, LANES)
+        graph = piece(seen, table)
+        run_past(table, 7)
+        for _ in range(3):
+            graph.replay()
+            debugger.check()
+            run_past(other, 7)
+    assert seen == [WRITTEN] * 3
+
+
+def test_a_guard_that_is_gone_is_not_armed_over_what_took_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    with played(monkeypatch, locate="off") as debugger:
+        table = guarded(debugger, LANES - 2)
+        seen: list[bytes] = []
+        graph = piece(seen, table)
+        run_past(table, 7)
+        graph.replay()
+        debugger.check()
+        (start,) = debugger.supervisor._rearming.waiting
+        address = table.data_ptr()
+        graph.reset()
+        del graph, table
+        with debugger.guard():
+            taker = torch.zeros(LANES, dtype=torch.int32)
+        assert taker.data_ptr() == address, "the block must be reused"
+        assert address < start < address + taker.nbytes
+        run_past(taker, 9)
+        assert taker.tolist() == list(range(9, 9 + LANES))
+        assert not debugger.supervisor._rearming.waiting
+        debugger.check()
+        assert taker.tolist() == list(range(9, 9 + LANES))
+
+
+def test_after_a_pause_nothing_is_armed_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    with played(monkeypatch, locate="off") as debugger:
+        table = guarded(debugger, LANES - 2)
+        seen: list[bytes] = []
+        graph = piece(seen, table)
+        run_past(table, 7)
+        graph.replay()
+        debugger.check()
+        debugger.pause()
+        debugger.resume()
+        poke(table, 4 * table.numel(), 4)
+        run_past(table, 0)  # its guard was whole when nobody watched any more
+        assert not debugger.supervisor._rearming.waiting

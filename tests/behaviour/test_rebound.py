@@ -99,11 +99,12 @@ def test_two_buffers_in_turn_with_a_graph_each_are_silent() -> None:
         assert silent(debugger)
 
 
-def test_after_a_pause_no_value_is_an_old_one() -> None:
+@pytest.mark.parametrize("again", [9, 4])
+def test_after_a_pause_no_value_is_an_old_one(again: int) -> None:
     with sg.debug() as debugger:
         owner, graph = declared(debugger)
         debugger.pause()
-        owner.kept.copy_(values(9, 9, 9, 9))  # type: ignore[attr-defined]
+        owner.kept.copy_(values(1, 2, 3, again))  # type: ignore[attr-defined]
         debugger.resume()
         owner.x = values(5, 5, 5, 5)
         graph.replay()
@@ -188,6 +189,39 @@ def test_on_a_device_a_refresh_is_silent(monkeypatch: pytest.MonkeyPatch, seen: 
             graph.replay()
         debugger.check()
         assert [f.code for f in debugger.findings] == []
+
+
+def test_on_a_device_a_kernel_that_may_have_refreshed_it_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It wrote the same values again, as for an idle batch, and the plan was made from an upper bound of them."""
+    from shadowgraph.demos.kernels import fill
+
+    with played(monkeypatch) as debugger:
+        owner = Owner(x=guarded(debugger, 4))
+        check, clock = debugger.supervisor.checks.rebound, debugger.supervisor.context.clock
+        graph = graph_over(lambda: owner.x * 2)
+        check.bind(graph.model, owner, "x", owner.x)
+        for _ in range(3):
+            fill[(1,)](owner.x, 0, 4, 3, BLOCK=256)
+            check.plan(owner, Planned(next(clock), {"x": values(8, 8, 8, 8).numpy().tobytes()}))
+            graph.replay()
+        assert silent(debugger)
+        check.plan(owner, Planned(next(clock), {"x": values(8, 8, 8, 8).numpy().tobytes()}))
+        graph.replay()
+        assert [f.code for f in debugger.check()] == ["SG108"], "without one nobody refreshed it"
+
+
+def test_on_a_device_a_replay_that_nobody_planned_for_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    with played(monkeypatch) as debugger:
+        owner = Owner(x=guarded(debugger, 4))
+        check, clock = debugger.supervisor.checks.rebound, debugger.supervisor.context.clock
+        graph = graph_over(lambda: owner.x * 2)
+        check.bind(graph.model, owner, "x", owner.x)
+        for planned in (True, True, False, False):
+            if planned:
+                check.plan(owner, Planned(next(clock), {"x": values(5, 6, 7, 8).numpy().tobytes()}))
+            graph.replay()
+        debugger.check()
+        assert only(debugger.findings).occurrences == 1, "the first look notes what is there"
 
 
 def test_a_refresh_that_is_seen_in_part_only_is_silent() -> None:
