@@ -20,7 +20,7 @@ class _Waiting(Listener):
     def capture_began(self, graph: Graph) -> None:
         if _FLASHINFER in sys.modules:
             ended()
-            _attach()
+            _attach(graph)
 
 
 _waiting = _Waiting()
@@ -40,8 +40,10 @@ def ended() -> None:
         listeners.remove(_waiting)
 
 
-def _attach() -> None:
+def _attach(capturing: Graph | None = None) -> None:
     with shielded("flashinfer adapter"):
         from shadowgraph.integrations.flashinfer_adapter import attach
 
-        attach()
+        attached = attach()
+        if attached is not None and capturing is not None:
+            attached.hooks.capture_began(capturing)  # those who listen now are told of the next one only
