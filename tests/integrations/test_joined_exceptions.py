@@ -122,6 +122,19 @@ def test_a_planner_that_refuses(layout: str, protected: bool) -> None:
         assert line in said, said
 
 
+def test_host_code_that_wrote_after_the_replay_is_the_last_writer() -> None:
+    with pytest.raises(RuntimeError, match=r"kv_indptr\[3\]0"), sg.debug() as debugger:
+        backend = Backend(debugger)
+        backend.step(4, 5)
+        backend.kv_indptr[3:4].fill_(0)
+        backend.plan(4)
+    (failure,) = debugger.facts().failures
+    assert failure.plan is not None
+    before, broken = failure.plan.writers
+    assert (before.graph, before.replay) == (backend.graphs[4].model.name, 1)
+    assert (broken.culprit.name, broken.graph, broken.replay) == ("aten.fill_.Scalar", None, None)
+
+
 def test_without_an_exception_there_is_nothing_to_join() -> None:
     with sg.debug() as debugger:
         backend = Backend(debugger)
