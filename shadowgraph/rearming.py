@@ -60,8 +60,10 @@ class Rearming:
         graph = checkpoint.graph.serial if replay and checkpoint.graph is not None else None
         given = [write for write in checkpoint.writes if write.ranges.overlaps(guard.buffer.range)]
         names = frozenset() if replay else frozenset(write.launch.name for write in given)
-        if len(self.waiting) < _MOST:
-            self.waiting[guard.whole.start] = _Broken(guard, graph, names)
+        self.waiting.pop(guard.whole.start, None)
+        while len(self.waiting) >= _MOST:  # of those that wait longest many are gone
+            self.waiting.pop(next(iter(self.waiting), 0), None)
+        self.waiting[guard.whole.start] = _Broken(guard, graph, names)
 
     def due(self, launch: Launch) -> list[int]:
         """Where guards begin that a launch of host code, which is about to run, may have broken: unless another one of

@@ -11,6 +11,7 @@ from playing import played
 from programs import guarded, only, poke, reader_of
 
 import shadowgraph as sg
+from shadowgraph import rearming
 
 LANES = 66
 WRITTEN = (7 + 64).to_bytes(4, "little") + (7 + 65).to_bytes(4, "little")  # `fill` counts up from its value
@@ -177,3 +178,19 @@ def test_after_a_pause_nothing_is_armed_once_more(monkeypatch: pytest.MonkeyPatc
         debugger.pause()
         debugger.resume()
         assert not debugger.supervisor._rearming.waiting, "its guard was armed with all the others"
+
+
+def test_those_that_wait_for_ever_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rearming, "_MOST", 2)
+    with played(monkeypatch, locate="off") as debugger:
+        tables = [guarded(debugger, LANES - 2) for _ in range(3)]
+        graph, _kept = reader_of(tables[0])
+        for table in tables:
+            run_past(table, 7)
+            graph.replay()
+            debugger.check()
+        run_past(tables[2], 7)
+        graph.replay()
+        debugger.check()
+        told = [one.occurrences for one in debugger.findings]
+    assert told == [1, 1, 2], "the latest is told of again"
