@@ -65,22 +65,24 @@ class Rearming:
             self.waiting.pop(next(iter(self.waiting), 0), None)
         self.waiting[guard.whole.start] = _Broken(guard, graph, names)
 
-    def due(self, launch: Launch) -> list[int]:
-        """Where guards begin that a launch of host code, which is about to run, may have broken: unless another one of
+    def due(self, launch: Launch) -> list[_Broken]:
+        """Guards that a launch of host code, which is about to run, may have broken: unless another one of
         those that may have has run since the last boundary. Then the damage may be there already."""
         found = []
-        for start, broken in list(self.waiting.items()):
+        for broken in list(self.waiting.values()):
             where = broken.guard.buffer.range
             if launch.name in broken.names and any(p.view.hull.overlaps(where) for p in launch.pointers):
                 before = [write for write in self._context.writes if write.launch.name in broken.names]
                 if not any(write.ranges.overlaps(where) for write in before):
-                    found.append(start)
+                    found.append(broken)
         return found
 
-    def arm(self, starts: Iterable[int]) -> None:
-        """Arm guards; they have been looked at."""
-        for start in starts:
-            self._arm(start)
+    def arm(self, due: Iterable[_Broken]) -> None:
+        """Arm guards, which have been looked at; not those that wait for something else since then."""
+        for broken in due:
+            start = broken.guard.whole.start
+            if self.waiting.get(start) is broken:
+                self._arm(start)
 
     def replay_begins(self, graph: Graph) -> None:
         """A graph is about to replay, and guards have been looked at."""
