@@ -66,14 +66,23 @@ def _page(args: argparse.Namespace) -> bool:
 
     if args.json:
         raise UsageError("--json prints a document and --html writes a page: take one of them")
-    if is_saved(args.path):
-        raise UsageError("--html needs a dump or a run folder, not JSON")
     require_target(args.html)
     with ExitStack() as opened, made_up(args.path, "page"):
-        page = _run_page(args.path, opened) if os.path.isdir(args.path) else _dump_page(args.path, opened)
+        if is_saved(args.path):
+            page = _saved_page(args.path)
+        else:
+            page = _run_page(args.path, opened) if os.path.isdir(args.path) else _dump_page(args.path, opened)
         text = page_html(page)
     print(said(f"wrote {write_page(text, args.html)}").plain)
     return bool(page.findings)
+
+
+def _saved_page(path: str) -> Page:
+    from shadowgraph.saved.page import saved_page
+    from shadowgraph.saved.reader import read_saved
+    from shadowgraph.saved.report import SavedReport
+
+    return saved_page(SavedReport(read_saved(path)))
 
 
 def _dump_page(path: str, opened: ExitStack) -> Page:
@@ -127,7 +136,7 @@ def _dump(path: str, as_json: bool) -> bool:
         if as_json:
             sys.stdout.write(text)
         else:
-            out = console()
-            for line in shown:
-                out.print(line)
+            with console() as out:
+                for line in shown:
+                    out.print(line)
         return bool(dump.manifest.facts.findings)

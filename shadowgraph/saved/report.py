@@ -112,14 +112,20 @@ class SavedReport:
             line.plain = tame(line.plain)
             yield line
 
-    def _lines(self) -> Iterator[Text]:
-        run, dump = self._whole.run, self._whole.dump
-        if run is not None:
-            yield from head_lines(_run_of(run, self.saved.document["run"]))
-            yield Text()
-        elif dump is not None:
+    def run(self) -> Run | None:
+        """The run that it is of, with its processes; None where it is of none."""
+        said = self._whole.run
+        return _run_of(said, self.saved.document["run"]) if said is not None else None
+
+    def head_lines(self) -> Iterator[Text]:
+        """Of which dump it is; nothing where it is of none."""
+        dump = self._whole.dump
+        if dump is not None:
             yield from about_lines(msgspec.structs.replace(dump, versions=self._whole.versions))
-        yield from lines(self.facts)
+
+    def tail_lines(self) -> Iterator[Text]:
+        """Where what it does not hold is."""
+        run, dump = self._whole.run, self._whole.dump
         if dump is not None:
             yield from missing_lines(dump.unread, dump.left_out)
             yield Text(
@@ -128,6 +134,16 @@ class SavedReport:
         if self.folder and run is not None:
             dumps = f", {plural(len(run.dumps), 'dump')}" if run.dumps else ""
             yield Text(f"run folder: {relative(Path(self.folder))}{dumps}")
+
+    def _lines(self) -> Iterator[Text]:
+        run = self.run()
+        if run is not None:
+            yield from head_lines(run)
+            yield Text()
+        else:
+            yield from self.head_lines()
+        yield from lines(self.facts)
+        yield from self.tail_lines()
 
 
 def _run_of(said: _Processes, manifest: dict[str, Any]) -> Run:

@@ -21,14 +21,15 @@ from serving.run_folders import made_folder, with_process
 
 from shadowgraph.commands.main import main
 from shadowgraph.dumps.reader import read_dump
+from shadowgraph.serving.server import StatusServer
 
 HEX = re.compile(r"^ +([+-]\d+)  ((?:[0-9a-f]{2} )+) (.*?)  was ((?:[0-9a-f]{2} ?)+)$")
 ROW = re.compile(r"^  ([a-z ]{11})(.*)$")
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}\u202egpj\u2066\x1b[2J\x00&lt;'
 
 
-def page_of(capsys: Capture, path: Path, target: Path, *words: str) -> Page:
-    """The page of a dump or of a run folder."""
+def page_of(capsys: Capture, path: Path | str, target: Path, *words: str) -> Page:
+    """The page of a dump, of a run folder or of a document."""
     said = printed(capsys, "report", str(path), "--html", str(target), *words)
     assert said == f"wrote {target}\n"
     return read_page(target.read_text("utf-8"))
@@ -71,6 +72,50 @@ def test_a_dump_without_findings(tmp_path: Path, capsys: Capture) -> None:
 def test_a_redacted_dump(redacted: Path, tmp_path: Path, capsys: Capture) -> None:
     page = page_of(capsys, redacted, tmp_path / "page.html")
     require_all_said(printed(capsys, "report", str(redacted)), page)
+
+
+def test_a_report_as_json(worker: Path, tmp_path: Path, capsys: Capture) -> None:
+    """A page of what `report --json` printed says what the text of that says, the bytes that findings kept included."""
+    path = tmp_path / "<b> report.json"
+    path.write_text(printed(capsys, "report", str(worker), "--json"), "utf-8")
+    page = page_of(capsys, path, tmp_path / "page.html")
+    assert require_all_said(printed(capsys, "report", str(path)), page) >= 1
+    assert "its buffers, launches and memory are in the dump itself" in page.words
+    assert "Memory map" not in page.words
+    assert main(["report", str(path), "--html", str(tmp_path / "page.html"), "--error-exitcode", "9"]) == 9
+
+
+def test_a_run_by_its_status_server_and_as_json(tmp_path: Path, capsys: Capture) -> None:
+    folder = made_folder(tmp_path / "run", "python", "serve.py")
+    with_process(folder, pid=4_100_001, buffer__name="draft.<first>")
+    server = StatusServer(folder, 0)
+    server.start()
+    try:
+        live = page_of(capsys, server.url, tmp_path / "live.html")
+        text = printed(capsys, "report", server.url)
+        saved = tmp_path / "run.json"
+        saved.write_text(printed(capsys, "report", server.url, "--json"), "utf-8")
+    finally:
+        server.stop()
+    assert "SG101" in text
+    assert server.url in live.words, "its title says which run"
+    for page in live, page_of(capsys, saved, tmp_path / "saved.html"):
+        lines = [line for line in text.splitlines() if not line.startswith("  process ")]
+        require_all_said("\n".join(lines), page)
+        assert re.search(r"Processes .* 4100001 ", page.words)
+
+
+def test_a_damaged_report_leaves_no_page(worker: Path, tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "report.json"
+    whole = printed(capsys, "report", str(worker), "--json")
+    for text, code in (
+        (whole[:-100], 12),
+        (whole.replace('"severity": "error"', '"severity": "loud"'), 12),
+        ('{"schema": "other"}', 14),
+    ):
+        path.write_text(text, "utf-8")
+        refused(capsys, code, "report", str(path), "--html", str(tmp_path / "page.html"))
+        assert os.listdir(tmp_path) == ["report.json"]
 
 
 def test_bytes_around_the_damage_are_marked(worker: Path, tmp_path: Path, capsys: Capture) -> None:

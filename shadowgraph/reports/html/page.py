@@ -28,6 +28,7 @@ from shadowgraph.reports.map_text import DumpedMap
 from shadowgraph.reports.run_text import RunReport, title, where
 from shadowgraph.reports.text import failure_lines, limit_lines, lost_lines, summary, watch_lines
 from shadowgraph.runs.glance import UNSEEN
+from shadowgraph.runs.reader import Run
 
 _FINDINGS = 200
 _PROCESSES = 200
@@ -125,21 +126,27 @@ def dump_report(dump: Dump) -> Page:
 def run_page(report: RunReport, dumps: Sequence[Dump]) -> Page:
     """The page of a run folder with those of its dumps that are open, one of each process."""
     run = report.run
-    file = shlex.quote(str(run.folder))
     found = {finding.pid for finding in report.facts.findings}
     order = sorted(dumps, key=lambda dump: (dump.manifest.pid not in found, dump.manifest.pid))
     shown = order[:_PARTS]
     return replace(
-        live_page(report.facts, bytes_of(shown)),
+        with_run(live_page(report.facts, bytes_of(shown)), run),
         title=f"shadowgraph report: {run.folder.name}",
-        file=file,
-        head=(Said(title(run), "head"), *([] if run.processes else [Said(UNSEEN, "warn")])),
+        file=shlex.quote(str(run.folder)),
         tail=(Said(where(run)),),
+        parts=tuple(map(_part, shown)),
+        more_parts=len(order) - len(shown),
+    )
+
+
+def with_run(page: Page, run: Run) -> Page:
+    """A page with what ran, how it ended, and its processes."""
+    return replace(
+        page,
+        head=(Said(title(run), "head"), *([] if run.processes else [Said(UNSEEN, "warn")])),
         is_run=True,
         processes=tuple(process_row(process) for process in run.processes[:_PROCESSES]),
         more_processes=max(0, len(run.processes) - _PROCESSES),
-        parts=tuple(map(_part, shown)),
-        more_parts=len(order) - len(shown),
     )
 
 
