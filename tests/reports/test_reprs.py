@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from shadowgraph.reports.alias_list import alias_list
 from shadowgraph.reports.aliases_text import AliasesReport
 from shadowgraph.reports.document import RunFacts
 from shadowgraph.reports.finding_rows import end_rows, fact_rows, headline
+from shadowgraph.reports.html.engine import style
 from shadowgraph.reports.node_list import listed
 from shadowgraph.reports.nodes_text import NodesReport
 from shadowgraph.reports.run_text import RunReport
@@ -235,3 +237,14 @@ def test_names_are_kept_by_nobody() -> None:
 def test_importing_loads_no_template_engine() -> None:
     code = "import sys, shadowgraph, shadowgraph.debugger; sys.exit('shadowgraph.reports.html' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
+
+
+def test_cells_of_tables_stand_to_the_left_in_jupyter() -> None:
+    """Its own rule for them, `:not(.jp-RenderedMarkdown).jp-RenderedHTMLCommon td`, counts two classes and one element:
+    ours comes later and wins if it counts no less."""
+    rules = re.findall(r"([^{}]+)\{([^{}]*)\}", re.sub(r"/\*.*?\*/", "", style(), flags=re.DOTALL))
+    cells = [s.strip() for names, body in rules if "text-align: left" in body for s in names.split(",")]
+    assert {s.split()[-1] for s in cells} >= {"td", "th"}
+    assert all(s.count(".") >= 2 for s in cells if s.split()[-1] in {"td", "th"})
+    (table,) = [body for names, body in rules if names.strip() == ".sg table"]
+    assert "table-layout: auto" in table, "Jupyter makes all columns equally wide"
