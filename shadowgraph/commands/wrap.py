@@ -161,6 +161,8 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         )
     if args.status is not None and not 0 <= args.status <= 65535:
         raise UsageError(f"--status must be a port from 1 to 65535, or 0 for any free one, not {args.status}")
+    if args.json is not None:
+        _require_place(args.json)
     options = {name: value for name, value in _DEFAULTS.items() if _PREFIX + name.upper() not in os.environ}
     options |= {"layout": args.layout} if args.layout is not None else {}
     options |= {"guard_eager": args.guard_eager} if args.guard_eager is not None else {}
@@ -190,6 +192,17 @@ def _bytes(text: str) -> int:
         return parse_bytes(text)
     except ValueError:
         raise UsageError(f"--guard-memory must be bytes such as 512M, not {text!r}") from None
+
+
+def _require_place(path: str) -> None:
+    """Where no report can be written is said before a program runs for hours, and not after it."""
+    folder = os.path.dirname(path) or "."
+    if os.path.isdir(path):
+        raise MissingFileError(f"cannot write {path}: it is a folder")
+    if not os.path.isdir(folder):
+        raise MissingFileError(f"cannot write {path}: there is no folder {folder}")
+    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        raise MissingFileError(f"cannot write {path}: no permission")
 
 
 def _readable(path: str) -> str:

@@ -171,7 +171,17 @@ def test_a_report_that_cannot_be_written_keeps_the_programs_code(tmp_path: Path)
     failed = wrap(tmp_path / "a", "sh", "-c", "exit 5", options=("--json", "/dev/full"))
     assert failed.code == 5
     assert "cannot write /dev/full" in one_line(failed.err)
-    assert wrap(tmp_path / "b", "true", options=("--json", "/nowhere/x.json")).code == 3
+    done = wrap(tmp_path / "b", "true", options=("--json", "/dev/full"))
+    assert done.code == 3
+    assert "cannot write /dev/full" in done.err
+
+
+def test_where_no_report_can_be_written_is_said_before_the_program_runs(tmp_path: Path) -> None:
+    for place, said in (("no/x.json", "there is no folder no"), (".", "it is a folder")):
+        done = wrap(tmp_path, "touch", "ran", options=("--json", place))
+        assert (done.code, done.out) == (3, "")
+        assert done.err == f"shadowgraph: error: cannot write {place}: {said}\n"
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_full_disk_costs_findings_and_not_the_program(tmp_path: Path) -> None:
