@@ -29,7 +29,7 @@ def read_suppressions(path: str | os.PathLike[str]) -> frozenset[str]:
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise MissingFileError(f"cannot read suppressions {path}: {error}") from None
+        raise MissingFileError(f"cannot read suppressions {path}: {_why(error)}") from None
     found = set()
     for number, line in enumerate(lines, 1):
         words = line.split("#", 1)[0].split()
@@ -192,3 +192,7 @@ def _widened(known: Finding, again: Finding) -> Finding:
 
 def _extent(facts: ByteFacts) -> tuple[int, int]:
     return facts.last - facts.first, facts.count
+
+
+def _why(error: OSError | UnicodeDecodeError) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else "it is no text in UTF-8"

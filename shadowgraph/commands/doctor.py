@@ -62,6 +62,7 @@ def examine() -> list[Line]:
         _package("numpy", "the host engine", "pip install numpy"),
         _triton(),
         _package("matplotlib", "memory maps", "pip install 'shadowgraph[plot]'"),
+        _package("bokeh", "interactive maps", "pip install 'shadowgraph[notebook]'"),
         _sglang(),
         _package("transformers", "the sglang and language-model tests", "pip install 'shadowgraph[sglang]'"),
         _package("cupy-cuda13x", "checks on a GPU", "pip install 'shadowgraph[cuda13]'", "cupy-cuda12x", "cupy"),

@@ -61,10 +61,13 @@ def tail_lines(dump: Dump) -> Iterator[Text]:
         yield from _last_launches(manifest)
     yield from missing_lines(manifest.unread, manifest.left_out)
     held = sum(row.nbytes for row in manifest.payloads)
-    yield Text(
-        f"dump: {plural(len(manifest.buffers), 'live buffer')} and {len(manifest.freed):,} freed, journal of "
-        f"{len(manifest.launches):,} launches and {len(manifest.replays):,} replays, {plural(held, 'byte')} of memory"
-    )
+    buffers = f"{plural(len(manifest.buffers), 'live buffer')} and {len(manifest.freed):,} freed"
+    journal = f"journal of {_launches(len(manifest.launches))} and {plural(len(manifest.replays), 'replay')}"
+    yield Text(f"dump: {buffers}, {journal}, {plural(held, 'byte')} of memory")
+
+
+def _launches(count: int) -> str:
+    return f"{count:,} {'launch' if count == 1 else 'launches'}"
 
 
 def missing_lines(unread: Iterable[UnreadRow], left_out: Iterable[LeftOut]) -> Iterator[Text]:

@@ -13,7 +13,7 @@ from shadowgraph.reports.ending_text import ending_rows
 from shadowgraph.reports.paths import at, short
 from shadowgraph.reports.rebound_text import rebound_rows
 from shadowgraph.reports.stale_text import stale_rows
-from shadowgraph.reports.verdicts import form, plural, verdict
+from shadowgraph.reports.verdicts import counted, form, plural, verdict
 from shadowgraph.tracking.guards import Side
 from shadowgraph.tracking.stacks import Stack
 
@@ -101,7 +101,7 @@ def _geometry(finding: Finding) -> str:
     facts = finding.bytes
     assert facts is not None
     what = "stale" if finding.stale is not None or finding.rebound is not None else "changed"
-    said = f"{facts.first} to {facts.last} of a {finding.buffer.nbytes:,}-byte buffer, {facts.count:,} {what}"
+    said = f"{facts.first} to {facts.last} of {counted(finding.buffer.nbytes)}-byte buffer, {facts.count:,} {what}"
     if facts.ranges_total > 1:
         said += f" in {facts.ranges_total:,} places"
     if facts.side is Side.AFTER:

@@ -33,9 +33,9 @@ class RunReport(Shown):
 
     def print(self, file: IO[str] | None = None) -> None:
         """Write the report; colour only where `file` (standard output) is a terminal."""
-        out = console(file)
-        for line in self._lines():
-            out.print(line)
+        with console(file) as out:  # written at once: a notebook takes each write for an output of its own
+            for line in self._lines():
+                out.print(line)
 
     def to_json(self) -> str:
         """One JSON document: that of a report, with the run's processes under ``run``."""

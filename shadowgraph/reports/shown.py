@@ -56,11 +56,13 @@ def width_of(out: Console) -> int | None:
 
 def show(lines: Iterable[Text], out: Console) -> None:
     """Print lines; where there is no colour, past a console, which takes its time over 10,000 of them."""
-    for line in lines:
-        if out.is_terminal:
-            out.print(line)
-        else:
+    if not out.is_terminal:
+        for line in lines:
             out.file.write(f"{line.plain}\n")
+        return
+    with out:  # written at once: a notebook takes each write for an output of its own
+        for line in lines:
+            out.print(line)
 
 
 def said(text: str, style: str = "") -> Text:

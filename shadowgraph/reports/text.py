@@ -35,9 +35,9 @@ class Report(Shown):
         file
             Where to; standard output unless given.
         """
-        out = console(file)
-        for line in lines(self.facts):
-            out.print(line)
+        with console(file) as out:  # written at once: a notebook takes each write for an output of its own
+            for line in lines(self.facts):
+                out.print(line)
 
     def to_json(self) -> str:
         """The report as one JSON document (schema ``shadowgraph.report/1``)."""

@@ -19,6 +19,12 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def counted(count: int) -> str:
+    """A number behind its article: ``a 64``, ``an 80``, ``an 11,264``."""
+    text = f"{count:,}"
+    return f"an {text}" if text.startswith("8") or text.split(",")[0] in ("11", "18") else f"a {text}"
+
+
 def form(dtype: str, shape: tuple[int, ...]) -> str:
     """``int32[3, 128]``."""
     return f"{dtype}[{', '.join(map(str, shape))}]"

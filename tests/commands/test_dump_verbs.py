@@ -247,3 +247,13 @@ def test_nothing_was_allocated(tmp_path: Path, capsys: Capture) -> None:
     assert printed(capsys, "aliases", empty) == "no two owners share bytes, as far as they have names\n"
     assert printed(capsys, "map", empty).endswith(": 0 buffers, 0 B, 0 guarded; no findings\n")
     assert "findings: 0 gone, 0 new, 0 the same\n" in printed(capsys, "diff", empty, empty)
+
+
+def test_one_launch_is_one(worker: Path, tmp_path: Path, capsys: Capture) -> None:
+    def one(manifest: dict[str, Any]) -> None:
+        assert len(manifest["launches"]) > 1
+        manifest.update(launches=manifest["launches"][-1:], replays=manifest["replays"][-1:])
+
+    path = tmp_path / "one.dump"
+    path.write_bytes(with_manifest(worker.read_bytes(), one))
+    assert "journal of 1 launch and 1 replay, " in printed(capsys, "report", str(path))

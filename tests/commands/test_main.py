@@ -108,6 +108,7 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines["torch"]["state"] == "ok"
     assert all(line["advice"] for line in document["lines"] if line["state"] == "missing")
     assert document["selftest"] == []
+    assert {"matplotlib", "bokeh"} <= lines.keys(), "what draws"
 
 
 def test_doctor_in_a_pipe_cuts_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -230,10 +230,12 @@ def test_a_terminal_gets_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
-    stream = Terminal()
+    stream, writes = Terminal(), []
+    monkeypatch.setattr(stream, "write", lambda text: writes.append(text) or io.StringIO.write(stream, text))
     report = Report(run_of(FINDING, notes=(altered(severity=Severity.NOTE),)))
     report.print(stream)
     coloured = stream.getvalue()
+    assert writes == [coloured], "a notebook takes each write for an output of its own"
     assert re.sub(rf"{ESCAPE}\[[\d;]*m", "", coloured) == str(report)
     assert coloured.startswith(f"{ESCAPE}[1;31mSG101")
     assert f"{ESCAPE}[1;33mSG101" in coloured

@@ -21,7 +21,7 @@ from shadowgraph.findings import (
     Successor,
 )
 from shadowgraph.reports.advice import advice
-from shadowgraph.reports.verdicts import form, plural, revised, verdict, when, who
+from shadowgraph.reports.verdicts import counted, form, plural, revised, verdict, when, who
 from shadowgraph.tracking.guards import Side
 from shadowgraph.tracking.phases import Phase
 
@@ -326,3 +326,19 @@ def test_a_rebound_input(rebound: Rebinding | None, said: str) -> None:
     finding = altered(code="SG108", kind=Kind.SG108, rebound=rebound, bytes=None)
     assert verdict(finding) == f"SG108 rebound input: graph#1 reads draft.kv_indices (int32[3, 128]){said} {WHEN}"
     assert advice(finding).startswith("A graph keeps addresses, not names.")
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (64, "a 64"),
+        (80, "an 80"),
+        (8_192, "an 8,192"),
+        (11, "an 11"),
+        (18_432, "an 18,432"),
+        (110, "a 110"),
+        (0, "a 0"),
+    ],
+)
+def test_a_number_behind_its_article(count: int, said: str) -> None:
+    assert counted(count) == said
