@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -115,13 +116,18 @@ class RowMap:
             if each.buffer in known and each.graph in names
             if serial in (None, each.graph) and (kept is None or each.buffer in kept)
         ]
-        found.sort(key=lambda panel: (panel.graph, panel.buffer, panel.first_byte))
+        found.sort(key=lambda panel: (panel.graph, _in_number(panel.buffer), panel.first_byte))
         return cls(tuple(found), tuple(names.items()))
 
     @property
     def marked(self) -> tuple[int, ...]:
         """Ids of the findings that are marked."""
         return tuple(dict.fromkeys(mark.finding for panel in self.panels for mark in panel.marks))
+
+
+def _in_number(name: str) -> list[str | int]:
+    """What sorts ``wrappers[2]`` before ``wrappers[10]``."""
+    return [int(part) if at % 2 else part for at, part in enumerate(re.split(r"([0-9]+)", name))]
 
 
 def _panel(source: Source, rows: InputRows, home: Buffer, graph: str, findings: Sequence[Finding]) -> RowPanel:

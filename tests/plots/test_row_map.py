@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from map_makers import boxes, gids, require_readable, texts
 
 import shadowgraph as sg
@@ -144,3 +145,17 @@ def test_nothing_and_too_much() -> None:
     assert "no history of rows of what was asked for" in texts(row_map(RowMap(())))
     with pytest.raises(UsageError, match="limit must be from 1 to 200, not 201"):
         row_map(large(1, 2, 2), limit=201)
+
+
+def test_inputs_stand_in_the_order_of_their_numbers() -> None:
+    with sg.debug(backend="host") as debugger:
+        with debugger.guard():
+            inputs = [torch.zeros(4, dtype=torch.int64) for _ in range(11)]
+        debugger.name("inputs", inputs)
+        graph = sg.HostGraph()
+        with sg.host_graph(graph):
+            total = sum(inputs[1:], inputs[0])
+        graph.replay()
+        names = [panel.buffer for panel in RowMap.of(debugger).panels]
+    assert total is not None
+    assert names == [f"inputs[{number}]" for number in range(11)]
