@@ -98,6 +98,11 @@ class Boundaries:
         else:
             self._hand_out(self._context.engine.poll())
 
+    def last(self, reason: str) -> None:
+        """The device is gone: judge what had reached the host in time."""
+        self._context.engine.lose(reason)
+        self._evidence.hand_out(self._context.engine.poll())
+
     def drain(self, here: bool = False) -> None:
         """Wait for everything that was asked for, or for what the current stream was asked for, and judge it."""
         with self._outside.limit.waiting():

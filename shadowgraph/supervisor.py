@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 from shadowgraph.book import FindingBook
 from shadowgraph.boundaries import Boundaries
@@ -10,6 +11,7 @@ from shadowgraph.checks.base import Check, Checkpoint, Context, Step
 from shadowgraph.checks.registry import Checks
 from shadowgraph.coverage import Coverage, CoverageLog
 from shadowgraph.engines.base import Engine, Shadow
+from shadowgraph.errors import FindingsError
 from shadowgraph.faults import logger, shielded
 from shadowgraph.graphs.events import Listener
 from shadowgraph.graphs.model import Graph, Launch, Node
@@ -155,6 +157,8 @@ class Supervisor(Listener):
         if self.lost is None:
             self.lost = str(error).split("\n", 1)[0]
             logger.warning("shadowgraph: checking ends, the device is lost: %s", self.lost)
+            with shielded("last evidence"), suppress(FindingsError), self._lock:
+                self._bounds.last(self.lost)
             self.last_words.examine()
 
     @survives

@@ -139,6 +139,9 @@ class Engine(Protocol):
     def dropped(self) -> int:
         """Records that were lost before they could be read."""
 
+    def lose(self, reason: str) -> None:
+        """The device is gone, if it was not known yet: what has reached the host is all that comes."""
+
     def poll(self, wait: bool = False, here: bool = False) -> list[Result]:
         """Outcomes that have arrived since the last poll, in order of submission; with `wait` all of them, or with
         `here` all that the current stream was asked for."""

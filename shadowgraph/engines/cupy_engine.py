@@ -337,6 +337,10 @@ class CupyEngine:
         """Queue copies into a ring of pinned memory, in one launch; none while the current stream captures."""
         return NoCopy() if _capturing() else self._mirrors.copy(ranges)
 
+    def lose(self, reason: str) -> None:
+        """Nothing is waited for any more; the next `poll` has what has arrived."""
+        self.lost = self.lost or reason
+
     def poll(self, wait: bool = False, here: bool = False) -> list[Result]:
         """Outcomes of checks that are done, in order of submission; with `wait` of all of them, or with `here` of those
         on the current stream. While something is captured, waiting for more than that would break the capture."""

@@ -154,6 +154,9 @@ class NumpyEngine:
         few = [ByteRange(r.start, min(r.stop, r.start + LARGEST_COPY)) for r in ranges[:RANGES_COPIED]]
         return NumpyMirror([self.read(where) for where in few])
 
+    def lose(self, reason: str) -> None:
+        self.lost = self.lost or reason
+
     def poll(self, wait: bool = False, here: bool = False) -> list[Result]:
         results, self._results = self._results, []
         return results

@@ -29,7 +29,7 @@ class LateEngine(NumpyEngine):
         self._on_the_way = 0
 
     def poll(self, wait: bool = False, here: bool = False) -> list[Result]:
-        arrived = len(self._results) if wait else self._on_the_way
+        arrived = len(self._results) if wait or self.lost is not None else self._on_the_way
         results, self._results = self._results[:arrived], self._results[arrived:]
         self._on_the_way = len(self._results)
         return results

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from helpers_cuda import name_of, only
-from test_flashinfer_cuda import DTYPE, HEAD_DIM, HEADS, METADATA, PAGE, ROOM, ROWS, TOKENS, Backend, flashinfer
+from test_flashinfer_cuda import DTYPE, HEAD_DIM, HEADS, PAGE, ROOM, ROWS, TOKENS, Backend, flashinfer
 from test_flashinfer_cuda import pytestmark as pytestmark
 
 import shadowgraph as sg
@@ -207,7 +207,7 @@ def test_the_crash_of_the_report_is_joined_with_what_is_known(device: CudaDevice
     plan = failure.plan
     assert plan is not None
     assert plan.indptr == tuple([TOKENS * i for i in range(5)] + [5 * i for i in range(5, 9)])
-    assert (plan.broken, plan.failed, plan.buffer) == ((5,), True, METADATA)
+    assert (plan.broken, plan.failed, plan.buffer) == ((5,), True, "attn.wrappers[8]._paged_kv_indptr_buf")
     assert (plan.graph, plan.replay) == (names[8], 2)
     assert [(one.entry, one.graph, one.culprit.name) for one in plan.writers] == [
         (4, names[4], "aten.copy_.default"),

@@ -108,7 +108,7 @@ def operators(table: torch.Tensor) -> None:
     torch.cumsum(table[2], 0, dtype=torch.int32, out=table[3])
     torch._foreach_add_([table[0], table[2]], 1)
     torch.cat([table[1, :8], table[2, :8]], out=table[0])
-    table[1:3].index_add_(0, torch.zeros(2, dtype=torch.int64, device="cuda"), table[2:4])
+    table[1:3].index_add_(0, torch.zeros(2, dtype=torch.int64, device="cuda"), table[2:4].clone())
     table[2:].copy_(table[:2].sort(dim=1).values)
     torch.sum(table, 0, out=table[3])
 
