@@ -27,6 +27,7 @@ import tarfile
 import tempfile
 import time
 import tomllib
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -139,12 +140,24 @@ def places(finding: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def save_caches(out: Path) -> None:
-    """Keep what was compiled, without what a later build does not need."""
-    with tarfile.open(out / "caches.txz", "w:xz") as archive:
-        for folder in CACHES:
+def save_caches(path: Path, home: Path, folders: Iterable[Path] = CACHES) -> None:
+    """Keep what was compiled. Times are cut to whole seconds: ninja noted them finer than an archive keeps them, and
+    builds again what is newer than its note."""
+
+    def cut(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.mtime = (home / member.name).stat().st_mtime_ns // 10**9
+        return member
+
+    with tarfile.open(path, "w:xz") as archive:
+        for folder in folders:
             if folder.exists():
-                archive.add(folder, str(folder.relative_to(HOME)))
+                archive.add(folder, str(folder.relative_to(home)), filter=cut)
+
+
+def restore_caches(path: Path, home: Path) -> None:
+    """Put back what was compiled."""
+    with tarfile.open(path) as archive:
+        archive.extractall(home, filter="data")
 
 
 def main() -> int:
@@ -160,8 +173,7 @@ def main() -> int:
     began = time.perf_counter()
     options.out.mkdir(parents=True, exist_ok=True)
     if options.caches is not None:
-        with tarfile.open(options.caches) as archive:
-            archive.extractall(HOME, filter="data")
+        restore_caches(options.caches, HOME)
     path = options.out / f"live_{options.plan}.json"
     kept = json.loads(path.read_text())["steps"] if path.exists() else []
     wanted = options.steps.split(",") if options.steps else None
@@ -180,7 +192,7 @@ def main() -> int:
         body = {**circumstances(command + " ".join(options.wrap)), "steps": kept}
         path.write_text(json.dumps(body, indent=1) + "\n")
         if not (options.out / "caches.txz").exists():
-            save_caches(options.out)
+            save_caches(options.out / "caches.txz", HOME)
     return 0 if all(each["said"] for each in kept) else 1
 
 
