@@ -1,4 +1,4 @@
-"""`tools/live_sglang.py`: its steps, what lets sglang find the adapter, and what it keeps of a run. No test needs a GPU."""
+"""`tools/live_sglang.py`: its steps, how sglang finds the adapter, and what it keeps of a run. No test needs a GPU."""
 
 from __future__ import annotations
 
