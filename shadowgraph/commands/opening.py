@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from shadowgraph.commands.progress import working
 from shadowgraph.errors import DamagedDumpError, DumpError, MissingFileError, RunFolderError, UsageError
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def opened_dump(path: str | Path, opened: ExitStack) -> Dump:
 
         raise refused(read_saved(str(path)), "this verb")
 
-    return opened.enter_context(read_dump(path))
+    with working(f"reading {os.path.basename(path)}"):
+        return opened.enter_context(read_dump(path))
 
 
 def run_dumps(path: str, opened: ExitStack) -> list[Dump]:
@@ -77,11 +79,13 @@ def run_dumps(path: str, opened: ExitStack) -> list[Dump]:
         raise RunFolderError(f"{path} holds no dump, and this is kept in dumps: wrap with --dump findings,exit")
     dumps: list[Dump] = []
     failed: list[DumpError | MissingFileError] = []
-    for each in paths:
-        try:
-            dumps.append(opened_dump(each, opened))
-        except (DumpError, MissingFileError) as error:
-            failed.append(error)
+    with working(f"reading the dumps of {os.path.basename(path)}", len(paths)) as done:
+        for each in paths:
+            try:
+                dumps.append(opened_dump(each, opened))
+            except (DumpError, MissingFileError) as error:
+                failed.append(error)
+            done()
     if not dumps:
         raise failed[0]
     for why in failed:
@@ -120,7 +124,8 @@ def made_up(path: str, what: str) -> Iterator[None]:
     from shadowgraph.dumps.container import first_words
 
     try:
-        yield
+        with working(f"making the {what}"):
+            yield
     except (ArithmeticError, AssertionError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise DamagedDumpError(f"{path} is damaged: no {what} can be made of it ({first_words(error)})") from None
 
