@@ -96,7 +96,7 @@ def run_steps(command: str, venv: Path, args: list[str] | None) -> list[Step]:
         Step("ruff format", (python, "-m", "ruff", "format", "--check", ".")),
         Step("mypy", (python, "-m", "mypy")),
         Step("docs", (python, "-m", "sphinx", "-q", "-E", "-W", "--keep-going", "-n", "docs", "build/docs")),
-        Step("pytest", (python, "-m", "pytest", *(["-q"] if args is None else args))),  # one process: the same order
+        Step("pytest", (python, "-m", "pytest", *(["-q", "-n", "logical"] if args is None else args))),
     ]
 
 

@@ -50,7 +50,9 @@ class BufferNames:
 
     def owners(self, buffer: Buffer) -> list[Owned]:
         """Owner paths that lead into a buffer, with what they cover; the one that fits best first."""
-        owners = self._owners.get(buffer.serial, ())
+        owners = self._owners.get(buffer.serial, [])
+        if len(owners) < 2:  # most of a large dump's
+            return list(owners)
         return sorted(owners, key=lambda owned: (_misfit(owned[1], buffer), len(owned[0]), owned[0]))
 
     def at(self, address: int) -> tuple[str, int] | None:
@@ -124,6 +126,8 @@ class BufferNames:
 
     def _name(self, buffer: Buffer) -> str:
         owners = self._owners.get(buffer.serial)
+        if owners and len(owners) == 1:
+            return owners[0][0]
         if owners:
             return min(owners, key=lambda owned: (_misfit(owned[1], buffer), len(owned[0]), owned[0]))[0]
         seen = self._found.get(buffer.serial)

@@ -8,7 +8,7 @@ from shadowgraph.plots.mark_labels import draw_ids
 from shadowgraph.plots.model import MapDamage, MemoryMap
 from shadowgraph.plots.page import MARGIN, WIDTH, count, role_color, size
 from shadowgraph.plots.pen import BLACK, FAINT, GREY, PALE, VERMILLION, Pen
-from shadowgraph.plots.scales import AddressAxis, Span, address_axis, joined, widened
+from shadowgraph.plots.scales import AddressAxis, Span, address_axis, joined_bars
 
 HEIGHT = 0.95
 _STRIP = 0.2
@@ -48,8 +48,7 @@ def _buffers(pen: Pen, memory: MemoryMap, axis: AddressAxis, guarded: Iterable[t
 
 def _joined(axis: AddressAxis, spans: Iterable[tuple[int, int]]) -> list[Span]:
     """Places of spans, those too close to be told apart joined: as many bars as fit, however many spans."""
-    ends = (axis.scale.places[0], axis.scale.places[-1])
-    return joined((widened(axis.scale.span(*span), _SLIVER, ends) for span in spans), _SLIVER / 2)
+    return joined_bars(axis.scale, spans, _SLIVER, _SLIVER / 2)
 
 
 def _folds(pen: Pen, axis: AddressAxis, y: float) -> None:

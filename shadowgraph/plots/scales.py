@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
 from shadowgraph.plots.model import MapBuffer, MapDamage
 
 Span = tuple[float, float]
@@ -86,6 +88,23 @@ def joined(spans: Iterable[Span], least: float) -> list[Span]:
         else:
             found.append((left, right))
     return found
+
+
+def joined_bars(scale: Steps, spans: Iterable[tuple[int, int]], narrowest: float, least: float) -> list[Span]:
+    """Places of ``[start, stop)`` spans in order, each widened to `narrowest` inside the scale, those less than `least`
+    apart joined: as many bars as fit, however many spans there are."""
+    ends = np.array(list(spans), dtype=np.float64).reshape(-1, 2)  # addresses have fewer than 53 bits
+    low, high = scale.places[0], scale.places[-1]
+    left, right = np.interp(ends, scale.addresses, scale.places).T
+    lacking = np.maximum(narrowest - (right - left), 0) / 2
+    left, right = left - lacking, right + lacking
+    shift = np.maximum(low - left, 0) - np.maximum(right - high, 0)
+    left, right = np.maximum(low, left + shift), np.minimum(high, right + shift)
+    order = np.argsort(left, kind="stable")
+    left, reached = left[order], np.maximum.accumulate(right[order])
+    begins = np.flatnonzero(np.concatenate(([True], left[1:] - reached[:-1] >= least))[: len(left)])
+    stops = np.append(begins[1:], len(left)) - 1
+    return list(zip(left[begins].tolist(), reached[stops].tolist(), strict=True))
 
 
 def side_of(address: int, buffer: MapBuffer, columns: Columns) -> Span:

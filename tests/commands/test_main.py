@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -201,3 +203,21 @@ def test_a_closed_standard_output_is_no_error() -> None:
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("verb", "wanted"), [("explain", True), ("report", False)])
+def test_only_verbs_that_keep_all_they_make_go_without_the_collector(
+    monkeypatch: pytest.MonkeyPatch, verb: str, wanted: bool
+) -> None:
+    module = import_module(f"shadowgraph.commands.{verb}")
+    seen: list[bool] = []
+    monkeypatch.setattr(module, "run", lambda args: seen.append(gc.isenabled()) or 0)
+    assert gc.isenabled()
+    assert main([verb, "SG101"]) == 0
+    assert seen == [wanted]
+    assert gc.isenabled(), "as it was"
+
+
+def test_the_collector_is_as_it_was_after_an_error() -> None:
+    assert main(["report", "/nowhere/at/all"]) == 3
+    assert gc.isenabled()

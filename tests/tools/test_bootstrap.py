@@ -88,7 +88,7 @@ def test_demo_and_test_have_their_defaults_and_arguments_in_their_place(capsys: 
         "--picture",
         bootstrap.os.path.relpath(bootstrap.ROOT / "out" / "memory_map.png"),
     ]
-    assert lines_of(capsys, "test")[-1][1:] == ["-m", "pytest", "-q"]
+    assert lines_of(capsys, "test")[-1][1:] == ["-m", "pytest", "-q", "-n", "logical"]
     assert lines_of(capsys, "demo", "--", "--case", "A1", "--", "x y")[-1][1:] == ["demo", "--case", "A1", "--", "x y"]
     assert lines_of(capsys, "test", "--")[-1][1:] == ["-m", "pytest"]
 
