@@ -94,6 +94,8 @@ def joined_bars(scale: Steps, spans: Iterable[tuple[int, int]], narrowest: float
     """Places of ``[start, stop)`` spans in order, each widened to `narrowest` inside the scale, those less than `least`
     apart joined: as many bars as fit, however many spans there are."""
     ends = np.array(list(spans), dtype=np.float64).reshape(-1, 2)  # addresses have fewer than 53 bits
+    if not len(ends):
+        return []
     low, high = scale.places[0], scale.places[-1]
     left, right = np.interp(ends, scale.addresses, scale.places).T
     lacking = np.maximum(narrowest - (right - left), 0) / 2
@@ -102,7 +104,7 @@ def joined_bars(scale: Steps, spans: Iterable[tuple[int, int]], narrowest: float
     left, right = np.maximum(low, left + shift), np.minimum(high, right + shift)
     order = np.argsort(left, kind="stable")
     left, reached = left[order], np.maximum.accumulate(right[order])
-    begins = np.flatnonzero(np.concatenate(([True], left[1:] - reached[:-1] >= least))[: len(left)])
+    begins = np.flatnonzero(np.concatenate(([True], left[1:] - reached[:-1] >= least)))
     stops = np.append(begins[1:], len(left)) - 1
     return list(zip(left[begins].tolist(), reached[stops].tolist(), strict=True))
 
