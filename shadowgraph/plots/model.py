@@ -36,9 +36,9 @@ class MapAlias:
     stop: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class MapBuffer:
-    """A buffer at its place.
+    """A buffer at its place. Never changed; not frozen, which would double what 100,000 of them take to make.
 
     Attributes
     ----------
@@ -237,6 +237,8 @@ def live_buffer(
 
 def _aliases(buffer: Buffer, owners: Sequence[tuple[str, TensorView]], chief: str) -> tuple[MapAlias, ...]:
     """Other owners, those that do not overlap the chief one included: halves of a buffer are owners of it too."""
+    if not owners:
+        return ()
     naming = next((view for path, view in owners if path == chief), None)
     whole = naming is not None and naming.start <= buffer.start and naming.stop >= buffer.stop
     if whole and len(owners) == 1:
