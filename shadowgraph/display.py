@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from typing import Protocol, TypeVar
 
@@ -37,15 +38,17 @@ class Namer(Protocol):
 
 
 _N = TypeVar("_N", bound=Namer)
-_namers: weakref.WeakSet[Namer] = weakref.WeakSet()
+_namers: weakref.WeakValueDictionary[int, Namer] = weakref.WeakValueDictionary()
+_numbers = itertools.count()
 
 
 def enrolled(namer: _N) -> _N:
     """Let a namer be asked for as long as somebody holds it; returns it."""
-    _namers.add(namer)
+    _namers[next(_numbers)] = namer
     return namer
 
 
 def namer_of(thing: object) -> Namer | None:
-    """Who knows the names about a buffer or a graph; None where nobody does any more."""
-    return next((namer for namer in list(_namers) if namer.knows(thing)), None)
+    """Who knows the names about a buffer or a graph; None where nobody does any more. Debuggers of one process share a
+    ledger, so that an ended one knows the buffer too, and no names: the latest is asked first."""
+    return next((namer for _, namer in sorted(_namers.items(), reverse=True) if namer.knows(thing)), None)

@@ -71,6 +71,7 @@ CASES = (
         id="A10",
         title="an input that an eager operator returns at another address",
         report="vLLM 53915",
+        declared=True,
         program=program,
         damage=damage,
         expected=(

@@ -79,6 +79,8 @@ class Case:
         The program takes its buffers from one flat tensor under the debugger too.
     host_only
         What it shows takes the launches' own stores.
+    declared
+        It takes a declaration: of a program that knows of no debugger nothing is told.
     """
 
     id: str
@@ -90,6 +92,7 @@ class Case:
     options: tuple[tuple[str, Any], ...] = ()
     carved: bool = False
     host_only: bool = False
+    declared: bool = False
 
     @property
     def control(self) -> bool:

@@ -88,7 +88,7 @@ class Graph(Shown):
                         self._device = self._build_device()
                     except Exception as error:  # who asks is in the middle of judging, and can do without
                         faults.note("reading of a graph", error)
-                        self.unread = f"its nodes cannot be read: {type(error).__name__}"
+                        self.unread = f"{type(error).__name__}: {error}".split("\n", 1)[0]
                     finally:  # whoever asks meanwhile waits; what failed is not tried again
                         self._build_device = None
         return self._device

@@ -244,7 +244,7 @@ def test_a_threaded_program_may_fork_at_any_time(folder: Path) -> None:
     )
     full = wrapped_environment(Orders(str(folder), "auto", {"guard_eager": "auto"}), environment())
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], env=full, capture_output=True, text=True, timeout=120
+        [sys.executable, "-W", "ignore", "-c", code], env=full, capture_output=True, text=True, timeout=400
     )
     assert done.stdout == "fine\n", done.stderr
     assert len(read_run(folder).processes) == 11

@@ -11,8 +11,8 @@ from wrapping import program, wrap
 from shadowgraph.demos.case import Case
 from shadowgraph.demos.runner import ACCEPTANCE
 
-BUGS = [case for case in ACCEPTANCE if not case.control]
-CONTROLS = [case for case in ACCEPTANCE if case.control]
+BUGS = [case for case in ACCEPTANCE if not case.control and not case.declared]
+CONTROLS = [case for case in ACCEPTANCE if case.control or case.declared]
 
 
 @pytest.mark.parametrize("case", BUGS, ids=lambda case: case.id)
