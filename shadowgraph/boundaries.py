@@ -40,6 +40,8 @@ class Boundaries:
     ) -> None:
         self._context, self._evidence, self._standing, self._stepper = context, judge, standing, stepper
         self._outside, self._paused = outside, paused
+        self._engine, self._sync = context.engine, context.settings.sync
+        self._still = context.allocator.lock.within  # no guard moves, and no block changes hands, while it is held
         # Only the checks that do something: this is the replay path.
         self._enders = [c for c in checks if type(c).checkpoint_ends is not Check.checkpoint_ends]
 
@@ -60,23 +62,25 @@ class Boundaries:
         step: Step | None = None,
     ) -> Checkpoint:
         """Check every guard, hand out what evidence has arrived, start a new segment of writes."""
-        context, writes = self._context, self._context.writes
+        context, engine = self._context, self._engine
+        writes = context.writes
         stepping = self._stepper.armed and phase is not Phase.REPLAY
         if stepping and step is None:
             step = self._stepper.boundary()
         if writes.entries:
             context.writes = WriteLog(writes.dropped)
-        elif context.engine.asynchronous:  # there evidence is judged when others have launched since
+        elif engine.asynchronous:  # there evidence is judged when others have launched since
             writes = _NONE
         checkpoint = Checkpoint(at, phase, graph, replay, writes, next(context.clock), step)
-        with context.allocator.lock.within:  # no guard moves, and no block changes hands, until the check was asked for
+        with self._still:
             guards = self._standing.now()
-            known = writes.entries and not in_full and not context.engine.asynchronous
-            hit = self._standing.hit(writes) if known else ()
-            guards = (*guards, *hit) if hit else guards  # the same object as long as it is the same guards
-            guards = self._stepper.guards(guards) if stepping else guards
-            context.engine.check(checkpoint, guards, take, compare, in_full)
-        if take is None or context.settings.sync or not context.engine.asynchronous:  # else the replay's end asks
+            if writes.entries and not in_full and not engine.asynchronous:
+                hit = self._standing.hit(writes)
+                guards = (*guards, *hit) if hit else guards  # the same object as long as it is the same guards
+            if stepping:
+                guards = self._stepper.guards(guards)
+            engine.check(checkpoint, guards, take, compare, in_full)
+        if take is None or self._sync or not engine.asynchronous:  # else the replay's end asks
             self.poll()
         if writes.entries:
             for check in self._enders:
@@ -93,10 +97,12 @@ class Boundaries:
 
     def poll(self) -> None:
         """Judge what has arrived; in sync mode wait for all."""
-        if self._context.settings.sync:
+        if self._sync:
             self.drain()
-        else:
-            self._hand_out(self._context.engine.poll())
+            return
+        results = self._engine.poll()
+        if results or self._engine.lost is not None:
+            self._hand_out(results)
 
     def last(self, reason: str) -> None:
         """The device is gone: judge what had reached the host in time."""

@@ -79,7 +79,7 @@ class Journal:
 
     def __init__(self) -> None:
         self.launches: deque[Ran] = deque(maxlen=LAUNCHES)
-        self.replays: deque[Replayed] = deque(maxlen=REPLAYS)
+        self.replays: deque[tuple[int, int, float, int]] = deque(maxlen=REPLAYS)  # fields of `Replayed`
         self.given: deque[Given] = deque(maxlen=GIVEN)
         self.stored: dict[tuple[int, int], Stored] = {}
         self.host_plans = HostPlans()
@@ -108,10 +108,10 @@ class Journal:
         """Launches and replays so far; other threads may go on meanwhile."""
         while True:
             try:
-                return tuple(self.launches), tuple(self.replays)
+                return tuple(self.launches), tuple(map(Replayed._make, tuple(self.replays)))
             except RuntimeError:  # one was appended just now
                 continue
 
     def replayed(self, graph: Graph, order: int) -> None:
         """Note that a replay begins; `graph.replays` already counts it."""
-        self.replays.append(Replayed(graph.serial, graph.replays, time.time(), order))
+        self.replays.append((graph.serial, graph.replays, time.time(), order))

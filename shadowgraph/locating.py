@@ -7,7 +7,7 @@ bytes is the culprit. The same look over all tracked memory gives write sets.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -104,9 +104,13 @@ class Locator:
     _surveyed: set[int] = field(default_factory=set)
     _tried: dict[int, None] = field(default_factory=dict)  # ids of findings, oldest first
     _surveys: bool = False  # whether every graph is looked at once by itself
+    _due: tuple[Sized, ...] = ()  # where something is in any of these, a replay may have to be looked at
 
     def __post_init__(self) -> None:
         self._surveys = self.context.settings.locate == "all"
+        checks = self.checks
+        suspicions = checks.foreign_writes.suspicions, checks.given_views.suspicions
+        self._due = (self._wants, self._asked, checks.races.disputes, *(each.by_graph for each in suspicions))
 
     def forget(self) -> None:
         """Look for nothing."""
@@ -152,10 +156,9 @@ class Locator:
 
     def is_due(self, graph: Graph) -> bool:
         """Whether there is something to look for in the replay that begins."""
-        checks = self.checks
-        again = checks.races.any or checks.foreign_writes.suspicions.any or checks.given_views.suspicions.any
-        if not (self._wants or self._asked or again or self._surveys):
+        if not (self._surveys or any(self._due)):
             return False  # this is the replay path
+        checks = self.checks
         serial = graph.serial
         return bool(
             self._wants.get(serial)

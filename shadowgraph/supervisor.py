@@ -192,7 +192,8 @@ class Supervisor(Listener):
     @property
     def _replaying(self) -> Graph | None:
         """The graph that replays in this thread."""
-        return self._local.replays[-1][0] if self._local.replays else None
+        replays = self._local.replays
+        return replays[-1][0] if replays else None
 
     @survives
     def capture_began(self, graph: Graph) -> None:
@@ -260,7 +261,8 @@ class Supervisor(Listener):
             drop_stale(self.context.ledger)
         with self._lock:
             self.context.graphs.setdefault(graph.serial, graph)
-            self._introduce()
+            if self._new:
+                self._introduce()
             shadow = self.plans.of(graph, self.declared)
             outer = self._replaying
             if outer is not None:  # what ran so far in this thread were nodes of the outer graph
@@ -305,9 +307,10 @@ class Supervisor(Listener):
 
     @survives
     def replay_ended(self, graph: Graph) -> None:
-        if self._replaying is not graph:
+        replays = self._local.replays
+        if not replays or replays[-1][0] is not graph:
             return
-        _, shadow = self._local.replays.pop()
+        _, shadow = replays.pop()
         if self.paused:
             self.locator.replay_ended(graph, complete=False)
             return

@@ -32,7 +32,8 @@ def survives(method: Callable[Concatenate[W, P], None]) -> Callable[Concatenate[
 
     @wraps(method)
     def watched(self: W, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        began = self.outside.limit.enter()
+        limit = self.outside.limit
+        began = limit.enter() if limit.measured else None
         try:
             method(self, *args, **kwargs)
         except Exception as error:
@@ -43,6 +44,7 @@ def survives(method: Callable[Concatenate[W, P], None]) -> Callable[Concatenate[
             else:
                 faults.note(method.__name__, error)
         finally:
-            self.outside.limit.leave(began)
+            if began is not None:
+                limit.leave(began)
 
     return watched

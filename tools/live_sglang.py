@@ -7,9 +7,11 @@ not run again, so a run that was cut short goes on where it stopped. What is com
 DIR/caches.txz after the first step; give that file to `--caches` to begin with it.
 
 Plans:
-  eagle       flashinfer, EAGLE topk 8, two requests of 100 tokens: plain, wrapped
-  triton      the same with the triton backend
-  many        eagle with 200 requests of mixed lengths: plain twice, wrapped
+  eagle       flashinfer, EAGLE topk 8, two requests of 100 tokens, as many new ones as the buffers of 0.5.12.post1 stand
+              without a crash: plain, wrapped
+  longer      the same with more new tokens, which that version does not survive
+  triton      with the triton backend
+  many        flashinfer and EAGLE with 200 requests of mixed lengths: plain twice, wrapped; the three of them at once
   small       tokens a second at a fixed batch, tiny model: plain, wrapped, wrapped, plain
   large       the same with about 1.5 billion parameters
   two         eagle on two GPUs (TP=2), wrapped

@@ -6,8 +6,9 @@ switches checking off and on again now and then.
 
 Without a command a program of its own serves on the host: two graphs, inputs refreshed at every step, requests that
 allocate, a row behind a buffer broken now and then so that one finding is counted on and on. A command of yours must be
-Python and must go on until SIGTERM. Prints one JSON document; ends with 1 where something grew: where the median of the
-last third of the samples is more than 2 % and 4 MiB above that of the third before.
+Python and must go on until SIGTERM; `tools/sglang_cpu.py` is one, a real sglang server with requests. Prints one JSON
+document; ends with 1 where something grew: where the median of the last third of the samples is more than 2 % and 4 MiB
+above that of the third before.
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ def sample(url: str, folder: Path, supervisor: int) -> dict[str, int]:
     return {**sizes, "supervisor": resident(supervisor), "run folder without dumps": stored}
 
 
-def soak(command: list[str], seconds: float) -> dict[str, Any]:
-    """Run it, sample, end it by SIGTERM."""
+def soak(command: list[str], seconds: float, replays: bool) -> dict[str, Any]:
+    """Run it, sample from its first replay on if it has any, end it by SIGTERM."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
@@ -99,7 +100,7 @@ def soak(command: list[str], seconds: float) -> dict[str, Any]:
         metrics, turns = "", 0
         with subprocess.Popen([*words, "--", *command], env=env, stdout=subprocess.DEVNULL) as wrapped:
             try:
-                url = wait_for(folder)
+                url = wait_for(folder, "shadowgraph_replays_total 0\n" if replays else None)
                 began = turned = time.monotonic()
                 while wrapped.poll() is None and time.monotonic() - began < seconds:
                     for name, size in sample(url, folder, wrapped.pid).items():
@@ -124,14 +125,15 @@ def soak(command: list[str], seconds: float) -> dict[str, Any]:
         }
 
 
-def wait_for(folder: Path) -> str:
-    """Where the status pages are, once they answer and a process replays."""
+def wait_for(folder: Path, not_yet: str | None) -> str:
+    """Where the status pages are, once they answer and their metrics say `not_yet` no more."""
     deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         time.sleep(0.5)
         try:
             url = str(json.loads((folder / "run.json").read_text())["status"])
-            if "shadowgraph_replays_total 0\n" not in fetch(url + "metrics"):
+            metrics = fetch(url + "metrics")
+            if not_yet is None or not_yet not in metrics:
                 return url
         except (OSError, ValueError, KeyError):
             continue
@@ -163,7 +165,9 @@ def main() -> int:
     args = parser.parse_args(words[:cut])
     if args.serve:
         serve()
-    found = soak(words[cut + 1 :] or [sys.executable, __file__, "--serve"], 60 * args.minutes)
+    own = [sys.executable, __file__, "--serve"]
+    given = words[cut + 1 :]
+    found = soak(given or own, 60 * args.minutes, replays=not given)
     text = json.dumps(found, indent=1)
     print(text)
     if args.json:

@@ -100,6 +100,8 @@ class Invariants(Check):
                 self.invariants.append(inferred)
 
     def replay_begins(self, checkpoint: Checkpoint) -> None:
+        if not self.invariants:
+            return
         graph = checkpoint.graph
         assert graph is not None
         wanted = []

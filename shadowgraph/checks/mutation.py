@@ -105,23 +105,25 @@ class _Story:
 
 
 class InGraphMutation(Check):
-    """Compares protected buffers and candidates across each replay."""
+    """Compares protected buffers and candidates across each replay.
+
+    Attributes
+    ----------
+    declared
+        Changes with every declaration, and with every host write that may make a buffer a candidate.
+    """
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._protected: list[_Protected] = []
         self._stories: dict[int, _Story] = {}
-        self._reopened = 0
+        self.declared = 0
         self._host_writes: deque[tuple[int, RangeSet]] = deque(maxlen=_HOST_WRITES)
 
     def protect(self, buffer: Buffer, where: ByteRange) -> None:
         """Declare bytes that no graph may change."""
         self._protected.append(_Protected(buffer, where))
-
-    @property
-    def declared(self) -> int:
-        """Changes with every declaration, and with every host write that may make a buffer a candidate."""
-        return len(self._protected) + self._reopened
+        self.declared += 1
 
     def parts(self, graph: Graph) -> Iterable[tuple[object, ByteRange]]:
         self._stories = {serial: story for serial, story in self._stories.items() if story.buffer.alive}
@@ -198,7 +200,7 @@ class InGraphMutation(Check):
             late = story.openings > _EAGER_JUDGINGS and self.context.engine.asynchronous
             if late and story.openings & (story.openings - 1):
                 return
-            self._reopened += 1
+            self.declared += 1
         for part in RangeSet.of(pieces) - story.rewrites:
             story.clean_reads.discard(part)  # they were reads of a constant, or of what a graph wrote unwatched
             story.rewrites.add(part)

@@ -98,11 +98,11 @@ class Races:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self._disputes: dict[int, dict[_Pair, _Dispute]] = {}  # by graph
+        self.disputes: dict[int, dict[_Pair, _Dispute]] = {}  # by graph
 
     def probed(self, seen: Probed) -> None:
         """Memory was looked at after every node of a replay, as a whole or piece by piece."""
-        before = self._disputes.pop(seen.graph.serial, {})
+        before = self.disputes.pop(seen.graph.serial, {})
         disputes: dict[_Pair, _Dispute] = {}
         shared: dict[_Pair, RangeSet] = {}
         buffers: dict[int, Buffer] = {}
@@ -121,7 +121,7 @@ class Races:
                 if rounds < _ROUNDS:
                     disputes[pair] = _Dispute(buffer, clash.where, rounds)
         if disputes:
-            self._disputes[seen.graph.serial] = disputes
+            self.disputes[seen.graph.serial] = disputes
         sure = "medium" if self.context.engine.asynchronous else "high"  # other streams went on meanwhile
         report_all(  # the later node as culprit, the other as candidate
             self.context,
@@ -131,22 +131,17 @@ class Races:
             ),
         )
 
-    @property
-    def any(self) -> bool:
-        """Whether anything is disputed in any graph."""
-        return bool(self._disputes)
-
     def is_disputed(self, graph: int) -> bool:
         """Whether anything is to be looked at piece by piece in a graph's next replay."""
-        return graph in self._disputes
+        return graph in self.disputes
 
     def disputed(self, graph: int) -> list[tuple[Buffer, ByteRange]]:
         """What is to be looked at piece by piece in a graph's next replay; bytes once, however many dispute them."""
         merged: dict[int, tuple[Buffer, RangeSet]] = {}
-        for dispute in self._disputes.get(graph, {}).values():
+        for dispute in self.disputes.get(graph, {}).values():
             merged.setdefault(dispute.buffer.serial, (dispute.buffer, RangeSet()))[1].add(dispute.where)
         return [(buffer, where) for buffer, ranges in merged.values() for where in ranges]
 
     def drop(self, graph: int) -> None:
         """A graph is gone, or cannot be probed."""
-        self._disputes.pop(graph, None)
+        self.disputes.pop(graph, None)

@@ -32,13 +32,16 @@ class _Seen(NamedTuple):
     replay: int
     order: int
     told: dict[int, Told]
-    untouched: bool = False
+    untouched: bool
+
+
+_Entry = tuple[int, int, dict[int, Told], bool]  # the fields of `_Seen`, which cost the replay path more
 
 
 @dataclass(slots=True)
 class _Log:
-    recent: deque[_Seen] = field(default_factory=lambda: deque(maxlen=REPLAYS))
-    kept: tuple[_Seen, ...] = ()
+    recent: deque[_Entry] = field(default_factory=lambda: deque(maxlen=REPLAYS))
+    kept: tuple[_Entry, ...] = ()
 
 
 class RowLog:
@@ -63,13 +66,13 @@ class RowLog:
         if log is None:
             log = self._logs[graph] = _Log()
         if untouched and log.recent:
-            log.recent.append(_Seen(replay, order, log.recent[-1].told, True))
+            log.recent.append((replay, order, log.recent[-1][2], True))
             return
         told = {
             story.buffer.serial: (story.epochs.last, story.epochs.runs if light else _bare(story.epochs.runs))
             for story in stories
         }
-        log.recent.append(_Seen(replay, order, told))
+        log.recent.append((replay, order, told, False))
 
     def keep(self, graph: int) -> None:
         """Something was found in the latest replay of a graph: what led to it stays, if it is the first."""
@@ -86,7 +89,7 @@ class RowLog:
         """What is known of the rows of inputs, by the serials of their graphs."""
         found = []
         for graph, log in list(self._logs.items()):
-            seen = {each.order: each for each in (*log.kept, *copied(log.recent))}
+            seen = {each.order: each for each in map(_Seen._make, (*log.kept, *copied(log.recent)))}
             for each in list(inputs.get(graph, ()))[:_INPUTS]:
                 at = tuple(_at(each, seen[order], begun) for order in sorted(seen))
                 rows, buffer = each.rows, each.story.buffer

@@ -23,30 +23,25 @@ class Suspicions:
 
     def __init__(self, doubtful: bool) -> None:
         self._doubtful = doubtful
-        self._by_graph: dict[int, dict[Suspect, Buffer]] = {}
+        self.by_graph: dict[int, dict[Suspect, Buffer]] = {}
 
     def settle(self, graph: int, found: Mapping[Suspect, Buffer]) -> set[Suspect]:
         """Those of what a replay showed that count now; the others are to be looked at in the graph's next replay."""
-        before = self._by_graph.pop(graph, {})
+        before = self.by_graph.pop(graph, {})
         if not self._doubtful:
             return set(found)
         fresh = {key: buffer for key, buffer in found.items() if key not in before}
         if fresh:
-            self._by_graph[graph] = fresh
+            self.by_graph[graph] = fresh
         return found.keys() & before.keys()
 
     def buffers(self, graph: int) -> list[Buffer]:
         """What is to be looked at in a graph's next replay."""
-        return list({buffer.serial: buffer for buffer in self._by_graph.get(graph, {}).values()}.values())
-
-    @property
-    def any(self) -> bool:
-        """Whether anything is suspected in any graph."""
-        return bool(self._by_graph)
+        return list({buffer.serial: buffer for buffer in self.by_graph.get(graph, {}).values()}.values())
 
     def __contains__(self, graph: int) -> bool:
-        return graph in self._by_graph
+        return graph in self.by_graph
 
     def drop(self, graph: int) -> None:
         """A graph is gone, or cannot be probed."""
-        self._by_graph.pop(graph, None)
+        self.by_graph.pop(graph, None)

@@ -59,7 +59,7 @@ class Evidence(Generic[Subject]):
 
 
 class Result(NamedTuple):
-    """One submitted check's outcome."""
+    """What a check found, or what was fetched."""
 
     tag: object
     evidence: tuple[Evidence[object], ...]
@@ -144,4 +144,4 @@ class Engine(Protocol):
 
     def poll(self, wait: bool = False, here: bool = False) -> list[Result]:
         """Outcomes that have arrived since the last poll, in order of submission; with `wait` all of them, or with
-        `here` all that the current stream was asked for."""
+        `here` all that the current stream was asked for. A check that found nothing has none."""

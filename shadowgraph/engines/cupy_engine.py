@@ -86,23 +86,9 @@ class _Prepared:
         self.grid = step.guard_blocks + step.far_blocks + (shadow.chunk_count if shadow is not None else 0)
 
 
-class _Pending:
-    """A check that was launched and not yet seen to be done; holds the device memory that it reads.
-
-    `evidence` is what has arrived of it so far: guards before parts, each with its index.
-    """
-
-    __slots__ = ("evidence", "guards", "held", "parts", "tag")
-
-    def __init__(self, tag: object, guards: Sequence[Guard], parts: _Parts, held: object) -> None:
-        self.tag, self.guards, self.parts, self.held = tag, guards, parts, held
-        self.evidence: list[tuple[tuple[int, int], Evidence[object]]] | None = None
-
-    def result(self) -> Result:
-        if self.evidence is None:
-            return Result(self.tag, ())
-        ordered = sorted(self.evidence, key=lambda pair: pair[0])  # warps report in any order; the answer has one
-        return Result(self.tag, tuple(evidence for _, evidence in ordered))
+# A check that was launched and not yet seen to be done: its tag, guards, parts, and the device memory that it reads.
+_Pending = tuple[object, Sequence[Guard], _Parts, object]
+_Found = list[tuple[tuple[int, int], Evidence[object]]]  # of one check, guards before parts, each with its index
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +135,10 @@ class CupyEngine:
         self._stale: set[int] = set()  # shadows whose last copy was left out
         self._left_out = 0
         self._pending: dict[int, _Pending] = {}
+        self._found: dict[int, _Found] = {}  # what has arrived so far, of these only
         self._tables: dict[int, GuardTable] = {}
         self._table: GuardTable | None = None  # of the guards that were asked for last
         self._table_guards: Sequence[Guard] = ()
-        self._unjudged: list[Result] = []
         self._fetches: deque[_Fetch] = deque()
         self.lost: str | None = None
         cp = self._device.cp
@@ -243,7 +229,6 @@ class CupyEngine:
             if not prepared.fits(table, shadow):
                 prepared.set(table, shadow)
             if not prepared.grid:
-                self._unjudged.append(Result(tag, ()))
                 return
             serial = self._next_serial()
             if serial is None:
@@ -252,8 +237,7 @@ class CupyEngine:
                 return
             if mode == COPY:
                 self._stale.discard(id(shadow))
-            parts = shadow.parts if mode == COMPARE else ()
-            self._pending[serial] = _Pending(tag, guards, parts, (table, shadow))
+            self._pending[serial] = tag, guards, shadow.parts if mode == COMPARE else (), (table, shadow)
             stream = _raw_stream(self._device.index)
             if stream not in self._arming.ordered:
                 self._arming.order(stream)
@@ -268,14 +252,16 @@ class CupyEngine:
 
     def _next_serial(self) -> int | None:
         """A number whose slot no check in flight has. None when all are taken: that check is left out, and counted."""
-        slots = self._slots
-        for _ in range(SLOTS):
-            self._serial = serial = self._serial % 0xFFFFFFFF + 1
-            if serial % SLOTS not in slots:
-                slots.add(serial % SLOTS)
-                return serial
-        self._left_out += 1
-        return None
+        slots, serial = self._slots, self._serial % 0xFFFFFFFF + 1
+        if serial % SLOTS in slots:
+            if len(slots) == SLOTS:
+                self._left_out += 1
+                return None
+            while serial % SLOTS in slots:
+                serial = serial % 0xFFFFFFFF + 1
+        self._serial = serial
+        slots.add(serial % SLOTS)
+        return serial
 
     def _look_everywhere(self, table: GuardTable, serial: int, stream: int) -> None:
         """One launch that reads every guard in full."""
@@ -344,7 +330,7 @@ class CupyEngine:
     def poll(self, wait: bool = False, here: bool = False) -> list[Result]:
         """Outcomes of checks that are done, in order of submission; with `wait` of all of them, or with `here` of those
         on the current stream. While something is captured, waiting for more than that would break the capture."""
-        if not self._pending and not self._unjudged and not self._fetches:
+        if not self._pending and not self._fetches:
             return []
         if wait and not _capturing():
             try:
@@ -358,13 +344,15 @@ class CupyEngine:
         with self._lock:
             if self.lost is not None:  # what had reached the host in time still counts
                 self._fetches.clear()
-            results, self._unjudged = self._unjudged, []
             finished = self._finished(wait) if self.lost is None else list(self._pending)
             if finished and self._reader.arrived:
                 self._take_evidence()
+            results = []
             for serial in finished:
-                results.append(self._pending.pop(serial).result())
+                tag = self._pending.pop(serial)[0]
                 self._slots.discard(serial % SLOTS)
+                if serial in self._found:
+                    results.append(_result(tag, self._found.pop(serial)))
             while self._fetches and self._arrived(self._fetches[0]):
                 results.append(self._fetches.popleft().result())
             return results
@@ -387,11 +375,13 @@ class CupyEngine:
     def _take_evidence(self) -> None:
         """Hand what has arrived to the checks that it belongs to, those not seen to be done included."""
         for record in self._reader.take():
-            pending = self._pending.get(int(record["check"]))
+            serial = int(record["check"])
+            pending = self._pending.get(serial)
             if pending is not None:
+                _, guards, parts, _ = pending
                 is_part, index = int(record["is_part"]), int(record["index"])
-                subject: object = pending.parts[index][0] if is_part else pending.guards[index]
-                pending.evidence = [*(pending.evidence or ()), ((is_part, index), _evidence(record, subject))]
+                subject: object = parts[index][0] if is_part else guards[index]
+                self._found.setdefault(serial, []).append(((is_part, index), _evidence(record, subject)))
 
     def _table_of(self, guards: Sequence[Guard]) -> GuardTable | None:
         known = self._tables.get(id(guards))
@@ -401,6 +391,11 @@ class CupyEngine:
             known = self._tables[id(guards)] = table_of(self._device, guards)
         self._table, self._table_guards = known if guards else None, guards
         return self._table
+
+
+def _result(tag: object, found: _Found) -> Result:
+    """Warps report in any order; the answer has one."""
+    return Result(tag, tuple(evidence for _, evidence in sorted(found, key=lambda pair: pair[0])))
 
 
 def _evidence(record: np.void, subject: object) -> Evidence[object]:

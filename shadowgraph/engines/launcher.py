@@ -51,15 +51,16 @@ class Launcher:
     def __init__(self, function: int, types: Sequence[_Parameter]) -> None:
         self._driver: Any = ctypes.CDLL("libcuda.so.1")
         # With what it is given in one structure, half the conversions of `cuLaunchKernel` are left (CUDA 11.8 has it).
+        # Without `argtypes`, and given pointers that are made already, ctypes converts nothing at a call.
         self._launch = self._driver.cuLaunchKernelEx
-        self._launch.argtypes = [ctypes.c_void_p] * 4  # else ctypes would pass handles as 32-bit integers
         self._config = _Config(blocks_y=1, blocks_z=1, threads_y=1, threads_z=1)
-        self._how = ctypes.byref(self._config)
+        self._how = ctypes.c_void_p(ctypes.addressof(self._config))
         self._form: tuple[int, int, int] | None = None
         self._function = ctypes.c_void_p(function)
         self.values: list[Any] = [kind() for kind in types]
         addresses = [ctypes.addressof(value) for value in self.values]
         self._arguments = (ctypes.c_void_p * len(addresses))(*addresses)
+        self._given, self._nothing = ctypes.c_void_p(ctypes.addressof(self._arguments)), ctypes.c_void_p()
 
     @property
     def arguments(self) -> int:
@@ -82,7 +83,7 @@ class Launcher:
         form = blocks, threads, stream
         if form != self._form:
             self._config.blocks, self._config.threads, self._config.stream = self._form = form
-        code = self._launch(self._how, self._function, self._arguments, None)
+        code = self._launch(self._how, self._function, self._given, self._nothing)
         if code:
             raise DeviceLostError(f"the CUDA driver refuses a launch: {self._name(code)}")
 

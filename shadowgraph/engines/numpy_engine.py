@@ -90,7 +90,8 @@ class NumpyEngine:
         if compare is not None:
             assert isinstance(compare, NumpyShadow)
             evidence += self._changed(compare)
-        self._results.append(Result(tag, tuple(evidence)))
+        if evidence:
+            self._results.append(Result(tag, tuple(evidence)))
 
     def _broken(self, guards: Sequence[Guard], in_full: bool) -> list[Evidence[object]]:
         evidence: list[Evidence[object]] = []

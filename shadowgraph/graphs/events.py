@@ -58,23 +58,21 @@ class Listeners(list[Listener]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._hearers: dict[str, tuple[Callable[..., None], ...]] = {}
+        self.known: dict[str, tuple[Callable[..., None], ...]] = {}  # what `hearers` has worked out
 
     def append(self, listener: Listener) -> None:
         super().append(listener)
-        self._hearers = {}
+        self.known = {}
 
     def remove(self, listener: Listener) -> None:
         super().remove(listener)
-        self._hearers = {}
+        self.known = {}
 
     def hearers(self, event: str) -> tuple[Callable[..., None], ...]:
         """The methods to call, in order."""
-        known = self._hearers.get(event)
-        if known is None:
-            nothing = getattr(Listener, event)
-            able = [each for each in self if getattr(type(each), event) is not nothing]
-            known = self._hearers[event] = tuple(getattr(each, event) for each in able)
+        nothing = getattr(Listener, event)
+        able = [each for each in self if getattr(type(each), event) is not nothing]
+        known = self.known[event] = tuple(getattr(each, event) for each in able)
         return known
 
 
@@ -83,7 +81,7 @@ listeners = Listeners()
 
 def emit(event: str, *facts: object) -> None:
     """Tell every listener; a fault in one reaches neither the program nor the other listeners."""
-    for hear in listeners.hearers(event):
+    for hear in listeners.known.get(event) or listeners.hearers(event):
         try:  # what `shielded` does, without its cost
             hear(*facts)
         except ShadowgraphError:

@@ -71,6 +71,7 @@ class QuietLock:
 
     def __init__(self) -> None:
         self._lock = forkable(threading.RLock())
+        self._acquire, self._release = self._lock.acquire, self._lock.release  # on the replay path
         if _note_collector not in gc.callbacks:
             gc.callbacks.append(_note_collector)
 
@@ -84,10 +85,10 @@ class QuietLock:
         if _queue:
             settle()  # what the collector left waiting: who takes the lock must not find the dead alive
         _local.depth += 1
-        self._lock.acquire()
+        self._acquire()
 
     def __exit__(self, *exc: object) -> None:
-        self._lock.release()
+        self._release()
         _local.depth -= 1
         if _queue:
             settle()

@@ -245,7 +245,7 @@ def test_the_engine_reads_no_memory_that_has_gone() -> None:
     assert shadow.copies[0] is not None
     Part.gone.untyped_storage().resize_(0)
     engine.check("after", (), compare=shadow)
-    assert [result.evidence for result in engine.poll()] == [(), ()]
+    assert engine.poll() == []
     engine.check("take", (), take=shadow)
     assert shadow.copies == (None,)
 

@@ -64,7 +64,7 @@ def test_past_the_end_of_a_tensor_made_inside_the_capture(elements: int) -> None
     assert (found.bytes.side, found.bytes.first, found.past_end) == ("after", 256, 4 * elements)
     assert (found.bytes.count, found.bytes.distance, found.bytes.truncated) == (4 * elements, 0, False)
     assert found.occurrences == 2
-    assert (found.culprit.name, found.culprit.node, found.culprit.status) == ("put", 1, "candidate")
+    assert (found.culprit.name, found.culprit.node, found.culprit.status) == ("put", 1, "confirmed"), "by replay 2"
     assert found.culprit.stack[0].function == "fill"
     assert found.buffer.allocated[0].function == "body"
     assert faults == {}

@@ -46,7 +46,8 @@ class Project:
                 monkeypatch.delenv(name)
         site = pytester.mkdir("site")
         self._install(site / "shadowgraph-0.dist-info")
-        monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{site}")
+        others = filter(None, [os.environ.get("PYTHONPATH")])  # what this source needs may be on it
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(site), *others]))
         self.write("kit.py", KIT)
 
     def _install(self, folder: Path) -> None:
