@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,6 +22,7 @@ from shadowgraph.graphs.events import emit, listeners
 from shadowgraph.graphs.model import Access, Launch, LaunchKind, Pointer
 from shadowgraph.graphs.tensors import Aliases, base_of, map_tensors, named_tensors, opened, tensors_in
 from shadowgraph.graphs.triton_hooks import Running, running
+from shadowgraph.importing import imported
 from shadowgraph.patching import PatchSet
 from shadowgraph.tracking.ranges import ByteRange
 from shadowgraph.tracking.stacks import cell_label, current_stack
@@ -43,18 +43,19 @@ _pending = 0  # installs that wait for Triton
 
 
 def wait_for_triton() -> None:
-    """From here on `install` does not import Triton: what a program sets before its own import must count. Whoever
-    calls this calls `triton_imported` then."""
+    """From here on `install` neither imports Triton nor waits for another thread that does: what a program sets before
+    its own import must count. Whoever calls this calls `triton_imported` once that is complete."""
     global _waits
     _waits = True
 
 
 def triton_imported() -> None:
-    """Make up for the installs that waited."""
-    global _pending
+    """Make up for the installs that waited; does nothing the second time."""
+    global _pending, _waits
+    _waits = False
     waiting, _pending = _pending, 0
     for _ in range(waiting):
-        install()
+        _hook()
 
 
 def set_recorder(recorder: Recorder | None) -> None:
@@ -65,14 +66,19 @@ def set_recorder(recorder: Recorder | None) -> None:
 def install() -> None:
     """Hook the interpreter if Triton is already imported or can be; counted, undone by `uninstall`."""
     global _pending
-    if "triton" not in sys.modules:
-        if _waits:
-            _pending += 1
-            return
+    if imported("triton") is None and not _waits:
         try:
-            import triton  # noqa: F401
+            import triton  # noqa: F401  # waits for another thread that is at it
         except ImportError:
             return
+    if imported("triton") is None:  # still: it is not wanted yet, or this thread itself is in the middle of its import
+        _pending += 1
+        return
+    triton_imported()
+    _hook()
+
+
+def _hook() -> None:
     from triton.runtime import autotuner, interpreter
 
     _patches.install(

@@ -12,6 +12,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+from shadowgraph.importing import imported
 from shadowgraph.integrations.arrivals import tell
 from shadowgraph.integrations.sglang_hooks import Hooks, harmless
 from shadowgraph.integrations.sglang_versions import NAME, Layout, installed, layout_of
@@ -37,7 +38,7 @@ def attach() -> Hooks | None:
         by_module.setdefault(hook[0].rsplit(".", 2)[0], []).append(hook)
     wrap = sys.modules.get(_WRAP_HOOK)
     for module, group in by_module.items():
-        if wrap is None or module in sys.modules:
+        if wrap is None or imported(module) is not None:
             with harmless():
                 register(module, group)  # sglang's loader applies what its plugins have registered
         else:

@@ -14,8 +14,8 @@ _RUN = "SHADOWGRAPH_WRAP"
 
 def plugin() -> None:
     """Hang the adapter into sglang if somebody watches this process; else return at once."""
-    session = sys.modules.get("shadowgraph.session")
-    if not os.environ.get(_RUN) and (session is None or session.current() is None):
+    current = getattr(sys.modules.get("shadowgraph.session"), "current", None)  # missing while it is being imported
+    if not os.environ.get(_RUN) and (current is None or current() is None):
         return
     from shadowgraph.integrations.sglang_adapter import attach
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
-from wrapping import ROOT, environment, program, wrap
+from flashinfer_site import install, lay, path
+from wrapping import program, wrap
 
 REFUSAL = "kv_indptr[3]15 - kv_indptr[2]32 should be non-negative"
 
@@ -15,26 +15,7 @@ REFUSAL = "kv_indptr[3]15 - kv_indptr[2]32 should be non-negative"
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """A flashinfer with one wrapper, whose planner and kernel are torch operators."""
-    package = tmp_path / "site" / "flashinfer"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("from flashinfer import decode, mla, prefill\n")
-    (package / "decode.py").write_text(
-        "from planning_wrappers import DecodeWrapper as BatchDecodeWithPagedKVCacheWrapper\n"
-        "from planning_wrappers import fast_plan as fast_decode_plan\n"
-    )
-    for name in ("mla", "prefill"):
-        (package / f"{name}.py").write_text("")
-    return package.parent
-
-
-def install(site: Path, version: str) -> None:
-    facts = site / f"flashinfer_python-{version}.dist-info"
-    facts.mkdir()
-    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: flashinfer-python\nVersion: {version}\n")
-
-
-def path(site: Path) -> dict[str, str]:
-    return environment(PYTHONPATH=os.pathsep.join(map(str, (site, ROOT / "tests" / "integrations", ROOT))))
+    return lay(tmp_path)
 
 
 @pytest.mark.parametrize(("how", "code"), [("crash", 1), ("caught", -9), ("child", 1)])

@@ -52,15 +52,39 @@ class AfterImport:
         def exec_module(module: ModuleType) -> None:
             vars(loader).pop("exec_module", None)
             execute(module)
-            callback = self.wanted.pop(name, None)
-            if callback is not None:
-                _call(callback)
+            self.imported(name)
 
         try:
             loader.exec_module = exec_module
         except AttributeError:  # a loader of C or with slots: nothing can be hung on it
             _say(f"cannot watch the import of {name} by {type(loader).__name__}")
         return spec
+
+    def imported(self, name: str) -> None:
+        """Call back, the first time that somebody says so; after an import that failed the next one is waited for."""
+        callback = self.wanted.pop(name, None) if name in sys.modules else None
+        if callback is not None:
+            _call(callback)
+
+
+class UnderWay(ModuleSpec):
+    """What a module's spec is turned into while its import, begun before anybody wanted to know, is under way.
+
+    The loader is running and can no longer be replaced. But `importlib` writes ``_initializing`` into the spec of each
+    module that it imports, true before the module is executed and false at the end, whether that failed or not. The
+    field is private to it and has no public twin. Once told, the spec is a plain one again. Looking anew at each later
+    import instead would call back in the middle of that import, of our own modules for instance.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "_initializing" or value:
+            object.__setattr__(self, name, value)
+            return
+        object.__setattr__(self, "__class__", ModuleSpec)
+        try:
+            _after.imported(self.name)
+        finally:
+            self._initializing = value  # after the callback: until then other threads wait for the module
 
 
 class OurPackage:
@@ -75,11 +99,27 @@ class OurPackage:
 
 
 def when_imported(name: str, callback: Any) -> None:
-    """Call back once a module has been imported; at once if it has been."""
-    if name in sys.modules:
-        _call(callback)
-    else:
-        _after.wanted[name] = callback
+    """Call back once a module has been imported: at once if it has been, at its end if its import is under way."""
+    _after.wanted[name] = callback  # first: another thread may begin or end the import at any time
+    module = sys.modules.get(name)
+    if module is None or _ends_later(getattr(module, "__spec__", None)):
+        return
+    _after.imported(name)
+
+
+def _ends_later(spec: Any) -> bool:
+    """Whether the import of a module that is in `sys.modules` is under way; then its end will be heard of."""
+    if not getattr(spec, "_initializing", False):
+        return False
+    if type(spec) is not ModuleSpec:
+        if type(spec) is not UnderWay:
+            _say(f"cannot watch the import of {spec.name}, which is under way, by its {type(spec).__name__}")
+        return True
+    spec.__class__ = UnderWay
+    if getattr(spec, "_initializing", False):
+        return True
+    spec.__class__ = ModuleSpec  # it ended, in another thread, before it could be heard of
+    return False
 
 
 def _found_by_others(own: object, name: str, path: Any, target: Any) -> ModuleSpec | None:
