@@ -97,6 +97,10 @@ class FindingBook:
         promoted = known.severity is Severity.NOTE and kept.severity is Severity.ERROR
         return kept, promoted
 
+    def __len__(self) -> int:
+        """Findings and notes, without those that are suppressed."""
+        return len(self._by_cause)
+
     def get(self, id: int) -> Finding | None:
         """A finding by its id."""
         cause = self._causes.get(id)

@@ -95,7 +95,11 @@ class Debugger(Declarations):
         listeners.append(self._work)
         leave_stopped_modes()
         self._mode = eager.EagerMode(
-            self._allocator, self._work.is_tracked, self._work.outside.guarding, self.settings.sync
+            self._allocator,
+            self._work.is_tracked,
+            self._work.outside.guarding,
+            self.settings.sync,
+            lambda: self._work.naps.asleep,
         )
         if watch_thread:
             self._mode.__enter__()  # type: ignore[no-untyped-call]

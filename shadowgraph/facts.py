@@ -40,7 +40,7 @@ def facts_of(
         last_launches=work.last_words.launches() if work.lost else (),
         names_unread=names.unread,
         names_cut_short=names.truncated,
-        limits=tuple(filter(None, (work.outside.limit.sentence(),))),
+        limits=tuple(filter(None, (work.outside.limit.sentence(), work.naps.sentence()))),
         failures=tuple(work.outside.failures),
         watches=tuple((watch.name, tuple(watch.changes), watch.dropped) for watch in work.watches.watches),
     )

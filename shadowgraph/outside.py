@@ -91,6 +91,11 @@ class Outside:
             logger.warning("shadowgraph: %s", self.limit.sentence())
         return self.limit.stopped is None and self.limit.due(replay)
 
+    @property
+    def guards_now(self) -> bool:
+        """Whether eager allocations are guarded now."""
+        return self.guarding is not None and self.guarding.active
+
     def replay_ended(self) -> None:
         self.checked += 1
         if self.replayed is not None:

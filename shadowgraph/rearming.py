@@ -4,7 +4,8 @@ What a program wrote past a buffer's end it may read there, and goes on as if no
 wrote its canary over these bytes at once would make the program read canaries: it would break because it is watched.
 So where the engine keeps them, they stay until a launch that was given the buffer in that phase begins again, or the
 graph in whose replay it happened replays again. Then they are about to be written anew. What nobody was seen to write
-stays for good; the guard still tells when it changes.
+stays for good; the guard still tells when it changes. But where operators passed unseen, any launch may have done it
+that is given the buffer to write.
 """
 
 from __future__ import annotations
@@ -32,11 +33,14 @@ class _Broken:
         Serial of the graph in whose replay it broke, or None.
     names
         Launches that may have broken it, where it was not in a replay.
+    unseen
+        Not all launches were seen at that time.
     """
 
     guard: Guard
     graph: int | None
     names: frozenset[str]
+    unseen: bool
 
 
 class Rearming:
@@ -46,11 +50,14 @@ class Rearming:
     ----------
     waiting
         By where a guard begins; empty in a program without damage, which is what its replay path asks.
+    seen_since
+        When operators were last seen again, among checkpoints; infinite while they are not.
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self.waiting: dict[int, _Broken] = {}
+        self.seen_since: float = 0
 
     def broken(self, guard: Guard, checkpoint: Checkpoint) -> None:
         """A check found a guard broken; what did it stands in the checkpoint."""
@@ -63,16 +70,18 @@ class Rearming:
         self.waiting.pop(guard.whole.start, None)
         while len(self.waiting) >= _MOST:  # of those that wait longest many are gone
             self.waiting.pop(next(iter(self.waiting), 0), None)
-        self.waiting[guard.whole.start] = _Broken(guard, graph, names)
+        unseen = not replay and not names and checkpoint.order < self.seen_since
+        self.waiting[guard.whole.start] = _Broken(guard, graph, names, unseen)
 
     def due(self, launch: Launch) -> list[_Broken]:
         """Guards that a launch of host code, which is about to run, may have broken: unless another one of
         those that may have has run since the last boundary. Then the damage may be there already."""
         found = []
         for broken in list(self.waiting.values()):
-            where = broken.guard.buffer.range
-            if launch.name in broken.names and any(p.view.hull.overlaps(where) for p in launch.pointers):
-                before = [write for write in self._context.writes if write.launch.name in broken.names]
+            where, unseen = broken.guard.buffer.range, broken.unseen
+            given = (p for p in launch.pointers if p.may_write or not unseen)
+            if (unseen or launch.name in broken.names) and any(p.view.hull.overlaps(where) for p in given):
+                before = [write for write in self._context.writes if unseen or write.launch.name in broken.names]
                 if not any(write.ranges.overlaps(where) for write in before):
                     found.append(broken)
         return found

@@ -14,6 +14,7 @@ from shadowgraph.errors import UsageError
 Layout = Literal["isolate", "faithful"]
 BackendName = Literal["host", "cuda"]
 Locate = Literal["auto", "off", "all"]
+WatchEager = Literal["always", "sampled"]
 
 PREFIX = "SHADOWGRAPH_"
 SMALLEST_DUMP = 64 << 10
@@ -56,6 +57,9 @@ class Settings:
         allocating operators make, up to 64 MiB, parameters of modules left out, until the eighth replay after the
         latest capture); ``"all"`` (every result of every operator, at any time); ``"in:module:qualname"`` (like auto,
         in a function and what it calls, at any time; several separated by commas). In watched threads.
+    watch_eager
+        ``"always"``, or ``"sampled"``: once nothing has happened for long, eager operators are watched around one
+        replay in sixteen only, since to see them is what costs a server most. See `shadowgraph.naps`.
     every
         Check every how many-th replay of each graph, from the first on. What a replay in between breaks is seen at the
         next one that is checked.
@@ -84,6 +88,7 @@ class Settings:
     dump_limit: int = 64 << 20
     dump_whole: int = 64 << 10
     guard_eager: str = "off"
+    watch_eager: WatchEager = "always"
     every: int = 1
     overhead_percent: float | None = None
     fault_limit: int | None = None
@@ -94,6 +99,7 @@ class Settings:
         _check_choice("backend", self.backend, ("host", "cuda"))
         _check_choice("layout", self.layout, ("isolate", "faithful"))
         _check_choice("locate", self.locate, ("auto", "off", "all"))
+        _check_choice("watch_eager", self.watch_eager, ("always", "sampled"))
         for name in ("sync", "infer"):
             value = getattr(self, name)
             if not isinstance(value, bool):
@@ -211,7 +217,7 @@ def parse_option(name: str, text: str, called: str) -> Any:
         if lowered in {"0", "false", "no", "off", ""}:
             return False
         raise UsageError(f"{called} must be 0 or 1, not {text!r}")
-    if name in {"backend", "layout", "suppressions", "guard_eager", "locate"}:
+    if name in {"backend", "layout", "suppressions", "guard_eager", "locate", "watch_eager"}:
         return text
     if name in {"overhead_percent", "fault_limit", "every"}:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from math import inf
 
 from shadowgraph.book import FindingBook
 from shadowgraph.boundaries import Boundaries
@@ -20,6 +21,7 @@ from shadowgraph.journal import Journal
 from shadowgraph.judging import Judge
 from shadowgraph.lastwords import LastWords
 from shadowgraph.locating import Locator
+from shadowgraph.naps import Naps
 from shadowgraph.outside import Outside
 from shadowgraph.plans import Plans
 from shadowgraph.rearming import Rearming
@@ -69,6 +71,8 @@ class Supervisor(Listener):
         Find the node, or the launch, that did it, in a replay or a prepare that is looked at closely.
     outside
         Hooks of who runs the debugger from outside, and its limits.
+    naps
+        When eager operators pass unseen.
     """
 
     def __init__(self, settings: Settings, allocator: HostAllocator, engine: Engine) -> None:
@@ -105,6 +109,13 @@ class Supervisor(Listener):
         )
         # Only the checks that do something: this is the replay path.
         self._beginners = [c for c in self._all if type(c).replay_begins is not Check.replay_begins]
+        self.naps = Naps(
+            settings.watch_eager == "sampled" and engine.asynchronous,
+            lambda: len(self.book),
+            lambda: self.stepper.armed or self.outside.guards_now or bool(self.preparing),
+            self._nap_turned,
+        )
+        self._sleepless = [c for c in self._beginners if c not in self.checks.sighted]
         self._lock = QuietLock()
         self._local = _Local()
         self._coverage = CoverageLog()
@@ -202,6 +213,7 @@ class Supervisor(Listener):
             self.drain(here=True)  # a capture has a stream of its own, and no launch of a later phase waits for it
         self._capturing.add(graph.serial)
         self.outside.capture_began()
+        self.naps.rouse()
 
     @survives
     def capture_ended(self, graph: Graph) -> None:
@@ -270,11 +282,13 @@ class Supervisor(Listener):
             checkpoint = self._bounds.close("replay_begin", None, graph, graph.replays, take=shadow)
             if self._rearming.waiting:
                 self._rearming.replay_begins(graph)
-            for check in self._beginners:
+            for check in self._sleepless if self.naps.asleep else self._beginners:
                 check.replay_begins(checkpoint)
             if not self.context.engine.asynchronous:
                 self._bounds.poll()
-            if self.stepper.armed and self.stepper.ends(graph):
+            if self.naps.asleep:
+                self.stepper.look_away()  # launches of this prepare passed unseen: the look is at a later one
+            elif self.stepper.armed and self.stepper.ends(graph):
                 self.drain()
                 self.stepper.replay_began(graph, self._intake.needs_culprit)
             look = self.locator.is_due(graph)
@@ -322,6 +336,7 @@ class Supervisor(Listener):
             finally:
                 self.locator.replay_ended(graph, meanwhile)
         self.outside.replay_ended()
+        self.naps.replay_ended()
 
     @survives
     def launch_begins(self, launch: Launch, rules: tuple[IndexRule, ...]) -> None:
@@ -369,7 +384,8 @@ class Supervisor(Listener):
             if waits:  # as the read itself is about to
                 self.drain(here=True)
         for check in self._all:
-            check.host_read(view, how, stack, Checkpoint("host_read"))
+            if not self.naps.asleep or check not in self.checks.sighted:
+                check.host_read(view, how, stack, Checkpoint("host_read"))
 
     @survives
     def retiring(self, buffer: Buffer) -> None:
@@ -383,6 +399,13 @@ class Supervisor(Listener):
         self.context.engine.check(checkpoint, guards)  # judged later: who calls holds the allocator's lock
 
     # -- parts -------------------------------------------------------------------------------------------------
+
+    def _nap_turned(self, asleep: bool) -> None:
+        """From here on operators pass unseen, or are seen again after writes that nobody saw."""
+        with self._lock:
+            self._rearming.seen_since = inf if asleep else next(self.context.clock)
+            if not asleep:
+                self.checks.forget_writers()
 
     def _step(self, launch: Launch, before: bool) -> None:
         """Check beside a launch, as the end of a phase."""

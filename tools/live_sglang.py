@@ -7,11 +7,11 @@ not run again, so a run that was cut short goes on where it stopped. What is com
 DIR/caches.txz after the first step; give that file to `--caches` to begin with it.
 
 Plans:
-  eagle       flashinfer, EAGLE topk 8, two requests of 100 tokens, as many new ones as the buffers of 0.5.12.post1 stand
-              without a crash: plain, wrapped
+  eagle       flashinfer, EAGLE topk 8, two requests of 100 tokens, as many new ones as 0.5.12.post1 survives: plain,
+              wrapped
   longer      the same with more new tokens, which that version does not survive
   triton      with the triton backend
-  many        flashinfer and EAGLE with 200 requests of mixed lengths: plain twice, wrapped; the three of them at once
+  many        flashinfer and EAGLE with 200 requests of mixed lengths: plain twice, wrapped
   small       tokens a second at a fixed batch, tiny model: plain, wrapped, wrapped, plain
   large       the same with about 1.5 billion parameters
   two         eagle on two GPUs (TP=2), wrapped
@@ -40,6 +40,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HOME = Path.home()
 CACHES = (HOME / ".cache" / "flashinfer", HOME / ".cache" / "tvm-ffi", HOME / ".triton")
 EAGLE = ("--eagle", "--attention", "flashinfer")
+FEW = ("--tokens", "24")
 TRITON = ("--eagle", "--attention", "triton")
 TIMED = ("--requests", "2", "--tokens", "128", "--context", "512", "--batch", "8", "--rounds", "7")
 PAIRS = ("plain", "wrapped", "wrapped again", "plain again")
@@ -58,7 +59,8 @@ def steps_of(plan: str) -> list[Step]:
         return [Step(name, name.startswith("wrapped"), words) for name in PAIRS]
     many = ("--requests", "200", "--tokens", "24")
     return {
-        "eagle": [Step("plain", False, EAGLE), Step("wrapped", True, EAGLE)],
+        "eagle": [Step("plain", False, (*EAGLE, *FEW)), Step("wrapped", True, (*EAGLE, *FEW))],
+        "longer": [Step("plain", False, EAGLE), Step("wrapped", True, EAGLE)],
         "triton": [Step("plain", False, TRITON), Step("wrapped", True, TRITON)],
         "many": [
             Step("plain", False, (*EAGLE, *many)),
@@ -164,7 +166,7 @@ def restore_caches(path: Path, home: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plan", choices=("eagle", "triton", "many", "small", "large", "two"))
+    parser.add_argument("plan", choices=("eagle", "longer", "triton", "many", "small", "large", "two"))
     parser.add_argument("--out", type=Path, required=True, help="folder for results, logs, run folders and caches")
     parser.add_argument("--caches", type=Path, help="caches.txz of an earlier run")
     parser.add_argument("--steps", help="only these of the plan's steps, such as plain,wrapped")

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -30,6 +31,7 @@ FLAGS = (
     "--disable-overlap-schedule --max-total-tokens 1024 --max-running-requests 4 --host 127.0.0.1 --log-level warning"
 )
 MOST = 4  # requests at once
+_PAUSE = 0.1  # seconds between batches
 
 
 def free_port() -> int:
@@ -54,10 +56,10 @@ def generate(port: int, prompts: list[list[int]], tokens: int) -> Any:
         return json.load(answer)
 
 
-def drive(port: int, server: subprocess.Popen[bytes]) -> None:
-    """Batches of mixed sizes and lengths, one after another, until the server ends."""
+def drive(port: int, server: subprocess.Popen[bytes], asked: threading.Event) -> None:
+    """Batches of mixed sizes and lengths, one after another, until the server ends or somebody asked for the end."""
     rng, answered = random.Random(7), 0
-    while server.poll() is None:
+    while server.poll() is None and not asked.wait(_PAUSE):
         size, tokens = rng.randint(1, MOST), rng.randint(1, 24)
         prompts = [[rng.randrange(3, VOCABULARY) for _ in range(rng.randint(1, 60))] for _ in range(size)]
         try:
@@ -77,9 +79,11 @@ def main() -> int:
         model, port = write_model(Path(folder), SMALL, 256), free_port()
         words = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model), "--port", str(port)]
         with subprocess.Popen([*words, *FLAGS.split()]) as server:
-            signal.signal(signal.SIGTERM, lambda *_: server.terminate())
-            drive(port, server)
-            return server.returncode
+            asked = threading.Event()
+            signal.signal(signal.SIGTERM, lambda *_: asked.set())
+            drive(port, server, asked)
+            server.terminate()
+            return server.wait()
 
 
 if __name__ == "__main__":

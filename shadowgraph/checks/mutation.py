@@ -119,6 +119,13 @@ class InGraphMutation(Check):
         self._stories: dict[int, _Story] = {}
         self.declared = 0
         self._host_writes: deque[tuple[int, RangeSet]] = deque(maxlen=_HOST_WRITES)
+        self._since = 0  # what replays changed before may have been rewritten by the host, unseen
+
+    def forget_writers(self) -> None:
+        """After writes that nobody saw: nothing is known to be a graph's, or to be the host's."""
+        self._since = next(self.context.clock)
+        for story in self._stories.values():
+            story.graph_made, story.clean_reads, story.dirty = RangeSet(), RangeSet(), []
 
     def protect(self, buffer: Buffer, where: ByteRange) -> None:
         """Declare bytes that no graph may change."""
@@ -147,7 +154,7 @@ class InGraphMutation(Check):
         if isinstance(subject, _Protected):
             self.context.report(draft)
             return
-        if not subject.buffer.alive:
+        if not subject.buffer.alive or checkpoint.order < self._since:
             return
         story = self._story(subject.buffer)
         ranges = _elements(evidence.ranges, subject.buffer)

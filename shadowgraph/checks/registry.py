@@ -34,8 +34,14 @@ class Checks:
     def all(self) -> tuple[Check, ...]:
         return (self.out_of_bounds, self.mutation, self.invariants, self.dangling, self.stale_rows, self.rebound)
 
+    @property
+    def sighted(self) -> tuple[Check, ...]:
+        """Those that must see every write of the host, else what they say would be wrong."""
+        return (self.mutation, self.stale_rows, self.rebound)
+
     def forget_writers(self) -> None:
         """After writes that nobody saw."""
+        self.mutation.forget_writers()
         self.invariants.forget_writers()
         self.stale_rows.forget_writers()
         self.rebound.forget_writers()

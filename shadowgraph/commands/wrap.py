@@ -25,6 +25,7 @@ OVERHEAD_PERCENT = 75.0  # of the wall time, before checks thin out
 # Of settings that neither an option nor a variable names.
 _DEFAULTS: dict[str, Any] = {
     "layout": "faithful", "guard_eager": "auto", "overhead_percent": OVERHEAD_PERCENT, "fault_limit": 1000,
+    "watch_eager": "sampled",
 }  # fmt: skip
 _PREFIX = "SHADOWGRAPH_"
 _PATIENCE = 2.0  # seconds for processes that outlive the command to make their last check
@@ -53,6 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "off", "all"),
         help="name the launch that did it in the replay after a failed check; all: look at a second replay of every "
         "graph too (default: auto)",
+    )
+    parser.add_argument(
+        "--watch-eager",
+        choices=("sampled", "always"),
+        help="sampled: where nothing has happened for long, watch eager operators around one replay in sixteen only "
+        "(default: sampled)",
     )
     parser.add_argument("--guard-memory", metavar="BYTES", help="most bytes that guards may add, such as 512M")
     parser.add_argument("--suppressions", metavar="FILE", help="fingerprints of findings to leave out")
@@ -167,6 +174,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     options |= {"layout": args.layout} if args.layout is not None else {}
     options |= {"guard_eager": args.guard_eager} if args.guard_eager is not None else {}
     options |= {"locate": args.locate} if args.locate is not None else {}
+    options |= {"watch_eager": args.watch_eager} if args.watch_eager is not None else {}
     options |= {"every": args.every} if args.every is not None else {}
     options |= {"overhead_percent": args.overhead or None} if args.overhead is not None else {}
     options |= {"guard_memory": _bytes(args.guard_memory)} if args.guard_memory is not None else {}

@@ -86,7 +86,7 @@ class _Prepared:
         self.grid = step.guard_blocks + step.far_blocks + (shadow.chunk_count if shadow is not None else 0)
 
 
-# A check that was launched and not yet seen to be done: its tag, guards, parts, and the device memory that it reads.
+# A check that was launched and not yet seen to be done: tag, guards, parts, and the device memory that it reads.
 _Pending = tuple[object, Sequence[Guard], _Parts, object]
 _Found = list[tuple[tuple[int, int], Evidence[object]]]  # of one check, guards before parts, each with its index
 

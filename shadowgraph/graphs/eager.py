@@ -18,20 +18,21 @@ from shadowgraph.graphs.growing import call_with_outs, grow, wanted_size
 from shadowgraph.graphs.indexing import index_uses
 from shadowgraph.graphs.light_mode import LightMode
 from shadowgraph.graphs.model import Launch, LaunchKind, Pointer
-from shadowgraph.graphs.schemas import Schema, schema_of
-from shadowgraph.graphs.tensors import Rehomed, is_plain, named_tensors, storage_key, tensors_in
+from shadowgraph.graphs.relevance import Path, Relevance, path_of
+from shadowgraph.graphs.schemas import Schema
+from shadowgraph.graphs.tensors import Rehomed, is_plain, named_tensors, storage_key, tensors_in, view_facts
 from shadowgraph.tracking.allocator import HostAllocator
 from shadowgraph.tracking.buffers import Role
 from shadowgraph.tracking.foreign import drop_stale
 from shadowgraph.tracking.ranges import ByteRange
 from shadowgraph.tracking.stacks import current_stack
-from shadowgraph.tracking.views import TensorView
 
 
 class _Local(threading.local):
     guard_depth = 0
     capturing = False
     aside: LightMode | None = None  # taken off the stack for the time of a capture
+    resting: LightMode | None = None  # taken off it by `follow`
 
 
 _local = _Local()
@@ -64,6 +65,21 @@ def come_back() -> None:
         mode.__enter__()  # type: ignore[no-untyped-call]
 
 
+def follow(asleep: bool) -> None:
+    """Take this thread's mode off its stack for the time of a nap, if nothing is above; put it back afterwards."""
+    if _local.capturing:
+        return
+    if not asleep:
+        rested, _local.resting = _local.resting, None
+        if rested is not None and not getattr(rested, "inert", False):
+            rested.__enter__()  # type: ignore[no-untyped-call]
+    elif _local.resting is None:
+        mode = _get_current_dispatch_mode()
+        if isinstance(mode, LightMode) and mode.steps_aside:
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            _local.resting = mode
+
+
 class EagerMode(LightMode):
     """Watches one thread between captures and replays.
 
@@ -77,6 +93,8 @@ class EagerMode(LightMode):
         Which allocations are guarded outside `guard_allocations`; None for none.
     thorough
         Tell of every operator that takes indices before it runs, be they tracked or not.
+    asleep
+        Whether operators are to pass unseen now, in threads that cannot be rid of their mode too.
     """
 
     inert = False  # its debugger has stopped, in a thread that could not take it off this one's stack
@@ -88,12 +106,15 @@ class EagerMode(LightMode):
         tracked: Callable[[ByteRange], bool],
         rule: EagerGuard | None = None,
         thorough: bool = False,
+        asleep: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._allocator, self._tracked, self._rule, self._thorough = allocator, tracked, rule, thorough
         place = torch.device(allocator.device)
-        self._device, self._index = place.type, -1 if place.index is None else place.index
+        self._device, self._index, self._place = place.type, -1 if place.index is None else place.index, str(place)
+        self._asleep = asleep
         self._announces = thorough or self._device != "cpu"  # what runs on the host raises by itself
+        self._relevance = Relevance(allocator.ledger, tracked, self._device, self._index)
 
     def __torch_dispatch__(
         self, func: OpOverload | HigherOrderOperator, types: Any, args: Any = (), kwargs: Any = None
@@ -102,25 +123,34 @@ class EagerMode(LightMode):
 
     def dispatch(self, func: OpOverload | HigherOrderOperator, args: Any, kwargs: Any) -> Any:
         """Run an operator and note what it did; for a mode that stands in this one's place too."""
-        if self.inert:
+        if self.inert or self._asleep():
             return func(*args, **kwargs)
         if _local.capturing or not isinstance(func, OpOverload) or func.namespace == "prim":
             return func(*args, **kwargs)  # a higher-order operator or an attribute of a tensor that only fakes it
-        schema: Schema | None = None
+        path: Path | None = None
         with shielded("eager operator"):
-            schema = schema_of(func, args)
-        if schema is None:
+            path = path_of(func, args)
+        if path is None:
             return func(*args, **kwargs)
-        if schema.host_read or self._copies_to_host(schema, args, kwargs):
+        guarding = self._guards(path.schema)
+        if path.quiet and not guarding:
+            return func(*args, **kwargs)
+        return self._run(path, guarding, args, kwargs)
+
+    def _run(self, path: Path, guarding: bool, args: Any, kwargs: Any) -> Any:
+        func, schema = path.operator, path.schema
+        if schema.host_read or (path.copies_to_host and self._copies_to_host(schema, args, kwargs)):
             waits = not (kwargs.get("non_blocking") or any(argument is True for argument in args))
             for tensor in tensors_in(args):
                 host_reads.note_read(tensor, schema.name, waits)
         if schema.resizes:
             self._make_room(args[0], args[1])
-        if self._announces and listeners and (schema.written or schema.takes_indices):
+        launch: Launch | None = None
+        told = bool(listeners and (schema.written or schema.takes_indices))
+        told = told and (self._thorough or self._relevance.of(path, args, kwargs))
+        if told and self._announces:
             with shielded("eager launch"):
-                self._announce(schema, args, kwargs)
-        guarding = self._guards(schema)
+                launch = self._announce(schema, args, kwargs)
         if schema.outs:
             results = call_with_outs(func, schema.outs, args, kwargs, self._allocate, take_empty=guarding)
         elif schema.name == "aten._lazy_clone.default":
@@ -130,9 +160,10 @@ class EagerMode(LightMode):
         if schema.resizes and self._device != "cpu":  # on the host each replay looks for what has moved
             with shielded("eager resize"):
                 drop_stale(self._allocator.ledger)
-        if schema.written and listeners:
+        if told and schema.written:
             with shielded("eager write"):
-                self._note_write(schema, args, kwargs)
+                moved = schema.resizes or schema.outs
+                self._note_write(schema, args, kwargs, None if moved else launch)
         if guarding and not schema.host_read:
             if schema.name == "aten.lift_fresh.default":
                 return self._guarded_constant(results)
@@ -154,14 +185,14 @@ class EagerMode(LightMode):
 
     def _copies_to_host(self, schema: Schema, args: Any, kwargs: Any) -> bool:
         """A device-to-host copy is a host read; on the host backend nothing tells one from any other copy."""
-        if self._device == "cpu" or not schema.name.startswith(("aten.copy_", "aten._to_copy")):
+        if self._device == "cpu":
             return False
         if schema.name.startswith("aten._to_copy"):
             return bool(args[0].is_cuda and str(kwargs.get("device")) == "cpu")
         return bool(args[0].is_cpu and args[1].is_cuda)
 
-    def _announce(self, schema: Schema, args: Any, kwargs: Any) -> None:
-        """Tell of an operator that is about to write tracked memory, or to take indices that matter."""
+    def _announce(self, schema: Schema, args: Any, kwargs: Any) -> Launch | None:
+        """Tell of an operator that is about to write tracked memory, or to take indices that matter; what was told."""
         pointers = self._pointers(schema, args, kwargs)
         given = {**dict(zip(schema.names, args, strict=False)), **kwargs}
         uses = index_uses(schema.name, given) if schema.takes_indices else ()
@@ -169,17 +200,21 @@ class EagerMode(LightMode):
         if (plain and self._thorough) or any(self._is_tracked(p) for p in pointers if plain or p.may_write):
             launch = Launch(LaunchKind.ATEN, schema.name, tuple(pointers), current_stack())
             emit("launch_begins", launch, tuple(use.rule() for use in plain))
+            return launch
+        return None
 
-    def _note_write(self, schema: Schema, args: Any, kwargs: Any) -> None:
-        pointers = self._pointers(schema, args, kwargs)
+    def _note_write(self, schema: Schema, args: Any, kwargs: Any, launch: Launch | None) -> None:
+        """Tell of a write to tracked memory, by the launch that was told before it ran where there is one."""
+        pointers = launch.pointers if launch is not None else tuple(self._pointers(schema, args, kwargs))
         # flashinfer's plan copies onto its own buffer what it is about to read: nothing was written
         onto_itself = schema.name == "aten.copy_.default" and len({p.view for p in pointers}) < len(pointers)
         if not onto_itself and any(self._is_tracked(p) for p in pointers if p.may_write):
-            emit("launch_ran", Launch(LaunchKind.ATEN, schema.name, tuple(pointers), current_stack()), None)
+            launch = launch or Launch(LaunchKind.ATEN, schema.name, pointers, current_stack())
+            emit("launch_ran", launch, None)
 
     def _pointers(self, schema: Schema, args: Any, kwargs: Any) -> list[Pointer]:
         return [
-            Pointer(name, TensorView.of(tensor), schema.access(name))
+            Pointer(name, view_facts(tensor, self._place), schema.access(name))
             for name, tensor in named_tensors(schema.names, args, kwargs)
             if self._is_here(tensor)
         ]
@@ -188,7 +223,8 @@ class EagerMode(LightMode):
         return is_plain(tensor, self._device) and tensor.get_device() == self._index
 
     def _is_tracked(self, pointer: Pointer) -> bool:
-        return self._tracked(pointer.view.hull)
+        view = pointer.view
+        return self._relevance.tracked(view.address, view.stop - view.address)
 
     def _guarded_constant(self, tensor: torch.Tensor) -> torch.Tensor:
         """``torch.tensor(data)`` gets a home of its own; ``from_numpy`` keeps sharing the array's memory."""

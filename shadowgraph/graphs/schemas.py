@@ -70,6 +70,8 @@ class Schema:
         Returns nothing and raises if a value is bad.
     takes_indices
         Kernels that stop the device at an index out of range: `indexing` knows what is in range.
+    by_call
+        These facts depend on a call's arguments.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Schema:
     indexes: bool
     asserts: bool
     takes_indices: bool
+    by_call: bool
 
     def access(self, argument: str) -> Access:
         """What the operator does to an argument, list members (``name[i]``) included."""
@@ -125,6 +128,7 @@ def _facts(operator: OpOverload, training: bool) -> Schema:
         indexes=schema.name.startswith(("aten::index", "aten::_index_put", "aten::_unsafe_index")),
         asserts=schema.name in _ASSERTIONS,
         takes_indices=takes_indices(str(operator)),
+        by_call=schema.name in _TRAINS,
     )
 
 

@@ -15,6 +15,8 @@ from shadowgraph.tracking.views import TensorView
 Allocate = Callable[[int, torch.dtype, tuple[int, ...]], torch.UntypedStorage | None]
 
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
+# A copy that is made when somebody asks for its address.
+is_lazy_copy = torch._C._is_cow_tensor  # type: ignore[attr-defined, unused-ignore]
 _is_functional = torch._is_functional_tensor
 _is_functorch = torch._C._functorch.is_functorch_wrapped_tensor
 
@@ -44,12 +46,14 @@ def _has_memory(tensor: torch.Tensor) -> bool:
         return False
 
 
-def view_facts(tensor: torch.Tensor) -> TensorView:
-    """`TensorView.of` for a tensor that is known to be plain, at a fraction of the cost."""
+def view_facts(tensor: torch.Tensor, device: str = "cpu") -> TensorView:
+    """`TensorView.of` for a tensor that is known to be plain and on that device, at a fraction of the cost."""
+    if is_lazy_copy(tensor):
+        return TensorView.of(tensor)  # which refuses it
     storage, dtype = tensor.untyped_storage(), tensor.dtype
     return TensorView(
         tensor.data_ptr(), storage.data_ptr(), storage.nbytes(), tuple(tensor.shape), tensor.stride(), _name_of(dtype),
-        dtype.itemsize, "cpu",
+        dtype.itemsize, device,
     )  # fmt: skip
 
 

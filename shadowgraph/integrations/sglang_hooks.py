@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from shadowgraph.integrations import sglang_padding
+from shadowgraph.faults import logger
+from shadowgraph.integrations import arrivals, sglang_padding
 from shadowgraph.integrations.sglang_batches import Batches
 from shadowgraph.joining import join, join_timeout
 
 if TYPE_CHECKING:
     from shadowgraph.debugger import Debugger
     from shadowgraph.graphs.model import Graph
+    from shadowgraph.tracking.allocator import HostAllocator
 
 Mark = tuple["Debugger", "Graph"]  # who was told that a replay of which graph is being prepared
 _ROLES = {
@@ -52,6 +54,9 @@ class Hooks:
                 self._know(f"{role}.decode_attn_backend_group[{index}]", backend)
             for pool in ("req_to_token_pool", "token_to_kv_pool"):
                 self._know(f"{role}.{pool}", getattr(runner, pool, None))
+            debugger = self._debugger()
+            if debugger is not None and role == "target":
+                tell_memory(debugger.supervisor.allocator, getattr(runner, "max_total_num_tokens", None))
 
     def capture(self, original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
         """Around the capture of all of a runner's batch sizes."""
@@ -170,6 +175,19 @@ class Hooks:
                 debugger.supervisor.preparing.append(model)
                 return debugger, model
         return None
+
+
+def tell_memory(allocator: HostAllocator, tokens: object) -> None:
+    """Say how much of a device was ours when sglang looked how much of it is free, and so has room for fewer tokens."""
+    if allocator.device == "cpu" or not isinstance(tokens, int):
+        return
+    ours = allocator.arena.reserved / (1 << 20)
+    text = (
+        f"{ours:,.0f} MiB of {allocator.device} were shadowgraph's when sglang sized its pools: "
+        f"its max_total_num_tokens, {tokens:,}, is smaller by as much as fits in there"
+    )
+    arrivals.tell_once(text)
+    logger.warning("shadowgraph: %s", text)
 
 
 class _Alarm:

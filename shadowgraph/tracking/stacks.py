@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from types import FrameType
+from types import CodeType, FrameType
 
 import msgspec
 
@@ -15,6 +15,8 @@ _MACHINERY = (
     *("_pytest", "pytest", "pluggy", "xdist", "execnet"),  # their variables hold a test's arguments, and name nothing
 )
 _skip_cache: dict[str, bool] = {}
+_CODES = 8192  # functions whose lines are remembered
+_known: dict[int, tuple[CodeType, dict[int, Frame] | None]] = {}  # by the code's id; None for machinery
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -38,6 +40,15 @@ def current_stack(limit: int = 12) -> Stack:
     """
     frames: list[Frame] = []
     frame: FrameType | None = sys._getframe(1)
+    if "IPython" not in sys.modules:
+        while frame is not None and len(frames) < limit:
+            known = _known.get(id(frame.f_code))
+            lines = known[1] if known is not None and known[0] is frame.f_code else _lines_of(frame.f_code)
+            if lines is not None:
+                at = frame.f_lasti
+                frames.append(lines.get(at) or _note_line(lines, frame))
+            frame = frame.f_back
+        return tuple(frames)
     while frame is not None and len(frames) < limit:
         code = frame.f_code
         if not is_machinery(code.co_filename):
@@ -47,6 +58,21 @@ def current_stack(limit: int = 12) -> Stack:
                 break  # below a notebook's cell there is only its kernel's own machinery
         frame = frame.f_back
     return tuple(frames)
+
+
+def _lines_of(code: CodeType) -> dict[int, Frame] | None:
+    """Where the lines of some code are remembered, by instruction; None for machinery."""
+    if len(_known) >= _CODES:
+        _known.clear()
+    lines: dict[int, Frame] | None = None if is_machinery(code.co_filename) else {}
+    _known[id(code)] = code, lines  # which keeps its id its own
+    return lines
+
+
+def _note_line(lines: dict[int, Frame], frame: FrameType) -> Frame:
+    code = frame.f_code
+    line = lines[frame.f_lasti] = Frame(code.co_filename, frame.f_lineno, code.co_name)
+    return line
 
 
 def cell_label(filename: str) -> str | None:

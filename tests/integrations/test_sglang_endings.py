@@ -13,7 +13,8 @@ import torch
 import shadowgraph as sg
 from shadowgraph import session
 from shadowgraph.faults import faults
-from shadowgraph.integrations.sglang_hooks import Hooks
+from shadowgraph.integrations import arrivals
+from shadowgraph.integrations.sglang_hooks import Hooks, tell_memory
 from shadowgraph.integrations.sglang_host import SGLANG_VERSION, load, sglang_version
 
 
@@ -107,3 +108,24 @@ def test_a_real_watchdog_asks_before_it_kills(monkeypatch: pytest.MonkeyPatch) -
 
 
 time_sleep = time.sleep
+
+
+def test_what_is_ours_of_a_device_is_said_when_sglang_has_sized_its_pools(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(arrivals, "_tell", said.append)
+    monkeypatch.setattr(arrivals, "_told", set())
+
+    def held(device: str) -> Any:
+        return SimpleNamespace(device=device, arena=SimpleNamespace(reserved=256 << 20))
+
+    tell_memory(held("cpu"), 1024)
+    assert said == []
+    tell_memory(held("cuda:0"), 16_159_846)
+    (line,) = said
+    assert line.startswith(
+        "256 MiB of cuda:0 were shadowgraph's when sglang sized its pools: its max_total_num_tokens, "
+    )
+    assert "16,159,846" in line
+    assert line in caplog.text

@@ -1,0 +1,126 @@
+"""Whether an eager operator can concern anybody, at about a microsecond: most touch nothing that is tracked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from shadowgraph.graphs.schemas import Schema, schema_of
+from shadowgraph.graphs.tensors import is_lazy_copy
+from shadowgraph.tracking.buffers import Ledger
+from shadowgraph.tracking.ranges import ByteRange
+
+_KNOWN = 8192  # ranges remembered, and operators
+_ORDINARY = (torch.Tensor, torch.nn.Parameter)
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """What there is to do about an operator.
+
+    Attributes
+    ----------
+    operator
+        Kept, so that its id stays its own.
+    schema
+        Its facts.
+    quiet
+        It writes nothing, takes no indices, hands nothing to the host and changes no storage.
+    copies_to_host
+        It may be a copy from a device to the host.
+    concerns
+        Positions and names of the arguments whose memory decides whether anybody cares; None for all arguments.
+    """
+
+    operator: OpOverload
+    schema: Schema
+    quiet: bool
+    copies_to_host: bool
+    concerns: tuple[tuple[int, str], ...] | None
+
+
+_paths: dict[int, Path] = {}
+
+
+def path_of(operator: OpOverload, args: tuple[Any, ...]) -> Path:
+    """The path of an operator's call, worked out once; one whose facts depend on its arguments each time."""
+    known = _paths.get(id(operator))
+    if known is not None and known.operator is operator:
+        return known
+    schema = schema_of(operator, args)
+    copies = schema.name.startswith(("aten.copy_", "aten._to_copy"))
+    loud = schema.written or schema.takes_indices or schema.host_read or schema.resizes or schema.outs or copies
+    written = tuple((at, name) for at, name in enumerate(schema.names) if name in schema.written)
+    path = Path(
+        operator,
+        schema,
+        quiet=not loud and schema.name != "aten._lazy_clone.default",
+        copies_to_host=copies,
+        concerns=None if schema.takes_indices else written,
+    )
+    if not schema.by_call:
+        if len(_paths) >= _KNOWN:
+            _paths.clear()
+        _paths[id(operator)] = path
+    return path
+
+
+class Relevance:
+    """Remembers of address ranges whether they are tracked, for as long as the ledger stays as it is.
+
+    Parameters
+    ----------
+    ledger
+        Whose buffers count.
+    tracked
+        Whether a range belongs to one of them.
+    device, index
+        Type and number of the device whose memory it is about.
+    """
+
+    def __init__(self, ledger: Ledger, tracked: Callable[[ByteRange], bool], device: str, index: int) -> None:
+        self._ledger, self._tracked, self._index, self._on_host = ledger, tracked, index, device == "cpu"
+        self._version = -1
+        self._known: dict[tuple[int, int], bool] = {}
+
+    def of(self, path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a call may touch tracked memory in the arguments that count; True where that is not easy to tell."""
+        if path.concerns is None:
+            return self._any((*args, *kwargs.values()))
+        count = len(args)
+        return self._any([args[at] if at < count else kwargs.get(name) for at, name in path.concerns])
+
+    def _any(self, values: Any) -> bool:
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                if self._may_be_tracked(value):
+                    return True
+            elif isinstance(value, list | tuple) and self._any(value):
+                return True
+        return False
+
+    def _may_be_tracked(self, tensor: torch.Tensor) -> bool:
+        if (tensor.is_cpu if self._on_host else tensor.is_cuda) is False:
+            return False
+        if type(tensor) not in _ORDINARY:
+            return True
+        try:
+            if is_lazy_copy(tensor) or not tensor.is_contiguous():
+                return True
+            return self.tracked(tensor.data_ptr(), tensor.nbytes)
+        except RuntimeError:  # no strided memory of its own
+            return True
+
+    def tracked(self, address: int, nbytes: int) -> bool:
+        """Whether any of some bytes belong to a buffer of the ledger; of none, whether that address does."""
+        if self._version != self._ledger.version or len(self._known) >= _KNOWN:
+            self._version = self._ledger.version
+            self._known = {}
+        known = self._known.get((address, nbytes))
+        if known is None:
+            known = self._known[address, nbytes] = self._tracked(ByteRange(address, address + nbytes))
+        return known

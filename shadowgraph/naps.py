@@ -1,0 +1,87 @@
+"""Where nothing happens for long, eager operators are watched around some replays in many only.
+
+To see them takes a dispatch mode, in Python, which costs each of them microseconds: more than anything else that is
+done to a server. Replays are checked all the same, Triton launches are seen, tensors' reads to the host too. What
+stays unseen is who else wrote what, so that rules which follow from that rest as well, and begin anew afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shadowgraph.graphs import eager
+
+STEADY = 512  # replays after the last news before the first nap
+AWAKE = 64  # replays between two naps; every rule that looks back gets its chance in them
+ASLEEP = 960  # replays of a nap
+
+
+class Naps:
+    """Counts replays. Not thread-safe: a miscount does no harm.
+
+    Parameters
+    ----------
+    wanted
+        Whether naps are taken at all.
+    news
+        A number that changes when something happens: then all is watched for `STEADY` replays.
+    busy
+        Whether something is being looked for for which eager operators must be seen.
+    turned
+        Called as a nap begins, with True, and as it ends: there were writes that nobody saw.
+
+    Attributes
+    ----------
+    asleep
+        Whether eager operators pass unseen now.
+    """
+
+    def __init__(
+        self, wanted: bool, news: Callable[[], int], busy: Callable[[], bool], turned: Callable[[bool], None]
+    ) -> None:
+        self.wanted, self.asleep = wanted, False
+        self._news, self._busy, self._turned = news, busy, turned
+        self._left, self._known, self._taken = STEADY, 0, 0
+
+    def replay_ended(self) -> None:
+        """Between two replays, in the thread that replays: the only place where it is changed who sees operators."""
+        if not self.wanted:
+            return
+        self._left -= 1
+        known = self._news()
+        if known != self._known:
+            self._known = known
+            self.rouse()
+        elif self._left <= 0:
+            self._turn()
+        eager.follow(self.asleep)
+
+    def rouse(self) -> None:
+        """Something happened: watch for long."""
+        self._left = STEADY
+        self._wake()
+
+    def _turn(self) -> None:
+        if self.asleep:
+            self._left = AWAKE
+            self._wake()
+        elif self._busy():
+            self._left = AWAKE
+        else:
+            self.asleep, self._left, self._taken = True, ASLEEP, self._taken + 1
+            self._turned(True)
+
+    def _wake(self) -> None:
+        if self.asleep:
+            self._turned(False)
+            self.asleep = False
+
+    def sentence(self) -> str | None:
+        """What was not watched, for the report; None where all was."""
+        if not self._taken:
+            return None
+        return (
+            f"eager operators were watched around {AWAKE} replays in {AWAKE + ASLEEP} after {STEADY} without news: "
+            "SG102, SG103, SG108 and the operators that wrote before a replay are known of these only "
+            "(--watch-eager always)"
+        )
