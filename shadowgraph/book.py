@@ -127,9 +127,9 @@ class FindingBook:
         """A finding goes on from another one, and is a note beside it, or does not any more: a new revision."""
         return self._amend(id, continues=origin, severity=Severity.ERROR if origin is None else Severity.NOTE)
 
-    def reach(self, id: int, reaches: tuple[Reached, ...]) -> Finding | None:
+    def reach(self, id: int, reaches: tuple[Reached, ...], total: int) -> Finding | None:
         """Which buffers an overrun went on to: a new revision."""
-        return self._amend(id, reaches=reaches)
+        return self._amend(id, reaches=reaches, reaches_total=total)
 
     def _amend(self, id: int, **facts: Any) -> Finding | None:
         known, cause = self.get(id), self._causes.get(id)

@@ -341,8 +341,8 @@ class Finding(Shown, msgspec.Struct, frozen=True):
         A hash that stays the same between runs.
     continues
         The finding of the overrun that went on as far as this one's guard; then it is a note.
-    reaches
-        Of an overrun: the buffers that it went on to, the nearest first.
+    reaches, reaches_total
+        Of an overrun: up to 16 buffers that it went on to, the nearest and the furthest, in this order; of how many.
     """
 
     code: str
@@ -381,6 +381,7 @@ class Finding(Shown, msgspec.Struct, frozen=True):
     rebound: Rebinding | None = None
     continues: Origin | None = None
     reaches: tuple[Reached, ...] = ()
+    reaches_total: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """The finding as plain JSON types; fields as in ``docs/findings.md``."""

@@ -7,7 +7,7 @@ began, and no guard between the two is whole on the way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from shadowgraph.book import FindingBook
@@ -74,7 +74,7 @@ class Overruns:
 
     def noticed(self, draft: Draft, kept: Finding) -> list[Finding]:
         """A finding was kept: tie what can be tied. Returns the new revisions of other findings."""
-        if draft.code != "SG101" or draft.side not in (Side.BEFORE, Side.AFTER) or not kept.id:
+        if draft.code != "SG101" or draft.side is None or not kept.id or _guard(draft.buffer, draft.side) is None:
             return []
         known = self._broken.get(kept.id)
         if known is None:
@@ -158,22 +158,40 @@ class Overruns:
         up = there.buffer.start < here.buffer.start
         if there.side is not (Side.AFTER if up else Side.BEFORE):
             return False
-        low, high = (there, here) if up else (here, there)
-        between = self._ledger.overlapping(low.buffer.start, high.buffer.stop)
-        buffers = {b.serial: b for b in (*between, low.buffer, high.buffer)}.values()  # those two may be gone
-        guards = {(guard.buffer.serial, guard.side): guard.whole for each in buffers for guard in guards_of(each, 1)}
-        if low.place not in guards or high.place not in guards:
+        if not (
+            self._is_broken(there.buffer, there.side, not up, up)
+            and self._is_broken(here.buffer, here.side, up, not up)
+        ):
             return False
-        first, last = guards[low.place].start, guards[high.place].start
-        return all(
-            self._is_broken(place, whole, down=place != low.place, up=place != high.place)
-            for place, whole in guards.items()
-            if first <= whole.start <= last
-        )
+        for buffer, side in self._way(here, there, up):
+            if not self._is_broken(buffer, side, True, True):
+                return False
+            if any(one.origin == there.id for one in self._at((buffer.serial, side))):
+                return True  # it was followed from there
+        return True
 
-    def _is_broken(self, place: _Place, whole: ByteRange, down: bool, up: bool) -> bool:
-        """Whether the damage of a guard goes to its lower end, and to its upper one, where that is asked."""
-        parts = [part for known in self._at(place) for part in self._damage(known)]
+    def _way(self, here: _Broken, there: _Broken, up: bool) -> Iterator[tuple[Buffer, Side]]:
+        """The sides of buffers between two guards, from one to the other; `up` where the second lies lower."""
+        near, far = (Side.BEFORE, Side.AFTER) if up else (Side.AFTER, Side.BEFORE)
+        if here.side is far:
+            yield here.buffer, near
+        each, end = here.buffer, there.buffer.start
+        while True:
+            previous, following = self._ledger.neighbours(each)
+            after = previous if up else following
+            if after is None or (after.start <= end if up else after.start >= end):
+                return
+            each = after
+            yield each, far
+            yield each, near
+
+    def _is_broken(self, buffer: Buffer, side: Side, down: bool, up: bool) -> bool:
+        """Whether a guard is damaged as far as its lower end, and its upper one, where that is asked. Where none
+        stands, nothing is whole."""
+        whole = _guard(buffer, side)
+        if whole is None:
+            return True
+        parts = [part for known in self._at((buffer.serial, side)) for part in self._damage(known)]
         if not parts:
             return False
         first, stop = min(part.start for part in parts), max(part.stop for part in parts)
@@ -194,13 +212,13 @@ class Overruns:
         for each in self._broken.values():
             if each.origin == known.id:
                 by_buffer.setdefault(each.buffer.serial, []).append(each)
-        reached = [one for sides in by_buffer.values() if (one := self._reached(known, sides)) is not None]
-        reached.sort(key=lambda one: one.beyond)
-        listed = tuple(reached if len(reached) <= _REACHED else [*reached[: _REACHED - 1], reached[-1]])
+        met = sorted(by_buffer.values(), key=lambda sides: abs(sides[0].buffer.start - known.buffer.start))
+        chosen = met if len(met) <= _REACHED else [*met[: _REACHED - 1], met[-1]]
+        listed = tuple(one for sides in chosen if (one := self._reached(known, sides)) is not None)
         before = self.book.get(known.id)
-        if before is None or before.reaches == listed:
+        if before is None or (before.reaches, before.reaches_total) == (listed, len(met)):
             return None
-        kept = self.book.reach(known.id, listed)
+        kept = self.book.reach(known.id, listed, len(met))
         if kept is not None and _gist(kept) != _gist(before):
             logger.warning("finding #%d, revision %d: %s", kept.id, kept.revision, kept.message)
         return kept
@@ -227,6 +245,10 @@ class Overruns:
             replay=told.replay,
             late=told.confidence == "low",
         )
+
+
+def _guard(buffer: Buffer, side: Side) -> ByteRange | None:
+    return next((guard.whole for guard in guards_of(buffer, 1) if guard.side is side), None)
 
 
 def _confirmed(finding: Finding) -> list[Culprit]:

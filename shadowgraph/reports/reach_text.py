@@ -16,7 +16,10 @@ def reach_rows(finding: Finding) -> Iterator[tuple[str, str]]:
     if origin is not None:
         given = "the launch was given no pointer into this buffer"
         yield "continues", f"the overrun of {origin.buffer} (finding {origin.fingerprint}): {given}"
+    left = finding.reaches_total - len(finding.reaches)
     for place, reached in enumerate(finding.reaches):
+        if left > 0 and place == len(finding.reaches) - 1:
+            yield "", f"... and {left:,} more before the next"
         yield "" if place else "reaches", _reached(reached, finding)
 
 

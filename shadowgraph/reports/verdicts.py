@@ -123,7 +123,8 @@ def _on_the_way(finding: Finding) -> str:
     over = [reached.name for reached in finding.reaches if reached.over]
     if not over:
         return f", as far as {finding.reaches[0].name}," if finding.reaches else ""
-    more = f" and {len(over) - 2:,} more" if len(over) > 2 else ""
+    left = finding.reaches_total - len(finding.reaches) + len(over[2:])  # those that are not listed lie between
+    more = f" and {left:,} more" if left > 0 else ""
     return f", over {(', ' if more else ' and ').join(over[:2])}{more},"
 
 

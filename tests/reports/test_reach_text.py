@@ -49,7 +49,7 @@ BROKEN = altered(
 )
 def test_the_verdict_of_an_overrun_that_went_on(reaches: tuple[Reached, ...], side: Side, said: str) -> None:
     first = 1536 if side is Side.AFTER else -48
-    found = altered(reaches=reaches, bytes=replace(AFTER, side=side, first=first))
+    found = altered(reaches=reaches, reaches_total=len(reaches), bytes=replace(AFTER, side=side, first=first))
     assert verdict(found) == f"SG101 out-of-bounds write: fill_indices wrote {said}"
 
 
@@ -62,6 +62,10 @@ def test_a_row_for_each_buffer_that_it_went_on_to() -> None:
         ),
         ("", "the guard before ids (int64[8], 64 bytes); first at the latest in replay 46 of graph#2"),
     ]
+    many = list(reach_rows(altered(reaches=(LENS, IDS), reaches_total=9)))
+    assert [label for label, _ in many] == ["reaches", "", ""]
+    assert many[1][1] == "... and 7 more before the next"
+    assert ", over lens and 7 more, while" in verdict(altered(reaches=(LENS, IDS), reaches_total=9))
     before = replace(AFTER, side=Side.BEFORE, first=-48, last=-1)
     assert "the guard after ids" in next(reach_rows(altered(reaches=(IDS,), bytes=before)))[1]
     assert list(reach_rows(FINDING)) == []
@@ -118,5 +122,5 @@ def test_it_is_redacted() -> None:
 
 def test_findings_of_older_versions_are_read() -> None:
     document = FINDING.to_dict()
-    del document["reaches"], document["continues"]
+    del document["reaches"], document["reaches_total"], document["continues"]
     assert msgspec.convert(document, Finding, strict=False) == FINDING
