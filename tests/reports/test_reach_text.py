@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 from finding_samples import AFTER, BUFFER, FINDING, altered, run_of
@@ -16,6 +18,7 @@ from shadowgraph.reports.html.page import live_page
 from shadowgraph.reports.reach_text import reach_rows
 from shadowgraph.reports.text import Report
 from shadowgraph.reports.verdicts import verdict
+from shadowgraph.runs.left import ProcessRun
 from shadowgraph.tracking.guards import Side
 from shadowgraph.tracking.phases import Phase
 
@@ -106,6 +109,10 @@ def test_it_stands_behind_its_finding_and_is_not_counted_as_one() -> None:
     page = live_page(facts)
     assert [card.id for card in page.findings] == [1, 3, 2]
     assert [card.id for card in page.notes] == [4]
+
+
+def test_a_process_counts_it_with_its_overrun() -> None:
+    assert ProcessRun(Path("findings-1-2.jsonl"), findings=[FINDING, BROKEN]).found == 1
 
 
 def test_it_is_a_note_like_others_where_its_finding_is_not_told() -> None:
