@@ -5,14 +5,18 @@ from __future__ import annotations
 import itertools
 import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from shadowgraph.errors import MissingFileError, UsageError
 from shadowgraph.findings import ByteFacts, Culprit, Ending, Finding, Severity, Status, fingerprint
+from shadowgraph.reaches import Origin, Reached
 from shadowgraph.reports.verdicts import verdict
 
 Cause = tuple[str, int, str, str]
+_Where = tuple[str, int, str]
+_Launch = tuple[_Where, str | None, int | None, str | None]
 _Place = tuple[str, int, str, str, str | None]
 
 
@@ -56,20 +60,25 @@ class FindingBook:
         self._latest: dict[Cause, Finding] = {}  # the last sighting of each
         self._causes: dict[int, Cause] = {}  # by id
         self._located: dict[_Place, Cause] = {}  # those whose culprit a closer look confirmed
+        self._launches: dict[_Launch, Cause] = {}  # the same, by the launch
+        self._late: dict[_Where, Cause] = {}  # those that were seen too late to know who did it
         self._suppressions = suppressions
         self.suppressed = 0
 
-    def add(self, finding: Finding, key: str, mark: str | None = None) -> tuple[Finding, bool]:
+    def add(self, finding: Finding, key: str, mark: str | None = None, exact: bool = False) -> tuple[Finding, bool]:
         """Enter a finding, or count one more occurrence of a known cause.
 
         A known cause keeps phase, graph and replay of its first sighting, and the extreme bytes of all. A rule that a
         check finds as broken as it was seen before is no further occurrence: nothing happened since. A sighting whose
-        culprit is not confirmed belongs to a cause whose culprit a closer look has confirmed there.
+        culprit is not confirmed belongs to a cause whose culprit a closer look has confirmed there; one whose culprit
+        is, to a cause of the same launch, or to one that was seen too late to know who did it.
 
         Parameters
         ----------
         mark
             Its fingerprint, where that is not of the finding as it is.
+        exact
+            Every launch's stores are known: what none of them did, no launch did, however late it was seen.
 
         Returns
         -------
@@ -81,14 +90,15 @@ class FindingBook:
             self.suppressed += 1
             return finding, False
         cause = (finding.code, finding.buffer.serial, _side(finding), key)
-        if cause not in self._by_cause and finding.culprit.status is not Status.CONFIRMED:
-            cause = self._located.get(_place(finding), cause)
+        cause = cause if cause in self._by_cause else self._known_as(finding) or cause
         known, latest = self._by_cause.get(cause), self._latest.get(cause)
         self._latest[cause] = finding
         if known is None or latest is None:
             kept = msgspec.structs.replace(finding, id=next(self._ids))
             self._by_cause[cause] = kept
             self._causes[kept.id] = cause
+            if _nobody_knows(kept) and not exact:
+                self._late[_where(kept)] = cause
             return kept, True
         if _still_broken(finding, known, latest):
             return known, False
@@ -111,14 +121,36 @@ class FindingBook:
 
         Cause and fingerprint stay what they were at the first sighting.
         """
+        kept, cause = self._amend(id, culprit=culprit, candidates=candidates), self._causes.get(id)
+        if kept is not None and cause is not None and culprit.status is Status.CONFIRMED:
+            self._located[_place(kept)] = cause
+            self._launches.setdefault(_launch(kept), cause)
+        return kept
+
+    def tie(self, id: int, origin: Origin | None) -> Finding | None:
+        """A finding goes on from another one, and is a note beside it, or does not any more: a new revision."""
+        return self._amend(id, continues=origin, severity=Severity.ERROR if origin is None else Severity.NOTE)
+
+    def reach(self, id: int, reaches: tuple[Reached, ...], total: int) -> Finding | None:
+        """Which buffers an overrun went on to: a new revision."""
+        return self._amend(id, reaches=reaches, reaches_total=total)
+
+    def _amend(self, id: int, **facts: Any) -> Finding | None:
         known, cause = self.get(id), self._causes.get(id)
         if known is None or cause is None:
             return None
-        kept = msgspec.structs.replace(known, culprit=culprit, candidates=candidates, revision=known.revision + 1)
+        kept = msgspec.structs.replace(known, revision=known.revision + 1, **facts)
         kept = self._by_cause[cause] = msgspec.structs.replace(kept, message=verdict(kept))
-        if culprit.status is Status.CONFIRMED:
-            self._located[_place(kept)] = cause
         return kept
+
+    def _known_as(self, finding: Finding) -> Cause | None:
+        """The cause that a sighting under a new key belongs to."""
+        if finding.culprit.status is not Status.CONFIRMED:
+            return self._located.get(_place(finding))
+        late = self._late.get(_where(finding))
+        if late is not None and not _nobody_knows(self._by_cause[late]):
+            late = None
+        return self._launches.get(_launch(finding), late)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -135,8 +167,23 @@ def _side(finding: Finding) -> str:
     return str(finding.bytes.side) if finding.bytes and finding.bytes.side else ""
 
 
+def _where(finding: Finding) -> _Where:
+    return finding.code, finding.buffer.serial, _side(finding)
+
+
 def _place(finding: Finding) -> _Place:
-    return finding.code, finding.buffer.serial, _side(finding), str(finding.phase), finding.graph
+    return *_where(finding), str(finding.phase), finding.graph
+
+
+def _launch(finding: Finding) -> _Launch:
+    culprit = finding.culprit
+    return _where(finding), culprit.name, culprit.node, finding.graph if culprit.node is not None else None
+
+
+def _nobody_knows(finding: Finding) -> bool:
+    """Whether damage was seen too late to tell who did it, and no closer look has told."""
+    culprit = finding.culprit
+    return finding.code == "SG101" and finding.confidence == "low" and culprit.name is None and culprit.kind is None
 
 
 def _still_broken(finding: Finding, *before: Finding) -> bool:
@@ -149,6 +196,8 @@ def _still_broken(finding: Finding, *before: Finding) -> bool:
 
 def _merged(known: Finding, again: Finding) -> Finding:
     """The first sighting with one more occurrence; the later one's facts where they are surer or worse."""
+    if known.continues is not None:
+        again = msgspec.structs.replace(again, severity=known.severity)
     if known.severity is Severity.NOTE and again.severity is Severity.ERROR:
         return msgspec.structs.replace(
             again, id=known.id, revision=known.revision + 1, occurrences=known.occurrences + 1

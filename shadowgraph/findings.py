@@ -11,6 +11,7 @@ import msgspec
 
 from shadowgraph.display import Shown
 from shadowgraph.graphs.probe import Search
+from shadowgraph.reaches import Origin, Reached
 from shadowgraph.tracking.guards import Side
 from shadowgraph.tracking.phases import Phase
 from shadowgraph.tracking.stacks import Frame, Stack
@@ -338,6 +339,10 @@ class Finding(Shown, msgspec.Struct, frozen=True):
         Seconds since 1970, UTC.
     fingerprint
         A hash that stays the same between runs.
+    continues
+        The finding of the overrun that went on as far as this one's guard; then it is a note.
+    reaches, reaches_total
+        Of an overrun: up to 16 buffers that it went on to, the nearest and the furthest, in this order; of how many.
     """
 
     code: str
@@ -374,6 +379,9 @@ class Finding(Shown, msgspec.Struct, frozen=True):
     stale: Staleness | None = None
     batch: Batch | None = None
     rebound: Rebinding | None = None
+    continues: Origin | None = None
+    reaches: tuple[Reached, ...] = ()
+    reaches_total: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """The finding as plain JSON types; fields as in ``docs/findings.md``."""

@@ -15,6 +15,7 @@ from shadowgraph.faults import logger, shielded
 from shadowgraph.findings import Culprit, Finding, Severity, Status, fingerprint
 from shadowgraph.locating import Locator
 from shadowgraph.outside import Outside
+from shadowgraph.overruns import Overruns
 from shadowgraph.reports.verdicts import revised, verdict
 from shadowgraph.settings import Settings
 from shadowgraph.stepping import UNSEEN, Stepper
@@ -46,6 +47,7 @@ class Intake:
         self._settings, self._outside, self._coverage = settings, outside, coverage
         self._suppressions = read_suppressions(settings.suppressions) if settings.suppressions else frozenset()
         self.book = FindingBook(self._suppressions)
+        self._overruns: Overruns | None = None
 
     def start_over(self) -> None:
         """In a forked child: what was found, and what is looked for, is the parent's."""
@@ -64,11 +66,12 @@ class Intake:
         finding = self._looked_up(draft, finding)
         coverage, batch = self._coverage().sentence(), self._outside.batch(draft)
         finding = msgspec.structs.replace(finding, message=verdict(finding), coverage=coverage, batch=batch)
-        kept, new = self.book.add(finding, key, mark)
+        kept, new = self.book.add(finding, key, mark, exact=not self.context.engine.asynchronous)
         if not new and _surer(finding.culprit, kept.culprit):
             kept = self._revise(kept.id, finding.culprit, finding.candidates) or kept
         elif stepped is not None and _is_another(finding.culprit, kept):  # it did it as well
             kept = self.book.revise(kept.id, kept.culprit, (*kept.candidates, finding.culprit)) or kept
+        kept = self._tied(kept, draft)
         self._outside.found(kept)
         if new and kept.severity is Severity.ERROR:
             logger.error("%s", kept.message)  # at once: the program may not live to its report
@@ -107,7 +110,17 @@ class Intake:
     def _conclude(self, id: int, culprit: Culprit, candidates: tuple[Culprit, ...]) -> None:
         kept = self._revise(id, culprit, candidates)
         if kept is not None:
-            self._outside.found(kept)
+            self._outside.found(self._tied(kept))
+
+    def _tied(self, kept: Finding, draft: Draft | None = None) -> Finding:
+        """A finding as it is when it is known which overrun it belongs to; others that this changes are told."""
+        with shielded("overrun"):
+            overruns = self._overruns
+            if overruns is None or overruns.book is not self.book:
+                overruns = self._overruns = Overruns(self.book, self.context.ledger)
+            for other in overruns.revised(kept) if draft is None else overruns.noticed(draft, kept):
+                self._outside.found(other)
+        return self.book.get(kept.id) or kept
 
     def _revise(self, id: int, culprit: Culprit, candidates: tuple[Culprit, ...]) -> Finding | None:
         kept = self.book.revise(id, culprit, candidates)

@@ -21,6 +21,7 @@ from shadowgraph.findings import (
     Window,
     fingerprint,
 )
+from shadowgraph.reaches import Origin
 from shadowgraph.tracking.guards import Side
 
 PRINT = fingerprint(FINDING)
@@ -320,6 +321,71 @@ def test_a_look_that_saw_nobody_joins_nothing(book: FindingBook) -> None:
     book.revise(first.id, replace(MAYBE.culprit, status=Status.NOT_REPRODUCED, seen_in=9))
     _, new = book.add(MAYBE, "one more")
     assert new
+
+
+@pytest.mark.parametrize(
+    ("seen", "facts", "joins"),
+    [
+        (replace(SEEN, node=None), {}, True),
+        (replace(SEEN, node=None), {"graph": "graph#2"}, True),
+        (replace(SEEN, node=None), {"bytes__side": Side.BEFORE}, False),
+        (replace(SEEN, node=None, name="third"), {}, False),
+        (SEEN, {}, True),
+        (SEEN, {"graph": "graph#2"}, False),
+        (replace(SEEN, node=5), {}, False),
+    ],
+    ids=["same", "another graph's prepare", "side", "name", "node", "node of another graph", "another node"],
+)
+def test_a_launch_that_a_closer_look_confirmed_is_known_under_any_key(
+    book: FindingBook, seen: Culprit, facts: dict[str, Any], joins: bool
+) -> None:
+    first, _ = book.add(MAYBE, "kernel")
+    book.revise(first.id, replace(SEEN, node=None if seen.node is None else SEEN.node))
+    kept, new = book.add(altered(**{"culprit": seen, **facts}), "another")
+    assert (kept.id == first.id, not new) == (joins, joins)
+
+
+LATE = altered(culprit=Culprit(Status.UNKNOWN), confidence="low")
+
+
+@pytest.mark.parametrize(
+    ("before", "exact", "joins"),
+    [
+        (LATE, False, True),
+        (replace(LATE, culprit=Culprit(Status.NOT_REPRODUCED, seen_in=8)), False, True),
+        (replace(LATE, culprit=Culprit(Status.UNKNOWN, "unseen")), False, False),
+        (replace(LATE, confidence="high"), False, False),
+        (replace(LATE, buffer=replace(LATE.buffer, serial=99)), False, False),
+        (LATE, True, False),
+    ],
+    ids=["unknown", "not seen again", "nobody that we see", "seen at once", "buffer", "stores are known"],
+)
+def test_what_was_seen_too_late_to_know_who_did_it_is_of_the_launch_that_is_seen_later(
+    book: FindingBook, before: Finding, exact: bool, joins: bool
+) -> None:
+    first, _ = book.add(before, "", exact=exact)
+    kept, new = book.add(FINDING, "kernel", exact=exact)
+    assert (kept.id == first.id, not new) == (joins, joins)
+    if joins:
+        book.revise(first.id, FINDING.culprit)
+        assert book.add(altered(culprit__name="another"), "another", exact=exact)[1], "it is known now"
+
+
+ORIGIN = Origin("draft.kv_indices", 12, "feedfeedfeed")
+
+
+def test_a_finding_that_goes_on_from_another_is_a_note_of_as_many_bytes(book: FindingBook) -> None:
+    first, _ = book.add(FINDING, "kernel")
+    tied = book.tie(first.id, ORIGIN)
+    assert tied is not None
+    assert (tied.continues, tied.severity, tied.revision) == (ORIGIN, Severity.NOTE, 2)
+    kept, new = book.add(worse(), "kernel")
+    assert (kept.severity, kept.bytes, kept.occurrences, new) == (Severity.NOTE, WORSE, 2, False)
+    assert (book.findings, book.notes) == ((), (kept,))
+    again = book.tie(first.id, None)
+    assert again is not None
+    assert (again.continues, again.severity, book.notes) == (None, Severity.ERROR, ())
+    assert book.tie(99, ORIGIN) is None
 
 
 def test_a_sighting_under_the_mark_of_those_before(book: FindingBook) -> None:

@@ -20,7 +20,7 @@ DOCUMENTED = {
     "culprit": "status kind name node file line stack",
 }
 EXTRA = {
-    "": "reader rows window rule fingerprint ending stale batch rebound",
+    "": "reader rows window rule fingerprint ending stale batch rebound continues reaches reaches_total",
     "buffer": "address serial role allocated",
     "bytes": "",
     "culprit": "source grid block kernel arguments led_by seen_in search",

@@ -16,6 +16,7 @@ from shadowgraph.dumps.schema import LeftOut
 from shadowgraph.failures import Failure
 from shadowgraph.findings import Alias, Argument, Culprit, Ending, Finding, Rebinding, Staleness, Successor
 from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind
+from shadowgraph.reaches import Origin, Reached
 from shadowgraph.reports.document import RunFacts
 from shadowgraph.reports.verdicts import verdict
 from shadowgraph.tracking.names import Owner
@@ -109,6 +110,8 @@ def redacted_finding(finding: Finding) -> Finding:
         ending=None if finding.ending is None else _ending(finding.ending),
         stale=None if finding.stale is None else _staleness(finding.stale),
         rebound=None if finding.rebound is None else _rebinding(finding.rebound),
+        continues=None if finding.continues is None else _origin(finding.continues),
+        reaches=tuple(map(_reached, finding.reaches)),
         batch=None if finding.batch is None else msgspec.structs.replace(finding.batch, lengths=(), requests=()),
         window=None,
         rule=None if finding.rule is None else finding.rule.split(": ", 1)[0],
@@ -130,6 +133,14 @@ def _staleness(stale: Staleness) -> Staleness:
 def _rebinding(rebound: Rebinding) -> Rebinding:
     now = None if rebound.now is None else _successor(rebound.now)
     return msgspec.structs.replace(rebound, attribute=hidden(rebound.attribute), now=now)
+
+
+def _origin(origin: Origin) -> Origin:
+    return msgspec.structs.replace(origin, buffer=hidden(origin.buffer))
+
+
+def _reached(reached: Reached) -> Reached:
+    return msgspec.structs.replace(reached, name=hidden(reached.name))
 
 
 def _successor(buffer: Successor) -> Successor:

@@ -41,7 +41,7 @@ def dumped_map(
     if wanted is not None:
         kept = list(_with_neighbours(kept, {buffer.serial for buffer in wanted}))
     index = {serial: position for position, serial in enumerate(kept)}
-    damages = (f for f in dump.manifest.facts.findings if f.buffer.serial in index)
+    damages = (f for f in dump.manifest.facts.damage if f.buffer.serial in index)
     return MemoryMap(
         tuple(found[serial] for serial in kept),
         tuple(damage_of(finding, index[finding.buffer.serial]) for finding in damages),
@@ -50,7 +50,7 @@ def dumped_map(
 
 def found_buffers(dump: Dump, book: BufferNames, serials: Container[int] | None = None) -> dict[int, MapBuffer]:
     """Live buffers, and those that findings are about, by serial; with `serials` those alone, freed ones too."""
-    facts = {finding.buffer.serial: finding.buffer for finding in dump.manifest.facts.findings}
+    facts = {finding.buffer.serial: finding.buffer for finding in dump.manifest.facts.damage}
     graphs = {row.serial: row.name for row in dump.manifest.graphs}
     found: dict[int, MapBuffer] = {}
     if serials is not None:

@@ -162,7 +162,7 @@ class MemoryMap:
             One that watches, or has stopped.
         """
         debugger.names.refresh()
-        findings = debugger.findings
+        findings = (*debugger.findings, *(note for note in debugger.notes if note.continues is not None))
         facts = {finding.buffer.serial: finding.buffer for finding in findings}
         graphs = {graph.serial: graph.name for graph in debugger.graphs}
         found = {serial: freed_buffer(known) for serial, known in facts.items()}

@@ -28,8 +28,8 @@ class Source:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Findings, no notes: pictures mark faults."""
-        return self.dump.manifest.facts.findings
+        """Findings, and of the notes those of where an overrun went on: pictures mark damage."""
+        return self.dump.manifest.facts.damage
 
     def finding(self, number: int) -> Finding:
         """The finding, or note, with an id.

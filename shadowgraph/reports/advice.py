@@ -64,6 +64,8 @@ _INDEX = (
 
 def advice(finding: Finding) -> str:
     """What to do, in two sentences."""
+    if finding.continues is not None:
+        return f"The fault lies with {finding.continues.buffer}: see finding {finding.continues.fingerprint}."
     if finding.bytes is not None and finding.bytes.side in _SIDES:
         return _SIDES[finding.bytes.side]
     if finding.code == "SG101" and finding.bytes is not None and finding.bytes.side is None:

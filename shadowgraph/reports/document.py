@@ -16,6 +16,7 @@ from shadowgraph.findings import Finding
 from shadowgraph.given import LastLaunch
 
 SCHEMA = "shadowgraph.report/1"
+_Cause = tuple[str, int, int]
 
 
 class RunFacts(msgspec.Struct, frozen=True):
@@ -64,6 +65,25 @@ class RunFacts(msgspec.Struct, frozen=True):
     names_cut_short: int = 0
     limits: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
+
+    @property
+    def told(self) -> tuple[Finding, ...]:
+        """Findings, each before the notes of where its overrun went on, and then the other notes."""
+        going_on: dict[_Cause, list[Finding]] = {}
+        for note in self.notes:
+            if note.continues is not None:
+                key = note.continues.fingerprint, note.continues.serial, note.pid
+                going_on.setdefault(key, []).append(note)
+        told: list[Finding] = []
+        for finding in self.findings:
+            told += [finding, *going_on.pop((finding.fingerprint, finding.buffer.serial, finding.pid), ())]
+        behind = {id(finding) for finding in told}
+        return (*told, *(note for note in self.notes if id(note) not in behind))
+
+    @property
+    def damage(self) -> tuple[Finding, ...]:
+        """Findings, and the notes of where an overrun went on: what pictures mark."""
+        return (*self.findings, *(note for note in self.notes if note.continues is not None))
 
 
 def document(facts: RunFacts, made_with: dict[str, str] | None = None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from shadowgraph.reports.batch_text import batch_said
 from shadowgraph.reports.culprit_text import culprit_line, culprit_rows
 from shadowgraph.reports.ending_text import ending_rows
 from shadowgraph.reports.paths import at, short
+from shadowgraph.reports.reach_text import reach_rows
 from shadowgraph.reports.rebound_text import rebound_rows
 from shadowgraph.reports.stale_text import stale_rows
 from shadowgraph.reports.verdicts import counted, form, plural, verdict
@@ -40,6 +41,7 @@ def fact_rows(finding: Finding) -> Iterator[FactRow]:
     """What is known, before the bytes."""
     if finding.bytes is not None:
         yield FactRow("bytes", _geometry(finding))
+    yield from _rows(reach_rows(finding))
     yield FactRow("buffer", _buffer(finding))
     yield from _stack("allocated", finding.buffer.allocated)
     yield from _rows(culprit_rows(finding.culprit))
@@ -108,7 +110,7 @@ def _geometry(finding: Finding) -> str:
         said += f"; starts {plural(facts.distance, 'byte')} past the end"
     elif facts.side is Side.BEFORE:
         said += f"; ends {plural(facts.distance, 'byte')} before the start"
-    if facts.truncated:
+    if facts.truncated and finding.continues is None and not finding.reaches:
         said += "; reaches the end of what was armed, so there may be more"
     return said
 

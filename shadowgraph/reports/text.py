@@ -52,7 +52,7 @@ class Report(Shown):
 
 def lines(facts: RunFacts) -> Iterator[Text]:
     """The report, line by line."""
-    for finding in (*facts.findings, *facts.notes):
+    for finding in facts.told:
         yield from finding_lines(finding)
         yield Text()
     yield from watch_lines(facts)

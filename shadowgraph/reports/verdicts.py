@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from shadowgraph.findings import Finding, Severity, Status
 from shadowgraph.graphs.probe import Search
+from shadowgraph.reaches import Reached
 from shadowgraph.reports.kernel_names import brief
 from shadowgraph.tracking.guards import Side
 from shadowgraph.tracking.phases import Phase
@@ -30,7 +31,7 @@ def form(dtype: str, shape: tuple[int, ...]) -> str:
     return f"{dtype}[{', '.join(map(str, shape))}]"
 
 
-def when(finding: Finding) -> str:
+def when(finding: Finding | Reached) -> str:
     """Phase, graph and replay in words."""
     if finding.phase is Phase.PREPARE and finding.graph:
         return f"while preparing replay {finding.replay} of {finding.graph}"
@@ -96,10 +97,13 @@ def _out_of_bounds(finding: Finding) -> str:
     assert facts is not None
     named = f"{buffer.name} ({form(buffer.dtype, buffer.shape)}, {plural(buffer.nbytes, 'byte')})"
     most = "up to " if _of_several(finding) else ""
+    further = max((reached.beyond for reached in finding.reaches), default=0)
     if facts.side is Side.AFTER:
-        return f"{who(finding)} wrote {most}{plural(finding.past_end, 'byte')} past the end of {named}"
+        far = plural(max(finding.past_end, further), "byte")
+        return f"{who(finding)} wrote {most}{far} past the end of {named}{_on_the_way(finding)}"
     if facts.side is Side.BEFORE:
-        return f"{who(finding)} wrote {most}{plural(-facts.first, 'byte')} before the start of {named}"
+        far = plural(max(-facts.first, further), "byte")
+        return f"{who(finding)} wrote {most}{far} before the start of {named}{_on_the_way(finding)}"
     if facts.side is Side.ROW:
         lost = sum(row.lost for row in finding.rows)
         return (
@@ -110,6 +114,18 @@ def _out_of_bounds(finding: Finding) -> str:
         given = "outside the view that it was given" if finding.severity is Severity.ERROR else "beyond its view"
         return f"{who(finding)} wrote bytes [{facts.first}, {facts.last}] of {named}, {given},"
     return f"{who(finding)} wrote bytes [{facts.first}, {facts.last}] of {named}, which this graph did not capture,"
+
+
+def _on_the_way(finding: Finding) -> str:
+    """What an overrun went over or came close to, and of such a place where it came from."""
+    if finding.continues is not None:
+        return f", going on from {finding.continues.buffer},"
+    over = [reached.name for reached in finding.reaches if reached.over]
+    if not over:
+        return f", as far as {finding.reaches[0].name}," if finding.reaches else ""
+    left = finding.reaches_total - len(finding.reaches) + len(over[2:])  # those that are not listed lie between
+    more = f" and {left:,} more" if left > 0 else ""
+    return f", over {(', ' if more else ' and ').join(over[:2])}{more},"
 
 
 def _rows(finding: Finding) -> str:

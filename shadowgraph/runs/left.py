@@ -62,5 +62,5 @@ class ProcessRun:
 
     @property
     def found(self) -> int:
-        """How many findings and notes."""
-        return len(self.findings)
+        """How many findings and notes; those of where an overrun went on belong to its own."""
+        return sum(finding.continues is None for finding in self.findings)

@@ -66,7 +66,7 @@ def _body(path: Path, dump: Dump) -> Iterator[str]:
     names = BufferNames(dump)
     facts = about.facts
     found: dict[int, list[str]] = {}
-    for finding in facts.findings:
+    for finding in facts.damage:
         found.setdefault(finding.buffer.serial, []).append(f"{finding.code} (#{finding.id} of this process)")
     graphs = {graph.serial: graph.name for graph in about.graphs}
     order = sorted(dump.buffers, key=lambda buffer: (buffer.serial not in found, -buffer.nbytes))

@@ -27,7 +27,7 @@ def _body(report: RunReport) -> Iterator[str]:
     run, facts = report.run, report.facts
     yield from _head(run)
     yield f'<div class="tiles">{"".join(_tiles(report))}</div>'
-    kept = [*facts.findings, *facts.notes]
+    kept = facts.told
     yield "<h2>Findings</h2>"
     if kept:
         columns = ("#", "code", "severity", "seen", "first at", "process", "what")

@@ -88,13 +88,16 @@ class Page:
 
 def live_page(facts: RunFacts, bytes_of: BytesOf | None = None) -> Page:
     """The page of a run's facts; `bytes_of` knows more bytes around a finding than the finding itself."""
-    kept = (*facts.findings, *facts.notes)
-    shown = [card_of(finding, bytes_of(finding) if bytes_of is not None else None) for finding in kept[:_FINDINGS]]
+    kept, damage = facts.told, {id(finding) for finding in facts.damage}
+    shown = [
+        (card_of(finding, bytes_of(finding) if bytes_of is not None else None), id(finding) in damage)
+        for finding in kept[:_FINDINGS]
+    ]
     return Page(
         title="shadowgraph report",
         summary=summary(facts),
-        findings=tuple(card for card in shown if card.error),
-        notes=tuple(card for card in shown if not card.error),
+        findings=tuple(card for card, is_damage in shown if is_damage),
+        notes=tuple(card for card, is_damage in shown if not is_damage),
         left_out=len(kept) - len(shown),
         watches=said_of(watch_lines(facts)),
         lost=said_of(lost_lines(facts)),

@@ -1,0 +1,295 @@
+"""An overrun that goes on through the guards of the next buffers is one finding, which names what it ran over."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from playing import played
+from programs import guarded, only, poke, reader_of
+
+import shadowgraph as sg
+from shadowgraph.findings import Finding
+from shadowgraph.tracking.allocator import host_allocator
+from shadowgraph.tracking.buffers import Buffer
+
+LAYOUTS = ["isolate", "faithful"]
+
+
+def write(tensor: torch.Tensor, start: int, stop: int, value: int = 1) -> None:
+    """A Triton launch that is given one tensor and writes ``[start, stop)`` of it, counted in elements of int32."""
+    from shadowgraph.demos.kernels import fill
+
+    fill[(1,)](tensor.view(torch.int32), start, stop - start, value, BLOCK=8192)
+
+
+def write_both(first: torch.Tensor, second: torch.Tensor, stop: int) -> None:
+    """One launch that is given two tensors and writes the first, up to `stop`, and one element of the second."""
+    from going_on_kernels import fill_two
+
+    fill_two[(1,)](first, second, stop, BLOCK=8192)
+
+
+def buffer_of(debugger: sg.Debugger, tensor: torch.Tensor) -> Buffer:
+    found = debugger.supervisor.context.ledger.owner(tensor.data_ptr(), tensor.data_ptr() + 1)
+    assert found is not None
+    return found
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks follow each other by address: none takes the place of one that an earlier test has given back."""
+    allocator = host_allocator()
+    for pool in (allocator.arena, allocator.static_pool):
+        monkeypatch.setattr(pool, "_free", {})
+
+
+def neighbours(debugger: sg.Debugger) -> tuple[torch.Tensor, torch.Tensor]:
+    """``kv_indices`` and ``input_ids``, of which the guards lie side by side."""
+    first, second = guarded(debugger, 64), guarded(debugger, 16, dtype=torch.int64)
+    debugger.name("kv_indices", first)
+    debugger.name("input_ids", second)
+    assert_side_by_side(debugger, first, second)
+    return first, second
+
+
+def assert_side_by_side(debugger: sg.Debugger, first: torch.Tensor, second: torch.Tensor) -> None:
+    low, high = buffer_of(debugger, first), buffer_of(debugger, second)
+    assert low.guard_start + low.tail_guard == high.start - high.head_guard
+    assert low.tail_guard > 0 < high.head_guard
+
+
+def between(first: torch.Tensor, second: torch.Tensor) -> int:
+    """Elements of int32 from the start of one tensor to that of another."""
+    return (second.data_ptr() - first.data_ptr()) // 4
+
+
+def steps_of(first: torch.Tensor, second: torch.Tensor) -> tuple[int, ...]:
+    """How far a launch writes in each step: past the end, to the next guard, to its end, over the buffer, beyond."""
+    start = between(first, second)
+    return 80, start - 100, start, start + 32 + 16, start + 32 + 600
+
+
+def notes_of(debugger: sg.Debugger) -> list[Finding]:
+    return list(debugger.notes)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_one_overrun_that_grows_is_one_finding(layout: str) -> None:
+    with sg.debug(layout=layout) as debugger:
+        first, second = neighbours(debugger)
+        graph, _kept = reader_of(second)
+        said = []
+        for stop in steps_of(first, second):
+            write(first, 0, stop)
+            graph.replay()
+            said.append(only(debugger.findings).message)
+        found, notes = only(debugger.findings), notes_of(debugger)
+        facts = debugger.report(quiet=True).facts
+        lines = str(debugger.report(quiet=True)).splitlines()
+        beyond = 4 * (steps_of(first, second)[-1] - 64)
+    assert (found.buffer.name, found.bytes.side, found.culprit.name) == ("kv_indices", "after", "fill")
+    (reached,) = found.reaches
+    assert (reached.name, reached.over, reached.beyond) == ("input_ids", True, beyond)
+    assert (reached.phase, reached.graph, reached.replay) == ("prepare", graph.model.name, 4)
+    assert "input_ids" not in said[0]
+    assert all("end of kv_indices (int32[64], 256 bytes), as far as input_ids, first" in one for one in said[1:3])
+    assert all("end of kv_indices (int32[64], 256 bytes), over input_ids, first" in one for one in said[3:])
+    assert f"wrote up to {beyond:,} bytes past the end" in found.message
+    assert [(one.buffer.name, one.bytes.side, one.severity) for one in notes] == [
+        ("input_ids", "before", "note"),
+        ("input_ids", "after", "note"),
+    ]
+    assert {one.continues.fingerprint for one in notes} == {found.fingerprint}
+    assert facts.told == (found, *notes)
+    assert facts.damage == (found, *notes)
+    assert sum(line.startswith("SUMMARY") for line in lines) == 1
+    assert lines[-1].startswith("shadowgraph: 1 finding, 2 notes")
+    assert any(line.startswith("  reaches    input_ids (int64[16], 128 bytes) and goes over it") for line in lines)
+    assert sum(line.startswith("  continues  the overrun of kv_indices (finding ") for line in lines) == 2
+    assert facts.faults == {}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_bounded_launch_is_silent(layout: str) -> None:
+    with sg.debug(layout=layout) as debugger:
+        first, second = neighbours(debugger)
+        graph, _kept = reader_of(second)
+        for stop in steps_of(first, second):
+            write(first, 0, min(stop, first.numel()))
+            graph.replay()
+        assert debugger.check() == ()
+        assert debugger.notes == ()
+
+
+def test_an_overrun_downwards() -> None:
+    with sg.debug() as debugger:
+        first, second = neighbours(debugger)
+        write(second, -between(first, second) - 100, 0)
+        found = only(debugger.check())
+        notes = notes_of(debugger)
+    assert (found.buffer.name, found.bytes.side) == ("input_ids", "before")
+    assert [(one.name, one.over, one.beyond) for one in found.reaches] == [
+        ("kv_indices", True, 4 * (between(first, second) + 100))
+    ]
+    assert "before the start of input_ids (int64[16], 128 bytes), over kv_indices, during set-up" in found.message
+    assert {(one.buffer.name, one.continues.buffer) for one in notes} == {("kv_indices", "input_ids")}
+
+
+def test_a_guard_that_is_judged_before_the_one_where_it_began() -> None:
+    with sg.debug() as debugger:
+        before, second = guarded(debugger, 64), guarded(debugger, 16, dtype=torch.int64)
+        del before
+        first = guarded(debugger, 64)
+        assert_side_by_side(debugger, first, second)
+        assert buffer_of(debugger, first).serial > buffer_of(debugger, second).serial
+        write(first, 0, between(first, second) + 48)
+        found = only(debugger.check())
+        notes = notes_of(debugger)
+    assert found.buffer.shape == (64,)
+    assert [(one.buffer.shape, one.bytes.side) for one in notes] == [((16,), "before"), ((16,), "after")]
+
+
+def test_over_several_buffers() -> None:
+    with sg.debug() as debugger:
+        row = [guarded(debugger, 8) for _ in range(4)]
+        for low, high in pairwise(row):
+            assert_side_by_side(debugger, low, high)
+        for number, tensor in enumerate(row):
+            debugger.name(f"t{number}", tensor)
+        write(row[0], 0, between(row[0], row[3]) - 10)
+        found = only(debugger.check())
+    assert [(one.name, one.over) for one in found.reaches] == [("t1", True), ("t2", True), ("t3", False)]
+    assert ", over t1 and t2, during set-up" in found.message
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_node_of_a_graph_that_runs_over_the_next_tensor_of_its_pool(layout: str) -> None:
+    with sg.debug(layout=layout) as debugger:
+        graph = sg.HostGraph()
+        with sg.host_graph(graph):
+            first = torch.zeros(64, dtype=torch.int32)
+            second = torch.zeros(16, dtype=torch.int64)
+            write(first, 0, max(64, between(first, second) + 48))
+            _kept = second.sum() + first.sum()
+        assert_side_by_side(debugger, first, second)
+        graph.replay()
+        found = only(debugger.check())
+    assert (found.buffer.shape, found.phase, found.replay, found.culprit.name) == ((64,), "replay", 1, "fill")
+    assert [(one.shape, one.over) for one in found.reaches] == [((16,), True)]
+
+
+# -- what is no continuation -----------------------------------------------------------------------------------------
+
+
+def test_two_launches_that_each_break_their_own_guards() -> None:
+    with sg.debug() as debugger:
+        first, second = neighbours(debugger)
+        write(first, 0, between(first, second) - 128)
+        write(second, -128, 36)
+        found = debugger.check()
+    assert [(one.buffer.name, one.bytes.side) for one in found] == [
+        ("kv_indices", "after"),
+        ("input_ids", "before"),
+        ("input_ids", "after"),
+    ]
+    assert [one.reaches for one in found] == [(), (), ()]
+    assert debugger.notes == ()
+
+
+def test_a_launch_that_was_given_both() -> None:
+    with sg.debug() as debugger:
+        first, second = neighbours(debugger)
+        write_both(first, second, between(first, second) + 48)
+        found = debugger.check()
+    assert {one.culprit.name for one in found} == {"fill_two"}
+    assert [(one.buffer.name, one.bytes.side) for one in found] == [
+        ("kv_indices", "after"),
+        ("input_ids", "before"),
+        ("input_ids", "after"),
+    ]
+
+
+def test_an_unseen_writer() -> None:
+    with sg.debug() as debugger:
+        first, second = neighbours(debugger)
+        poke(first, 256, 4 * between(first, second) - 256 + 200)
+        found = debugger.check()
+    assert {one.culprit.status for one in found} == {"unknown"}
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize("stop", [70, None], ids=["its own guard", "a guard between"])
+def test_a_launch_that_jumps_over_a_whole_guard(stop: int | None) -> None:
+    with sg.debug() as debugger:
+        first, second = neighbours(debugger)
+        third = guarded(debugger, 8)
+        assert_side_by_side(debugger, second, third)
+        write(first, 0, stop or between(first, second) - 128)  # to the end of its guard, and no further
+        write(first, between(first, third) - 128, between(first, third) - 120)
+        found = debugger.check()
+    assert [(one.buffer.shape, one.bytes.side) for one in found] == [((64,), "after"), ((8,), "before")]
+    assert found[0].bytes.truncated == (stop is None)
+    assert {one.culprit.name for one in found} == {"fill"}
+
+
+def test_a_guard_that_the_same_kernel_breaks_for_itself_as_well() -> None:
+    with sg.debug() as debugger:
+        first, second = neighbours(debugger)
+        write(first, 0, between(first, second) + 48)
+        assert len(debugger.check()) == 1
+        write(second, 0, 36)
+        found = debugger.check()
+    assert [(one.buffer.name, one.bytes.side) for one in found] == [("kv_indices", "after"), ("input_ids", "after")]
+    assert [(one.buffer.name, one.bytes.side) for one in debugger.notes] == [("input_ids", "before")]
+    assert [(one.name, one.over) for one in found[0].reaches] == [("input_ids", False)]
+
+
+# -- where the culprit is known later --------------------------------------------------------------------------------
+
+
+def test_a_device_names_the_launch_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step writes further; who breaks the second buffer's guards is not known when they are seen first."""
+    with played(monkeypatch) as debugger:
+        first, second = neighbours(debugger)
+        graph, _kept = reader_of(second)
+        start, first_seen = between(first, second), {}
+        for step, stop in enumerate([80, 100, *range(start - 128, start + 120, 8)]):
+            write(first, 0, stop, value=1 + step)
+            graph.replay()
+            for one in debugger.check():
+                first_seen.setdefault(one.id, (one.buffer.name, str(one.bytes.side), str(one.culprit.status)))
+        found, notes = only(debugger.check()), notes_of(debugger)
+    assert ("input_ids", "before", "unknown") in first_seen.values(), "reported by itself at first"
+    assert ("input_ids", "after", "unknown") in first_seen.values()
+    assert (found.buffer.name, found.culprit.name, found.culprit.status) == ("kv_indices", "fill", "confirmed")
+    assert [(one.name, one.over) for one in found.reaches] == [("input_ids", True)]
+    assert sorted((one.buffer.name, str(one.bytes.side)) for one in notes) == [
+        ("input_ids", "after"),
+        ("input_ids", "before"),
+    ], "each guard once, whenever its culprit got known"
+    assert {one.continues.serial for one in notes} == {found.buffer.serial}
+    assert {one.culprit.status for one in notes} == {"confirmed"}
+
+
+def test_a_device_with_the_bounded_launch_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    with played(monkeypatch) as debugger:
+        first, second = neighbours(debugger)
+        graph, _kept = reader_of(second)
+        for step in range(8):
+            write(first, 0, first.numel(), value=1 + step)
+            graph.replay()
+        assert debugger.check() == ()
+        assert debugger.notes == ()
+
+
+def test_in_sync_mode_the_overrun_is_raised_and_not_where_it_went_on() -> None:
+    raised: list[Any] = []
+    with sg.debug(sync=True) as debugger:
+        first, second = neighbours(debugger)
+        with pytest.raises(sg.FindingsError, match="past the end of kv_indices"):
+            write(first, 0, between(first, second) + 48)
+        raised = list(debugger.findings)
+    assert [one.buffer.name for one in raised] == ["kv_indices"]
