@@ -115,6 +115,7 @@ class Supervisor(Listener):
             lambda: self.stepper.armed or self.outside.guards_now or bool(self.preparing),
             self._nap_turned,
         )
+        self._told_of_writes = [c for c in self._all if type(c).written is not Check.written]
         self._sleepless = [c for c in self._beginners if c not in self.checks.sighted]
         self._lock = QuietLock()
         self._local = _Local()
@@ -434,7 +435,7 @@ class Supervisor(Listener):
         with self._lock:
             self.context.writes.add(write)
             self.journal.launched(write, phase, graph)
-            for check in self._all:
+            for check in self._told_of_writes:
                 check.written(write, phase, graph)
 
     def _write_of_node(self, graph: Graph, node: Node, stores: StoreLog | None) -> Write:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,11 +13,10 @@ from shadowgraph.faults import shielded
 from shadowgraph.graphs import cuda_capture
 from shadowgraph.graphs.events import emit, listeners
 from shadowgraph.graphs.model import Access, Launch, LaunchKind, Pointer
-from shadowgraph.graphs.tensors import is_plain, named_tensors, opened
+from shadowgraph.graphs.tensors import is_plain, named_tensors, opened, view_facts
 from shadowgraph.patching import PatchSet, Target
 from shadowgraph.tracking.launches import CompiledCall
 from shadowgraph.tracking.stacks import cell_label, current_stack
-from shadowgraph.tracking.views import TensorView
 
 _patches = PatchSet()
 # Of an argument of compiled code, by its name.
@@ -89,17 +89,22 @@ def _describe_compiled(kernel: Any, args: tuple[Any, ...]) -> Launch:
     for name, value in zip(kernel.fn.arg_names, args, strict=False):
         if isinstance(value, torch.Tensor) and is_plain(value, "cuda"):
             access = next((access for start, access in _PREFIXES.items() if name.startswith(start)), Access.UNKNOWN)
-            pointers.append(Pointer(name, TensorView.of(value), access))
+            pointers.append(Pointer(name, view_facts(value, _place(value.get_device())), access))
         elif isinstance(value, int):
             numbers.append((name, value))
     compiled = CompiledCall(kernel.fn, tuple(numbers))
     return Launch(LaunchKind.TRITON, kernel.fn.__name__, tuple(pointers), current_stack(), compiled=compiled)
 
 
+@cache
+def _place(index: int) -> str:
+    return f"cuda:{index}"
+
+
 def _describe(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any) -> Launch:
     names = tuple(parameter.name for parameter in kernel.params)
     pointers = [
-        Pointer(name, TensorView.of(tensor), Access.UNKNOWN)
+        Pointer(name, view_facts(tensor, _place(tensor.get_device())), Access.UNKNOWN)
         for name, tensor in named_tensors(names, *opened(args, kwargs))
         if is_plain(tensor, "cuda")
     ]

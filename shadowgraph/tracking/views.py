@@ -136,6 +136,8 @@ class TensorView:
         """
         if not self.nbytes:
             return []
+        if self.contiguous:
+            return [self.hull]
         steps, width = _steps(self), self.itemsize
         while steps and steps[-1][0] <= width:
             stride, size = steps.pop()
@@ -191,9 +193,12 @@ def describe_slice(part: TensorView, whole: TensorView) -> str | None:
 
 
 def _reach(view: TensorView) -> int:
-    if not math.prod(view.shape):
-        return 0
-    return (sum((size - 1) * stride for size, stride in zip(view.shape, view.stride, strict=True)) + 1) * view.itemsize
+    reach = 1  # a loop, since this is asked for each pointer of each eager launch
+    for size, stride in zip(view.shape, view.stride, strict=True):
+        if not size:
+            return 0
+        reach += (size - 1) * stride
+    return reach * view.itemsize
 
 
 def _steps(view: TensorView) -> list[tuple[int, int]]:
