@@ -222,9 +222,12 @@ def test_memory_is_given_back(watching: Any) -> None:
     graph, _ = capture(lambda: big[:8].add_(1))
     graph.replay()
     torch.cuda.synchronize()
-    before = torch.cuda.mem_get_info()[0]
-    assert probed(graph, whole(big)).refused is None
-    assert torch.cuda.mem_get_info()[0] >= before - (16 << 20)
+    kept = []
+    for _ in range(8):  # other processes may take memory of the card meanwhile, but hardly each time
+        before = torch.cuda.mem_get_info()[0]
+        assert probed(graph, whole(big)).refused is None
+        kept.append(before - torch.cuda.mem_get_info()[0])
+    assert min(kept) <= 16 << 20, kept
 
 
 @pytest.mark.parametrize("what", ["try_instantiate", "add_kernel", "add_edges"])

@@ -19,18 +19,23 @@ TESTS = """
             fill[(1,)](table, 0, 8 + extra, 1, BLOCK=256)
         return graph, table
 
+    def program(extra):
+        graph, table = captured(extra)
+        graph.replay()
+        assert table.tolist() == list(range(1, 9))
+
     @pytest.fixture(scope="module")
     def shared():
         return captured(1)
 
     def test_good():
-        captured(0)[0].replay()
+        program(0)
 
     def test_bad():
-        captured(1)[0].replay()
+        program(1)
 
     def test_good_again():
-        captured(0)[0].replay()
+        program(0)
 
     def test_capture(shared): pass
     def test_replay(shared): shared[0].replay()
@@ -39,7 +44,7 @@ TESTS = """
 
     @pytest.mark.shadowgraph(expect=["SG101"], layout="faithful")
     def test_expected():
-        captured(3)[0].replay()
+        program(3)
 """
 
 
