@@ -12,6 +12,7 @@ from typing import IO
 import numpy as np
 import torch
 
+from shadowgraph import interrupts
 from shadowgraph.backends import backend_of
 from shadowgraph.coverage import Coverage
 from shadowgraph.declarations import Declarations
@@ -87,6 +88,7 @@ class Debugger(Declarations):
         if any(isinstance(listener, Supervisor) for listener in listeners):
             raise UsageError("a debugger is active already; stop it, or use that one (shadowgraph.current())")
         self._faults_before = faults.counts
+        interrupts.install()
         self._backend.start()
         self._allocator.policy = self._policy
         self._allocator.isolate_captures = self.settings.layout == "isolate"
@@ -133,6 +135,7 @@ class Debugger(Declarations):
             if self.settings.guard_eager != "off":
                 shrinking.uninstall()
             self._backend.stop()
+            interrupts.uninstall()
 
     def abandon(self) -> None:
         """Stop watching without a last look at memory and without undoing patches: nothing here may be touched any

@@ -40,7 +40,12 @@ def facts_of(
         last_launches=work.last_words.launches() if work.lost else (),
         names_unread=names.unread,
         names_cut_short=names.truncated,
-        limits=tuple(filter(None, (work.outside.limit.sentence(), work.naps.sentence()))),
+        limits=tuple(filter(None, (work.outside.limit.sentence(), _naps(work)))),
         failures=tuple(work.outside.failures),
         watches=tuple((watch.name, tuple(watch.changes), watch.dropped) for watch in work.watches.watches),
     )
+
+
+def _naps(work: Supervisor) -> str | None:
+    """What naps left unwatched, unless that was told when the first one began."""
+    return work.naps.sentence() if work.outside.tell is None else None

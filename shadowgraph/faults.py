@@ -21,15 +21,20 @@ class FaultLog:
     ----------
     heard
         Called with the first fault of each kind, at once.
+    theirs
+        Says of an exception that came up in our code whether it is the program's own, which goes on to the program.
     """
 
     def __init__(self) -> None:
         self._lock = forkable(threading.Lock())
         self.heard: Callable[[str], None] | None = None
+        self.theirs: Callable[[BaseException], bool] | None = None
         self._counts: Counter[str] = Counter()
 
     def note(self, where: str, error: BaseException) -> None:
         """Count one fault; the first of its kind is logged with its traceback."""
+        if self.theirs is not None and self.theirs(error):
+            return
         key = f"{where}: {type(error).__name__}: {_said(error)}".split("\n", 1)[0]
         with self._lock:
             self._counts[key] += 1

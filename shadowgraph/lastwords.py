@@ -40,16 +40,18 @@ class LastWords:
     def note(self, launch: Launch, rules: tuple[IndexRule, ...], checkpoint: Checkpoint) -> None:
         """Ask for copies of the indices and of small integer arguments of a launch that is about to run."""
         rules = tuple(rule for rule in rules if rule.index.device == self._context.allocator.device)
-        copied = [(rule.argument, rule.index) for rule in rules]
-        known = {view for _, view in copied}
+        copied = [(rule.argument, rule.index) for rule in rules if rule.index.nbytes]
+        known = {(view.address, view.stop) for _, view in copied}
+        device = self._context.allocator.device
         for pointer in launch.pointers:
             view = pointer.view
-            if view.device != self._context.allocator.device:
+            if view.dtype not in _INTEGERS or view.device != device:
                 continue  # no kernel of ours may follow a pointer into another device
-            if view.dtype in _INTEGERS and view.stop - view.start <= LARGEST_COPY and view not in known:
+            place = address, stop = view.address, view.stop
+            if 0 < stop - address <= LARGEST_COPY and place not in known:
                 copied.append((pointer.argument, view))
-                known.add(view)
-        copied = [(name, view) for name, view in copied if view.stop > view.start][:RANGES_COPIED]
+                known.add(place)
+        copied = copied[:RANGES_COPIED]
         if copied:
             mirror = self._context.engine.mirror([view.hull for _, view in copied])
             self._journal.given.append(Given(launch, rules, tuple(copied), mirror, checkpoint))

@@ -34,6 +34,8 @@ class Naps:
     ----------
     asleep
         Whether eager operators pass unseen now.
+    taken
+        Naps so far.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class Naps:
     ) -> None:
         self.wanted, self.asleep = wanted, False
         self._news, self._busy, self._turned = news, busy, turned
-        self._left, self._known, self._taken = STEADY, 0, 0
+        self._left, self._known, self.taken = STEADY, 0, 0
 
     def replay_ended(self) -> None:
         """Between two replays, in the thread that replays: the only place where it is changed who sees operators."""
@@ -68,7 +70,7 @@ class Naps:
         elif self._busy():
             self._left = AWAKE
         else:
-            self.asleep, self._left, self._taken = True, ASLEEP, self._taken + 1
+            self.asleep, self._left, self.taken = True, ASLEEP, self.taken + 1
             self._turned(True)
 
     def _wake(self) -> None:
@@ -78,7 +80,7 @@ class Naps:
 
     def sentence(self) -> str | None:
         """What was not watched, for the report; None where all was."""
-        if not self._taken:
+        if not self.taken:
             return None
         return (
             f"eager operators were watched around {AWAKE} replays in {AWAKE + ASLEEP} after {STEADY} without news: "

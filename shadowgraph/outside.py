@@ -40,6 +40,8 @@ class Outside:
         Called after every replay that was checked.
     failures, failed
         Exceptions of the program that were joined with what is known, and who is told of each at once.
+    tell
+        Takes a line for the report at once, for a process that may end without a summary; None: nobody does.
     replays, checked
         Replays that began, and those of them that were checked.
     """
@@ -55,6 +57,7 @@ class Outside:
         self.replays = self.checked = 0
         self.failures: list[Failure] = []
         self.failed: Callable[[Failure], None] | None = None
+        self.tell: Callable[[str], None] | None = None
         self._faults_before = faults.total
 
     def start_over(self) -> None:

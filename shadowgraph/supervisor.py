@@ -116,6 +116,7 @@ class Supervisor(Listener):
             self._nap_turned,
         )
         self._told_of_writes = [c for c in self._all if type(c).written is not Check.written]
+        self._told_asleep = [c for c in self._told_of_writes if c not in self.checks.sighted]
         self._sleepless = [c for c in self._beginners if c not in self.checks.sighted]
         self._lock = QuietLock()
         self._local = _Local()
@@ -407,6 +408,8 @@ class Supervisor(Listener):
             self._rearming.seen_since = inf if asleep else next(self.context.clock)
             if not asleep:
                 self.checks.forget_writers()
+        if asleep and self.naps.taken == 1 and self.outside.tell is not None:
+            self.outside.tell(str(self.naps.sentence()))
 
     def _step(self, launch: Launch, before: bool) -> None:
         """Check beside a launch, as the end of a phase."""
@@ -435,7 +438,7 @@ class Supervisor(Listener):
         with self._lock:
             self.context.writes.add(write)
             self.journal.launched(write, phase, graph)
-            for check in self._told_of_writes:
+            for check in self._told_asleep if self.naps.asleep else self._told_of_writes:
                 check.written(write, phase, graph)
 
     def _write_of_node(self, graph: Graph, node: Node, stores: StoreLog | None) -> Write:

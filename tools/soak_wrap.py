@@ -17,6 +17,7 @@ import argparse
 import ctypes
 import json
 import os
+import platform
 import re
 import signal
 import statistics
@@ -26,6 +27,7 @@ import tempfile
 import time
 import urllib.request
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -121,13 +123,23 @@ def soak(command: list[str], seconds: float, replays: bool) -> dict[str, Any]:
                     wrapped.kill()
         numbers = re.findall(r"^shadowgraph_(\w+?)(?:\{[^}]*\})? (\S+)$", metrics, re.MULTILINE)
         return {
-            "command": command,
+            "command": " ".join([Path(command[0]).name, *command[1:]]),
+            "versions": versions(),
             "seconds": round(seconds),
             "exit_code": wrapped.returncode,
             "switch_turned": turns,
             "last_metrics": dict(numbers),
             "sizes": {name: judged(sizes) for name, sizes in series.items() if len(sizes) >= 9},
         }
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that count."""
+    found = {"python": platform.python_version()}
+    for name in ("torch", "triton", "sglang"):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def wait_for(folder: Path, not_yet: str | None) -> str:

@@ -160,6 +160,7 @@ class WatchedProcess:
         book = next(self._books)
         # Threads of a server may write at any time, which running a graph in part would undo.
         debugger.supervisor.locator.reruns = debugger.settings.locate == "all"
+        debugger.supervisor.outside.tell = self.tell
         self._recorders.append(Recorder(self.journal, debugger, book, self._first_error, self.orders.redact))
         if self._beat is None:
             self._beat = Beat(self.orders.folder, pulse_file(self.journal.path))

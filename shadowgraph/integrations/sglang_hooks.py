@@ -184,7 +184,7 @@ def tell_memory(allocator: HostAllocator, tokens: object) -> None:
     ours = allocator.arena.reserved / (1 << 20)
     text = (
         f"{ours:,.0f} MiB of {allocator.device} were shadowgraph's when sglang sized its pools: "
-        f"its max_total_num_tokens, {tokens:,}, is smaller by as much as fits in there"
+        f"its max_total_num_tokens, {tokens:,}, is smaller by at least what fits in there"
     )
     arrivals.tell_once(text)
     logger.warning("shadowgraph: %s", text)

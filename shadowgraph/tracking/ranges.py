@@ -97,6 +97,22 @@ class RangeSet:
         start, stop = min([span.start, *self._starts[lo:hi]]), max([span.stop, *self._stops[lo:hi]])
         self._splice(lo, hi, [start], [stop])
 
+    @classmethod
+    def spanning(cls, pairs: Iterable[tuple[int, int]]) -> RangeSet:
+        """The bytes from each start up to its stop, as `of` has them, in less time for a few of them."""
+        made = cls()
+        starts, stops = made._starts, made._stops
+        for start, stop in sorted(pairs):
+            if start >= stop:
+                continue
+            if not stops or start > stops[-1]:
+                starts.append(start)
+                stops.append(stop)
+            elif stop > stops[-1]:
+                stops[-1] = stop
+        made._nbytes = sum(stops) - sum(starts)
+        return made
+
     def discard(self, span: ByteRange) -> None:
         """Take every byte of `span` out of the set; bytes that are not in it are no error."""
         lo, hi = self._touched(span)

@@ -58,9 +58,9 @@ def write_of(launch: Launch, stores: StoreLog | None, node: int | None = None, *
         hull = any(hull for _, hull in extents)
         return Write(launch, ranges, None, node, hull=hull, prepares=prepares)
     # A kernel is given an address and strides of its own: no gap is safe from it.
-    gaps = any(view.ranges(1) is None for view in written)
+    gaps = any(not view.contiguous and view.ranges(1) is None for view in written)
     opaque = launch.kind is LaunchKind.CALLABLE
-    ranges = RangeSet.of(view.hull for view in written)
+    ranges = RangeSet.spanning((view.address, view.stop) for view in written)
     return Write(launch, ranges, None, node, opaque=opaque, hull=gaps, prepares=prepares)
 
 

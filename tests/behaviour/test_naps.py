@@ -63,6 +63,18 @@ def test_the_mode_leaves_the_stack_and_comes_back(debugger: sg.Debugger) -> None
     assert limit.startswith("eager operators were watched around 4 replays in 14 after 6 without news")
 
 
+def test_who_may_end_without_a_summary_is_told_at_once(debugger: sg.Debugger) -> None:
+    said: list[str] = []
+    debugger.supervisor.outside.tell = said.append
+    table = guarded(debugger, 8)
+    graph = reader(table)
+    for _ in range(ROUNDS):
+        graph.replay()
+    (line,) = said
+    assert line.startswith("eager operators were watched around 4 replays in 14")
+    assert debugger.facts().limits == ()
+
+
 def test_without_being_asked_nobody_naps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(naps, "STEADY", 2)
     with played(monkeypatch) as debugger:

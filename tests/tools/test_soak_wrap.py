@@ -37,7 +37,7 @@ def test_what_growth_is(sizes: list[int], grew: bool, tool: ModuleType) -> None:
 
 
 def test_a_short_soak(tool: ModuleType) -> None:
-    found = tool.soak([sys.executable, str(TOOL), "--serve"], 13)
+    found = tool.soak([sys.executable, str(TOOL), "--serve"], 13, replays=True)
     assert found["exit_code"] == 0
     assert {"supervisor", "run folder without dumps"} < set(found["sizes"])
     assert float(found["last_metrics"]["replays_total"]) > 100

@@ -27,6 +27,12 @@ def held(index: RangeIndex[str], start: int, stop: int) -> list[str]:
     return [value for _, value in index.overlapping(start, stop)]
 
 
+@given(st.lists(spans, max_size=8))
+def test_pairs_make_the_set_that_ranges_make(pieces: list[ByteRange]) -> None:
+    made = RangeSet.spanning((piece.start, piece.stop) for piece in pieces)
+    assert (made, made.nbytes) == (RangeSet.of(pieces), RangeSet.of(pieces).nbytes)
+
+
 class TestByteRange:
     def test_a_stop_before_the_start_is_refused(self) -> None:
         with pytest.raises(ValueError, match="cannot stop"):
