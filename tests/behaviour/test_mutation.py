@@ -287,3 +287,18 @@ def test_a_fed_back_token_is_reported_with_medium_confidence() -> None:
         graph.replay()
         ids.tolist()
     assert only(debugger.findings).confidence == "medium"
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_what_the_host_may_have_rewritten_while_nobody_watched_is_not_held_against_it(paused: bool) -> None:
+    with sg.debug() as debugger:
+        indptr, lens = table(debugger, [0, 4, 8]), table(debugger, [4, 7])
+        graph = captured(lambda: indptr[1:].copy_(lens.cumsum(0)))
+        indptr.tolist()
+        graph.replay()
+        if paused:
+            debugger.pause()
+            indptr.copy_(torch.tensor([0, 4, 11], dtype=torch.int32))  # the same values, and now the host's
+            debugger.resume()
+        assert indptr.tolist() == [0, 4, 11]
+        assert bool(debugger.findings) is not paused
