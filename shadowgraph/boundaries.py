@@ -91,7 +91,7 @@ class Boundaries:
         """Check every guard in the middle of a segment."""
         context = self._context
         checkpoint = replace(checkpoint, writes=context.writes, order=next(context.clock))
-        with context.allocator.lock:
+        with context.allocator.lock.section:
             context.engine.check(checkpoint, self._standing.now())
         self.poll()
 

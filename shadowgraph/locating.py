@@ -85,6 +85,8 @@ class Locator:
         The latest of each graph, by its serial.
     reruns
         Whether a graph that cannot be probed may be run in part, several times, before a replay.
+    armed
+        Replays that are to be probed, by the graph's serial.
     """
 
     context: Context
@@ -96,9 +98,9 @@ class Locator:
     is_broken: Callable[[Buffer, Side | None], bool] = lambda buffer, side: False
     write_sets: dict[int, WriteSets] = field(default_factory=dict)
     reruns: bool = True
+    armed: dict[int, _Armed] = field(default_factory=dict)
     _wants: dict[int, list[_Want]] = field(default_factory=dict)
     _asked: dict[int, list[Location]] = field(default_factory=dict)
-    _armed: dict[int, _Armed] = field(default_factory=dict)
     _outcomes: dict[int, deque[Outcome]] = field(default_factory=dict)  # evidence may arrive some replays later
     _refused: set[int] = field(default_factory=set)  # graphs that could not be probed
     _surveyed: set[int] = field(default_factory=set)
@@ -114,7 +116,7 @@ class Locator:
 
     def forget(self) -> None:
         """Look for nothing."""
-        for known in (self._wants, self._asked, self._armed, self._outcomes, self._tried):
+        for known in (self._wants, self._asked, self.armed, self._outcomes, self._tried):
             known.clear()
 
     def ask(self, graphs: Sequence[Graph]) -> Location:
@@ -133,7 +135,7 @@ class Locator:
             return
         seldom = kept.occurrences.bit_count() != 1 or graph.serial in self._refused
         again = not new and kept.id in self._tried and seldom
-        wants, armed = self._wants.setdefault(graph.serial, []), self._armed.get(graph.serial)
+        wants, armed = self._wants.setdefault(graph.serial, []), self.armed.get(graph.serial)
         looked_for = {want.finding for want in (*wants, *(armed.wants if armed is not None else ()))}
         if again or kept.culprit.status is Status.CONFIRMED or kept.id in looked_for:
             return
@@ -206,7 +208,7 @@ class Locator:
             fallback = Fallback(targets, state) if targets and self.reruns else None
             deliver = partial(self._deliver, serial, armed)
             armed.probe = graph.probe = Probe(tuple(armed.plan.parts), deliver, fallback)
-            self._armed[serial] = armed
+            self.armed[serial] = armed
             return
         for handle in armed.handles:
             handle.deliver(graph.name, Outcome(graph.replays, refused=NOTHING), None)
@@ -248,7 +250,7 @@ class Locator:
         complete
             Whether it ran to its end.
         """
-        armed = self._armed.pop(graph.serial, None)
+        armed = self.armed.pop(graph.serial, None)
         if armed is None:
             return
         if graph.probe is armed.probe:
@@ -279,7 +281,7 @@ class Locator:
         """A graph is gone."""
         for handle in self._asked.get(graph.serial, ()):
             handle.deliver(graph.name, Outcome(graph.replays, refused=GONE), None)
-        for known in (self._wants, self._asked, self._armed, self._outcomes, self.write_sets):
+        for known in (self._wants, self._asked, self.armed, self._outcomes, self.write_sets):
             known.pop(graph.serial, None)
         self._surveyed.discard(graph.serial)
         self._refused.discard(graph.serial)

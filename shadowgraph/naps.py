@@ -22,7 +22,7 @@ class Naps:
     Parameters
     ----------
     wanted
-        Whether naps are taken at all.
+        Whether naps are taken at all; if not, nothing is to be called.
     news
         A number that changes when something happens: then all is watched for `STEADY` replays.
     busy
@@ -47,8 +47,6 @@ class Naps:
 
     def replay_ended(self) -> None:
         """Between two replays, in the thread that replays: the only place where it is changed who sees operators."""
-        if not self.wanted:
-            return
         self._left -= 1
         known = self._news()
         if known != self._known:

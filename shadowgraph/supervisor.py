@@ -119,6 +119,7 @@ class Supervisor(Listener):
         self._told_asleep = [c for c in self._told_of_writes if c not in self.checks.sighted]
         self._sleepless = [c for c in self._beginners if c not in self.checks.sighted]
         self._lock = QuietLock()
+        self._section = self._lock.within  # on the replay path, which settles by itself
         self._local = _Local()
         self._coverage = CoverageLog()
         self._new: list[Graph] = []
@@ -146,7 +147,7 @@ class Supervisor(Listener):
         """Check now, as the end of a phase; with `in_full` guards over their whole length."""
         if not self.paused and self._replaying is None:
             drop_stale(self.context.ledger)  # what was freed or moved must not be read
-            with self._lock:
+            with self._lock.section:
                 self._bounds.close(at, phase, graph, replay, in_full=in_full)
 
     @survives
@@ -170,7 +171,7 @@ class Supervisor(Listener):
         if self.lost is None:
             self.lost = str(error).split("\n", 1)[0]
             logger.warning("shadowgraph: checking ends, the device is lost: %s", self.lost)
-            with shielded("last evidence"), suppress(FindingsError), self._lock:
+            with shielded("last evidence"), suppress(FindingsError), self._lock.section:
                 self._bounds.last(self.lost)
             self.last_words.examine()
 
@@ -258,7 +259,7 @@ class Supervisor(Listener):
     def replay_refused(self, graph: Graph) -> None:
         if not self.paused:
             drop_stale(self.context.ledger)
-            with self._lock:
+            with self._lock.section:
                 self._introduce()
                 self.checks.dangling.replay_begins(Checkpoint("replay_refused", None, graph, graph.replays + 1))
 
@@ -273,7 +274,7 @@ class Supervisor(Listener):
             settle()
         else:
             drop_stale(self.context.ledger)
-        with self._lock:
+        with self._section:
             self.context.graphs.setdefault(graph.serial, graph)
             if self._new:
                 self._introduce()
@@ -300,6 +301,7 @@ class Supervisor(Listener):
             self.journal.replayed(graph, checkpoint.order)
             if look:
                 self.locator.replay_begins(graph)
+        settle()
 
     def node_ran(self, graph: Graph, node: Node, stores: StoreLog | None) -> None:
         if self.paused or self._replaying is not graph:
@@ -316,7 +318,7 @@ class Supervisor(Listener):
             self._local.replays.pop()
             try:
                 if not self.paused:
-                    with self._lock:
+                    with self._lock.section:
                         self._bounds.close("replay_failed", Phase.REPLAY, graph, graph.replays)
             finally:
                 self.locator.replay_ended(graph, complete=False)
@@ -332,13 +334,16 @@ class Supervisor(Listener):
             return
         settle()  # a graph that died during this one took its pool along
         meanwhile = self.context.writes
-        with self._lock:
+        with self._section:
             try:
                 self._bounds.close("replay_end", Phase.REPLAY, graph, graph.replays, compare=shadow)
             finally:
-                self.locator.replay_ended(graph, meanwhile)
+                if self.locator.armed:
+                    self.locator.replay_ended(graph, meanwhile)
+        settle()
         self.outside.replay_ended()
-        self.naps.replay_ended()
+        if self.naps.wanted:
+            self.naps.replay_ended()
 
     @survives
     def launch_begins(self, launch: Launch, rules: tuple[IndexRule, ...]) -> None:
@@ -354,7 +359,7 @@ class Supervisor(Listener):
         if self.context.engine.asynchronous:
             self.last_words.note(launch, rules, checkpoint)
         if self._rearming.waiting:
-            with self._lock:
+            with self._lock.section:
                 due = self._rearming.due(launch)
                 if due:  # what has been written there until now is not lost
                     self._bounds.guards_now(checkpoint)
@@ -404,7 +409,7 @@ class Supervisor(Listener):
 
     def _nap_turned(self, asleep: bool) -> None:
         """From here on operators pass unseen, or are seen again after writes that nobody saw."""
-        with self._lock:
+        with self._lock.section:
             self._rearming.seen_since = inf if asleep else next(self.context.clock)
             if not asleep:
                 self.checks.forget_writers()
@@ -417,7 +422,7 @@ class Supervisor(Listener):
             return
         model = self.preparing[-1] if self.preparing else None
         phase, replay = (Phase.PREPARE if self.preparing else None), (model.replays + 1 if model else None)
-        with self._lock:
+        with self._lock.section:
             if before:  # what other streams do must not show between this check and the next
                 self.drain()
             step = self.stepper.begins(launch) if before else self.stepper.ran(launch)
@@ -427,7 +432,7 @@ class Supervisor(Listener):
     def gather(self) -> None:
         """Judge what has arrived; never waits."""
         if self._replaying is None and not self.paused and not self._bounds.busy:
-            with self._lock:
+            with self._lock.section:
                 self._bounds.poll()
 
     def drain(self, here: bool = False) -> None:
@@ -435,7 +440,7 @@ class Supervisor(Listener):
         self._bounds.drain(here)
 
     def _note(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
-        with self._lock:
+        with self._lock.section:
             self.context.writes.add(write)
             self.journal.launched(write, phase, graph)
             for check in self._told_asleep if self.naps.asleep else self._told_of_writes:

@@ -65,7 +65,7 @@ class NativePools:
 
     def captured(self, handle: PoolHandle, graph: Graph, tenants: Tenants, made: Made) -> None:
         """A capture into a pool is complete; guards are laid when they are first looked at."""
-        with self._allocator.lock:
+        with self._allocator.lock.section:
             pool = self._pools.get(handle)
             if pool is None:
                 pool = self._pools[handle] = _Native(handle)
@@ -75,7 +75,7 @@ class NativePools:
 
     def dropped(self, graph: Graph) -> None:
         """A graph is going. With the last one of a pool its guards go, too."""
-        with self._allocator.lock:
+        with self._allocator.lock.section:
             for pool in [pool for pool in self._pools.values() if graph.serial in pool.tenants]:
                 del pool.tenants[graph.serial]
                 if not pool.tenants:
@@ -83,7 +83,7 @@ class NativePools:
 
     def refuse(self, handle: PoolHandle) -> None:
         """What a capture allocated in a pool is not known in full: it has no guards from here on."""
-        with self._allocator.lock:
+        with self._allocator.lock.section:
             self.left_alone[INCOMPLETE] += 1
             self._refused.add(handle)
             pool = self._pools.get(handle)
@@ -92,7 +92,7 @@ class NativePools:
 
     def close(self) -> None:
         """Take every guard away."""
-        with self._allocator.lock:
+        with self._allocator.lock.section:
             for pool in list(self._pools.values()):
                 self._let_go(pool)
 

@@ -62,7 +62,7 @@ class NameBook:
 
     def add(self, name: str, root: object) -> int:
         """Walk an object under a name; returns how many tensors it owns."""
-        with self._lock:
+        with self._lock.section:
             try:
                 self._roots[name] = weakref.ref(root)
             except TypeError:
@@ -71,7 +71,7 @@ class NameBook:
 
     def refresh(self) -> None:
         """Walk again what can be, if memory was allocated or freed since the last walk."""
-        with self._lock:
+        with self._lock.section:
             if self._seen_version == self._ledger.version:
                 return
             self._seen_version = self._ledger.version
@@ -93,7 +93,7 @@ class NameBook:
         serial
             A buffer's allocation.
         """
-        with self._lock:
+        with self._lock.section:
             if self._index is None:
                 entries = [pair for pairs in self._owners.values() for pair in pairs]
                 self._index = RangeIndex((o.view.hull, (o, s)) for o, s in entries)
@@ -166,7 +166,7 @@ class NameBook:
         """Owners of memory that was not freed since they were walked; with `fresh`, only what the last `refresh` found,
         and nothing of objects that are walked once."""
         live = {buffer.serial for buffer in self._ledger} | {_UNTRACKED}
-        with self._lock:
+        with self._lock.section:
             roots = [name for name in self._owners if not fresh or self._root(name) is not None]
             return [owner for name in roots for owner, serial in self._owners[name] if serial in live]
 
@@ -189,7 +189,7 @@ class NameBook:
 
     def note_former(self, serial: int, owners: Iterable[Owner]) -> None:
         """Names for a buffer once it is freed, if it has no others then."""
-        with self._lock:
+        with self._lock.section:
             self._former.setdefault(serial, tuple(owners))
 
     def _remember(self, before: Iterable[tuple[Owner, int]], now: set[int]) -> None:

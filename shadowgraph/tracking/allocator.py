@@ -154,14 +154,14 @@ class HostAllocator:
     @property
     def arena(self) -> HostArena:
         if self._arena is None:
-            with self._lock:
+            with self._lock.section:
                 if self._arena is None:
                     self._arena = HostArena()
         return self._arena
 
     def new_pool(self, users: int = 0) -> Pool:
         """A pool with a serial of its own; it lives as long as somebody holds it or a storage out of it."""
-        with self._lock:
+        with self._lock.section:
             self._last_pool += 1
             return Pool(self._last_pool, users)
 
@@ -171,12 +171,12 @@ class HostAllocator:
 
     def enter_pool(self, pool: Pool) -> None:
         """A graph begins to use a pool."""
-        with self._lock:
+        with self._lock.section:
             pool.users += 1
 
     def leave_pool(self, pool: Pool) -> None:
         """A graph is done with a pool. After the last one free blocks go back now, others when their tensors die."""
-        with self._lock:
+        with self._lock.section:
             pool.users -= 1
             if not pool.users:
                 for block in pool.empty():
@@ -209,7 +209,7 @@ class HostAllocator:
         MemoryError
             When the arena is used up, also without guards; with `guarded` when the budget for guards is.
         """
-        with self._lock:
+        with self._lock.section:
             capacity = size_class(nbytes) if pool is self.static_pool else round_up(nbytes)
             block = self._take(pool, capacity) or self._new_block(nbytes, capacity)
             if guarded and not block.guards.tail:
@@ -244,7 +244,7 @@ class HostAllocator:
     def claim(self, buffer: Buffer) -> Tenancy:
         """Note that a graph writes a buffer at each replay, for as long as the caller holds what is returned."""
         tenancy = Tenancy(buffer)
-        with self._lock:
+        with self._lock.section:
             standing = [claim for claim in self._claims.get(buffer.start, ()) if claim() is not None]
             self._claims[buffer.start] = [*standing, weakref.ref(tenancy)]
         return tenancy
@@ -257,7 +257,7 @@ class HostAllocator:
         """
         if self.tenants.get(buffer.start) is buffer and not buffer.gap:
             return
-        with self._lock:
+        with self._lock.section:
             if self.tenants.get(buffer.start) is buffer:
                 self._move_guard(buffer)
                 return
@@ -306,7 +306,7 @@ class HostAllocator:
     def enter_waiting(self) -> None:
         """Do the work that captures left, oldest first; to call before ledger or guards are looked at."""
         while self.waiting:
-            with self._lock, suppress(IndexError), shielded("buffers of a capture"):
+            with self._lock.section, suppress(IndexError), shielded("buffers of a capture"):
                 self.waiting.popleft()()
 
     def fill(self, where: ByteRange) -> None:
@@ -346,7 +346,7 @@ class HostAllocator:
         return Block(span + sizes.head, capacity, sizes, self.policy)
 
     def _release(self, block: Block, buffer: Buffer, pool: Pool) -> None:
-        with self._lock:
+        with self._lock.section:
             self.ledger.free(buffer)
             if pool.users:
                 pool.give(block)

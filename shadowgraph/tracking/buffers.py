@@ -170,7 +170,7 @@ class Ledger:
 
     @contextmanager
     def _settled(self) -> Iterator[None]:
-        with self._lock:
+        with self._lock.section:
             while self._waiting:
                 buffer = self._waiting.popleft()
                 self._live.remove(buffer.handle)

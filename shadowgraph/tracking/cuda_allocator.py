@@ -82,14 +82,14 @@ class CudaAllocator(HostAllocator):
         what has been allocated since they were laid."""
         self.enter_waiting()
         self._filler.fill_after()
-        with self._lock, self.batch():
+        with self._lock.section, self.batch():
             if self.lender is not None:
                 self.lender.make_way()
             super().rearm()
 
     def drop_tenant(self, address: int) -> None:
         """Memory at an address goes back to CUDA: nothing may look at its guards any more."""
-        with self._lock:
+        with self._lock.section:
             buffer = self.tenants.pop(address, None)
             if buffer is not None:
                 self.tenancies += 1
@@ -98,14 +98,14 @@ class CudaAllocator(HostAllocator):
     def hand_on_guards(self, before: Buffer, buffer: Buffer) -> None:
         """Let a buffer of the same range take over the guards that stand there."""
         buffer.head_guard, buffer.tail_guard, buffer.gap = before.head_guard, before.tail_guard, before.gap
-        with self._lock:
+        with self._lock.section:
             if self.tenants.get(before.start) is before:
                 self.tenants[buffer.start] = buffer
                 self.tenancies += 1
 
     def move_guards(self, buffer: Buffer, placement: Placement) -> None:
         """Let a buffer have other guards than it has, or its first ones; those that stand are looked at a last time."""
-        with self._lock:
+        with self._lock.section:
             if self.tenants.get(buffer.start) is buffer:
                 self._look_last(buffer)
                 del self.tenants[buffer.start]
@@ -117,7 +117,7 @@ class CudaAllocator(HostAllocator):
 
     def confirm(self, guard: Guard, extent: tuple[int, int], order: int, clock: Iterator[int]) -> bool:
         """The memory may have been handed out meanwhile."""
-        with self._lock:
+        with self._lock.section:
             return self.lender is None or self.lender.confirm(guard, extent, order, clock)
 
     def may_arm(self, guard: Guard, clock: Iterator[int]) -> bool:

@@ -2,16 +2,19 @@
 
 A storage's finalizer may run anywhere: in the middle of a change to the ledger in the same thread, in a thread that
 holds another lock, inside the garbage collector. Work done right there would find structures half changed, or wait
-for ever. So finalizers queue it, and it is done where this thread is in no section and the collector does not run.
+for ever. So finalizers queue it, and it is done where this thread is in no section and the collector does not run: at
+once if that is so, else before the next section begins.
 """
 
 from __future__ import annotations
 
 import gc
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from typing import Any
 
 from shadowgraph.faults import faults
 from shadowgraph.forking import forkable
@@ -20,10 +23,12 @@ Work = Callable[[], None]
 
 
 class _Local(threading.local):
-    depth = 0
+    settling = False
 
 
 _local = _Local()
+_sections: list[weakref.ref[Any]] = []  # locks: a thread that owns one is in a section
+_adding = threading.Lock()
 _queue: deque[Work] = deque()
 _collecting: int | None = None  # the thread that runs the garbage collector
 _abandoned = False
@@ -49,10 +54,10 @@ def forked(abandon: bool) -> None:
 
 def settle() -> None:
     """Do the work that waits, unless this thread is in a section or in the garbage collector."""
-    if not _queue or _local.depth or _collecting == threading.get_ident():
+    if not _queue or _local.settling or _collecting == threading.get_ident() or _in_section():
         return
-    _local.depth += 1
     try:
+        _local.settling = True
         while _queue:
             try:
                 work = _queue.popleft()
@@ -63,35 +68,45 @@ def settle() -> None:
             except Exception as error:
                 faults.note("finalizer", error)
     finally:
-        _local.depth -= 1
+        _local.settling = False
+
+
+def _in_section() -> bool:
+    """Whether this thread holds a lock. The locks know: a count could be left wrong by what a signal handler raises."""
+    for section in list(_sections):
+        lock = section()
+        if lock is not None and lock._is_owned():
+            return True
+    return False
 
 
 class QuietLock:
-    """A reentrant lock. While a thread holds one, its finalizers wait; the last release does their work."""
+    """A reentrant lock. While a thread holds one, its finalizers' work waits: for the next section, or for `settle`.
+
+    It is no context itself: what a signal handler raises between the instructions of an ``__enter__`` in Python would
+    leave the lock held for ever. Those of the lock inside are one instruction each.
+    """
 
     def __init__(self) -> None:
-        self._lock = forkable(threading.RLock())
-        self._acquire, self._release = self._lock.acquire, self._lock.release  # on the replay path
+        self._lock = lock = forkable(threading.RLock())
+        with _adding:
+            _sections[:] = [*(section for section in _sections if section() is not None), weakref.ref(lock)]
         if _note_collector not in gc.callbacks:
             gc.callbacks.append(_note_collector)
 
     @property
-    def within(self) -> AbstractContextManager[object]:
-        """The lock alone, for a thread that holds another one of these, in which finalizers wait already: cheaper."""
-        lock: AbstractContextManager[object] = self._lock
-        return lock
-
-    def __enter__(self) -> None:
-        if _queue:
-            settle()  # what the collector left waiting: who takes the lock must not find the dead alive
-        _local.depth += 1
-        self._acquire()
-
-    def __exit__(self, *exc: object) -> None:
-        self._release()
-        _local.depth -= 1
+    def section(self) -> AbstractContextManager[object]:
+        """The lock, for a ``with``. What the collector left waiting is done first: who takes the lock must not find the
+        dead alive."""
         if _queue:
             settle()
+        return self.within
+
+    @property
+    def within(self) -> AbstractContextManager[object]:
+        """The lock, for a thread that holds another one already, or that settles by itself."""
+        lock: AbstractContextManager[object] = self._lock
+        return lock
 
 
 def _note_collector(phase: str, info: Mapping[str, int]) -> None:

@@ -390,7 +390,7 @@ def test_a_finalizer_that_wants_the_allocator_waits_for_the_names() -> None:
     with sg.debug() as debugger:
         held = [guarded(debugger, 4)]
         buffers = len(debugger.buffers)
-        with debugger.names._lock:
+        with debugger.names._lock.section:
             held.clear()
             assert len(debugger.buffers) == buffers, "not while the names are locked"
         assert len(debugger.buffers) == buffers - 1

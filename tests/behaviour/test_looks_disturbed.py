@@ -157,7 +157,7 @@ def test_a_look_that_is_given_up_half_way_is_taken_again() -> None:
         handle = debugger.locate(graph)
         graph.replay()
         assert not handle.done
-        assert not debugger.supervisor.locator._armed, "what it would have read is held no longer"
+        assert not debugger.supervisor.locator.armed, "what it would have read is held no longer"
         busy[0] = False
         debugger.resume()
         graph.replay()
@@ -174,7 +174,7 @@ def test_a_check_that_raises_after_a_replay_that_raises_ends_the_look() -> None:
         handle = debugger.locate(graph)
         with pytest.raises((sg.FindingsError, ZeroDivisionError)):
             graph.replay()
-        assert not debugger.supervisor.locator._armed
+        assert not debugger.supervisor.locator.armed
         assert not handle.done
 
 

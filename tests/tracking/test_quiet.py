@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import threading
 import time
 import weakref
@@ -12,6 +13,10 @@ import pytest
 
 from shadowgraph.faults import faults
 from shadowgraph.tracking.quiet import QuietLock, later, settle
+
+
+def _raise(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 class Storage:
@@ -31,21 +36,52 @@ def test_outside_a_section_work_is_done_at_once() -> None:
     assert done == [1]
 
 
-def test_inside_a_section_work_waits_for_the_last_release() -> None:
+def test_inside_a_section_work_waits_for_the_next_one_or_for_somebody_who_settles() -> None:
     done: list[int] = []
     first, second = QuietLock(), QuietLock()
-    with first:
-        with second, first:
-            later(lambda: done.append(1))
-            later(lambda: done.append(2))
-        settle()
+    for comes_next in (lambda: second.section, settle):
+        done.clear()
+        with first.section:
+            with second.section, first.section:
+                later(lambda: done.append(1))
+                later(lambda: done.append(2))
+            settle()
+            assert done == []
         assert done == []
-    assert done == [1, 2]
+        comes_next()
+        assert done == [1, 2]
+
+
+def test_what_a_handler_raises_leaves_no_lock_held() -> None:
+    lock, rounds, caught = QuietLock(), 300, 0
+    before = signal.signal(signal.SIGALRM, _raise)
+    try:
+        for at in range(rounds):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0005 + at * 1e-6)
+                end = time.monotonic() + 5
+                while time.monotonic() < end:
+                    with lock.section:
+                        later(int)
+                    settle()
+            except KeyboardInterrupt:
+                caught += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert caught == rounds
+    done: list[int] = []
+    later(lambda: done.append(1))
+    assert done == [1], "this thread is in no section"
+    thread = threading.Thread(target=lock.section.__enter__)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive(), "the lock is free"
 
 
 def test_a_section_of_another_thread_is_no_hindrance() -> None:
     done: list[int] = []
-    with QuietLock():
+    with QuietLock().section:
         thread = threading.Thread(target=later, args=(lambda: done.append(1),))
         thread.start()
         thread.join()
@@ -67,7 +103,7 @@ def test_in_the_collector_work_waits(settled_by: str) -> None:
     elif settled_by == "later":
         later(lambda: done.append("next"))
     else:
-        with lock:
+        with lock.section:
             assert done == ["collected"]
     assert done[0] == "collected"
 
@@ -75,9 +111,10 @@ def test_in_the_collector_work_waits(settled_by: str) -> None:
 def test_work_that_fails_is_a_fault_and_the_rest_is_done() -> None:
     faults.clear()
     done: list[int] = []
-    with QuietLock():
+    with QuietLock().section:
         later(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
         later(lambda: done.append(2))
+    settle()
     assert done == [2]
     assert faults.counts == {"finalizer: ZeroDivisionError: integer division or modulo by zero": 1}
     faults.clear()
@@ -86,11 +123,12 @@ def test_work_that_fails_is_a_fault_and_the_rest_is_done() -> None:
 def test_an_exception_of_a_section_passes_and_ends_it() -> None:
     done: list[int] = []
     lock = QuietLock()
-    with pytest.raises(KeyError), lock:
+    with pytest.raises(KeyError), lock.section:
         later(lambda: done.append(1))
         raise KeyError
+    settle()
     assert done == [1]
-    thread = threading.Thread(target=lock.__enter__)
+    thread = threading.Thread(target=lock.section.__enter__)
     thread.start()
     thread.join(10)
     assert not thread.is_alive(), "the lock is free"
@@ -102,7 +140,7 @@ def test_threads_take_turns() -> None:
     def work() -> None:
         nonlocal inside, most
         for _ in range(50):
-            with lock:
+            with lock.section:
                 inside += 1
                 most = max(most, inside)
                 time.sleep(0.0001)  # let the others in, if anything does
