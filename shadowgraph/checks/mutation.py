@@ -122,10 +122,13 @@ class InGraphMutation(Check):
         self._since = 0  # what replays changed before may have been rewritten by the host, unseen
 
     def forget_writers(self) -> None:
-        """After writes that nobody saw: nothing is known to be a graph's, or to be the host's."""
+        """After writes that nobody saw: what is there now may be a graph's until the host is seen to write it.
+
+        That the host once read what it had written stays true. To read what graphs make does not become that.
+        """
         self._since = next(self.context.clock)
         for story in self._stories.values():
-            story.graph_made, story.clean_reads, story.dirty = RangeSet(), RangeSet(), []
+            story.graph_made, story.dirty = RangeSet.of([story.buffer.range]), []
 
     def protect(self, buffer: Buffer, where: ByteRange) -> None:
         """Declare bytes that no graph may change."""

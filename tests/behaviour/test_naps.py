@@ -175,3 +175,16 @@ def test_forgotten_padding_is_found_in_a_window(debugger: sg.Debugger) -> None:
         batch.step([[2, 3, 5, 7], [6], [1, 2]][at % 3], zero=at < STEADY + 1)
     debugger.check()
     assert {finding.code for finding in (*debugger.findings, *debugger.notes)} == {"SG103"}
+
+
+def test_a_host_that_reads_what_a_graph_makes_is_not_accused_after_a_nap(debugger: sg.Debugger) -> None:
+    with debugger.guard():
+        tokens = torch.tensor([3, 1, 4, 1]).int()
+    graph = sg.HostGraph()
+    with sg.host_graph(graph):
+        tokens.copy_(tokens * 3 % 101)
+    for _ in range(ROUNDS):
+        graph.replay()
+        tokens.tolist()
+    assert debugger.findings == ()
+    assert {note.code for note in debugger.notes} == {"SG102"}, "precondition: it is followed"
