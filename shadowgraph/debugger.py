@@ -126,6 +126,7 @@ class Debugger(Declarations):
             self._started = False
             if self._mode is not None:
                 self._mode.inert = True
+            eager.follow(False)
             leave_stopped_modes()
             listeners.remove(self._work)
             self._allocator.policy, self._allocator.before_retire = None, None
@@ -195,6 +196,8 @@ class Debugger(Declarations):
     @contextmanager
     def _guard(self) -> Iterator[None]:
         with ExitStack() as stack:
+            if self._work.naps.blind:
+                self._work.naps.rouse()
             if threading.get_ident() != self._mode_thread:
                 stack.enter_context(eager.EagerMode(self._allocator, self._work.is_tracked))
             stack.enter_context(eager.guard_allocations())

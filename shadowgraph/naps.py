@@ -28,12 +28,14 @@ class Naps:
     busy
         Whether something is being looked for for which eager operators must be seen.
     turned
-        Called as a nap begins, with True, and as it ends: there were writes that nobody saw.
+        Called as a nap begins, with True, and when all is seen again: there were writes that nobody saw. Sets `blind`.
 
     Attributes
     ----------
     asleep
         Whether eager operators pass unseen now.
+    blind
+        Whether some do: after a nap, those of a thread that has not got its mode back yet.
     taken
         Naps so far.
     """
@@ -41,12 +43,16 @@ class Naps:
     def __init__(
         self, wanted: bool, news: Callable[[], int], busy: Callable[[], bool], turned: Callable[[bool], None]
     ) -> None:
-        self.wanted, self.asleep = wanted, False
+        self.wanted, self.asleep, self.blind = wanted, False, False
         self._news, self._busy, self._turned = news, busy, turned
         self._left, self._known, self.taken = STEADY, 0, 0
 
     def replay_ended(self) -> None:
-        """Between two replays, in the thread that replays: the only place where it is changed who sees operators."""
+        """Between two replays, in the thread that replays: who sees its operators changes here."""
+        if not self.wanted:
+            if eager.rests:  # a debugger before this one has stopped while it slept
+                eager.follow(False)
+            return
         self._left -= 1
         known = self._news()
         if known != self._known:
@@ -54,27 +60,32 @@ class Naps:
             self.rouse()
         elif self._left <= 0:
             self._turn()
-        eager.follow(self.asleep)
+        if self.asleep:
+            eager.follow(True)
+        elif self.blind:
+            self.look()
 
     def rouse(self) -> None:
-        """Something happened: watch for long."""
-        self._left = STEADY
-        self._wake()
+        """Something happened: watch for long, and in this thread at once."""
+        self._left, self.asleep = STEADY, False
+        if self.blind:
+            self.look()
+
+    def look(self) -> None:
+        """After a nap: give this thread its mode back, and see whether every one has."""
+        if not self.asleep:
+            eager.follow(False)
+            if not eager.anyone_rests():
+                self._turned(False)
 
     def _turn(self) -> None:
         if self.asleep:
-            self._left = AWAKE
-            self._wake()
+            self.asleep, self._left = False, AWAKE
         elif self._busy():
             self._left = AWAKE
         else:
             self.asleep, self._left, self.taken = True, ASLEEP, self.taken + 1
             self._turned(True)
-
-    def _wake(self) -> None:
-        if self.asleep:
-            self._turned(False)
-            self.asleep = False
 
     def sentence(self) -> str | None:
         """What was not watched, for the report; None where all was."""

@@ -285,11 +285,11 @@ class Supervisor(Listener):
             checkpoint = self._bounds.close("replay_begin", None, graph, graph.replays, take=shadow)
             if self._rearming.waiting:
                 self._rearming.replay_begins(graph)
-            for check in self._sleepless if self.naps.asleep else self._beginners:
+            for check in self._sleepless if self.naps.blind else self._beginners:
                 check.replay_begins(checkpoint)
             if not self.context.engine.asynchronous:
                 self._bounds.poll()
-            if self.naps.asleep:
+            if self.naps.blind:
                 self.stepper.look_away()  # launches of this prepare passed unseen: the look is at a later one
             elif self.stepper.armed and self.stepper.ends(graph):
                 self.drain()
@@ -371,6 +371,8 @@ class Supervisor(Listener):
     def launch_ran(self, launch: Launch, stores: StoreLog | None) -> None:
         if self.paused or self._capturing or self._replaying is not None:
             return
+        if self.naps.blind:
+            self.naps.look()
         marked = bool(self.preparing)
         model = self.preparing[-1] if marked else None
         write = write_of(launch, stores, prepares=model.serial if model else None)
@@ -385,13 +387,15 @@ class Supervisor(Listener):
     def host_read(self, view: TensorView, how: str, stack: Stack, waits: bool = True) -> None:
         if self.paused or self._capturing or self._replaying is not None:
             return
+        if self.naps.blind:
+            self.naps.look()
         if self.context.engine.asynchronous:
             if not self.is_tracked(view.hull):
                 return
             if waits:  # as the read itself is about to
                 self.drain(here=True)
         for check in self._all:
-            if not self.naps.asleep or check not in self.checks.sighted:
+            if not self.naps.blind or check not in self.checks.sighted:
                 check.host_read(view, how, stack, Checkpoint("host_read"))
 
     @survives
@@ -410,9 +414,13 @@ class Supervisor(Listener):
     def _nap_turned(self, asleep: bool) -> None:
         """From here on operators pass unseen, or are seen again after writes that nobody saw."""
         with self._lock.section:
+            if self.naps.asleep is not asleep:  # another thread has turned it since
+                return
             self._rearming.seen_since = inf if asleep else next(self.context.clock)
             if not asleep:
+                drop_stale(self.context.ledger)
                 self.checks.forget_writers()
+            self.naps.blind = asleep
         if asleep and self.naps.taken == 1 and self.outside.tell is not None:
             self.outside.tell(str(self.naps.sentence()))
 
@@ -443,7 +451,7 @@ class Supervisor(Listener):
         with self._lock.section:
             self.context.writes.add(write)
             self.journal.launched(write, phase, graph)
-            for check in self._told_asleep if self.naps.asleep else self._told_of_writes:
+            for check in self._told_asleep if self.naps.blind else self._told_of_writes:
                 check.written(write, phase, graph)
 
     def _write_of_node(self, graph: Graph, node: Node, stores: StoreLog | None) -> Write:

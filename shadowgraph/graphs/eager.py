@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,15 +29,26 @@ from shadowgraph.tracking.foreign import drop_stale
 from shadowgraph.tracking.ranges import ByteRange
 from shadowgraph.tracking.stacks import current_stack
 
+_depth: Callable[[], int] = torch._C._len_torch_dispatch_stack
+
+
+@dataclass(eq=False)
+class _Rest:
+    """A mode that `follow` took off its thread's stack, and how many were left there."""
+
+    mode: LightMode
+    depth: int
+
 
 class _Local(threading.local):
     guard_depth = 0
     capturing = False
     aside: LightMode | None = None  # taken off the stack for the time of a capture
-    resting: LightMode | None = None  # taken off it by `follow`
+    rest: _Rest | None = None
 
 
 _local = _Local()
+rests: dict[int, weakref.ref[_Rest]] = {}  # of all threads that live, by id
 
 
 def _is_traced() -> bool:
@@ -66,18 +79,32 @@ def come_back() -> None:
 
 
 def follow(asleep: bool) -> None:
-    """Take this thread's mode off its stack for the time of a nap, if nothing is above; put it back afterwards."""
-    if _local.capturing:
-        return
-    if not asleep:
-        rested, _local.resting = _local.resting, None
-        if rested is not None and not getattr(rested, "inert", False):
-            rested.__enter__()  # type: ignore[no-untyped-call]
-    elif _local.resting is None:
-        mode = _get_current_dispatch_mode()
+    """Take this thread's mode off its stack for the time of a nap, if nothing is above; put it back afterwards.
+
+    Not above a mode that the program has entered meanwhile: leaving that one, it would take ours off. Then it is put
+    back when this is called later.
+    """
+    rest = _local.rest
+    if rest is None:
+        mode = _get_current_dispatch_mode() if asleep and not _local.capturing else None
         if isinstance(mode, LightMode) and mode.steps_aside:
             mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-            _local.resting = mode
+            _local.rest = rest = _Rest(mode, _depth())
+            key = id(rest)
+            rests[key] = weakref.ref(rest, lambda _: rests.pop(key, None) and None)  # its thread has ended
+    elif not asleep and not _local.capturing:
+        inert = getattr(rest.mode, "inert", False)
+        if inert or _depth() <= rest.depth:
+            _local.rest = None
+            rests.pop(id(rest), None)
+            if not inert:
+                rest.mode.__enter__()  # type: ignore[no-untyped-call]
+
+
+def anyone_rests() -> bool:
+    """Whether the mode of a debugger that watches is off some thread's stack."""
+    found = [each() for each in list(rests.values())]
+    return any(rest is not None and not getattr(rest.mode, "inert", False) for rest in found)
 
 
 class EagerMode(LightMode):

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 from padding import Batch, told
 from playing import played
 from programs import guarded, only
-from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 import shadowgraph as sg
 from shadowgraph import naps
 from shadowgraph.checks.registry import Checks
 from shadowgraph.graphs.light_mode import LightMode
+from shadowgraph.injection import modes
 
 STEADY, AWAKE, ASLEEP = 6, 4, 10
 ROUNDS = STEADY + 3 * (ASLEEP + AWAKE)
@@ -188,3 +191,120 @@ def test_a_host_that_reads_what_a_graph_makes_is_not_accused_after_a_nap(debugge
         tokens.tolist()
     assert debugger.findings == ()
     assert {note.code for note in debugger.notes} == {"SG102"}, "precondition: it is followed"
+
+
+def asleep(debugger: sg.Debugger, table: torch.Tensor) -> sg.HostGraph:
+    """A graph that has replayed until a nap began in this thread."""
+    graph = reader(table)
+    for _ in range(STEADY):
+        graph.replay()
+    assert debugger.supervisor.naps.asleep
+    return graph
+
+
+class Theirs(TorchDispatchMode):
+    """A mode of the program's."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_nap_that_ends_within_a_mode_of_the_programs_leaves_that_one_its_place(debugger: sg.Debugger) -> None:
+    table = guarded(debugger, 8)
+    graph = asleep(debugger, table)
+    with Theirs() as theirs:  # type: ignore[no-untyped-call]
+        for _ in range(ASLEEP):
+            graph.replay()
+        assert not debugger.supervisor.naps.asleep
+        assert _get_current_dispatch_mode() is theirs
+        assert debugger.supervisor.naps.blind
+    assert _get_current_dispatch_mode() is None
+    graph.replay()
+    assert is_watched()
+    assert not debugger.supervisor.naps.blind
+
+
+def test_who_asks_for_guards_in_a_nap_gets_them(debugger: sg.Debugger) -> None:
+    table = guarded(debugger, 8)
+    asleep(debugger, table)
+    assert not is_watched()
+    made = guarded(debugger, 8)
+    assert not made.untyped_storage().resizable()
+
+
+def test_after_a_capture_its_thread_is_watched_at_once(debugger: sg.Debugger) -> None:
+    table = guarded(debugger, 8)
+    asleep(debugger, table)
+    graph = sg.HostGraph()
+    with sg.host_graph(graph):
+        table.add_(0)
+    assert is_watched()
+    assert not debugger.supervisor.naps.blind
+
+
+def in_a_thread(work: Callable[[], object]) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def test_while_the_mode_of_some_thread_rests_nothing_is_said_that_needs_all_writes(debugger: sg.Debugger) -> None:
+    with debugger.guard():
+        indptr, lens = torch.tensor([0, 4, 11]).int(), torch.tensor([4, 7]).int()
+    graph = sg.HostGraph()
+    with sg.host_graph(graph):
+        indptr[1:].copy_(lens.cumsum(0))
+    for _ in range(STEADY - 1):
+        plan(indptr, lens, refresh=True)
+        graph.replay()
+    graph.replay()  # the nap takes the mode off this thread, which never replays again
+    assert not is_watched()
+    work = debugger.supervisor
+    for at in range(ROUNDS):
+        with torch._C._DisableTorchDispatch():  # no read of this thread's tells
+            indptr.copy_(torch.tensor([0, at, at + 1], dtype=torch.int32))
+        in_a_thread(graph.replay)
+        in_a_thread(indptr.tolist)
+        assert work.naps.blind
+    assert debugger.findings == ()
+    indptr.tolist()
+    assert is_watched() or work.naps.asleep
+
+
+def test_a_thread_that_ends_in_its_sleep_is_not_waited_for(debugger: sg.Debugger) -> None:
+    table = guarded(debugger, 8)
+    graph = reader(table)
+    mode = debugger.eager_mode
+    assert mode is not None
+
+    def replay() -> None:
+        entered = modes.enter(lambda: mode)
+        for _ in range(STEADY):
+            graph.replay()
+        modes.leave(entered)
+
+    in_a_thread(replay)
+    assert debugger.supervisor.naps.asleep
+    for _ in range(ASLEEP):
+        graph.replay()
+    assert not debugger.supervisor.naps.blind
+
+
+def test_a_mode_that_rests_when_its_debugger_stops_is_back_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(naps, "STEADY", STEADY)
+    current: list[sg.Debugger] = []
+    mode = modes.enter(lambda: current[-1].eager_mode if current else None)
+    try:
+        for option in ("sampled", "always"):
+            with played(monkeypatch, watch_eager=option) as debugger:
+                current.append(debugger)
+                assert is_watched()
+                table = guarded(debugger, 8)
+                graph = reader(table)
+                debugger._mode.__exit__(None, None, None)  # type: ignore[union-attr]
+                for _ in range(STEADY):
+                    graph.replay()
+                assert is_watched() is (option == "always")
+                debugger._mode.__enter__()  # type: ignore[union-attr]
+    finally:
+        modes.leave(mode)
