@@ -5,7 +5,8 @@ wrote its canary over these bytes at once would make the program read canaries: 
 So where the engine keeps them, they stay until a launch that was given the buffer in that phase begins again, or the
 graph in whose replay it happened replays again. Then they are about to be written anew. What nobody was seen to write
 stays for good; the guard still tells when it changes. But where operators passed unseen, any launch may have done it
-that is given the buffer to write.
+that is given the buffer to write, besides those that were seen; and while they do, none arms anything: what has run
+since the last boundary is not known.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Rearming:
         self.waiting.pop(guard.whole.start, None)
         while len(self.waiting) >= _MOST:  # of those that wait longest many are gone
             self.waiting.pop(next(iter(self.waiting), 0), None)
-        unseen = not replay and not names and checkpoint.order < self.seen_since
+        unseen = not replay and checkpoint.order < self.seen_since
         self.waiting[guard.whole.start] = _Broken(guard, graph, names, unseen)
 
     def due(self, launch: Launch) -> list[_Broken]:
@@ -79,8 +80,9 @@ class Rearming:
         found = []
         for broken in list(self.waiting.values()):
             where, unseen = broken.guard.buffer.range, broken.unseen
-            given = (p for p in launch.pointers if p.may_write or not unseen)
-            if (unseen or launch.name in broken.names) and any(p.view.hull.overlaps(where) for p in given):
+            named = launch.name in broken.names
+            given = (p for p in launch.pointers if p.may_write or named)
+            if (unseen or named) and any(p.view.hull.overlaps(where) for p in given):
                 before = [write for write in self._context.writes if unseen or write.launch.name in broken.names]
                 if not any(write.ranges.overlaps(where) for write in before):
                     found.append(broken)

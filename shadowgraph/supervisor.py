@@ -358,7 +358,7 @@ class Supervisor(Listener):
             self.checks.indices.look(launch, rules, checkpoint)
         if self.context.engine.asynchronous:
             self.last_words.note(launch, rules, checkpoint)
-        if self._rearming.waiting:
+        if self._rearming.waiting and not self.naps.blind:
             with self._lock.section:
                 due = self._rearming.due(launch)
                 if due:  # what has been written there until now is not lost

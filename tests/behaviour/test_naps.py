@@ -308,3 +308,60 @@ def test_a_mode_that_rests_when_its_debugger_stops_is_back_for_the_next(monkeypa
                 debugger._mode.__enter__()  # type: ignore[union-attr]
     finally:
         modes.leave(mode)
+
+
+PAST = 4 * 8  # bytes from the start of a table to what lies behind it
+
+
+@pytest.fixture
+def mark() -> Iterator[object]:
+    """An operator that writes ones behind the end of what it was given."""
+    library = torch.library.Library("naps_mark", "DEF")
+    library.define("mark(Tensor(a!) x) -> ()")
+    library.impl("mark", lambda x: ctypes.memset(x.data_ptr() + x.nbytes, 1, x.itemsize) and None, "CPU")
+    yield torch.ops.naps_mark.mark
+    library._destroy()
+
+
+def held(table: torch.Tensor) -> bytes:
+    return ctypes.string_at(table.data_ptr() + PAST, 4)
+
+
+def touch(table: torch.Tensor) -> None:
+    from shadowgraph.demos.kernels import fill
+
+    fill[(1,)](table, 0, 8, 7, BLOCK=8)
+
+
+def test_what_an_unseen_operator_wrote_past_an_end_stays_though_a_kernel_was_seen(
+    debugger: sg.Debugger, mark: Callable[[torch.Tensor], None]
+) -> None:
+    table = guarded(debugger, 8)
+    graph = asleep(debugger, table)
+    seen = []
+    for _ in range(3):  # found after the first; in the second phase the operator is seen again, and runs first
+        mark(table)
+        touch(table)
+        seen.append(held(table))
+        graph.replay()
+    assert seen == [b"\1" * 4] * 3
+    assert only(debugger.check()).occurrences >= 1
+
+
+def test_nor_does_a_kernel_arm_in_a_nap_what_was_broken_before_it(
+    debugger: sg.Debugger, mark: Callable[[torch.Tensor], None]
+) -> None:
+    table = guarded(debugger, 8)
+    graph = reader(table)
+    mark(table)
+    touch(table)
+    graph.replay()
+    for _ in range(STEADY + ASLEEP):
+        graph.replay()
+        if debugger.supervisor.naps.asleep:
+            break
+    assert debugger.supervisor.naps.asleep
+    assert debugger.supervisor._rearming.waiting, "precondition"
+    mark(table)
+    touch(table)
+    assert held(table) == b"\1" * 4
