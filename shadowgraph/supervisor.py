@@ -413,12 +413,16 @@ class Supervisor(Listener):
 
     def _nap_turned(self, asleep: bool) -> None:
         """From here on operators pass unseen, or are seen again after writes that nobody saw."""
+        if not asleep:
+            drop_stale(self.context.ledger)  # who resized what was not seen either
         with self._lock.section:
             if self.naps.asleep is not asleep:  # another thread has turned it since
                 return
-            self._rearming.seen_since = inf if asleep else next(self.context.clock)
-            if not asleep:
-                drop_stale(self.context.ledger)
+            now = next(self.context.clock)
+            self._rearming.seen_since = inf if asleep else now
+            if asleep:
+                self.checks.invariants.blind_since = now
+            else:
                 self.checks.forget_writers()
             self.naps.blind = asleep
         if asleep and self.naps.taken == 1 and self.outside.tell is not None:

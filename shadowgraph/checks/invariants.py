@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -63,10 +64,17 @@ class _Noted:
 
 
 class Invariants(Check):
-    """Judges rules at the start of a replay, at a host read and on request; never in the middle of a graph."""
+    """Judges rules at the start of a replay, at a host read and on request; never in the middle of a graph.
+
+    Attributes
+    ----------
+    blind_since
+        From when on, among checkpoints, there are writes that nobody sees; infinite while all are seen.
+    """
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
+        self.blind_since = inf
         self.invariants: list[Invariant] = []
         self._writes: deque[_Noted] = deque(maxlen=_WRITES)
 
@@ -76,6 +84,7 @@ class Invariants(Check):
 
     def forget_writers(self) -> None:
         """After writes that nobody saw: the last one seen need not be the last one."""
+        self.blind_since = inf
         self._writes.clear()
 
     def captured(self, graph: Graph) -> None:
@@ -209,6 +218,8 @@ class Invariants(Check):
 
         What was written after the bytes were asked for does not count: a device may hand them over late.
         """
+        if (checkpoint.order or inf) > self.blind_since:
+            return None
         if invariant.rule is nondecreasing:
             broken = ByteRange(max(whole.start, broken.start - invariant.view.itemsize), broken.stop)
         for noted in reversed(self._writes):

@@ -90,6 +90,7 @@ class StaleRows(Check):
     def forget_writers(self) -> None:
         """After writes that nobody saw: nothing is known of any row."""
         self._inputs.forget_writers()
+        self._seen.clear()
 
     def captured(self, graph: Graph) -> None:
         self._names[graph.serial] = graph.name

@@ -19,6 +19,7 @@ from shadowgraph import naps
 from shadowgraph.checks.registry import Checks
 from shadowgraph.graphs.light_mode import LightMode
 from shadowgraph.injection import modes
+from shadowgraph.row_history import RowState
 
 STEADY, AWAKE, ASLEEP = 6, 4, 10
 ROUNDS = STEADY + 3 * (ASLEEP + AWAKE)
@@ -365,3 +366,53 @@ def test_nor_does_a_kernel_arm_in_a_nap_what_was_broken_before_it(
     mark(table)
     touch(table)
     assert held(table) == b"\1" * 4
+
+
+def test_a_rule_broken_unseen_is_not_laid_on_whom_was_seen_before(debugger: sg.Debugger) -> None:
+    table = guarded(debugger, 8)
+    debugger.invariant(table, sg.index_range(0, 9))
+    table.fill_(3)
+    graph = asleep(debugger, table)
+    touch(table)  # a kernel, which is seen, and keeps the rule no longer than until the operator after it
+    table.fill_(11)
+    graph.replay()
+    found = only(debugger.check())
+    assert (found.code, found.culprit.name) == ("SG109", None)
+    for _ in range(3):
+        table.fill_(12)
+        graph.replay()
+    assert is_watched()
+    found = only(debugger.check())
+    assert found.culprit.name == "aten.fill_.Scalar"
+
+
+def last_rows(debugger: sg.Debugger) -> set[RowState]:
+    """States of rows at the last replay that is told of."""
+    history = debugger.supervisor.checks.stale_rows.history()
+    return {stretch.state for rows in history for stretch in rows.replays[-1].rows}
+
+
+def test_what_is_told_of_rows_does_not_reach_over_a_nap(debugger: sg.Debugger) -> None:
+    batch = Batch(debugger)
+    batch.step([2, 3, 5, 7], zero=True)
+    batch.step([2, 3, 5, 7], zero=True)
+    for _ in range(STEADY + ASLEEP - 2):
+        batch.replay()
+    assert RowState.KEPT in last_rows(debugger), "precondition: at the last replay before the nap"
+    assert not debugger.supervisor.naps.blind
+    batch.replay()
+    assert last_rows(debugger) == {RowState.UNKNOWN}
+
+
+def test_memory_that_moved_unseen_is_found_gone_in_the_next_window(debugger: sg.Debugger) -> None:
+    table, other = torch.zeros(8), guarded(debugger, 8)
+    assert table.untyped_storage().resizable(), "precondition: none of ours"
+    graph = reader(table)
+    beside = asleep(debugger, other)
+    table.resize_(1 << 16)
+    dangling = debugger.supervisor.checks.dangling
+    held = dangling._held[graph.model.serial]
+    assert held.uses[0].buffer.alive, "precondition: nobody has looked"
+    for _ in range(ASLEEP):
+        beside.replay()
+    assert not held.uses[0].buffer.alive
