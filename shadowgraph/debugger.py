@@ -67,6 +67,7 @@ class Debugger(Declarations):
         self._live_names = enrolled(LiveNames(self._work.context))
         self._mode: eager.EagerMode | None = None
         self._mode_thread: int | None = None
+        self._resizes = settings.guard_eager != "off" or self._work.naps.wanted
         self._started = False
         self._faults_before: dict[str, int] = {}
 
@@ -108,8 +109,8 @@ class Debugger(Declarations):
             self._mode_thread = threading.get_ident()
         if self.settings.guard_eager == "auto":
             parameters.install(self._allocator)
-        if self.settings.guard_eager != "off":
-            shrinking.install(self._allocator)
+        if self._resizes:
+            shrinking.install(self._allocator, self._work.naps.needed)
         self._started = True
 
     def stop(self) -> None:
@@ -133,7 +134,7 @@ class Debugger(Declarations):
             self._allocator.isolate_captures = False
             if self.settings.guard_eager == "auto":
                 parameters.uninstall()
-            if self.settings.guard_eager != "off":
+            if self._resizes:
                 shrinking.uninstall()
             self._backend.stop()
             interrupts.uninstall()
@@ -196,8 +197,7 @@ class Debugger(Declarations):
     @contextmanager
     def _guard(self) -> Iterator[None]:
         with ExitStack() as stack:
-            if self._work.naps.blind:
-                self._work.naps.rouse()
+            self._work.naps.needed()
             if threading.get_ident() != self._mode_thread:
                 stack.enter_context(eager.EagerMode(self._allocator, self._work.is_tracked))
             stack.enter_context(eager.guard_allocations())

@@ -71,6 +71,11 @@ class Naps:
         if self.blind:
             self.look()
 
+    def needed(self) -> None:
+        """This thread's next operators must be seen."""
+        if self.blind:
+            self.rouse()
+
     def look(self) -> None:
         """After a nap: give this thread its mode back, and see whether every one has."""
         if not self.asleep:

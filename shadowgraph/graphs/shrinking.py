@@ -1,7 +1,10 @@
-"""`UntypedStorage.resize_` on memory of ours, which has one size: what does not have to grow is left as it is.
+"""Resizing memory of ours, which has one size, where no dispatch mode sees it.
+
+`UntypedStorage.resize_` is no operator: what does not have to grow is left as it is.
 
 Sharded optimisers free a tensor's storage so, and give it its old size back later. Torch refuses both for memory that
-it did not allocate; a program that did not ask for guards must not see that.
+it did not allocate; a program that did not ask for guards must not see that. `Tensor.resize_` is one, and the mode that
+sees it makes room first; where that mode rests, it has to come back before.
 """
 
 from __future__ import annotations
@@ -11,14 +14,22 @@ from typing import Any
 
 import torch
 
+from shadowgraph.faults import shielded
+from shadowgraph.graphs.tensors import is_lazy_copy
 from shadowgraph.patching import PatchSet
 from shadowgraph.tracking.allocator import HostAllocator
 
 _patches = PatchSet()
 
 
-def install(allocator: HostAllocator) -> None:
-    """Watch storages being resized; counted, undone by `uninstall`."""
+def install(allocator: HostAllocator, rouse: Callable[[], None]) -> None:
+    """Watch storages and tensors being resized; counted, undone by `uninstall`.
+
+    Parameters
+    ----------
+    rouse
+        Called before a tensor in memory of ours is resized: from then on this thread's operators are seen.
+    """
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def resize_(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
@@ -30,9 +41,23 @@ def install(allocator: HostAllocator) -> None:
 
         return resize_
 
-    _patches.install([(torch.UntypedStorage, "resize_", wrap)])
+    def wrap_tensors(original: Callable[..., Any]) -> Callable[..., Any]:
+        def resize(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            with shielded("resize of a tensor"):
+                if tensor.layout is torch.strided and _is_fixed(tensor) and allocator.holds(tensor.data_ptr()):
+                    rouse()
+            return original(tensor, *args, **kwargs)
+
+        return resize
+
+    tensors = [(torch.Tensor, name, wrap_tensors) for name in ("resize_", "resize_as_")]
+    _patches.install([(torch.UntypedStorage, "resize_", wrap), *tensors])
 
 
 def uninstall() -> None:
     """Undo one `install`."""
     _patches.uninstall()
+
+
+def _is_fixed(tensor: torch.Tensor) -> bool:
+    return not (is_lazy_copy(tensor) or tensor.untyped_storage().resizable())

@@ -21,6 +21,7 @@ from shadowgraph.graphs.light_mode import LightMode
 from shadowgraph.injection import modes
 from shadowgraph.row_history import RowState
 
+Resize = Callable[[torch.Tensor], torch.Tensor]
 STEADY, AWAKE, ASLEEP = 6, 4, 10
 ROUNDS = STEADY + 3 * (ASLEEP + AWAKE)
 
@@ -416,3 +417,17 @@ def test_memory_that_moved_unseen_is_found_gone_in_the_next_window(debugger: sg.
     for _ in range(ASLEEP):
         beside.replay()
     assert not held.uses[0].buffer.alive
+
+
+@pytest.mark.parametrize("resize", [lambda t: t.resize_(20), lambda t: t.resize_as_(torch.zeros(20))])
+def test_what_is_guarded_can_grow_in_a_nap_too(debugger: sg.Debugger, resize: Resize) -> None:
+    table, grows = guarded(debugger, 8), guarded(debugger, 8)
+    asleep(debugger, table)
+    assert not is_watched()
+    resize(grows)
+    assert grows.shape == (20,)
+    assert is_watched()
+    assert debugger.facts().faults == {}
+    debugger.stop()
+    with pytest.raises(RuntimeError, match="not resizable"):
+        resize(table)  # nobody watches: what it would have been
