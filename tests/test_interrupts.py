@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
+import functools
 import signal
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -13,6 +16,7 @@ import torch
 
 import shadowgraph as sg
 from shadowgraph import interrupts
+from shadowgraph.faults import faults, shielded
 
 ROUNDS = 200
 
@@ -117,3 +121,142 @@ def test_a_hook_above_ours_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     sys.unraisablehook = theirs
     interrupts.uninstall()
     assert sys.unraisablehook is print
+
+
+class Particular(Exception):
+    """One whose class wants more than it keeps in `args`."""
+
+    def __init__(self, code: int, *, why: str) -> None:
+        super().__init__(code)
+        self.why = why
+
+
+def partial(what: str, number: int, frame: object) -> None:
+    raise ValueError(what)
+
+
+class _Called:
+    def __call__(self, number: int, frame: object) -> None:
+        raise ValueError("called")
+
+
+def once(*given: object) -> None:
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    raise TimeoutError("late")
+
+
+def particular(number: int, frame: object) -> None:
+    raise Particular(3, why="so")
+
+
+@pytest.fixture
+def usual() -> Iterator[None]:
+    """What is done about a signal is as before afterwards."""
+    before = signal.getsignal(signal.SIGUSR1)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize(
+    ("handler", "wanted"),
+    [
+        (functools.partial(partial, "given"), ValueError("given")),
+        (_Called(), ValueError("called")),
+        (once, TimeoutError("late")),
+        (particular, Particular(3, why="so")),
+    ],
+)
+@pytest.mark.usefixtures("usual", "passed")
+def test_whatever_a_handler_is_and_raises(handler: Callable[..., None], wanted: Exception) -> None:
+    signal.signal(signal.SIGUSR1, handler)
+    total = faults.total
+    with pytest.raises(type(wanted)) as raised:
+        with shielded("test"):
+            signal.raise_signal(signal.SIGUSR1)
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            pass
+    assert (raised.value.args, vars(raised.value)) == (wanted.args, vars(wanted))
+    assert faults.total == total
+
+
+@pytest.mark.usefixtures("passed")
+def test_an_interrupt_that_came_up_in_another_thread_is_no_signals(passed: list[object]) -> None:
+    args = dropped(KeyboardInterrupt(), weakref.finalize(_Thing(), print))
+    thread = threading.Thread(target=sys.unraisablehook, args=(args,))
+    thread.start()
+    thread.join()
+    time.sleep(0.01)
+    assert passed == [args]
+
+
+def unlucky(*_: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.usefixtures("usual", "passed")
+def test_what_cannot_be_raised_again_is_a_fault_and_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_thread, "start_new_thread", unlucky)
+    signal.signal(signal.SIGUSR1, once)
+    total = faults.total
+    with shielded("test"):
+        signal.raise_signal(signal.SIGUSR1)
+    assert faults.total == total + 1
+
+
+def test_an_interrupt_that_comes_back_at_once_is_not_taken_for_a_fault(
+    passed: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, times = _thread.start_new_thread, []
+
+    def hasty(raise_: Callable[..., None], given: tuple[type[BaseException]]) -> int:
+        times.append(given[0])
+        if len(times) == 1:
+            raise given[0]
+        return start(raise_, given)
+
+    monkeypatch.setattr(_thread, "start_new_thread", hasty)
+    finalizer = weakref.finalize(_Thing(), print)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        sys.unraisablehook(dropped(KeyboardInterrupt("by hand"), finalizer))
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            pass
+    assert (raised.value.args, passed, len(times)) == (("by hand",), [], 2)
+
+
+@pytest.mark.usefixtures("usual", "passed")
+def test_nor_is_it_swallowed_where_a_fault_would_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hasty(_: Callable[..., None], given: tuple[type[BaseException]]) -> int:
+        raise given[0]
+
+    monkeypatch.setattr(_thread, "start_new_thread", hasty)
+    signal.signal(signal.SIGUSR1, once)
+    with pytest.raises(TimeoutError, match="late"), shielded("test"):
+        signal.raise_signal(signal.SIGUSR1)
+
+
+@pytest.mark.parametrize(("error", "name"), [(SystemExit(3), "code"), (OSError(5, "gone"), "errno")])
+def test_what_is_in_no_dictionary_is_kept(error: BaseException, name: str) -> None:
+    made = interrupts._again(error)()
+    assert (type(error).__name__, made.args) == (type(made).__name__, error.args)
+    assert getattr(made, name) == getattr(error, name)
+    assert isinstance(made, type(error))
+
+
+def test_a_hook_that_replaced_ours_is_not_taken_for_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", print)
+    interrupts.install()  # as within a test of pytest's, which puts its own hook back afterwards
+    monkeypatch.setattr(sys, "unraisablehook", seen.append)
+    interrupts.uninstall()
+    interrupts.install()
+    assert sys.unraisablehook != seen.append
+    ours = sys.unraisablehook
+    interrupts.install()
+    assert sys.unraisablehook is ours
+    args = dropped(ValueError(), weakref.finalize(_Thing(), print))
+    sys.unraisablehook(args)
+    assert seen == [args]
+    interrupts.uninstall()
+    assert sys.unraisablehook == seen.append
