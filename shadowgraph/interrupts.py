@@ -26,6 +26,7 @@ from shadowgraph.faults import faults
 
 _MOMENT = 0.0005  # seconds: the finalizer has ended by then, mostly; if not, it is tried again
 _TRIES = 8
+_WEAK = {"weakref", "_weakrefset"}
 _AGAIN = "_shadowgraph_raised_again"
 _PACKAGE = __name__.partition(".")[0]
 _NUMBERS = frozenset(signal.valid_signals())
@@ -83,7 +84,9 @@ def _goes_on_from_here(error: BaseException) -> bool:
 
 
 def _may_be_ours(where: object) -> bool:
-    return isinstance(where, weakref.finalize) or str(getattr(where, "__module__", "")).partition(".")[0] == _PACKAGE
+    """Whether what was running is ours, or belongs to a container of weak references, of which we have many."""
+    module = str(getattr(where, "__module__", ""))
+    return isinstance(where, weakref.finalize) or module in _WEAK or module.partition(".")[0] == _PACKAGE
 
 
 def _is_of_a_handler(error: BaseException) -> bool:

@@ -82,8 +82,10 @@ def passed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
     assert sys.unraisablehook == seen.append
 
 
-def test_an_interrupt_in_our_finalizer_is_raised_a_moment_later(passed: list[object]) -> None:
-    finalizer = weakref.finalize(_Thing(), print)
+@pytest.mark.parametrize(
+    "finalizer", [weakref.finalize(_Thing(), print), weakref.WeakSet()._remove, weakref.WeakKeyDictionary()._remove]
+)
+def test_an_interrupt_in_our_finalizer_is_raised_a_moment_later(passed: list[object], finalizer: object) -> None:
     with pytest.raises(KeyboardInterrupt) as raised:
         sys.unraisablehook(dropped(KeyboardInterrupt("by hand"), finalizer))
         end = time.monotonic() + 5
