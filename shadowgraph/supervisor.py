@@ -14,6 +14,7 @@ from shadowgraph.coverage import Coverage, CoverageLog
 from shadowgraph.engines.base import Engine, Shadow
 from shadowgraph.errors import FindingsError
 from shadowgraph.faults import logger, shielded
+from shadowgraph.graphs.eager import rests
 from shadowgraph.graphs.events import Listener
 from shadowgraph.graphs.model import Graph, Launch, Node
 from shadowgraph.intake import Intake
@@ -342,7 +343,7 @@ class Supervisor(Listener):
                     self.locator.replay_ended(graph, meanwhile)
         settle()
         self.outside.replay_ended()
-        if self.naps.wanted:
+        if self.naps.wanted or rests:
             self.naps.replay_ended()
 
     @survives

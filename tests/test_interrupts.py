@@ -83,7 +83,12 @@ def passed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
 
 
 @pytest.mark.parametrize(
-    "finalizer", [weakref.finalize(_Thing(), print), weakref.WeakSet()._remove, weakref.WeakKeyDictionary()._remove]
+    "finalizer",
+    [
+        weakref.finalize(_Thing(), print),
+        vars(weakref.WeakSet())["_remove"],
+        vars(weakref.WeakKeyDictionary())["_remove"],
+    ],
 )
 def test_an_interrupt_in_our_finalizer_is_raised_a_moment_later(passed: list[object], finalizer: object) -> None:
     with pytest.raises(KeyboardInterrupt) as raised:
