@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -102,7 +103,9 @@ class Debugger(Declarations):
             self._work.is_tracked,
             self._work.outside.guarding,
             self.settings.sync,
-            lambda: self._work.naps.asleep,
+            # Nothing that leads back here: a debugger in a cycle would be freed, with what its backend has on a device,
+            # by a collection at any time, in the middle of a capture too.
+            partial(getattr, self._work.naps, "asleep"),
         )
         if watch_thread:
             self._mode.__enter__()  # type: ignore[no-untyped-call]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import pytest
 import torch
@@ -394,3 +396,26 @@ def test_a_finalizer_that_wants_the_allocator_waits_for_the_names() -> None:
             held.clear()
             assert len(debugger.buffers) == buffers, "not while the names are locked"
         assert len(debugger.buffers) == buffers - 1
+
+
+def test_a_debugger_is_freed_with_its_last_reference() -> None:
+    """And what its backend has on a device with it: not by a collection in the middle of somebody's capture."""
+
+    def watch() -> dict[str, weakref.ref[object]]:
+        with sg.debug(watch_eager="sampled") as debugger:
+            with debugger.guard():
+                table = torch.zeros(8)
+            graph = sg.HostGraph()
+            with sg.host_graph(graph):
+                table.add_(1)
+            graph.replay()
+            debugger.check()
+            held = {"debugger": debugger, "backend": debugger._backend, "mode": debugger.eager_mode}
+            return {name: weakref.ref(one) for name, one in held.items()}
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert [name for name, ref in watch().items() if ref() is not None] == []
+    finally:
+        gc.enable()
