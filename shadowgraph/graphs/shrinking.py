@@ -3,8 +3,8 @@
 `UntypedStorage.resize_` is no operator: what does not have to grow is left as it is.
 
 Sharded optimisers free a tensor's storage so, and give it its old size back later. Torch refuses both for memory that
-it did not allocate; a program that did not ask for guards must not see that. `Tensor.resize_` is one, and the mode that
-sees it makes room first; where that mode rests, it has to come back before.
+it did not allocate; a program that did not ask for guards must not see that. `Tensor.resize_` is an operator, and the
+mode that sees it makes room first; where that mode rests, it has to come back before.
 """
 
 from __future__ import annotations
