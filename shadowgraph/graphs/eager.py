@@ -174,7 +174,8 @@ class EagerMode(LightMode):
             self._make_room(args[0], args[1])
         launch: Launch | None = None
         told = bool(listeners and (schema.written or schema.takes_indices))
-        told = told and (self._thorough or self._relevance.of(path, args, kwargs))
+        moves = bool(schema.resizes or schema.outs)  # what it writes may get its memory only now
+        told = told and (self._thorough or moves or self._relevance.of(path, args, kwargs))
         if told and self._announces:
             with shielded("eager launch"):
                 launch = self._announce(schema, args, kwargs)
@@ -189,8 +190,7 @@ class EagerMode(LightMode):
                 drop_stale(self._allocator.ledger)
         if told and schema.written:
             with shielded("eager write"):
-                moved = schema.resizes or schema.outs
-                self._note_write(schema, args, kwargs, None if moved else launch)
+                self._note_write(schema, args, kwargs, None if moves else launch)
         if guarding and not schema.host_read:
             if schema.name == "aten.lift_fresh.default":
                 return self._guarded_constant(results)

@@ -260,12 +260,12 @@ def test_variables_count_where_no_option_does(tmp_path: Path) -> None:
     env = environment(SHADOWGRAPH_GUARD_EAGER="off", SHADOWGRAPH_LAYOUT="isolate", SHADOWGRAPH_OVERHEAD_PERCENT="5")
     done = wrap(tmp_path, *words, options=("--layout", "faithful", "--locate", "off"), env=env)
     settings = done.run.manifest["settings"]["options"]
-    assert settings == {"layout": "faithful", "locate": "off", "fault_limit": 1000}, (
-        "the rest is for each process to read"
-    )
+    expected = {"layout": "faithful", "locate": "off", "fault_limit": 1000, "watch_eager": "sampled"}
+    assert settings == expected, "the rest is for each process to read"
     plain = wrap(tmp_path / "plain", *words, cwd=tmp_path)
     assert plain.run.manifest["settings"]["options"] == {
         "layout": "faithful", "guard_eager": "auto", "overhead_percent": 75.0, "fault_limit": 1000,
+        "watch_eager": "sampled",
     }  # fmt: skip
 
 
