@@ -95,7 +95,7 @@ class Outside:
         return self.limit.stopped is None and self.limit.due(replay)
 
     @property
-    def guards_now(self) -> bool:
+    def guards_eager(self) -> bool:
         """Whether eager allocations are guarded now."""
         return self.guarding is not None and self.guarding.active
 

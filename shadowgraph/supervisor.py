@@ -113,7 +113,7 @@ class Supervisor(Listener):
         self.naps = Naps(
             settings.watch_eager == "sampled" and engine.asynchronous,
             lambda: len(self.book),
-            lambda: self.stepper.armed or self.outside.guards_now or bool(self.preparing),
+            lambda: self.stepper.armed or self.outside.guards_eager or bool(self.preparing),
             self._nap_turned,
         )
         self._told_of_writes = [c for c in self._all if type(c).written is not Check.written]

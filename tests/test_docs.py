@@ -83,3 +83,14 @@ def test_no_path_of_a_machine_is_shown() -> None:
     assert "tools/verbs_program.py:" in PAGE
     assert not re.search(r"(?<![\w.])/(?:work|home|tmp|root|usr)/", PAGE)
     assert str(ROOT) not in PAGE
+
+
+def test_the_lengths_of_naps_are_those_of_the_code() -> None:
+    from shadowgraph import naps
+
+    said = (ROOT / "docs" / "wrap.md").read_text("utf-8")
+    lengths = (
+        f"{naps.STEADY} replays have brought no finding and no capture, they pass unseen for {naps.ASLEEP} replays"
+    )
+    assert f"{lengths}, are watched for {naps.AWAKE}, and so on" in " ".join(said.split())
+    assert (naps.AWAKE + naps.ASLEEP) / naps.AWAKE == 16, "one replay in sixteen, say the README and the options"

@@ -136,7 +136,7 @@ class EagerMode(LightMode):
         asleep: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._allocator, self._tracked, self._rule, self._thorough = allocator, tracked, rule, thorough
+        self._allocator, self._rule, self._thorough = allocator, rule, thorough
         place = torch.device(allocator.device)
         self._device, self._index, self._place = place.type, -1 if place.index is None else place.index, str(place)
         self._asleep = asleep

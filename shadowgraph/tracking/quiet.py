@@ -28,7 +28,7 @@ class _Local(threading.local):
 
 _local = _Local()
 _sections: list[weakref.ref[Any]] = []  # locks: a thread that owns one is in a section
-_adding = threading.Lock()
+_adding = forkable(threading.Lock())
 _queue: deque[Work] = deque()
 _collecting: int | None = None  # the thread that runs the garbage collector
 _abandoned = False

@@ -34,14 +34,19 @@ def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
         yield made
 
 
+def past_the_end(namespace: str, name: str, value: int) -> Iterator[object]:
+    """An operator that fills one element behind the end of what it was given, for as long as somebody needs it."""
+    library = torch.library.Library(namespace, "DEF")
+    library.define(f"{name}(Tensor(a!) x) -> ()")
+    library.impl(name, lambda x: ctypes.memset(x.data_ptr() + x.nbytes, value, x.itemsize) and None, "CPU")
+    yield getattr(getattr(torch.ops, namespace), name)
+    library._destroy()
+
+
 @pytest.fixture
 def spill() -> Iterator[object]:
     """An operator that zeroes one element behind the end of what it was given."""
-    library = torch.library.Library("naps", "DEF")
-    library.define("spill(Tensor(a!) x) -> ()")
-    library.impl("spill", lambda x: ctypes.memset(x.data_ptr() + x.nbytes, 0, x.itemsize) and None, "CPU")
-    yield torch.ops.naps.spill
-    library._destroy()
+    yield from past_the_end("naps", "spill", 0)
 
 
 def is_watched() -> bool:
@@ -318,11 +323,7 @@ PAST = 4 * 8  # bytes from the start of a table to what lies behind it
 @pytest.fixture
 def mark() -> Iterator[object]:
     """An operator that writes ones behind the end of what it was given."""
-    library = torch.library.Library("naps_mark", "DEF")
-    library.define("mark(Tensor(a!) x) -> ()")
-    library.impl("mark", lambda x: ctypes.memset(x.data_ptr() + x.nbytes, 1, x.itemsize) and None, "CPU")
-    yield torch.ops.naps_mark.mark
-    library._destroy()
+    yield from past_the_end("naps_mark", "mark", 1)
 
 
 def held(table: torch.Tensor) -> bytes:
