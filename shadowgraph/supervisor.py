@@ -6,6 +6,7 @@ import threading
 from contextlib import suppress
 from math import inf
 
+from shadowgraph.backwards import back
 from shadowgraph.book import FindingBook
 from shadowgraph.boundaries import Boundaries
 from shadowgraph.checks.base import Check, Checkpoint, Context, Step
@@ -81,9 +82,9 @@ class Supervisor(Listener):
         self.allocator = allocator
         self.journal = Journal()
         self.outside: Outside = Outside(settings)
-        self._intake = take = Intake(settings, self.outside, self.coverage)
+        self._intake = take = Intake(settings, self.outside, back(self.coverage))
         names = NameBook(allocator.ledger)
-        self.context = take.context = Context(settings, allocator, allocator.ledger, engine, names, take.take)
+        self.context = take.context = Context(settings, allocator, allocator.ledger, engine, names, back(take.take))
         self.checks = Checks(self.context)
         self._standing = StandingGuards(allocator, settings.near_guard)
         self._rearming = Rearming(self.context)
@@ -91,30 +92,31 @@ class Supervisor(Listener):
             self.context,
             self.checks,
             self._standing,
-            take.located,
-            take.not_seen,
-            take.needs_culprit,
+            back(take.located),
+            back(take.not_seen),
+            back(take.needs_culprit),
             self._rearming.is_broken,
         )
-        self.stepper = take.stepper = Stepper(self.context, self.journal, take.not_seen)
+        self.stepper = take.stepper = stepper = Stepper(self.context, self.journal, back(take.not_seen))
         self.watches = Watches(self.context)
         self.last_words = LastWords(self.context, self.journal, self.checks.indices, self.outside.name)
         self.paused = False
         self.lost: str | None = None
         self.preparing: list[Graph | None] = []
+        preparing, outside = self.preparing, self.outside
         self._all: tuple[Check, ...] = (*self.checks.all, self.watches)
         self.plans = Plans(self.context, self._all)
         judge = Judge(self.context, self._all, self.checks.out_of_bounds, self._rearming)
         self._bounds = Boundaries(
-            self.context, judge, self._all, self._standing, self.stepper, self.outside, lambda: self.paused
+            self.context, judge, self._all, self._standing, self.stepper, self.outside, back(self._is_paused)
         )
         # Only the checks that do something: this is the replay path.
         self._beginners = [c for c in self._all if type(c).replay_begins is not Check.replay_begins]
         self.naps = Naps(
             settings.watch_eager == "sampled" and engine.asynchronous,
-            lambda: len(self.book),
-            lambda: self.stepper.armed or self.outside.guards_eager or bool(self.preparing),
-            self._nap_turned,
+            lambda: len(take.book),
+            lambda: stepper.armed or outside.guards_eager or bool(preparing),
+            back(self._nap_turned),
         )
         self._told_of_writes = [c for c in self._all if type(c).written is not Check.written]
         self._told_asleep = [c for c in self._told_of_writes if c not in self.checks.sighted]
@@ -411,6 +413,9 @@ class Supervisor(Listener):
         self.context.engine.check(checkpoint, guards)  # judged later: who calls holds the allocator's lock
 
     # -- parts -------------------------------------------------------------------------------------------------
+
+    def _is_paused(self) -> bool:
+        return self.paused
 
     def _nap_turned(self, asleep: bool) -> None:
         """From here on operators pass unseen, or are seen again after writes that nobody saw."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from shadowgraph.asserted.kernel import definition_of, dotted
+from shadowgraph.asserted.kernel import definition_of, dotted, names_of
 from shadowgraph.asserted.memory import Memory
 from shadowgraph.asserted.operations import FUNCTIONS, METHODS, folded, reshaped, scalar
 from shadowgraph.asserted.operators import apply, apply_alone, leads, sure
@@ -163,7 +163,7 @@ class Evaluator:
         if len(parameters) != len(args) or self._depth == _DEEP:
             raise BeyondError("a helper of another kind")
         outer, self._depth = self._globals, self._depth + 1
-        self._globals = getattr(getattr(function, "fn", function), "__globals__", {})
+        self._globals = names_of(function)
         try:
             self.run(definition.body, dict(zip(parameters, args, strict=True)))
         except _Returned as returned:

@@ -39,7 +39,7 @@ def asserted_index(launch: Launch, copies: Iterable[tuple[int, bytes]]) -> Asser
     if call is None or not _asserts(call):
         return None
     try:
-        kernel = Kernel(call.function)
+        kernel = Kernel(call.function, call.file)
         numbers = dict(call.numbers)
         blocks = kernel.blocks(numbers)
         grid = kernel.grid(numbers, blocks)
@@ -62,7 +62,7 @@ def source_copied(launch: Launch, argument: str) -> str:
         return ""
     views = {pointer.argument: pointer.view for pointer in launch.pointers}
     try:
-        kernel = Kernel(call.function)
+        kernel = Kernel(call.function, call.file)
         source = kernel.copied_into(argument)
         if source not in views or argument not in views:
             return ""

@@ -7,6 +7,8 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from shadowgraph.asserted.values import BeyondError
@@ -48,6 +50,35 @@ def definition_of(function: Any) -> ast.FunctionDef:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A jitted function of which nothing but its source is at hand, and those that stand beside it."""
+
+    src: str
+    beside: Mapping[str, Any]
+
+
+def names_of(function: Any, file: str = "") -> Mapping[str, Any]:
+    """The functions that a jitted function may call. One that inductor compiled in another process, or took from its
+    cache, has lost them; they are read from the generated file then."""
+    if isinstance(function, _Written):
+        return function.beside
+    known = getattr(getattr(function, "fn", function), "__globals__", None)
+    return known if known is not None else _defined_in(file)
+
+
+def _defined_in(file: str) -> Mapping[str, Any]:
+    found: dict[str, Any] = {}
+    try:
+        tree = ast.parse(Path(file).read_text(encoding="utf-8")) if file else ast.Module([], [])
+    except (OSError, ValueError, SyntaxError):
+        return found
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            found[node.name] = _Written(ast.unparse(node), found)
+    return found
+
+
 def dotted(node: ast.expr) -> str:
     """``tl.load`` for the expression that says so; empty for any other."""
     if isinstance(node, ast.Attribute):
@@ -71,10 +102,10 @@ class Kernel:
         Its parameters that are no constants.
     """
 
-    def __init__(self, function: Any) -> None:
+    def __init__(self, function: Any, file: str = "") -> None:
         self.body = definition_of(function)
         self.text = ast.unparse(self.body)
-        self.globals: Mapping[str, Any] = getattr(getattr(function, "fn", function), "__globals__", {})
+        self.globals = names_of(function, file)
         parameters = [*self.body.args.posonlyargs, *self.body.args.args]
         constant = [arg.annotation is not None and "constexpr" in ast.unparse(arg.annotation) for arg in parameters]
         self.names = [arg.arg for arg, fixed in zip(parameters, constant, strict=True) if not fixed]

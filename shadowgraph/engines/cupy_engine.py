@@ -7,7 +7,6 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from shadowgraph.engines.base import Evidence, Mirror, Result, Shadow
 from shadowgraph.engines.cupy_shadow import CupyShadow, shadow_of
 from shadowgraph.engines.device import Device
 from shadowgraph.engines.guard_table import GuardTable, table_of
+from shadowgraph.engines.kernels import kernels_of
 from shadowgraph.engines.launcher import Launcher
 from shadowgraph.engines.mirror import MirrorRing, NoCopy
 from shadowgraph.engines.ring import RECORD, RingReader
@@ -141,12 +141,7 @@ class CupyEngine:
         self._table_guards: Sequence[Guard] = ()
         self._fetches: deque[_Fetch] = deque()
         self.lost: str | None = None
-        cp = self._device.cp
-        with relaxed_capture(), cp.cuda.Device(index):
-            source = files("shadowgraph.engines").joinpath("kernels.cu").read_text(encoding="utf-8")
-            module = cp.RawModule(code=source, options=("-std=c++17",))
-            self._kernels = [module.get_function(name) for name in ("check_step", "arm", "arm_many", "mirror", "probe")]
-        step, one, many, mirror, self.probe_function = (int(kernel.kernel.ptr) for kernel in self._kernels)
+        step, one, many, mirror, self.probe_function = kernels_of(index)
         fixed = self._make_buffers()
         self._prepared = [_Prepared(step, fixed, mode) for mode in (GUARDS_ONLY, COPY, COMPARE)]
         self._arming = Arming(self._device, one, many, fixed[1], fixed[4])
@@ -184,6 +179,7 @@ class CupyEngine:
     def arm(self, guard: Guard) -> None:
         """Fill a guard; every later check sees it filled."""
         self._arming.fill(guard.whole)
+        self._order_here()
 
     def rearm(self, guard: Guard) -> None:
         """Fill a guard that was broken, on the current stream; nothing while that stream captures."""
@@ -193,10 +189,18 @@ class CupyEngine:
     def fill(self, where: ByteRange) -> None:
         """Fill a range with its canary; every later check sees it filled."""
         self._arming.fill(where)
+        self._order_here()
 
     def fill_many(self, ranges: Sequence[ByteRange]) -> None:
         """Fill many ranges in one launch."""
         self._arming.fill_many(ranges)
+        self._order_here()
+
+    def _order_here(self) -> None:
+        """What the current stream is given next waits for the fills so far: else a write that damages a guard at once
+        would be filled over. A stream that captures must not wait for another; its replay begins with a check."""
+        if not _capturing():
+            self._arming.order(_raw_stream(self._device.index))
 
     def fill_after(self) -> None:
         """Let coming fills run behind what the current stream has queued, the last look at a guard for instance; a

@@ -92,7 +92,7 @@ def _describe_compiled(kernel: Any, args: tuple[Any, ...]) -> Launch:
             pointers.append(Pointer(name, view_facts(value, _place(value.get_device())), access))
         elif isinstance(value, int):
             numbers.append((name, value))
-    compiled = CompiledCall(kernel.fn, tuple(numbers))
+    compiled = CompiledCall(kernel.fn, tuple(numbers), str(getattr(kernel, "filename", None) or ""))
     return Launch(LaunchKind.TRITON, kernel.fn.__name__, tuple(pointers), current_stack(), compiled=compiled)
 
 

@@ -76,10 +76,13 @@ class CompiledCall:
         The jitted function, which has the source.
     numbers
         Name and value of each integer argument.
+    file
+        The generated file that defines it; empty if unknown.
     """
 
     function: Any
     numbers: tuple[tuple[str, int], ...]
+    file: str = ""
 
 
 @dataclass(frozen=True, slots=True)

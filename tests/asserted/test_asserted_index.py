@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,6 +81,26 @@ def test_a_kernel_that_is_not_interpreted_has_its_source_too() -> None:
     found = explained(compiled, {"in_ptr0": given, "out_ptr1": table}, **SCAN)
     assert found is not None
     assert (found.high, found.most) == (2, 2)
+
+
+def pickled(kernel: Any) -> Any:
+    """As inductor leaves a kernel that a compile worker made, or that its cache held."""
+    lost = JITFunction(kernel.fn)
+    lost.fn = lost.__globals__ = lost.used_global_vals = None
+    return lost
+
+
+@pytest.mark.parametrize("file", [str(kernels.__file__), "", "/nowhere/kernel.py", str(Path(__file__).parent)])
+def test_a_kernel_out_of_inductors_cache_has_its_helpers_in_its_file(file: str) -> None:
+    given, table = torch.tensor(SLOTS), torch.zeros(2, 2, dtype=torch.int32)
+    tensors = {"in_ptr0": given, "out_ptr1": table}
+    launch = launched(pickled(kernels.triton_red_fused_cumsum_scatter_1), tensors, **SCAN)
+    assert launch.compiled is not None
+    launch = replace(launch, compiled=replace(launch.compiled, file=file))
+    found = asserted_index(launch, map(copy_of, tensors.values()))
+    assert (found is not None) == (file == kernels.__file__), "the scan's helper is defined beside the kernel"
+    if found is not None:
+        assert (found.high, found.most, found.places) == (2, 2, (0, 1))
 
 
 def test_nothing_is_told_of_what_was_not_copied() -> None:

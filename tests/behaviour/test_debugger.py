@@ -411,6 +411,7 @@ def test_a_debugger_is_freed_with_its_last_reference() -> None:
             graph.replay()
             debugger.check()
             held = {"debugger": debugger, "backend": debugger._backend, "mode": debugger.eager_mode}
+            held |= {"supervisor": debugger.supervisor, "engine": debugger.supervisor.context.engine}
             return {name: weakref.ref(one) for name, one in held.items()}
 
     gc.collect()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
+from functools import partial
 from typing import Any
 
 import pytest
@@ -247,6 +249,30 @@ def test_keep_graph_is_honoured(source: torch.Tensor, layout: str) -> None:
         plain, more = capture(lambda: source * 3)
         plain.replay()
         assert more.tolist() == [3 * i for i in range(64)], "executable at once where nobody asked to keep it"
+
+
+def test_a_debugger_that_goes_in_the_middle_of_somebodys_capture(source: torch.Tensor) -> None:
+    """What it has on the device goes with its last reference: that must not be what a capture is broken by."""
+    with sg.debug() as debugger:
+        table = guarded(debugger, 64)
+        inner, kept = capture(partial(torch.mul, table, 2))
+        inner.replay()
+        debugger.check()
+    inner.reset()
+    engine = weakref.ref(debugger.supervisor.context.engine)
+    del table, inner, kept
+    held = [debugger]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="global"):
+        doubled = source * 2
+        del debugger
+        held.clear()
+        gc.collect()
+        assert engine() is None, "invalid: it did not go within the capture"
+        doubled += 1
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(doubled, source * 2 + 1)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

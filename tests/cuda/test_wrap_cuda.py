@@ -136,8 +136,16 @@ def test_indices_in_range_are_silent(tmp_path: Path, options: tuple[str, ...]) -
 
 @SGLANG
 @pytest.mark.sglang
-@pytest.mark.parametrize("form", ["eager", "compiled"])
-def test_an_assert_in_sglangs_own_metadata_is_explained(tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize("form", ["eager", "compiled", "from inductor's cache"])
+def test_an_assert_in_sglangs_own_metadata_is_explained(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "inductor"
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(cache))
+    if form == "from inductor's cache":  # of an earlier process, as for most who start a server
+        (tmp_path / "first").mkdir()
+        wrap(tmp_path / "first", "expand.py", form)
+        assert any(cache.rglob("*.cubin")), "invalid: nothing was kept"
     done = wrap(tmp_path, "expand.py", form)
     assert "first step done" in done.out, done.err
     assert "device-side assert" in done.err, "without it this shows nothing"
