@@ -97,14 +97,14 @@ class CudaBackend:
         from shadowgraph.graphs import triton_cuda
 
         triton_cuda.install()
-        host_reads.install()
+        host_reads.install(of_host_memory=False)
         self.graphs.install()
 
     def stop(self) -> None:
         from shadowgraph.graphs import triton_cuda
 
         self.graphs.uninstall()
-        host_reads.uninstall()
+        host_reads.uninstall(of_host_memory=False)
         triton_cuda.uninstall()
 
     def left_alone(self) -> dict[str, int]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -189,5 +188,5 @@ def _writes(launch: Launch, where: ByteRange) -> bool:
 
 def _of(launch: Launch, entry: int, node: int | None, graph: str | None, replay: int | None) -> LastWriter:
     unsure = any(p.access is Access.UNKNOWN for p in launch.pointers)
-    write = replace(write_of(launch, None, node), opaque=unsure)
+    write = msgspec.structs.replace(write_of(launch, None, node), opaque=unsure)
     return LastWriter(entry, culprit_of(write), graph, replay)

@@ -40,7 +40,7 @@ from shadowgraph.tracking.launches import IndexRule
 from shadowgraph.tracking.phases import Phase
 from shadowgraph.tracking.quiet import QuietLock, settle
 from shadowgraph.tracking.ranges import ByteRange
-from shadowgraph.tracking.stacks import Stack
+from shadowgraph.tracking.stacks import current_stack
 from shadowgraph.tracking.stores import StoreLog
 from shadowgraph.tracking.views import TensorView
 from shadowgraph.tracking.writes import Write, write_of
@@ -387,7 +387,7 @@ class Supervisor(Listener):
             self._step(launch, before=False)
 
     @survives
-    def host_read(self, view: TensorView, how: str, stack: Stack, waits: bool = True) -> None:
+    def host_read(self, view: TensorView, how: str, waits: bool = True) -> None:
         if self.paused or self._capturing or self._replaying is not None:
             return
         if self.naps.blind:
@@ -397,6 +397,7 @@ class Supervisor(Listener):
                 return
             if waits:  # as the read itself is about to
                 self.drain(here=True)
+        stack = current_stack()
         for check in self._all:
             if not self.naps.blind or check not in self.checks.sighted:
                 check.host_read(view, how, stack, Checkpoint("host_read"))

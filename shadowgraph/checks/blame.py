@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+import msgspec
 
 from shadowgraph.checks.base import Checkpoint, Context
 from shadowgraph.graphs.model import Graph
@@ -26,11 +27,11 @@ def suspects(
     if not context.engine.asynchronous:
         return tuple(checkpoint.writes.culprits(*parts))
     if checkpoint.step is not None and checkpoint.step.ran and checkpoint.step.sure:
-        return tuple(replace(write, opaque=False, hull=False) for write in checkpoint.writes)
+        return tuple(msgspec.structs.replace(write, opaque=False, hull=False) for write in checkpoint.writes)
     near = [write for write in checkpoint.writes if write.ranges.overlaps(buffer.range)]
     if checkpoint.phase is Phase.REPLAY and checkpoint.graph is not None:
         near = [write_of(node.launch, None, node.index) for node in checkpoint.graph.writers(buffer.range)]
-    return tuple(replace(write, opaque=True) for write in near)
+    return tuple(msgspec.structs.replace(write, opaque=True) for write in near)
 
 
 def draft_phase(context: Context, checkpoint: Checkpoint, where: ByteRange, culprits: tuple[Write, ...]) -> Blame:

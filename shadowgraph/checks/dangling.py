@@ -7,7 +7,9 @@ It is the ledger's order of frees that counts. Whether somebody has the bytes by
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+import msgspec
 
 from shadowgraph.checks.base import Check, Checkpoint, Context, Draft, Ended
 from shadowgraph.checks.first_access import Use, captured_bytes, uses_of
@@ -127,7 +129,7 @@ class Dangling(Check):
         graph, buffer = checkpoint.graph, use.buffer
         assert graph is not None
         unknown = use.pointer.access is Access.UNKNOWN
-        write = replace(write_of(use.node.launch, None, use.node.index), opaque=unknown, hull=False)
+        write = msgspec.structs.replace(write_of(use.node.launch, None, use.node.index), opaque=unknown, hull=False)
         refused = checkpoint.at == "replay_refused"  # for this very reason: then it is no mere note
         return Draft(
             code="SG104",

@@ -18,6 +18,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
@@ -299,7 +300,7 @@ class ReboundInputs(Check):
                 window=binding.view.start,
                 expected=wanted[:_WINDOW],
                 found=found[:_WINDOW],
-                culprits=(replace(write, opaque=True),) if write is not None else (),
+                culprits=(msgspec.structs.replace(write, opaque=True),) if write is not None else (),
                 rebound=Rebound(binding.attribute, binding.kind, look.now, where, buffer, look.wanted is not None),
             )
         )

@@ -7,9 +7,11 @@ buffer began, else what it holds was written for an older one, or in set-up, of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
+
+import msgspec
 
 from shadowgraph.tracking.launches import Access, LaunchKind
 from shadowgraph.tracking.ranges import ByteRange
@@ -61,7 +63,7 @@ def rows_of(view: TensorView) -> Rows | None:
     if outer is None or 0 in view.shape:
         return None
     count, stride = view.shape[outer], view.stride[outer] * view.itemsize
-    inner = replace(view, shape=view.shape[outer + 1 :], stride=view.stride[outer + 1 :])
+    inner = msgspec.structs.replace(view, shape=view.shape[outer + 1 :], stride=view.stride[outer + 1 :])
     nbytes = inner.nbytes
     if not inner.contiguous or stride < nbytes or count > _ROWS or nbytes > _ROW_NBYTES:
         return None

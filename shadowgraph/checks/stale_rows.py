@@ -19,6 +19,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from shadowgraph.checks.base import Check, Checkpoint, Context, Draft, Stale
 from shadowgraph.checks.row_epochs import Mixture, Rows, Run, mixture, pads, stretches
 from shadowgraph.checks.row_log import Begun, RowLog, copied
@@ -183,7 +185,7 @@ class StaleRows(Check):
             last=rows.start,
             count=0,
             ranges=(),
-            culprits=tuple(replace(write, opaque=True) for write in siblings.values()),
+            culprits=tuple(msgspec.structs.replace(write, opaque=True) for write in siblings.values()),
             phase=Phase.PREPARE,
             graph=graph,
             replay=checkpoint.replay,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from shadowgraph.errors import ShadowgraphError
 from shadowgraph.faults import faults
-from shadowgraph.tracking.stacks import Stack
 from shadowgraph.tracking.views import TensorView
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class Listener:
     def launch_ran(self, launch: Launch, stores: StoreLog | None) -> None:
         """An eager launch that writes a tracked buffer ran."""
 
-    def host_read(self, view: TensorView, how: str, stack: Stack, waits: bool = True) -> None:
+    def host_read(self, view: TensorView, how: str, waits: bool = True) -> None:
         """The host is about to read a tensor's bytes, and to wait for them unless `waits` is False."""
 
 

@@ -10,9 +10,8 @@ import torch
 
 from shadowgraph.faults import shielded
 from shadowgraph.graphs.events import emit, listeners
-from shadowgraph.graphs.tensors import is_plain
+from shadowgraph.graphs.tensors import is_plain, place_of, view_facts
 from shadowgraph.patching import PatchSet
-from shadowgraph.tracking.stacks import current_stack
 from shadowgraph.tracking.views import TensorView
 
 _READS = ("tolist", "numpy", "__array__", "cpu", "to", "__dlpack__", "__repr__", "__reduce_ex__")
@@ -26,6 +25,7 @@ class _Local(threading.local):
 
 _local = _Local()
 _patches = PatchSet()
+_of_host_memory = 0  # installs that want to hear of reads of host memory too
 
 
 def set_refuser(refuse: Callable[[str, torch.Tensor], None] | None) -> None:
@@ -33,35 +33,53 @@ def set_refuser(refuse: Callable[[str, torch.Tensor], None] | None) -> None:
     _local.refuse = refuse
 
 
-def install() -> None:
-    """Watch the methods; counted, undone by `uninstall`."""
+def install(of_host_memory: bool = True) -> None:
+    """Watch the methods; counted, undone by `uninstall`.
+
+    Parameters
+    ----------
+    of_host_memory
+        Tell of tensors in host memory too. A server reads those all the time, and on a GPU no graph works on them.
+    """
+    global _of_host_memory
+    _of_host_memory += of_host_memory
     _patches.install([(torch.Tensor, name, _wrapper(name)) for name in _READS])
 
 
-def uninstall() -> None:
-    """Undo one `install`."""
+def uninstall(of_host_memory: bool = True) -> None:
+    """Undo one `install` with the same argument."""
+    global _of_host_memory
+    _of_host_memory -= of_host_memory
     _patches.uninstall()
 
 
 def note_read(tensor: torch.Tensor, how: str, waits: bool = True) -> None:
     """Tell the listeners that the host is about to read a tensor, and to wait for it unless `waits` is False."""
-    if _local.busy or not listeners:
+    if _local.busy or not listeners or not (_of_host_memory or tensor.is_cuda):
         return
     _local.busy = True
     try:
         view: TensorView | None = None
         with shielded("host read"):
-            view = TensorView.of(tensor) if (tensor.is_cuda or is_plain(tensor)) else None
+            view = _view_of(tensor)
         if view is not None and view.nbytes:
-            emit("host_read", view, how, current_stack(), waits)
+            emit("host_read", view, how, waits)
     finally:
         _local.busy = False
 
 
+def _view_of(tensor: torch.Tensor) -> TensorView | None:
+    if not tensor.is_cuda:
+        return TensorView.of(tensor) if is_plain(tensor) else None
+    return view_facts(tensor, place_of(tensor)) if is_plain(tensor, "cuda") else TensorView.of(tensor)
+
+
 def _wrapper(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    to = name == "to"
+
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if _local.busy or (name == "to" and not _to_cpu(args, kwargs)):
+            if _local.busy or (to and not _to_cpu(args, kwargs)):
                 return original(tensor, *args, **kwargs)
             if _local.refuse is None:
                 note_read(tensor, name, not (kwargs.get("non_blocking") or True in args[1:]))
@@ -80,5 +98,9 @@ def _wrapper(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def _to_cpu(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    targets = (*args[:1], kwargs.get("device"))
-    return any(isinstance(t, str | torch.device) and str(t).startswith("cpu") for t in targets)
+    target = args[0] if args else None
+    if not isinstance(target, str | torch.device):
+        target = kwargs.get("device") if kwargs else None
+    if isinstance(target, torch.device):
+        return target.type == "cpu"
+    return isinstance(target, str) and target.startswith("cpu")

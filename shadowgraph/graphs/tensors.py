@@ -14,6 +14,7 @@ from shadowgraph.tracking.views import TensorView
 
 Allocate = Callable[[int, torch.dtype, tuple[int, ...]], torch.UntypedStorage | None]
 
+_NUMBERS = frozenset((int, float, bool, str, type(None)))  # most of a launch's arguments, and no tensor is in them
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
 # A copy that is made when somebody asks for its address.
 is_lazy_copy = torch._C._is_cow_tensor  # type: ignore[attr-defined, unused-ignore]
@@ -55,6 +56,16 @@ def view_facts(tensor: torch.Tensor, device: str = "cpu") -> TensorView:
         tensor.data_ptr(), storage.data_ptr(), storage.nbytes(), tuple(tensor.shape), tensor.stride(), _name_of(dtype),
         dtype.itemsize, device,
     )  # fmt: skip
+
+
+def place_of(tensor: torch.Tensor) -> str:
+    """The device of a tensor on a GPU, as views have it."""
+    return _place(tensor.get_device())
+
+
+@cache
+def _place(index: int) -> str:
+    return f"cuda:{index}"
 
 
 @cache
@@ -142,6 +153,8 @@ def named_tensors(
     """Every tensor argument with its name; members of a list as ``name[i]``."""
     pairs = [*zip(names, args, strict=False), *kwargs.items()]
     for name, value in pairs:
+        if type(value) in _NUMBERS:
+            continue
         if isinstance(value, torch.Tensor):
             yield name, value
         elif isinstance(value, list | tuple):
@@ -152,6 +165,8 @@ def named_tensors(
 
 def base_of(value: Any) -> Any:
     """The tensor behind a Triton descriptor or a tensor seen as another dtype; anything else as it is."""
+    if type(value) in _NUMBERS:
+        return value
     base = None if isinstance(value, torch.Tensor) else getattr(value, "base", None)
     return base if isinstance(base, torch.Tensor) else value
 

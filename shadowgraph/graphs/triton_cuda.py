@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,12 +11,15 @@ from shadowgraph.faults import shielded
 from shadowgraph.graphs import cuda_capture
 from shadowgraph.graphs.events import emit, listeners
 from shadowgraph.graphs.model import Access, Launch, LaunchKind, Pointer
-from shadowgraph.graphs.tensors import is_plain, named_tensors, opened, view_facts
+from shadowgraph.graphs.tensors import is_plain, named_tensors, opened, place_of, view_facts
 from shadowgraph.patching import PatchSet, Target
 from shadowgraph.tracking.launches import CompiledCall
 from shadowgraph.tracking.stacks import cell_label, current_stack
 
 _patches = PatchSet()
+_KERNELS = 4096  # whose parameters are remembered
+_Signature = tuple[Any, tuple[str, ...], str, int]  # the function, its parameters, its file and line
+_signatures: dict[int, _Signature] = {}
 # Of an argument of compiled code, by its name.
 _PREFIXES = {"in_out_ptr": Access.READ_WRITE, "in_ptr": Access.READ, "out_ptr": Access.WRITE}
 
@@ -47,11 +48,19 @@ def uninstall() -> None:
 def _wrap_run(original: Callable[..., Any]) -> Callable[..., Any]:
     def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         launch: Launch | None = None
-        if not warmup and (listeners or cuda_capture.current() is not None):
+        mode = cuda_capture.current()
+        if not warmup and (listeners or mode is not None):
             with shielded("triton launch"):
                 launch = _describe(kernel, args, kwargs, grid)
-        with _told(launch):
+        if launch is None:
             return original(kernel, *args, grid=grid, warmup=warmup, **kwargs)
+        if mode is not None:
+            with mode.triton(launch):
+                return original(kernel, *args, grid=grid, warmup=warmup, **kwargs)
+        emit("launch_begins", launch, ())
+        result = original(kernel, *args, grid=grid, warmup=warmup, **kwargs)
+        emit("launch_ran", launch, None)
+        return result
 
     return run
 
@@ -59,28 +68,21 @@ def _wrap_run(original: Callable[..., Any]) -> Callable[..., Any]:
 def _wrap_inductor(original: Callable[..., Any]) -> Callable[..., Any]:
     def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
         launch: Launch | None = None
-        if not kwargs.get("benchmark_run") and (listeners or cuda_capture.current() is not None):
+        mode = cuda_capture.current()
+        if not kwargs.get("benchmark_run") and (listeners or mode is not None):
             with shielded("compiled launch"):
                 launch = _describe_compiled(kernel, args)
-        with _told(launch):
+        if launch is None:
             return original(kernel, *args, **kwargs)
+        if mode is not None:
+            with mode.triton(launch):
+                return original(kernel, *args, **kwargs)
+        emit("launch_begins", launch, ())
+        result = original(kernel, *args, **kwargs)
+        emit("launch_ran", launch, None)
+        return result
 
     return run
-
-
-@contextmanager
-def _told(launch: Launch | None) -> Iterator[None]:
-    """Tell who listens before a launch and after it, or the capture that it belongs to."""
-    mode = cuda_capture.current()
-    if launch is None:
-        yield
-    elif mode is not None:
-        with mode.triton(launch):
-            yield
-    else:
-        emit("launch_begins", launch, ())
-        yield
-        emit("launch_ran", launch, None)
 
 
 def _describe_compiled(kernel: Any, args: tuple[Any, ...]) -> Launch:
@@ -89,31 +91,38 @@ def _describe_compiled(kernel: Any, args: tuple[Any, ...]) -> Launch:
     for name, value in zip(kernel.fn.arg_names, args, strict=False):
         if isinstance(value, torch.Tensor) and is_plain(value, "cuda"):
             access = next((access for start, access in _PREFIXES.items() if name.startswith(start)), Access.UNKNOWN)
-            pointers.append(Pointer(name, view_facts(value, _place(value.get_device())), access))
+            pointers.append(Pointer(name, view_facts(value, place_of(value)), access))
         elif isinstance(value, int):
             numbers.append((name, value))
     compiled = CompiledCall(kernel.fn, tuple(numbers), str(getattr(kernel, "filename", None) or ""))
     return Launch(LaunchKind.TRITON, kernel.fn.__name__, tuple(pointers), current_stack(), compiled=compiled)
 
 
-@cache
-def _place(index: int) -> str:
-    return f"cuda:{index}"
-
-
 def _describe(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any) -> Launch:
-    names = tuple(parameter.name for parameter in kernel.params)
+    function = kernel.fn
+    known = _signatures.get(id(function))
+    if known is None or known[0] is not function:
+        known = _signature(kernel)
+    _, names, file, line = known
     pointers = [
-        Pointer(name, view_facts(tensor, _place(tensor.get_device())), Access.UNKNOWN)
+        Pointer(name, view_facts(tensor, place_of(tensor)), Access.UNKNOWN)
         for name, tensor in named_tensors(names, *opened(args, kwargs))
         if is_plain(tensor, "cuda")
     ]
-    code = kernel.fn.__code__
     return Launch(
-        kind=LaunchKind.TRITON,
-        name=kernel.fn.__name__,
-        pointers=tuple(pointers),
-        stack=current_stack(),
-        grid=None if callable(grid) else tuple(int(n) for n in grid),
-        source=f"{cell_label(code.co_filename) or code.co_filename}:{code.co_firstlineno}",
+        LaunchKind.TRITON,
+        function.__name__,
+        tuple(pointers),
+        current_stack(),
+        None if callable(grid) else tuple(map(int, grid)),
+        f"{cell_label(file) or file}:{line}",
     )
+
+
+def _signature(kernel: Any) -> _Signature:
+    function = kernel.fn
+    if len(_signatures) >= _KERNELS:
+        _signatures.clear()
+    code, names = function.__code__, tuple(parameter.name for parameter in kernel.params)
+    known = _signatures[id(function)] = function, names, code.co_filename, code.co_firstlineno
+    return known  # which keeps the function's id its own

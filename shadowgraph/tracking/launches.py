@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 from shadowgraph.tracking.stacks import Stack
 from shadowgraph.tracking.views import TensorView
 
@@ -27,8 +29,7 @@ class Access(StrEnum):
     UNKNOWN = "unknown"  # a kernel's pointer: it may read, write or both
 
 
-@dataclass(frozen=True, slots=True)
-class Pointer:
+class Pointer(msgspec.Struct, frozen=True):
     """One tensor argument of a launch."""
 
     argument: str

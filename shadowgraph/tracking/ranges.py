@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import chain
 from math import inf
 from typing import Generic, TypeVar
 
+import msgspec
+
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ByteRange:
+class ByteRange(msgspec.Struct, frozen=True, order=True):
     """The bytes from `start` up to, not including, `stop`; ordered by start, then stop.
 
     An empty range (``start == stop``) has a position but no bytes, so it overlaps nothing.

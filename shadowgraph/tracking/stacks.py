@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from types import CodeType, FrameType
+from typing import Any
 
 import msgspec
 
@@ -14,6 +15,7 @@ _MACHINERY = (
     *("torch", "triton", "numpy", "contextlib.py", "functools.py", "threading.py"),
     *("_pytest", "pytest", "pluggy", "xdist", "execnet"),  # their variables hold a test's arguments, and name nothing
 )
+_CORE = "IPython.core.getipython"
 _skip_cache: dict[str, bool] = {}
 _CODES = 8192  # functions whose lines are remembered
 _known: dict[int, tuple[CodeType, dict[int, Frame] | None]] = {}  # by the code's id; None for machinery
@@ -40,7 +42,7 @@ def current_stack(limit: int = 12) -> Stack:
     """
     frames: list[Frame] = []
     frame: FrameType | None = sys._getframe(1)
-    if "IPython" not in sys.modules:
+    if _shell() is None:
         while frame is not None and len(frames) < limit:
             known = _known.get(id(frame.f_code))
             lines = known[1] if known is not None and known[0] is frame.f_code else _lines_of(frame.f_code)
@@ -60,6 +62,16 @@ def current_stack(limit: int = 12) -> Stack:
     return tuple(frames)
 
 
+def _shell() -> Any:
+    """IPython's shell, if one runs: servers import IPython too, and run none."""
+    module = sys.modules.get("IPython")
+    if module is None:
+        return None
+    # Where it is found at once, since this is asked for each stack; missing while IPython is being imported.
+    get_ipython = vars(module).get("get_ipython") or vars(sys.modules.get(_CORE, module)).get("get_ipython")
+    return get_ipython() if get_ipython is not None else None
+
+
 def _lines_of(code: CodeType) -> dict[int, Frame] | None:
     """Where the lines of some code are remembered, by instruction; None for machinery."""
     if len(_known) >= _CODES:
@@ -77,8 +89,7 @@ def _note_line(lines: dict[int, Frame], frame: FrameType) -> Frame:
 
 def cell_label(filename: str) -> str | None:
     """``In[3]`` for the code of a notebook's cell, None elsewhere. Not cached: a cell that runs again is renumbered."""
-    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)  # missing while it is being imported
-    shell = get_ipython() if get_ipython is not None else None
+    shell = _shell()
     named = shell.compile.format_code_name(filename) if shell is not None else None
     return f"In[{named[1].split('[')[-1].rstrip(']')}]" if named else None
 

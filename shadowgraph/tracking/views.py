@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from shadowgraph.tracking.ranges import ByteRange
 
 if TYPE_CHECKING:
     import torch
 
+_GEOMETRIES = 4096  # shapes whose extent is remembered
 
-@dataclass(frozen=True, slots=True)
-class TensorView:
+
+class TensorView(msgspec.Struct, frozen=True):
     """The bytes that a tensor covered when it was looked at.
 
     Holds numbers and text only, so that it keeps no memory alive; the facts say nothing about whether
@@ -93,7 +95,7 @@ class TensorView:
     @property
     def stop(self) -> int:
         """Address after the last byte that any index can reach; equal to `start` when there are no elements."""
-        return self.address + _reach(self)
+        return self.address + _reach(self.shape, self.stride, self.itemsize)
 
     @property
     def nbytes(self) -> int:
@@ -192,13 +194,11 @@ def describe_slice(part: TensorView, whole: TensorView) -> str | None:
     return text
 
 
-def _reach(view: TensorView) -> int:
-    reach = 1  # a loop, since this is asked for each pointer of each eager launch
-    for size, stride in zip(view.shape, view.stride, strict=True):
-        if not size:
-            return 0
-        reach += (size - 1) * stride
-    return reach * view.itemsize
+@lru_cache(maxsize=_GEOMETRIES)  # asked for each pointer of each eager launch
+def _reach(shape: tuple[int, ...], stride: tuple[int, ...], itemsize: int) -> int:
+    if 0 in shape:
+        return 0
+    return (1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))) * itemsize
 
 
 def _steps(view: TensorView) -> list[tuple[int, int]]:
@@ -207,7 +207,8 @@ def _steps(view: TensorView) -> list[tuple[int, int]]:
     return sorted(((stride * view.itemsize, size) for stride, size in dims if size > 1 and stride), reverse=True)
 
 
-def _dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
+@lru_cache(maxsize=_GEOMETRIES)
+def _dense(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
     expected = 1
     for size, step in zip(reversed(shape), reversed(stride), strict=True):
         if size > 1 and step != expected:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from shadowgraph.tracking.launches import Launch, LaunchKind
+import msgspec
+
+from shadowgraph.tracking.launches import Access, Launch, LaunchKind
 from shadowgraph.tracking.ranges import ByteRange, RangeSet
 from shadowgraph.tracking.stores import StoreLog
 from shadowgraph.tracking.views import TensorView
@@ -14,8 +15,7 @@ LIMIT = 4096  # writes remembered between two checkpoints
 ROWS = 1024  # gapless runs of a strided view that are told apart; it is done for every eager launch
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(msgspec.Struct, frozen=True):
     """One launch's writes.
 
     Attributes
@@ -51,7 +51,7 @@ def write_of(launch: Launch, stores: StoreLog | None, node: int | None = None, *
     """A launch's writes from its stores, or from its pointers where stores are not known."""
     if stores is not None:
         return Write(launch, stores.ranges, stores, node, prepares=prepares)
-    written = [p.view for p in launch.pointers if p.may_write]
+    written = [p.view for p in launch.pointers if p.access is not Access.READ]
     if launch.kind is LaunchKind.ATEN:
         extents = [extent(view) for view in written]
         ranges = extents[0][0] if len(extents) == 1 else RangeSet.of(part for each, _ in extents for part in each)
@@ -60,7 +60,7 @@ def write_of(launch: Launch, stores: StoreLog | None, node: int | None = None, *
     # A kernel is given an address and strides of its own: no gap is safe from it.
     gaps = any(not view.contiguous and view.ranges(1) is None for view in written)
     opaque = launch.kind is LaunchKind.CALLABLE
-    ranges = RangeSet.spanning((view.address, view.stop) for view in written)
+    ranges = RangeSet.spanning([(view.address, view.stop) for view in written])
     return Write(launch, ranges, None, node, opaque=opaque, hull=gaps, prepares=prepares)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import msgspec
 import pytest
 import torch
 from playing import played
@@ -149,7 +150,7 @@ def test_a_kernel_that_writes_the_rows_after_its_own(watching: tuple[sg.Debugger
 def operator(graph: Graph) -> None:
     """Let a graph's first node, which host code is, pass for an operator of torch that writes what was declared."""
     launch = graph.nodes[0].launch
-    view = replace(launch.pointers[0], argument="self")
+    view = msgspec.structs.replace(launch.pointers[0], argument="self")
     graph.nodes[0] = Node(0, replace(launch, kind=LaunchKind.ATEN, name="aten.add_.Tensor", pointers=(view,)))
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+import msgspec
 import pytest
 import torch
 
@@ -48,8 +47,8 @@ def test_a_view_of_what_was_there_before_counts_for_nothing() -> None:
     """The same addresses, in an allocation that is gone."""
     view = TensorView.of(TABLE[1])
     for other in (
-        replace(view, storage_nbytes=view.storage_nbytes - 4),
-        replace(view, storage_address=view.storage_address - 512),
+        msgspec.structs.replace(view, storage_nbytes=view.storage_nbytes - 4),
+        msgspec.structs.replace(view, storage_address=view.storage_address - 512),
     ):
         assert cut(launch(other)) == []
         assert given(launch(other, view), BUFFER) == (Pointer("a1", view, Access.UNKNOWN),)

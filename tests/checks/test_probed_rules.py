@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import msgspec
 import pytest
 import torch
 
@@ -74,7 +75,7 @@ def test_memory_that_a_launch_was_given_before_it_was_anothers(judged: Judged, g
     """The launch's tensor was freed, its bytes were handed out in other pieces: a dangling pointer, no far write."""
     whole = buffer_view(judged.buffer)
     before = 4096 if given else 8192
-    view = replace(
+    view = msgspec.structs.replace(
         whole, address=whole.address - before, storage_address=whole.address - before, storage_nbytes=4096 + 256,
         shape=((4096 + 256) // 4,),
     )  # fmt: skip

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given
@@ -241,7 +241,7 @@ def test_partial_overlap_counts_bytes_of_the_whole() -> None:
     assert describe(base.view(torch.uint8)[3:10], base) == "bytes [3, 10)"
     assert describe(base.view(torch.uint8)[2:-2].view(torch.int16), base) == "bytes [2, 126)"
     odd = TensorView.of(base[1:4])
-    assert describe_slice(replace(odd, address=odd.address + 2), TensorView.of(base)) == "bytes [6, 18)"
+    assert describe_slice(msgspec.structs.replace(odd, address=odd.address + 2), TensorView.of(base)) == "bytes [6, 18)"
 
 
 def test_no_shared_byte_is_none() -> None:
@@ -253,7 +253,7 @@ def test_no_shared_byte_is_none() -> None:
     assert describe(base[0, 8:], base[:, :8]) is None
     assert describe(base[:0], base) is None
     view = TensorView.of(base)
-    assert describe_slice(replace(view, device="cuda:0"), view) is None
+    assert describe_slice(msgspec.structs.replace(view, device="cuda:0"), view) is None
 
 
 @given(cuts())
