@@ -39,22 +39,21 @@ class LastWords:
 
     def note(self, launch: Launch, rules: tuple[IndexRule, ...], checkpoint: Checkpoint) -> None:
         """Ask for copies of the indices and of small integer arguments of a launch that is about to run."""
-        rules = tuple(rule for rule in rules if rule.index.device == self._context.allocator.device)
-        copied = [(rule.argument, rule.index) for rule in rules if rule.index.nbytes]
-        known = {(view.address, view.stop) for _, view in copied}
         device = self._context.allocator.device
+        if rules:
+            rules = tuple(rule for rule in rules if rule.index.device == device)
+        copied = [(rule.argument, rule.index) for rule in rules if rule.index.nbytes]
+        places = [view.hull for _, view in copied]
         for pointer in launch.pointers:
             view = pointer.view
-            if view.dtype not in _INTEGERS or view.device != device:
-                continue  # no kernel of ours may follow a pointer into another device
-            place = address, stop = view.address, view.stop
-            if 0 < stop - address <= LARGEST_COPY and place not in known:
-                copied.append((pointer.argument, view))
-                known.add(place)
-        copied = copied[:RANGES_COPIED]
+            if view.dtype in _INTEGERS and view.device == device:  # no kernel of ours may follow one elsewhere
+                hull = view.hull
+                if 0 < hull.stop - hull.start <= LARGEST_COPY and hull not in places:
+                    copied.append((pointer.argument, view))
+                    places.append(hull)
         if copied:
-            mirror = self._context.engine.mirror([view.hull for _, view in copied])
-            self._journal.given.append(Given(launch, rules, tuple(copied), mirror, checkpoint))
+            mirror = self._context.engine.mirror(places[:RANGES_COPIED])
+            self._journal.given.append(Given(launch, rules, tuple(copied[:RANGES_COPIED]), mirror, checkpoint))
 
     def examine(self) -> None:
         """Report the first launch that took an index out of range, of those that had begun; needs no device."""

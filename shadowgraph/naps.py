@@ -12,8 +12,8 @@ from collections.abc import Callable
 from shadowgraph.graphs import eager
 
 STEADY = 512  # replays after the last news before the first nap
-AWAKE = 64  # replays between two naps; every rule that looks back gets its chance in them
-ASLEEP = 960  # replays of a nap
+AWAKE = 16  # replays between two naps; every rule that looks back gets its chance in them
+ASLEEP = 2032  # replays of a nap
 
 
 class Naps:
@@ -97,7 +97,7 @@ class Naps:
         if not self.taken:
             return None
         return (
-            f"eager operators were watched around {AWAKE} replays in {AWAKE + ASLEEP} after {STEADY} without news: "
+            f"eager operators were watched around {AWAKE} replays in {AWAKE + ASLEEP:,} after {STEADY} without news: "
             "SG102, SG103, SG108 and the operators that wrote before a replay are known of these only "
             "(--watch-eager always)"
         )

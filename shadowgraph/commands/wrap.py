@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--watch-eager",
         choices=("sampled", "always"),
-        help="sampled: where nothing has happened for long, watch eager operators around one replay in sixteen only "
+        help="sampled: where nothing has happened for long, watch eager operators around one replay in 128 only "
         "(default: sampled)",
     )
     parser.add_argument("--guard-memory", metavar="BYTES", help="most bytes that guards may add, such as 512M")

@@ -63,21 +63,25 @@ class MirrorRing:
         self._lock = threading.Lock()
         self._pinned = device.pinned(RING)
         self._bytes = np.frombuffer(self._pinned, dtype=np.uint8, count=RING)
+        self._words = self._bytes.data.cast("Q")
+        given = self._given = self._launcher.values[0]
+        self._source, self._target, self._nbytes = given.source, given.target, given.nbytes
         self._head = 0  # bytes ever handed out
         self._sequence = 0
 
     def copy(self, ranges: Sequence[ByteRange]) -> RingCopy:
         """Queue copies of the first `RANGES_COPIED` ranges, of each the first `LARGEST_COPY` bytes."""
         chosen = ranges[:RANGES_COPIED]
-        sizes = tuple(min(where.nbytes, LARGEST_COPY) for where in chosen)
+        sizes = tuple([min(where.stop - where.start, LARGEST_COPY) for where in chosen])
         with self._lock:
-            at, self._sequence = self._take(16 + sum(_padded(size) for size in sizes)), self._sequence + 1
-            given, place = self._launcher.values[0], self._pinned.ptr + at % RING
+            at, self._sequence = self._take(16 + sum(map(_padded, sizes))), self._sequence + 1
+            given, place = self._given, self._pinned.ptr + at % RING
             given.said, given.sequence, given.count = place, self._sequence, len(chosen)
-            self._bytes[at % RING :][:8] = 0  # what an older entry left there must not pass for this one's word
+            self._words[at % RING // 8] = 0  # what an older entry left there must not pass for this one's word
+            source, target, nbytes = self._source, self._target, self._nbytes
             place += 16
             for index, (where, size) in enumerate(zip(chosen, sizes, strict=True)):
-                given.source[index], given.target[index], given.nbytes[index] = where.start, place, size
+                source[index], target[index], nbytes[index] = where.start, place, size
                 place += _padded(size)
             self._launcher.launch(1, _THREADS, self._device.raw_stream())
             return RingCopy(self, at, self._sequence, sizes)
@@ -85,7 +89,7 @@ class MirrorRing:
     def read(self, at: int, sequence: int, sizes: tuple[int, ...]) -> list[bytes] | None:
         """See `RingCopy.read`."""
         with self._lock:
-            if self._head - at > RING or int(self._bytes[at % RING :][:8].view(np.uint64)[0]) != sequence:
+            if self._head - at > RING or self._words[at % RING // 8] != sequence:
                 return None
             found, place = [], at % RING + 16
             for size in sizes:
