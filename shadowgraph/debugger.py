@@ -23,7 +23,7 @@ from shadowgraph.errors import FindingsError, UnknownBufferError, UsageError
 from shadowgraph.facts import facts_of
 from shadowgraph.faults import faults
 from shadowgraph.forking import forkable
-from shadowgraph.graphs import eager, parameters, shrinking
+from shadowgraph.graphs import eager, host_reads, parameters, shrinking
 from shadowgraph.graphs.eager import leave_stopped_modes
 from shadowgraph.graphs.events import listeners
 from shadowgraph.graphs.host import HostGraph
@@ -131,6 +131,7 @@ class Debugger(Declarations):
             if self._mode is not None:
                 self._mode.inert = True
             eager.follow(False)
+            host_reads.rest(False)
             leave_stopped_modes()
             listeners.remove(self._work)
             self._allocator.policy, self._allocator.before_retire = None, None
@@ -147,6 +148,7 @@ class Debugger(Declarations):
         more, as in a child forked from a process with a CUDA context."""
         if self._started:
             self._started = False
+            host_reads.rest(False)
             self._work.paused = True
             if self._mode is not None:
                 self._mode.inert = True

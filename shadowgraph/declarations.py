@@ -68,6 +68,7 @@ class Declarations:
         if view.dtype in {"bfloat16", "complex32"} or "float8" in view.dtype:
             raise UsageError(f"invariant() cannot read {view.dtype}; numpy has no such type")
         self._work.checks.invariants.declare(buffer, view, rule_of(rule))
+        self._work.naps.rouse()  # it is judged at each read by the host, which are not heard of in a nap
 
     def padding(self, tensor: torch.Tensor, policy: str) -> None:
         """Declare what becomes of padded rows of a static input: those that a graph was captured with and that hold no

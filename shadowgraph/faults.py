@@ -91,3 +91,15 @@ class shielded:
             return False
         faults.note(self._where, error)
         return True
+
+
+class contained(shielded):
+    """`shielded`, and deliberate errors do not pass either: for code that the program's own library calls."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        faults.note(self._where, error)
+        return True

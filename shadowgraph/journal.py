@@ -91,6 +91,10 @@ class Journal:
         if write.stores is not None and serial is not None and write.node is not None:
             self._keep(serial, write.node, write.ranges)
 
+    def ran(self, launch: Launch, phase: Phase | None) -> None:
+        """Note a launch of host code whose writes nobody has worked out."""
+        self.launches.append(Ran(launch, time.time(), phase, None, None))
+
     def _keep(self, graph: int, node: int, ranges: RangeSet) -> None:
         key, spans = (graph, node), list(ranges)
         if not spans or (key not in self.stored and len(self.stored) >= STORED):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shadowgraph.graphs import eager
+from shadowgraph.graphs import eager, host_reads
 
 STEADY = 512  # replays after the last news before the first nap
 AWAKE = 16  # replays between two naps; every rule that looks back gets its chance in them
@@ -67,7 +67,8 @@ class Naps:
 
     def rouse(self) -> None:
         """Something happened: watch for long, and in this thread at once."""
-        self._left, self.asleep = STEADY, False
+        self._left = STEADY
+        self._wake()
         if self.blind:
             self.look()
 
@@ -85,12 +86,17 @@ class Naps:
 
     def _turn(self) -> None:
         if self.asleep:
-            self.asleep, self._left = False, AWAKE
+            self._left = AWAKE
+            self._wake()
         elif self._busy():
             self._left = AWAKE
         else:
             self.asleep, self._left, self.taken = True, ASLEEP, self.taken + 1
             self._turned(True)
+
+    def _wake(self) -> None:
+        self.asleep = False
+        host_reads.rest(False)
 
     def sentence(self) -> str | None:
         """What was not watched, for the report; None where all was."""

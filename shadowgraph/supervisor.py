@@ -15,6 +15,7 @@ from shadowgraph.coverage import Coverage, CoverageLog
 from shadowgraph.engines.base import Engine, Shadow
 from shadowgraph.errors import FindingsError
 from shadowgraph.faults import logger, shielded
+from shadowgraph.graphs import host_reads
 from shadowgraph.graphs.eager import rests
 from shadowgraph.graphs.events import Listener
 from shadowgraph.graphs.model import Graph, Launch, Node
@@ -378,6 +379,11 @@ class Supervisor(Listener):
             self.naps.look()
         marked = bool(self.preparing)
         model = self.preparing[-1] if marked else None
+        if self._naps_deaf:
+            with self._lock.section:
+                self.context.writes.defer(launch, model.serial if model else None)
+                self.journal.ran(launch, Phase.PREPARE if marked else None)
+            return
         write = write_of(launch, stores, prepares=model.serial if model else None)
         self._note(write, Phase.PREPARE if marked else None, None)
         if self.settings.sync:
@@ -428,12 +434,18 @@ class Supervisor(Listener):
             now = next(self.context.clock)
             self._rearming.seen_since = inf if asleep else now
             if asleep:
+                host_reads.rest(not self.checks.invariants.declared)  # those are judged at each read
                 self.checks.invariants.blind_since = now
             else:
                 self.checks.forget_writers()
             self.naps.blind = asleep
         if asleep and self.naps.taken == 1 and self.outside.tell is not None:
             self.outside.tell(str(self.naps.sentence()))
+
+    @property
+    def _naps_deaf(self) -> bool:
+        """Whether nobody wants to hear of a write at once: in a nap, where it is kept for who is accused later."""
+        return self.naps.asleep and not (self.watches.watches or self.stepper.armed or self.settings.sync)
 
     def _step(self, launch: Launch, before: bool) -> None:
         """Check beside a launch, as the end of a phase."""

@@ -42,7 +42,7 @@ CACHES = (HOME / ".cache" / "flashinfer", HOME / ".cache" / "tvm-ffi", HOME / ".
 EAGLE = ("--eagle", "--attention", "flashinfer")
 FEW = ("--tokens", "24")
 TRITON = ("--eagle", "--attention", "triton")
-TIMED = ("--requests", "2", "--tokens", "128", "--context", "512", "--batch", "8", "--rounds", "7")
+TIMED = ("--requests", "2", "--tokens", "128", "--context", "512", "--batch", "8", "--rounds", "12")
 PAIRS = ("plain", "wrapped", "wrapped again", "plain again")
 
 

@@ -82,6 +82,11 @@ class Invariants(Check):
         """Add a rule."""
         self.invariants.append(Invariant(buffer, view, rule, inferred))
 
+    @property
+    def declared(self) -> bool:
+        """Whether a user has declared any: those are judged at each read by the host too."""
+        return any(not invariant.inferred for invariant in self.invariants)
+
     def forget_writers(self) -> None:
         """After writes that nobody saw: the last one seen need not be the last one."""
         self.blind_since = inf

@@ -10,7 +10,7 @@ import torch
 
 from shadowgraph.faults import shielded
 from shadowgraph.graphs.events import emit, listeners
-from shadowgraph.graphs.tensors import is_plain, place_of, view_facts
+from shadowgraph.graphs.tensors import is_plain, view_of_memory
 from shadowgraph.patching import PatchSet
 from shadowgraph.tracking.views import TensorView
 
@@ -25,6 +25,7 @@ class _Local(threading.local):
 
 _local = _Local()
 _patches = PatchSet()
+_resting = False
 _of_host_memory = 0  # installs that want to hear of reads of host memory too
 
 
@@ -53,9 +54,15 @@ def uninstall(of_host_memory: bool = True) -> None:
     _patches.uninstall()
 
 
+def rest(on: bool) -> None:
+    """Tell of no read for a while; what a capture refuses it refuses all the same."""
+    global _resting
+    _resting = on
+
+
 def note_read(tensor: torch.Tensor, how: str, waits: bool = True) -> None:
     """Tell the listeners that the host is about to read a tensor, and to wait for it unless `waits` is False."""
-    if _local.busy or not listeners or not (_of_host_memory or tensor.is_cuda):
+    if _resting or _local.busy or not listeners or not (_of_host_memory or tensor.is_cuda):
         return
     _local.busy = True
     try:
@@ -71,7 +78,7 @@ def note_read(tensor: torch.Tensor, how: str, waits: bool = True) -> None:
 def _view_of(tensor: torch.Tensor) -> TensorView | None:
     if not tensor.is_cuda:
         return TensorView.of(tensor) if is_plain(tensor) else None
-    return view_facts(tensor, place_of(tensor)) if is_plain(tensor, "cuda") else TensorView.of(tensor)
+    return view_of_memory(tensor)
 
 
 def _wrapper(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -79,7 +86,7 @@ def _wrapper(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if _local.busy or (to and not _to_cpu(args, kwargs)):
+            if _local.busy or (to and not _to_cpu(args, kwargs)) or (_resting and _local.refuse is None):
                 return original(tensor, *args, **kwargs)
             if _local.refuse is None:
                 note_read(tensor, name, not (kwargs.get("non_blocking") or True in args[1:]))

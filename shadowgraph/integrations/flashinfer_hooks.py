@@ -9,8 +9,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,9 +17,10 @@ import torch
 
 from shadowgraph import session
 from shadowgraph.checks.bindings import Planned
-from shadowgraph.faults import faults, shielded
+from shadowgraph.faults import contained
 from shadowgraph.graphs.events import Listener
 from shadowgraph.graphs.host_reads import note_read
+from shadowgraph.graphs.tensors import view_of_memory
 from shadowgraph.hostplans import LARGEST, HostPlan
 from shadowgraph.integrations.flashinfer_versions import FLOAT_WORKSPACE, INT_WORKSPACE, Wrapper
 from shadowgraph.joining import join, telling_line
@@ -39,6 +39,7 @@ class Hooks(Listener):
 
     def __init__(self) -> None:
         self._kinds: dict[type, Wrapper] = {}
+        self._layouts: dict[type, Wrapper | None] = {}  # by classes of wrappers, derived ones too
         self._local = threading.local()
         self._named: weakref.WeakKeyDictionary[Debugger, set[int]] = weakref.WeakKeyDictionary()
         self._count = 0
@@ -46,6 +47,7 @@ class Hooks(Listener):
     def knows(self, cls: type, wrapper: Wrapper) -> None:
         """Instances of a class, and of those derived from it, are such wrappers."""
         self._kinds[cls] = wrapper
+        self._layouts.clear()
 
     @property
     def watching(self) -> bool:
@@ -95,8 +97,12 @@ class Hooks(Listener):
 
     def prepare(self, original: Callable[..., Any], wrapper: Any, *args: Any, **kwargs: Any) -> Any:
         """Around a wrapper's own ``plan``: what it launches prepares a replay of the graph that captured it."""
-        with self._preparing(wrapper):
+        marked = self._mark(wrapper)
+        try:
             return original(wrapper, *args, **kwargs)
+        finally:
+            if marked:
+                marked.pop()
 
     def plan(self, wrapper: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A wrapper's planner is called, on behalf of whatever function plans."""
@@ -106,15 +112,18 @@ class Hooks(Listener):
         for argument in args[_WORKSPACES:]:
             if isinstance(argument, torch.Tensor) and argument.is_cpu:
                 note_read(argument, "plan")  # compiled code reads it; only of the host backend is it tracked memory
+        marked = self._mark(wrapper)
         try:
-            with self._preparing(wrapper):
-                return original(*args, **kwargs)
+            return original(*args, **kwargs)
         except BaseException as error:
             debugger = session.current()
             if plan is not None and debugger is not None:
                 plan.error = telling_line(error) or type(error).__name__
                 join(debugger.supervisor, error)  # now: a server may catch it and have itself killed
             raise
+        finally:
+            if marked:
+                marked.pop()
 
     def _note(self, wrapper: Any, args: tuple[Any, ...]) -> HostPlan | None:
         debugger, layout = session.current(), self._layout(wrapper)
@@ -132,7 +141,7 @@ class Hooks(Listener):
             indptr=_bytes(kv_indptr)[:LARGEST],
             dtype=str(kv_indptr.dtype).removeprefix("torch."),
             entries=kv_indptr.numel(),
-            into=TensorView.of(into) if isinstance(into, torch.Tensor) else None,
+            into=view_of_memory(into) if isinstance(into, torch.Tensor) else None,
             attribute=layout.kv_indptr,
             graph=graph.name if graph is not None else None,
             serial=graph.serial if graph is not None else 0,
@@ -156,10 +165,9 @@ class Hooks(Listener):
         graphs = debugger.supervisor.checks.rebound.graphs_of(wrapper)
         return graphs[0] if len(graphs) == 1 else None
 
-    @contextmanager
-    def _preparing(self, wrapper: Any) -> Iterator[None]:
-        """Mark what the calling thread launches, unless somebody else has said what it is."""
-        preparing: list[Graph | None] | None = None
+    def _mark(self, wrapper: Any) -> list[Graph | None] | None:
+        """Mark what the calling thread launches from here on, unless somebody else has said what it is: the list whose
+        last entry says so, for the caller to take off."""
         with _harmless():
             debugger = session.current()
             if debugger is not None and not debugger.supervisor.preparing:
@@ -167,16 +175,16 @@ class Hooks(Listener):
                 if graphs:
                     preparing = debugger.supervisor.preparing
                     preparing.append(graphs[0] if len(graphs) == 1 else None)
-        try:
-            yield
-        finally:
-            if preparing:
-                preparing.pop()
+                    return preparing
+        return None
 
     # -- names -------------------------------------------------------------------------------------------------
 
     def _layout(self, wrapper: Any) -> Wrapper | None:
-        return next((self._kinds[cls] for cls in type(wrapper).__mro__ if cls in self._kinds), None)
+        kind = type(wrapper)
+        if kind not in self._layouts:
+            self._layouts[kind] = next((self._kinds[cls] for cls in kind.__mro__ if cls in self._kinds), None)
+        return self._layouts[kind]
 
     def _introduce(self, debugger: Debugger, wrapper: Any, layout: Wrapper) -> None:
         """Give a wrapper a name, unless a path that the program is known by leads to it; say that its workspaces hold
@@ -248,11 +256,6 @@ def _bytes(tensor: torch.Tensor) -> bytes:
     return ctypes.string_at(tensor.data_ptr(), tensor.nbytes)
 
 
-@contextmanager
-def _harmless() -> Iterator[None]:
+def _harmless() -> contained:
     """No exception of ours leaves it, those for users included."""
-    try:
-        with shielded("flashinfer adapter"):
-            yield
-    except Exception as error:
-        faults.note("flashinfer adapter", error)
+    return contained("flashinfer adapter")

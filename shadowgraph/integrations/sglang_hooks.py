@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import weakref
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from shadowgraph.faults import logger
+from shadowgraph.faults import contained, logger
 from shadowgraph.integrations import arrivals, sglang_padding
 from shadowgraph.integrations.sglang_batches import Batches
 from shadowgraph.joining import join, join_timeout
@@ -250,12 +249,6 @@ def _coming(runner: Any, batch: Any) -> tuple[Graph, int] | None:
     return (model, size) if model is not None else None
 
 
-@contextmanager
-def harmless() -> Iterator[None]:
+def harmless() -> contained:
     """No exception of ours leaves it, those for users included."""
-    try:
-        yield
-    except Exception as error:
-        from shadowgraph.faults import faults
-
-        faults.note("sglang adapter", error)
+    return contained("sglang adapter")

@@ -64,6 +64,9 @@ def write_of(launch: Launch, stores: StoreLog | None, node: int | None = None, *
     return Write(launch, ranges, None, node, opaque=opaque, hull=gaps, prepares=prepares)
 
 
+_Deferred = tuple[Launch, int | None]  # the launch, and what `Write.prepares` will say
+
+
 class WriteLog:
     """Writes in order, bounded. Not thread-safe: one a debugger, under its lock.
 
@@ -76,25 +79,34 @@ class WriteLog:
     """
 
     def __init__(self, dropped: int = 0) -> None:
-        self.entries: list[Write] = []
+        self.entries: list[Write | _Deferred] = []
         self.dropped = dropped
 
-    def add(self, write: Write) -> None:
+    def add(self, write: Write | _Deferred) -> None:
         if len(self.entries) >= LIMIT:
             del self.entries[0]
             self.dropped += 1
         self.entries.append(write)
 
+    def defer(self, launch: Launch, prepares: int | None) -> None:
+        """Add the write of a launch whose stores are not known; it is worked out if somebody asks."""
+        self.add((launch, prepares))
+
+    def _all(self) -> list[Write]:
+        entries = tuple(self.entries)  # others may add meanwhile
+        return [write_of(each[0], None, prepares=each[1]) if isinstance(each, tuple) else each for each in entries]
+
     def culprits(self, *parts: ByteRange) -> list[Write]:
         """Writes that hit one of the ranges, in order; opaque ones only when no other did."""
-        hits = [write for write in self.entries if any(write.ranges.overlaps(part) for part in parts)]
-        return hits or [write for write in self.entries if write.opaque]
+        writes = self._all()
+        hits = [write for write in writes if any(write.ranges.overlaps(part) for part in parts)]
+        return hits or [write for write in writes if write.opaque]
 
     def clear(self) -> None:
         self.entries.clear()
 
     def __iter__(self) -> Iterator[Write]:
-        return iter(tuple(self.entries))
+        return iter(self._all())
 
     def __len__(self) -> int:
         return len(self.entries)

@@ -17,6 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 import shadowgraph as sg
 from shadowgraph import naps
 from shadowgraph.checks.registry import Checks
+from shadowgraph.graphs import host_reads
+from shadowgraph.graphs.events import Listener, listeners
 from shadowgraph.graphs.light_mode import LightMode
 from shadowgraph.injection import modes
 from shadowgraph.row_history import RowState
@@ -162,6 +164,7 @@ def test_a_host_that_rewrites_unseen_what_a_graph_wrote_is_not_accused(debugger:
 def test_nor_would_it_be_silent_by_chance(debugger: sg.Debugger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Checks, "sighted", property(lambda checks: ()))
     monkeypatch.setattr(Checks, "forget_writers", lambda checks: None)
+    monkeypatch.setattr(host_reads, "rest", lambda on: None)
     assert planned(debugger, ROUNDS, refresh=True)
 
 
@@ -336,6 +339,12 @@ def touch(table: torch.Tensor) -> None:
     fill[(1,)](table, 0, 8, 7, BLOCK=8)
 
 
+def spill_over(table: torch.Tensor) -> None:
+    from shadowgraph.demos.kernels import fill
+
+    fill[(1,)](table, 0, 9, 7, BLOCK=16)
+
+
 def test_what_an_unseen_operator_wrote_past_an_end_stays_though_a_kernel_was_seen(
     debugger: sg.Debugger, mark: Callable[[torch.Tensor], None]
 ) -> None:
@@ -368,6 +377,74 @@ def test_nor_does_a_kernel_arm_in_a_nap_what_was_broken_before_it(
     mark(table)
     touch(table)
     assert held(table) == b"\1" * 4
+
+
+def test_a_kernel_that_overruns_in_a_nap_is_named_at_once(debugger: sg.Debugger) -> None:
+    table = guarded(debugger, 8)
+    graph = asleep(debugger, table)
+    touch(table)
+    spill_over(table)
+    graph.replay()
+    found = only(debugger.check())
+    assert (found.code, found.phase, found.past_end) == ("SG101", "prepare", 4)
+    named = {found.culprit.name, *(other.name for other in found.candidates)}
+    assert named == {"fill"}, "who was given the buffer"
+    assert found.culprit.stack[0].function == "spill_over", "the likeliest is the last"
+
+
+class Reads(Listener):
+    """Counts what is told of reads."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def host_read(self, *_: object) -> None:
+        self.count += 1
+
+
+@pytest.fixture
+def reads() -> Iterator[Reads]:
+    listener = Reads()
+    listeners.append(listener)
+    yield listener
+    listeners.remove(listener)
+
+
+def test_reads_in_a_nap_are_not_told(debugger: sg.Debugger, reads: Reads) -> None:
+    table = guarded(debugger, 8)
+    graph = asleep(debugger, table)
+    before = reads.count
+    assert table.tolist() == [0] * 8
+    assert reads.count == before
+    for _ in range(ASLEEP):
+        graph.replay()
+    assert is_watched()
+    table.tolist()
+    assert reads.count == before + 1
+
+
+def test_reads_in_a_nap_are_told_where_a_rule_is_declared(debugger: sg.Debugger, reads: Reads) -> None:
+    table = guarded(debugger, 8)
+    graph = asleep(debugger, table)
+    debugger.invariant(table, sg.index_range(0, 9))
+    before = reads.count
+    table.tolist()
+    assert reads.count == before + 1, "the declaration ends the nap"
+    while not debugger.supervisor.naps.asleep:
+        graph.replay()
+    table.tolist()
+    assert reads.count == before + 2
+
+
+def test_a_debugger_that_stops_in_a_nap_leaves_reads_to_the_next(monkeypatch: pytest.MonkeyPatch, reads: Reads) -> None:
+    monkeypatch.setattr(naps, "STEADY", 2)
+    with played(monkeypatch, watch_eager="sampled") as first:
+        asleep(first, guarded(first, 8))
+    with played(monkeypatch) as second:
+        table = guarded(second, 8)
+        before = reads.count
+        table.tolist()
+        assert reads.count == before + 1
 
 
 def test_a_rule_broken_unseen_is_not_laid_on_whom_was_seen_before(debugger: sg.Debugger) -> None:
