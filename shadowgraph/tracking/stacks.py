@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from types import CodeType, FrameType
 from typing import Any
@@ -16,6 +17,8 @@ _MACHINERY = (
     *("_pytest", "pytest", "pluggy", "xdist", "execnet"),  # their variables hold a test's arguments, and name nothing
 )
 _CORE = "IPython.core.getipython"
+# What inductor writes, in its own folder or in that of TORCHINDUCTOR_CACHE_DIR: named by a hash, in a folder by its start.
+_COMPILED = re.compile(r"torchinductor_|[/\\]([a-z2-7]{2})[/\\]c\1[a-z2-7]{49}\.py$")
 _skip_cache: dict[str, bool] = {}
 _CODES = 8192  # functions whose lines are remembered
 _known: dict[int, tuple[CodeType, dict[int, Frame] | None]] = {}  # by the code's id; None for machinery
@@ -103,7 +106,7 @@ def is_machinery(filename: str) -> bool:
 
 
 def _classify(filename: str) -> bool:
-    if filename.startswith("<frozen") or filename == "<string>" or "torchinductor_" in filename:
+    if filename.startswith("<frozen") or filename == "<string>" or _COMPILED.search(filename):
         return True
     absolute = os.path.abspath(filename)
     if absolute.startswith(_PACKAGE + os.sep):

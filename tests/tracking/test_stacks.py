@@ -160,3 +160,19 @@ def test_what_a_file_is_found_out_once(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert asked.count(name) == 1
     monkeypatch.undo()
     stacks_module._skip_cache.clear()
+
+
+@pytest.mark.parametrize("chosen", [True, False], ids=["a folder of the user's", "inductor's own"])
+def test_compiled_code_is_no_place_in_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: bool
+) -> None:
+    """It is where inductor writes it, which a user may choose; a file of the program's own beside it is one."""
+    from torch._inductor import codecache
+
+    folder = tmp_path / ("cache" if chosen else "torchinductor_user")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder))
+    _, path = codecache.write("def place(look):\n    return look()\n", "py")
+    own = folder / "own.py"
+    own.write_text(Path(path).read_text())
+    assert stack_from(path)[0].file != path
+    assert (stack_from(str(own))[0].file == str(own)) is chosen
