@@ -17,7 +17,7 @@ _MACHINERY = (
     *("_pytest", "pytest", "pluggy", "xdist", "execnet"),  # their variables hold a test's arguments, and name nothing
 )
 _CORE = "IPython.core.getipython"
-# What inductor writes, in its own folder or in that of TORCHINDUCTOR_CACHE_DIR: named by a hash, in a folder by its start.
+# What inductor writes, in its own folder or in that of TORCHINDUCTOR_CACHE_DIR: a hash, in a folder by its start.
 _COMPILED = re.compile(r"torchinductor_|[/\\]([a-z2-7]{2})[/\\]c\1[a-z2-7]{49}\.py$")
 _skip_cache: dict[str, bool] = {}
 _CODES = 8192  # functions whose lines are remembered
