@@ -23,6 +23,7 @@ import argparse
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tarfile
@@ -43,6 +44,7 @@ EAGLE = ("--eagle", "--attention", "flashinfer")
 FEW = ("--tokens", "24")
 TRITON = ("--eagle", "--attention", "triton")
 TIMED = ("--requests", "2", "--tokens", "128", "--context", "512", "--batch", "8", "--rounds", "12")
+UNSTEADY = 5  # rounds in which a wrapped engine is watched all the time: 128 steps each, and 512 are
 PAIRS = ("plain", "wrapped", "wrapped again", "plain again")
 
 
@@ -69,6 +71,30 @@ def steps_of(plan: str) -> list[Step]:
         ],
         "two": [Step("wrapped", True, (*EAGLE, "--tp", "2"))],
     }[plan]
+
+
+def throughput(steps: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
+    """Tokens a second once all is steady, wrapped against plain, and how far plain runs are from each other, and the
+    rounds within one: a difference below that says nothing."""
+    found: dict[bool, list[float]] = {False: [], True: []}
+    spread = 0.0
+    for step in steps:
+        rates = (step["said"] or {}).get("tokens_per_s", [])[UNSTEADY:]
+        if rates:
+            is_wrapped = step["step"].startswith("wrapped")
+            found[is_wrapped].append(statistics.median(rates))
+            spread = spread if is_wrapped else max(spread, max(rates) / min(rates) - 1)
+    if not found[False] or not found[True]:
+        return None
+    plain, wrapped = (statistics.mean(found[which]) for which in (False, True))
+    noise = max(found[False]) / min(found[False]) - 1 if len(found[False]) > 1 else None
+    return {
+        "plain": found[False],
+        "wrapped": found[True],
+        "ratio": round(wrapped / plain, 3),
+        "noise_of_plain": None if noise is None else round(noise, 3),
+        "spread_of_plain_rounds": round(spread, 3),
+    }
 
 
 def write_entry_points(folder: Path) -> None:
@@ -193,10 +219,15 @@ def main() -> int:
         print(json.dumps(result), flush=True)
         kept = [*(each for each in kept if each["step"] != step.name), result]
         command = f"tools/live_sglang.py {options.plan} --out DIR" + (" -- " if options.wrap else "")
+        speed = throughput(kept)
         body = {**circumstances(command + " ".join(options.wrap)), "steps": kept}
+        body |= {"throughput": speed} if speed is not None else {}
         path.write_text(json.dumps(body, indent=1) + "\n")
         if not (options.out / "caches.txz").exists():
             save_caches(options.out / "caches.txz", HOME)
+    speed = throughput(kept)
+    if speed is not None:
+        print(json.dumps({"throughput": speed}))
     return 0 if all(each["said"] for each in kept) else 1
 
 

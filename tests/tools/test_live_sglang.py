@@ -46,6 +46,22 @@ def test_a_timed_plan_goes_there_and_back() -> None:
     assert [step.wrapped for step in live.steps_of("small")] == [False, True, True, False]
 
 
+def test_what_wrapping_costs_is_told_with_the_noise() -> None:
+    slow = [10.0] * live.UNSTEADY
+
+    def step(name: str, *rates: float) -> dict[str, object]:
+        return {"step": name, "said": {"tokens_per_s": [*slow, *rates]} if rates else None}
+
+    plain, again = step("plain", 90, 100, 110), step("plain again", 80)
+    assert live.throughput([plain, step("wrapped")]) is None, "a step that said nothing"
+    assert live.throughput([plain, {"step": "wrapped", "said": {"tokens_per_s": slow}}]) is None, "nothing steady"
+    wrapped = step("wrapped", 72, 81, 500), step("wrapped again", 81)
+    assert live.throughput([plain, wrapped[0]])["noise_of_plain"] is None
+    assert live.throughput([plain, *wrapped, again]) == {
+        "plain": [100, 80], "wrapped": [81, 81], "ratio": 0.9, "noise_of_plain": 0.25, "spread_of_plain_rounds": 0.222
+    }  # fmt: skip
+
+
 def test_sglang_finds_the_adapter_without_an_installation(tmp_path: Path) -> None:
     live.write_entry_points(tmp_path)
     context = importlib.metadata.DistributionFinder.Context(name="shadowgraph", path=[str(tmp_path)])
