@@ -379,7 +379,7 @@ class Supervisor(Listener):
             self.naps.look()
         marked = bool(self.preparing)
         model = self.preparing[-1] if marked else None
-        if self._naps_deaf:
+        if self._defers:
             with self._lock.section:
                 self.context.writes.defer(launch, model.serial if model else None)
                 self.journal.ran(launch, Phase.PREPARE if marked else None)
@@ -443,7 +443,7 @@ class Supervisor(Listener):
             self.outside.tell(str(self.naps.sentence()))
 
     @property
-    def _naps_deaf(self) -> bool:
+    def _defers(self) -> bool:
         """Whether nobody wants to hear of a write at once: in a nap, where it is kept for who is accused later."""
         return self.naps.asleep and not (self.watches.watches or self.stepper.armed or self.settings.sync)
 
