@@ -97,6 +97,7 @@ class Debugger(Declarations):
         self._allocator.before_retire = self._work.retiring
         self._work.rearm()  # what was broken while nobody watched is not judged
         listeners.append(self._work)
+        host_reads.rest(False)
         leave_stopped_modes()
         self._mode = eager.EagerMode(
             self._allocator,

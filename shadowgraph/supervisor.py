@@ -437,6 +437,7 @@ class Supervisor(Listener):
                 host_reads.rest(not self.checks.invariants.declared)  # those are judged at each read
                 self.checks.invariants.blind_since = now
             else:
+                host_reads.rest(False)
                 self.checks.forget_writers()
             self.naps.blind = asleep
         if asleep and self.naps.taken == 1 and self.outside.tell is not None:

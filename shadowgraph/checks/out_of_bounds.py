@@ -54,7 +54,7 @@ class OutOfBounds(Check):
 
     def checkpoint_ends(self, checkpoint: Checkpoint) -> None:
         """What a launch's own stores show where no guard could break: lost rows, and unguarded buffers overrun."""
-        for write in checkpoint.writes:
+        for write in checkpoint.writes.stored():
             for buffer, side, where in stray_stores(write, self.context.ledger):
                 self._report_stray(write, buffer, side, where, checkpoint)
             for buffer, view in self._tables(write):

@@ -153,6 +153,7 @@ class ReboundInputs(Check):
             for binding in bindings:
                 binding.before, binding.written, binding.perhaps = b"", RangeSet(), RangeSet()
         self._recent.clear()
+        self._plans.clear()
 
     def replay_begins(self, checkpoint: Checkpoint) -> None:
         assert checkpoint.graph is not None

@@ -62,7 +62,7 @@ def rest(on: bool) -> None:
 
 def note_read(tensor: torch.Tensor, how: str, waits: bool = True) -> None:
     """Tell the listeners that the host is about to read a tensor, and to wait for it unless `waits` is False."""
-    if _resting or _local.busy or not listeners or not (_of_host_memory or tensor.is_cuda):
+    if _resting or _local.busy or not listeners:
         return
     _local.busy = True
     try:
@@ -77,7 +77,7 @@ def note_read(tensor: torch.Tensor, how: str, waits: bool = True) -> None:
 
 def _view_of(tensor: torch.Tensor) -> TensorView | None:
     if not tensor.is_cuda:
-        return TensorView.of(tensor) if is_plain(tensor) else None
+        return TensorView.of(tensor) if _of_host_memory and is_plain(tensor) else None
     return view_of_memory(tensor)
 
 

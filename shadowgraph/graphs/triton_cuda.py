@@ -100,8 +100,9 @@ def _describe_compiled(kernel: Any, args: tuple[Any, ...]) -> Launch:
 
 def _describe(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any) -> Launch:
     function = kernel.fn
-    known = _signatures.get(id(function))
-    if known is None or known[0] is not function:
+    code = function.__code__
+    known = _signatures.get(id(code))
+    if known is None or known[0] is not code:
         known = _signature(kernel)
     _, names, file, line = known
     pointers = [
@@ -124,5 +125,5 @@ def _signature(kernel: Any) -> _Signature:
     if len(_signatures) >= _KERNELS:
         _signatures.clear()
     code, names = function.__code__, tuple(parameter.name for parameter in kernel.params)
-    known = _signatures[id(function)] = function, names, code.co_filename, code.co_firstlineno
+    known = _signatures[id(code)] = code, names, code.co_filename, code.co_firstlineno
     return known  # which keeps the function's id its own

@@ -102,6 +102,11 @@ class WriteLog:
         hits = [write for write in writes if any(write.ranges.overlaps(part) for part in parts)]
         return hits or [write for write in writes if write.opaque]
 
+    def stored(self) -> list[Write]:
+        """Those whose stores are known; none that was deferred."""
+        entries = tuple(self.entries)
+        return [each for each in entries if not isinstance(each, tuple) and each.stores is not None]
+
     def clear(self) -> None:
         self.entries.clear()
 
