@@ -23,7 +23,7 @@ from shadowgraph.errors import FindingsError, UnknownBufferError, UsageError
 from shadowgraph.facts import facts_of
 from shadowgraph.faults import faults
 from shadowgraph.forking import forkable
-from shadowgraph.graphs import eager, host_reads, parameters, shrinking
+from shadowgraph.graphs import eager, parameters, shrinking
 from shadowgraph.graphs.eager import leave_stopped_modes
 from shadowgraph.graphs.events import listeners
 from shadowgraph.graphs.host import HostGraph
@@ -97,7 +97,6 @@ class Debugger(Declarations):
         self._allocator.before_retire = self._work.retiring
         self._work.rearm()  # what was broken while nobody watched is not judged
         listeners.append(self._work)
-        host_reads.rest(False)
         leave_stopped_modes()
         self._mode = eager.EagerMode(
             self._allocator,
@@ -116,6 +115,7 @@ class Debugger(Declarations):
         if self._resizes:
             shrinking.install(self._allocator, self._work.naps.needed)
         self._started = True
+        self._work.naps.rouse()  # whoever watched before may have stopped in a nap
 
     def stop(self) -> None:
         """Check once more and stop watching; every patch is undone. Does nothing when not started.
@@ -132,7 +132,6 @@ class Debugger(Declarations):
             if self._mode is not None:
                 self._mode.inert = True
             eager.follow(False)
-            host_reads.rest(False)
             leave_stopped_modes()
             listeners.remove(self._work)
             self._allocator.policy, self._allocator.before_retire = None, None
@@ -149,7 +148,6 @@ class Debugger(Declarations):
         more, as in a child forked from a process with a CUDA context."""
         if self._started:
             self._started = False
-            host_reads.rest(False)
             self._work.paused = True
             if self._mode is not None:
                 self._mode.inert = True
@@ -164,7 +162,8 @@ class Debugger(Declarations):
     def resume(self) -> None:
         """Check again from here on; guards are armed anew first."""
         self._work.rearm()
-        self._work.checks.forget_writers()
+        self._work.forget_writers()
+        self._work.naps.rouse()
         self._work.paused = self._work.lost is not None or self._work.outside.limit.stopped is not None
 
     # -- for those who run it from outside ------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """Where nothing happens for long, eager operators are watched around some replays in many only.
 
 To see them takes a dispatch mode, in Python, which costs each of them microseconds: more than anything else that is
-done to a server. Replays are checked all the same, Triton launches are seen, tensors' reads to the host too. What
-stays unseen is who else wrote what, so that rules which follow from that rest as well, and begin anew afterwards.
+done to a server. Replays are checked all the same, Triton launches are seen. What stays unseen is who else wrote what,
+so that rules which follow from that rest as well, and begin anew afterwards; reads by the host, which are judged by
+those rules, are not told either.
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ class Naps:
             return None
         return (
             f"eager operators were watched around {AWAKE} replays in {AWAKE + ASLEEP:,} after {STEADY} without news: "
-            "SG102, SG103, SG108 and the operators that wrote before a replay are known of these only "
+            "SG102, SG103, SG108, reads by the host and the operators that wrote before a replay are known of these "
+            "only "
             "(--watch-eager always)"
         )

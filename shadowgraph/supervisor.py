@@ -186,6 +186,12 @@ class Supervisor(Listener):
         self._rearming.forget()
         self.context.writes.clear()
 
+    def forget_writers(self) -> None:
+        """There were writes that nobody saw: none that was seen is known to be the last."""
+        self.checks.forget_writers()
+        if self.naps.blind:  # and there will be more
+            self.checks.invariants.blind_since = next(self.context.clock)
+
     @property
     def declared(self) -> int:
         """Changes with every declaration that a replay's comparison depends on."""

@@ -1,6 +1,6 @@
-"""Our kernels, compiled once for each device of the process and loaded as long as it lives.
+"""Our kernels, compiled once for each device of the process and loaded as long as it lives: engines share them.
 
-To unload a module waits for the device and is not allowed while any stream captures, and an engine may end there.
+A module that was unloaded while some stream captures would break that capture.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ class Kernels(NamedTuple):
 
 
 @cache
-def _functions(index: int) -> list[Any]:
+def _loaded(index: int) -> tuple[Kernels, list[Any]]:
+    """The handles, and what keeps them."""
     cp = require_cupy()
     with relaxed_capture(), cp.cuda.Device(index):
         source = files("shadowgraph.engines").joinpath("kernels.cu").read_text(encoding="utf-8")
         module = cp.RawModule(code=source, options=("-std=c++17",))
-        return [module.get_function(name) for name in Kernels._fields]
+        functions = [module.get_function(name) for name in Kernels._fields]
+        return Kernels(*(int(function.kernel.ptr) for function in functions)), functions
 
 
 def kernels_of(index: int) -> Kernels:
@@ -39,4 +41,4 @@ def kernels_of(index: int) -> Kernels:
     MissingPackageError
         Without a cupy that fits this CUDA.
     """
-    return Kernels(*(int(function.kernel.ptr) for function in _functions(index)))
+    return _loaded(index)[0]

@@ -18,7 +18,7 @@ from shadowgraph.tracking.stacks import cell_label, current_stack
 
 _patches = PatchSet()
 _KERNELS = 4096  # whose parameters are remembered
-_Signature = tuple[Any, tuple[str, ...], str, int]  # the function, its parameters, its file and line
+_Signature = tuple[Any, tuple[str, ...], str, int]  # the code, its parameters, its file and line
 _signatures: dict[int, _Signature] = {}
 # Of an argument of compiled code, by its name.
 _PREFIXES = {"in_out_ptr": Access.READ_WRITE, "in_ptr": Access.READ, "out_ptr": Access.WRITE}
@@ -126,4 +126,4 @@ def _signature(kernel: Any) -> _Signature:
         _signatures.clear()
     code, names = function.__code__, tuple(parameter.name for parameter in kernel.params)
     known = _signatures[id(code)] = code, names, code.co_filename, code.co_firstlineno
-    return known  # which keeps the function's id its own
+    return known  # which keeps the code's id its own

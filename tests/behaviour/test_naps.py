@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from napping import ASLEEP, AWAKE, STEADY, asleep, is_watched, napping, reader, touch
 from padding import Batch, told
 from playing import played
 from programs import guarded, only
@@ -18,21 +19,16 @@ import shadowgraph as sg
 from shadowgraph import naps
 from shadowgraph.checks.registry import Checks
 from shadowgraph.graphs import host_reads
-from shadowgraph.graphs.events import Listener, listeners
-from shadowgraph.graphs.light_mode import LightMode
 from shadowgraph.injection import modes
 from shadowgraph.row_history import RowState
 
 Resize = Callable[[torch.Tensor], torch.Tensor]
-STEADY, AWAKE, ASLEEP = 6, 4, 10
 ROUNDS = STEADY + 3 * (ASLEEP + AWAKE)
 
 
 @pytest.fixture
 def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
-    for name, value in (("STEADY", STEADY), ("AWAKE", AWAKE), ("ASLEEP", ASLEEP)):
-        monkeypatch.setattr(naps, name, value)
-    with played(monkeypatch, watch_eager="sampled") as made:
+    with napping(monkeypatch) as made:
         yield made
 
 
@@ -49,18 +45,6 @@ def past_the_end(namespace: str, name: str, value: int) -> Iterator[object]:
 def spill() -> Iterator[object]:
     """An operator that zeroes one element behind the end of what it was given."""
     yield from past_the_end("naps", "spill", 0)
-
-
-def is_watched() -> bool:
-    """Whether a mode of ours is on this thread's stack."""
-    return isinstance(_get_current_dispatch_mode(), LightMode)
-
-
-def reader(table: torch.Tensor) -> sg.HostGraph:
-    graph = sg.HostGraph()
-    with sg.host_graph(graph):
-        table.add_(0)
-    return graph
 
 
 def test_the_mode_leaves_the_stack_and_comes_back(debugger: sg.Debugger) -> None:
@@ -203,15 +187,6 @@ def test_a_host_that_reads_what_a_graph_makes_is_not_accused_after_a_nap(debugge
     assert {note.code for note in debugger.notes} == {"SG102"}, "precondition: it is followed"
 
 
-def asleep(debugger: sg.Debugger, table: torch.Tensor) -> sg.HostGraph:
-    """A graph that has replayed until a nap began in this thread."""
-    graph = reader(table)
-    for _ in range(STEADY):
-        graph.replay()
-    assert debugger.supervisor.naps.asleep
-    return graph
-
-
 class Theirs(TorchDispatchMode):
     """A mode of the program's."""
 
@@ -333,12 +308,6 @@ def held(table: torch.Tensor) -> bytes:
     return ctypes.string_at(table.data_ptr() + PAST, 4)
 
 
-def touch(table: torch.Tensor) -> None:
-    from shadowgraph.demos.kernels import fill
-
-    fill[(1,)](table, 0, 8, 7, BLOCK=8)
-
-
 def spill_over(table: torch.Tensor) -> None:
     from shadowgraph.demos.kernels import fill
 
@@ -390,61 +359,6 @@ def test_a_kernel_that_overruns_in_a_nap_is_named_at_once(debugger: sg.Debugger)
     named = {found.culprit.name, *(other.name for other in found.candidates)}
     assert named == {"fill"}, "who was given the buffer"
     assert found.culprit.stack[0].function == "spill_over", "the likeliest is the last"
-
-
-class Reads(Listener):
-    """Counts what is told of reads."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def host_read(self, *_: object) -> None:
-        self.count += 1
-
-
-@pytest.fixture
-def reads() -> Iterator[Reads]:
-    listener = Reads()
-    listeners.append(listener)
-    yield listener
-    listeners.remove(listener)
-
-
-def test_reads_in_a_nap_are_not_told(debugger: sg.Debugger, reads: Reads) -> None:
-    table = guarded(debugger, 8)
-    graph = asleep(debugger, table)
-    before = reads.count
-    assert table.tolist() == [0] * 8
-    assert reads.count == before
-    for _ in range(ASLEEP):
-        graph.replay()
-    assert is_watched()
-    table.tolist()
-    assert reads.count == before + 1
-
-
-def test_reads_in_a_nap_are_told_where_a_rule_is_declared(debugger: sg.Debugger, reads: Reads) -> None:
-    table = guarded(debugger, 8)
-    graph = asleep(debugger, table)
-    debugger.invariant(table, sg.index_range(0, 9))
-    before = reads.count
-    table.tolist()
-    assert reads.count == before + 1, "the declaration ends the nap"
-    while not debugger.supervisor.naps.asleep:
-        graph.replay()
-    table.tolist()
-    assert reads.count == before + 2
-
-
-def test_a_debugger_that_stops_in_a_nap_leaves_reads_to_the_next(monkeypatch: pytest.MonkeyPatch, reads: Reads) -> None:
-    monkeypatch.setattr(naps, "STEADY", 2)
-    with played(monkeypatch, watch_eager="sampled") as first:
-        asleep(first, guarded(first, 8))
-    with played(monkeypatch) as second:
-        table = guarded(second, 8)
-        before = reads.count
-        table.tolist()
-        assert reads.count == before + 1
 
 
 def test_a_rule_broken_unseen_is_not_laid_on_whom_was_seen_before(debugger: sg.Debugger) -> None:

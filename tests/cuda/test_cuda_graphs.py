@@ -253,13 +253,13 @@ def test_keep_graph_is_honoured(source: torch.Tensor, layout: str) -> None:
 
 def test_a_debugger_that_goes_in_the_middle_of_somebodys_capture(source: torch.Tensor) -> None:
     """What it has on the device goes with its last reference: that must not be what a capture is broken by."""
-    with sg.debug() as debugger:
+    with sg.debug(backend="cuda") as debugger:
         table = guarded(debugger, 64)
         inner, kept = capture(partial(torch.mul, table, 2))
         inner.replay()
         debugger.check()
     inner.reset()
-    engine = weakref.ref(debugger.supervisor.context.engine)
+    work = weakref.ref(debugger.supervisor)
     del table, inner, kept
     held = [debugger]
     graph = torch.cuda.CUDAGraph()
@@ -268,7 +268,7 @@ def test_a_debugger_that_goes_in_the_middle_of_somebodys_capture(source: torch.T
         del debugger
         held.clear()
         gc.collect()
-        assert engine() is None, "invalid: it did not go within the capture"
+        assert work() is None, "invalid: it did not go within the capture"
         doubled += 1
     graph.replay()
     torch.cuda.synchronize()

@@ -1,0 +1,73 @@
+"""What the tests of naps share: short ones, a graph to replay, a kernel that is seen, a count of reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from playing import played
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+import shadowgraph as sg
+from shadowgraph import naps
+from shadowgraph.graphs.events import Listener, listeners
+from shadowgraph.graphs.light_mode import LightMode
+
+STEADY, AWAKE, ASLEEP = 6, 4, 10
+
+
+@contextmanager
+def napping(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
+    """A debugger that naps after a few replays."""
+    for name, value in (("STEADY", STEADY), ("AWAKE", AWAKE), ("ASLEEP", ASLEEP)):
+        monkeypatch.setattr(naps, name, value)
+    with played(monkeypatch, watch_eager="sampled") as made:
+        yield made
+
+
+def is_watched() -> bool:
+    """Whether a mode of ours is on this thread's stack."""
+    return isinstance(_get_current_dispatch_mode(), LightMode)
+
+
+def reader(table: torch.Tensor) -> sg.HostGraph:
+    graph = sg.HostGraph()
+    with sg.host_graph(graph):
+        table.add_(0)
+    return graph
+
+
+def asleep(debugger: sg.Debugger, table: torch.Tensor) -> sg.HostGraph:
+    """A graph that has replayed until a nap began in this thread."""
+    graph = reader(table)
+    for _ in range(STEADY):
+        graph.replay()
+    assert debugger.supervisor.naps.asleep
+    return graph
+
+
+def touch(table: torch.Tensor) -> None:
+    from shadowgraph.demos.kernels import fill
+
+    fill[(1,)](table, 0, 8, 7, BLOCK=8)
+
+
+class Reads(Listener):
+    """Counts what is told of reads."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def host_read(self, *_: object) -> None:
+        self.count += 1
+
+
+@contextmanager
+def heard() -> Iterator[Reads]:
+    """Who listens to reads by the host."""
+    listener = Reads()
+    listeners.append(listener)
+    yield listener
+    listeners.remove(listener)
