@@ -73,8 +73,8 @@ class WriteLog:
     Attributes
     ----------
     entries
-        The writes, deferred ones as what they are made of; to be read only. Whether there are any is asked on the replay
-        path, where a method would cost more.
+        The writes, deferred ones as what they are made of; to be read only. Whether there are any is asked on the
+        replay path, where a method would cost more.
     dropped
         Writes forgotten because too many came between two checkpoints.
     """
