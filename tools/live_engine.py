@@ -1,4 +1,5 @@
-"""A real `sgl.Engine` over a small model with made-up weights: serves requests and prints one line of JSON.
+"""A real `sgl.Engine` over a small model with made-up weights: serves requests and prints one line of JSON, and one
+after each batch, for runs that are cut short.
 
 It knows nothing of shadowgraph. `tools/live_sglang.py` runs it, plain and under `shadowgraph wrap`.
 """
@@ -105,6 +106,11 @@ def generated(engine: Any, batch: list[list[int]], tokens: int) -> tuple[list[li
     return [list(answer["output_ids"]) for answer in answers], time.perf_counter() - began
 
 
+def digest(outputs: list[list[int]]) -> str:
+    """By which one sees whether two runs gave the same tokens."""
+    return hashlib.sha256(json.dumps(outputs).encode()).hexdigest()[:16]
+
+
 def throughput(engine: Any, options: argparse.Namespace) -> list[float]:
     """New tokens a second of full batches, the same each round."""
     prompts = prompts_of(options.batch, 32, 5)
@@ -135,11 +141,13 @@ def main() -> None:
     engine = sglang.Engine(**engine_arguments(options))
     up = time.perf_counter() - began
     longest = min(100, options.context - options.tokens - 16)
-    outputs, times = [], []
+    outputs: list[list[int]] = []
+    times: list[float] = []
     for batch in batches_of(prompts_of(options.requests, longest, 3), options.batch, 4):
         answers, seconds = generated(engine, batch, options.tokens)
         outputs += answers
         times.append(seconds)
+        print("PART " + json.dumps({"requests": len(outputs), "outputs": digest(outputs)}), flush=True)
     said = {
         "sglang": sglang.__version__,
         "up_s": round(up, 1),
@@ -148,7 +156,7 @@ def main() -> None:
         "max_total_num_tokens": engine.get_server_info().get("max_total_num_tokens"),
         "requests": len(outputs),
         "tokens": sum(map(len, outputs)),
-        "outputs": hashlib.sha256(json.dumps(outputs).encode()).hexdigest()[:16],
+        "outputs": digest(outputs),
         "tokens_per_s": throughput(engine, options) if options.rounds else [],
     }
     print("LIVE " + json.dumps(said), flush=True)

@@ -137,9 +137,20 @@ def ran(step: Step, out: Path, options: list[str], limit: float) -> dict[str, An
             program.wait()
         wall = time.perf_counter() - began
     lines = (out / f"{slug}.log").read_text(errors="replace").splitlines()
-    said = next((json.loads(line[5:]) for line in reversed(lines) if line.startswith("LIVE ")), None)
+    said, part = (latest(lines, word) for word in ("LIVE ", "PART "))
     found = {"step": step.name, "words": list(step.words), "code": code, "wall_s": round(wall, 1), "said": said}
+    found |= {"until_then": part} if said is None else {}
     return {**found, **(summary(run) if step.wrapped else {})}
+
+
+def latest(lines: list[str], word: str) -> dict[str, Any] | None:
+    """The last line of data that the program printed behind a word."""
+    found: dict[str, Any] | None = None
+    for line in lines:
+        if line.startswith(word):
+            with suppress(ValueError):  # it was ended in the middle of it
+                found = json.loads(line.removeprefix(word))
+    return found
 
 
 def summary(run: Path) -> dict[str, Any]:

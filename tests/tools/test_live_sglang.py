@@ -62,6 +62,12 @@ def test_what_wrapping_costs_is_told_with_the_noise() -> None:
     }  # fmt: skip
 
 
+def test_a_run_that_is_cut_short_says_how_far_it_came() -> None:
+    lines = ['PART {"requests": 2}', "noise", 'PART {"requests": 3}', 'PART {"reque']
+    assert live.latest(lines, "PART ") == {"requests": 3}
+    assert live.latest(lines, "LIVE ") is None
+
+
 def test_sglang_finds_the_adapter_without_an_installation(tmp_path: Path) -> None:
     live.write_entry_points(tmp_path)
     context = importlib.metadata.DistributionFinder.Context(name="shadowgraph", path=[str(tmp_path)])
