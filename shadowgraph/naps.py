@@ -15,6 +15,7 @@ from shadowgraph.graphs import eager, host_reads
 STEADY = 512  # replays after the last news before the first nap
 AWAKE = 16  # replays between two naps; every rule that looks back gets its chance in them
 ASLEEP = 2032  # replays of a nap
+ENOUGH = 64  # replays of a graph that are watched before it passes in a nap; never more than `STEADY`
 
 
 class Naps:
@@ -47,24 +48,37 @@ class Naps:
         self.wanted, self.asleep, self.blind = wanted, False, False
         self._news, self._busy, self._turned = news, busy, turned
         self._left, self._known, self.taken = STEADY, 0, 0
+        self._watched: dict[int, int] = {}  # replays while all was watched, by the graphs' serials
 
-    def replay_ended(self) -> None:
-        """Between two replays, in the thread that replays: who sees its operators changes here."""
+    def replay_ended(self, serial: int) -> None:
+        """Between two replays, in the thread that replays: who sees its operators changes here.
+
+        A graph that was not watched enough yet, of another batch size for instance, ends a nap for a while.
+        """
         if not self.wanted:
             if eager.rests:  # a debugger before this one has stopped while it slept
                 eager.follow(False)
             return
         self._left -= 1
-        known = self._news()
+        known, watched = self._news(), self._watched.get(serial, 0)
+        if not self.blind:
+            self._watched[serial] = watched + 1
         if known != self._known:
             self._known = known
             self.rouse()
+        elif self.asleep and watched < min(ENOUGH, STEADY):
+            self._left = AWAKE
+            self._wake()
         elif self._left <= 0:
             self._turn()
         if self.asleep:
             eager.follow(True)
         elif self.blind:
             self.look()
+
+    def dropped(self, serial: int) -> None:
+        """A graph is gone."""
+        self._watched.pop(serial, None)
 
     def rouse(self) -> None:
         """Something happened: watch for long, and in this thread at once."""

@@ -262,6 +262,7 @@ class Supervisor(Listener):
         self.locator.dropped(graph)
         self.stepper.dropped(graph)
         self.journal.dropped(graph.serial)
+        self.naps.dropped(graph.serial)
         for key in [key for key in self._node_writes if key[0] == graph.serial]:
             del self._node_writes[key]
 
@@ -353,7 +354,7 @@ class Supervisor(Listener):
         settle()
         self.outside.replay_ended()
         if self.naps.wanted or rests:
-            self.naps.replay_ended()
+            self.naps.replay_ended(graph.serial)
 
     @survives
     def launch_begins(self, launch: Launch, rules: tuple[IndexRule, ...]) -> None:

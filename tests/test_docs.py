@@ -93,4 +93,5 @@ def test_the_lengths_of_naps_are_those_of_the_code() -> None:
         f"{naps.STEADY} replays have brought no finding and no capture, they pass unseen for {naps.ASLEEP:,} replays"
     )
     assert f"{lengths}, are watched for {naps.AWAKE}, and so on" in " ".join(said.split())
+    assert f"fewer than {naps.ENOUGH} of its replays" in " ".join(said.split())
     assert (naps.AWAKE + naps.ASLEEP) / naps.AWAKE == 128, "one replay in 128, say the README and the options"

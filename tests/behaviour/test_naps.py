@@ -96,6 +96,26 @@ def test_a_capture_ends_a_nap(debugger: sg.Debugger) -> None:
     assert not is_watched()
 
 
+def test_a_graph_that_was_not_watched_enough_ends_a_nap(debugger: sg.Debugger) -> None:
+    """As when a batch size comes for the first time, long after all else has become steady."""
+    table = guarded(debugger, 8)
+    usual, other = reader(table), reader(table)
+    for _ in range(STEADY):
+        usual.replay()
+    assert not is_watched()
+    for _ in range(2):
+        other.replay()
+        for _ in range(AWAKE):
+            assert is_watched(), "it was watched less often than the usual one before its first nap"
+            other.replay()
+        assert not is_watched()
+    other.replay()
+    assert not is_watched(), "it is known by now"
+    assert debugger.supervisor.naps._watched == {usual.model.serial: STEADY, other.model.serial: 2 * AWAKE}
+    other.reset()
+    assert debugger.supervisor.naps._watched == {usual.model.serial: STEADY}
+
+
 def test_what_an_operator_breaks_in_a_nap_is_found_at_once_and_named_when_it_happens_again(
     debugger: sg.Debugger, spill: object
 ) -> None:
