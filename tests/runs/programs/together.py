@@ -7,6 +7,7 @@ import threading
 from overrun import Decode
 
 barrier = threading.Barrier(3)
+turn = threading.Lock()  # nobody sees who writes past an end, so that another thread's check may be the first after it
 kept = []
 
 
@@ -14,7 +15,9 @@ def work() -> None:
     barrier.wait()
     decode = Decode()
     kept.append(decode)
-    decode.step(8)
+    barrier.wait()
+    with turn:
+        decode.step(8)
 
 
 threads = [threading.Thread(target=work) for _ in range(3)]
