@@ -386,7 +386,7 @@ class Supervisor(Listener):
             self.naps.look()
         marked = bool(self.preparing)
         model = self.preparing[-1] if marked else None
-        if self._defers:
+        if stores is None and self._defers:
             with self._lock.section:
                 self.context.writes.defer(launch, model.serial if model else None)
                 self.journal.ran(launch, Phase.PREPARE if marked else None)
