@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import json
 import random
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,7 @@ def engine_arguments(options: argparse.Namespace) -> dict[str, Any]:
         "random_seed": 0,
         "tp_size": options.tp,
         "log_level": "warning",
+        **({"max_total_tokens": options.kv_tokens} if options.kv_tokens else {}),
     }
     if options.eagle:
         draft = {**size, "num_hidden_layers": 1}
@@ -111,15 +113,13 @@ def digest(outputs: list[list[int]]) -> str:
     return hashlib.sha256(json.dumps(outputs).encode()).hexdigest()[:16]
 
 
-def throughput(engine: Any, options: argparse.Namespace) -> list[float]:
-    """New tokens a second of full batches, the same each round."""
+def play_rounds(engine: Any, options: argparse.Namespace) -> None:
+    """A full batch, the same each time, whenever a line comes in, until no more do."""
     prompts = prompts_of(options.batch, 32, 5)
-    generated(engine, prompts, options.tokens)
-    rates = []
-    for _ in range(options.rounds):
+    for _ in sys.stdin:
         answers, seconds = generated(engine, prompts, options.tokens)
-        rates.append(round(sum(map(len, answers)) / seconds, 1))
-    return rates
+        rate = round(sum(map(len, answers)) / seconds, 1)
+        print("ROUND " + json.dumps({"rate": rate, "outputs": digest(answers)}), flush=True)
 
 
 def main() -> None:
@@ -130,9 +130,10 @@ def main() -> None:
     parser.add_argument("--large", action="store_true", help="about 1.5 billion parameters instead of a few million")
     parser.add_argument("--batch", type=int, default=2, help="most requests at once (default: %(default)s)")
     parser.add_argument("--context", type=int, default=CONTEXT)
+    parser.add_argument("--kv-tokens", type=int, help="tokens that the cache holds (default: what the memory holds)")
     parser.add_argument("--requests", type=int, default=2, help="(default: %(default)s)")
     parser.add_argument("--tokens", type=int, default=64, help="new tokens of each (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=0, help="rounds of full batches to time (default: none)")
+    parser.add_argument("--told", action="store_true", help="time a full batch for each line of input")
     parser.add_argument("--tp", type=int, default=1, help="GPUs to split the model over (default: %(default)s)")
     options = parser.parse_args()
     began = time.perf_counter()
@@ -148,6 +149,9 @@ def main() -> None:
         outputs += answers
         times.append(seconds)
         print("PART " + json.dumps({"requests": len(outputs), "outputs": digest(outputs)}), flush=True)
+    if options.told:
+        print("UP " + json.dumps({"seconds": round(up, 1)}), flush=True)
+        play_rounds(engine, options)
     said = {
         "sglang": sglang.__version__,
         "up_s": round(up, 1),
@@ -157,7 +161,6 @@ def main() -> None:
         "requests": len(outputs),
         "tokens": sum(map(len, outputs)),
         "outputs": digest(outputs),
-        "tokens_per_s": throughput(engine, options) if options.rounds else [],
     }
     print("LIVE " + json.dumps(said), flush=True)
     engine.shutdown()

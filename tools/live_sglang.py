@@ -12,9 +12,9 @@ Plans:
   longer      the same with more new tokens, which that version does not survive
   triton      with the triton backend
   many        flashinfer and EAGLE with 200 requests of mixed lengths: plain twice, wrapped
-  small       tokens a second at a fixed batch, tiny model: plain, wrapped, wrapped, plain
+  small       tokens a second at a fixed batch, tiny model: a plain engine and a wrapped one take turns
   large       the same with about 1.5 billion parameters
-  two         eagle on two GPUs (TP=2), wrapped
+  two         eagle on two GPUs (TP=2), plain, wrapped
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ import argparse
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import tarfile
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpu_evidence import circumstances
+from live_abba import EndedError, Player, measured, play
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = Path.home()
@@ -43,9 +44,10 @@ CACHES = (HOME / ".cache" / "flashinfer", HOME / ".cache" / "tvm-ffi", HOME / ".
 EAGLE = ("--eagle", "--attention", "flashinfer")
 FEW = ("--tokens", "24")
 TRITON = ("--eagle", "--attention", "triton")
-TIMED = ("--requests", "2", "--tokens", "128", "--context", "512", "--batch", "8", "--rounds", "12")
-UNSTEADY = 5  # rounds in which a wrapped engine is watched all the time: 128 steps each, and 512 are
-PAIRS = ("plain", "wrapped", "wrapped again", "plain again")
+MANY = (*EAGLE, "--requests", "200", "--tokens", "24", "--kv-tokens", "32768")
+TIMED = ("--requests", "2", "--tokens", "448", "--context", "1024", "--batch", "8", "--kv-tokens", "32768", "--told")
+TURNS = {"small": TIMED, "large": (*TIMED, "--large")}
+PAIR = ("plain", "wrapped")
 
 
 class Step(NamedTuple):
@@ -56,45 +58,14 @@ class Step(NamedTuple):
 
 def steps_of(plan: str) -> list[Step]:
     """What a plan runs, in order."""
-    if plan in ("small", "large"):
-        words = (*TIMED, *(("--large",) if plan == "large" else ()))
-        return [Step(name, name.startswith("wrapped"), words) for name in PAIRS]
-    many = ("--requests", "200", "--tokens", "24")
     return {
         "eagle": [Step("plain", False, (*EAGLE, *FEW)), Step("wrapped", True, (*EAGLE, *FEW))],
         "longer": [Step("plain", False, EAGLE), Step("wrapped", True, EAGLE)],
         "triton": [Step("plain", False, TRITON), Step("wrapped", True, TRITON)],
-        "many": [
-            Step("plain", False, (*EAGLE, *many)),
-            Step("wrapped", True, (*EAGLE, *many)),
-            Step("plain again", False, (*EAGLE, *many)),
-        ],
-        "two": [Step("wrapped", True, (*EAGLE, "--tp", "2"))],
+        "many": [Step("plain", False, MANY), Step("wrapped", True, MANY), Step("plain again", False, MANY)],
+        "two": [Step(name, name == "wrapped", (*EAGLE, *FEW, "--tp", "2")) for name in PAIR],
+        **{turns: [Step(name, name == "wrapped", words) for name in PAIR] for turns, words in TURNS.items()},
     }[plan]
-
-
-def throughput(steps: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
-    """Tokens a second once all is steady, wrapped against plain, and how far plain runs are from each other, and the
-    rounds within one: a difference below that says nothing."""
-    found: dict[bool, list[float]] = {False: [], True: []}
-    spread = 0.0
-    for step in steps:
-        rates = (step["said"] or {}).get("tokens_per_s", [])[UNSTEADY:]
-        if rates:
-            is_wrapped = step["step"].startswith("wrapped")
-            found[is_wrapped].append(statistics.median(rates))
-            spread = spread if is_wrapped else max(spread, max(rates) / min(rates) - 1)
-    if not found[False] or not found[True]:
-        return None
-    plain, wrapped = (statistics.mean(found[which]) for which in (False, True))
-    noise = max(found[False]) / min(found[False]) - 1 if len(found[False]) > 1 else None
-    return {
-        "plain": found[False],
-        "wrapped": found[True],
-        "ratio": round(wrapped / plain, 3),
-        "noise_of_plain": None if noise is None else round(noise, 3),
-        "spread_of_plain_rounds": round(spread, 3),
-    }
 
 
 def write_entry_points(folder: Path) -> None:
@@ -115,18 +86,32 @@ def command_of(step: Step, models: Path, run: Path, options: list[str]) -> list[
     return [sys.executable, "-m", "shadowgraph", "wrap", "--run-dir", str(run), *options, "--", *program]
 
 
-def ran(step: Step, out: Path, options: list[str], limit: float) -> dict[str, Any]:
-    """Run one step: what the program printed, how long it took, and what the run folder holds."""
-    slug = step.name.replace(" ", "-")
+@contextmanager
+def surroundings() -> Iterator[tuple[Path, dict[str, str]]]:
+    """A folder of their own for the programs of a step, and an environment in which sglang finds the adapter."""
     with tempfile.TemporaryDirectory() as folder:
-        entry, run = Path(folder, "entry"), out / f"run-{slug}-{time.time_ns()}"
+        entry = Path(folder, "entry")
         entry.mkdir()
         write_entry_points(entry)
         path = os.pathsep.join([str(ROOT), str(entry), os.environ.get("PYTHONPATH", "")])
-        command = command_of(step, Path(folder, "models"), run, options)
+        yield Path(folder), {**os.environ, "PYTHONPATH": path}
+
+
+def run_folder(step: Step, out: Path) -> Path:
+    return out / f"run-{step.name.replace(' ', '-')}-{time.time_ns()}"
+
+
+def log_of(step: Step, out: Path) -> Path:
+    return out / f"{step.name.replace(' ', '-')}.log"
+
+
+def ran(step: Step, out: Path, options: list[str], limit: float) -> dict[str, Any]:
+    """Run one step: what the program printed, how long it took, and what the run folder holds."""
+    with surroundings() as (folder, environment):
+        run = run_folder(step, out)
+        command = command_of(step, folder / "models", run, options)
         began = time.perf_counter()
-        with (out / f"{slug}.log").open("w") as log:
-            environment = {**os.environ, "PYTHONPATH": path}
+        with log_of(step, out).open("w") as log:
             program = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, process_group=0)
             try:
                 code: int | str = program.wait(limit)
@@ -136,11 +121,36 @@ def ran(step: Step, out: Path, options: list[str], limit: float) -> dict[str, An
                 os.killpg(program.pid, signal.SIGKILL)
             program.wait()
         wall = time.perf_counter() - began
-    lines = (out / f"{slug}.log").read_text(errors="replace").splitlines()
+    lines = log_of(step, out).read_text(errors="replace").splitlines()
     said, part = (latest(lines, word) for word in ("LIVE ", "PART "))
     found = {"step": step.name, "words": list(step.words), "code": code, "wall_s": round(wall, 1), "said": said}
     found |= {"until_then": part} if said is None else {}
     return {**found, **(summary(run) if step.wrapped else {})}
+
+
+def took_turns(
+    steps: list[Step], out: Path, options: list[str], limit: float, blocks: int
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Two engines that start at the same time and then take turns: what each said, and the tokens a second."""
+    runs = [run_folder(step, out) for step in steps]
+    with surroundings() as (folder, environment), ExitStack() as stack:
+        plain, wrapped = players = [
+            stack.enter_context(
+                Player(command_of(step, folder / "models", run, options), environment, folder, log_of(step, out), limit)
+            )
+            for step, run in zip(steps, runs, strict=True)
+        ]
+        for player in players:
+            player.heard("UP ")
+        print("both are up", flush=True)
+        played, same = play(plain, wrapped, blocks)
+        ended = [player.end() for player in players]
+    kept = [
+        {"step": step.name, "words": list(step.words), "code": code, "wall_s": wall, "said": said}
+        | (summary(run) if step.wrapped else {})
+        for step, run, (said, code, wall) in zip(steps, runs, ended, strict=True)
+    ]
+    return kept, {**measured(played), "same_tokens": same, "rounds": [list(block) for block in played]}
 
 
 def latest(lines: list[str], word: str) -> dict[str, Any] | None:
@@ -201,44 +211,67 @@ def restore_caches(path: Path, home: Path) -> None:
         archive.extractall(home, filter="data")
 
 
-def main() -> int:
+def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plan", choices=("eagle", "longer", "triton", "many", "small", "large", "two"))
     parser.add_argument("--out", type=Path, required=True, help="folder for results, logs, run folders and caches")
     parser.add_argument("--caches", type=Path, help="caches.txz of an earlier run")
     parser.add_argument("--steps", help="only these of the plan's steps, such as plain,wrapped")
+    parser.add_argument("--together", action="store_true", help="run the steps at the same time, on one GPU")
+    parser.add_argument("--blocks", type=int, default=24, help="of small and large: plain, wrapped, wrapped, plain")
     parser.add_argument("--until", type=float, default=3600, help="begin no step after this many seconds")
     parser.add_argument("--limit", type=float, default=420, help="end a step after this many seconds")
     parser.add_argument("wrap", nargs="*", help="options for `shadowgraph wrap`, after --")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def results(options: argparse.Namespace, steps: list[Step]) -> Iterator[dict[str, Any]]:
+    """What each step gave, as it comes."""
+    if options.together:
+        with ThreadPoolExecutor(len(steps)) as pool:
+            running = [pool.submit(ran, step, options.out, options.wrap, options.limit) for step in steps]
+            for done in as_completed(running):
+                yield done.result()
+        return
     began = time.perf_counter()
+    for step in steps:
+        if time.perf_counter() - began > options.until:
+            print(f"no time left for: {step.name}; run this again")
+            return
+        yield ran(step, options.out, options.wrap, options.limit)
+
+
+def main() -> int:
+    options = read_options()
     options.out.mkdir(parents=True, exist_ok=True)
     if options.caches is not None:
         restore_caches(options.caches, HOME)
     path = options.out / f"live_{options.plan}.json"
-    kept = json.loads(path.read_text())["steps"] if path.exists() else []
-    wanted = options.steps.split(",") if options.steps else None
-    for step in steps_of(options.plan):
-        if wanted is not None and step.name not in wanted:
-            continue
-        if any(each["step"] == step.name and each["said"] for each in kept):
-            continue
-        if time.perf_counter() - began > options.until:
-            print(f"no time left for: {step.name}; run this again")
-            break
-        result = ran(step, options.out, options.wrap, options.limit)
-        print(json.dumps(result), flush=True)
-        kept = [*(each for each in kept if each["step"] != step.name), result]
-        command = f"tools/live_sglang.py {options.plan} --out DIR" + (" -- " if options.wrap else "")
-        speed = throughput(kept)
-        body = {**circumstances(command + " ".join(options.wrap)), "steps": kept}
-        body |= {"throughput": speed} if speed is not None else {}
-        path.write_text(json.dumps(body, indent=1) + "\n")
+    together, wrap = ["--together"] if options.together else [], ["--", *options.wrap] if options.wrap else []
+    command = " ".join(["tools/live_sglang.py", options.plan, "--out DIR", *together, *wrap])
+
+    def keep(steps: list[dict[str, Any]], **more: Any) -> None:
+        path.write_text(json.dumps({**circumstances(command), "steps": steps, **more}, indent=1) + "\n")
         if not (options.out / "caches.txz").exists():
             save_caches(options.out / "caches.txz", HOME)
-    speed = throughput(kept)
-    if speed is not None:
-        print(json.dumps({"throughput": speed}))
+
+    if options.plan in TURNS:
+        try:
+            kept, speed = took_turns(steps_of(options.plan), options.out, options.wrap, options.limit, options.blocks)
+        except EndedError as error:
+            print(f"live_sglang: {error}", file=sys.stderr)
+            return 1
+        keep(kept, throughput=speed)
+        print(json.dumps(speed))
+        return 0
+    kept = json.loads(path.read_text())["steps"] if path.exists() else []
+    over = {each["step"] for each in kept if each["said"]}
+    wanted = options.steps.split(",") if options.steps else None
+    steps = [s for s in steps_of(options.plan) if s.name not in over and (wanted is None or s.name in wanted)]
+    for result in results(options, steps):
+        print(json.dumps(result), flush=True)
+        kept = [*(each for each in kept if each["step"] != result["step"]), result]
+        keep(kept)
     return 0 if all(each["said"] for each in kept) else 1
 
 

@@ -42,24 +42,15 @@ def test_each_step_is_a_command_that_the_program_takes(plan: str, tmp_path: Path
         assert command[-len(step.words) :] == list(step.words)
 
 
-def test_a_timed_plan_goes_there_and_back() -> None:
-    assert [step.wrapped for step in live.steps_of("small")] == [False, True, True, False]
-
-
-def test_what_wrapping_costs_is_told_with_the_noise() -> None:
-    slow = [10.0] * live.UNSTEADY
-
-    def step(name: str, *rates: float) -> dict[str, object]:
-        return {"step": name, "said": {"tokens_per_s": [*slow, *rates]} if rates else None}
-
-    plain, again = step("plain", 90, 100, 110), step("plain again", 80)
-    assert live.throughput([plain, step("wrapped")]) is None, "a step that said nothing"
-    assert live.throughput([plain, {"step": "wrapped", "said": {"tokens_per_s": slow}}]) is None, "nothing steady"
-    wrapped = step("wrapped", 72, 81, 500), step("wrapped again", 81)
-    assert live.throughput([plain, wrapped[0]])["noise_of_plain"] is None
-    assert live.throughput([plain, *wrapped, again]) == {
-        "plain": [100, 80], "wrapped": [81, 81], "ratio": 0.9, "noise_of_plain": 0.25, "spread_of_plain_rounds": 0.222
-    }  # fmt: skip
+def test_engines_that_take_turns_differ_in_nothing_else() -> None:
+    for plan in live.TURNS:
+        plain, wrapped = live.steps_of(plan)
+        assert (plain.wrapped, wrapped.wrapped) == (False, True)
+        assert plain.words == wrapped.words
+        assert "--told" in plain.words
+        words = plain.words
+        tokens, context = (int(words[words.index(option) + 1]) for option in ("--tokens", "--context"))
+        assert max(map(len, engine.prompts_of(2, 100, 3))) + tokens <= context
 
 
 def test_a_run_that_is_cut_short_says_how_far_it_came() -> None:
