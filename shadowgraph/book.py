@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from shadowgraph.errors import MissingFileError, UsageError
-from shadowgraph.findings import ByteFacts, Culprit, Ending, Finding, Severity, Status, fingerprint
+from shadowgraph.findings import NAP, ByteFacts, Culprit, Ending, Finding, Severity, Status, fingerprint
 from shadowgraph.reaches import Origin, Reached
 from shadowgraph.reports.verdicts import verdict
 
@@ -62,6 +62,9 @@ class FindingBook:
         self._located: dict[_Place, Cause] = {}  # those whose culprit a closer look confirmed
         self._launches: dict[_Launch, Cause] = {}  # the same, by the launch
         self._late: dict[_Where, Cause] = {}  # those that were seen too late to know who did it
+        self._passed: dict[_Where, Cause] = {}  # those of which it is known only that they happened in a nap
+        self._also: dict[Cause, Cause] = {}  # what these were known as then
+        self._last: dict[_Where, Cause] = {}
         self._suppressions = suppressions
         self.suppressed = 0
 
@@ -71,7 +74,9 @@ class FindingBook:
         A known cause keeps phase, graph and replay of its first sighting, and the extreme bytes of all. A rule that a
         check finds as broken as it was seen before is no further occurrence: nothing happened since. A sighting whose
         culprit is not confirmed belongs to a cause whose culprit a closer look has confirmed there; one whose culprit
-        is, to a cause of the same launch, or to one that was seen too late to know who did it.
+        is, to a cause of the same launch, or to one that was seen too late to know who did it. What replays
+        that passed unseen have left belongs to the cause that was last seen there; the first sighting afterwards says
+        when it happens, and who does it.
 
         Parameters
         ----------
@@ -89,16 +94,22 @@ class FindingBook:
         if finding.fingerprint in self._suppressions:
             self.suppressed += 1
             return finding, False
-        cause = (finding.code, finding.buffer.serial, _side(finding), key)
-        cause = cause if cause in self._by_cause else self._known_as(finding) or cause
+        cause = self._cause_of(finding, key)
         known, latest = self._by_cause.get(cause), self._latest.get(cause)
         self._latest[cause] = finding
         if known is None or latest is None:
             kept = msgspec.structs.replace(finding, id=next(self._ids))
             self._by_cause[cause] = kept
             self._causes[kept.id] = cause
+            self._last[_where(kept)] = cause
+            if kept.detected_at == NAP:
+                self._passed[_where(kept)] = cause
             if _nobody_knows(kept) and not exact:
                 self._late[_where(kept)] = cause
+            return kept, True
+        if finding.detected_at != NAP and self._passed.get(_where(finding)) == cause:
+            del self._passed[_where(finding)]
+            kept = self._by_cause[cause] = _dated(known, finding)
             return kept, True
         if _still_broken(finding, known, latest):
             return known, False
@@ -106,6 +117,16 @@ class FindingBook:
         self._by_cause[cause] = kept
         promoted = known.severity is Severity.NOTE and kept.severity is Severity.ERROR
         return kept, promoted
+
+    def _cause_of(self, finding: Finding, key: str) -> Cause:
+        """The cause that a sighting belongs to, which may be new."""
+        cause, where = (finding.code, finding.buffer.serial, _side(finding), key), _where(finding)
+        if finding.detected_at == NAP:
+            return self._last.get(where, cause)
+        if where in self._passed and cause not in self._by_cause:
+            self._also[cause] = self._passed[where]
+        cause = self._also.get(cause, cause)
+        return cause if cause in self._by_cause else self._known_as(finding) or cause
 
     def __len__(self) -> int:
         """Findings and notes, without those that are suppressed."""
@@ -208,6 +229,12 @@ def _merged(known: Finding, again: Finding) -> Finding:
     if known.severity is not again.severity or known.rule is not None or known.stale is not None:  # an example
         return known
     return _widened(known, again)
+
+
+def _dated(known: Finding, again: Finding) -> Finding:
+    """What happened in a nap, by its first sighting outside one."""
+    kept = msgspec.structs.replace(again, id=known.id, revision=known.revision + 1, occurrences=known.occurrences + 1)
+    return _widened(kept, known)
 
 
 def _ended(known: Finding, before: Ending, now: Ending) -> Finding:

@@ -115,7 +115,7 @@ class Debugger(Declarations):
         if self._resizes:
             shrinking.install(self._allocator, self._work.naps.needed)
         self._started = True
-        self._work.naps.rouse()  # whoever watched before may have stopped in a nap
+        self._work.naps.begin()
 
     def stop(self) -> None:
         """Check once more and stop watching; every patch is undone. Does nothing when not started.
@@ -129,6 +129,7 @@ class Debugger(Declarations):
             self.check()
         finally:
             self._started = False
+            self._work.naps.end()
             if self._mode is not None:
                 self._mode.inert = True
             eager.follow(False)
@@ -149,6 +150,7 @@ class Debugger(Declarations):
         if self._started:
             self._started = False
             self._work.paused = True
+            self._work.naps.end()
             if self._mode is not None:
                 self._mode.inert = True
             listeners.remove(self._work)

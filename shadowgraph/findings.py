@@ -17,6 +17,7 @@ from shadowgraph.tracking.phases import Phase
 from shadowgraph.tracking.stacks import Frame, Stack
 
 SCHEMA = "shadowgraph.finding/1"
+NAP = "nap"  # `Finding.detected_at` of what replays that passed unseen had left
 
 
 class Kind(StrEnum):
@@ -324,7 +325,7 @@ class Finding(Shown, msgspec.Struct, frozen=True):
     phase, graph, replay
         What ran when the bytes changed. Replays count from 1 for each graph; in prepare it is the coming one.
     detected_at
-        The boundary at which it was seen.
+        The boundary at which it was seen; of `NAP`, phase, graph and replay say when it had happened at the latest.
     candidates
         Others that may have done it, or that did it too.
     window

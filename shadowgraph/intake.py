@@ -12,7 +12,7 @@ from shadowgraph.checks.base import Context, Draft
 from shadowgraph.coverage import Coverage
 from shadowgraph.errors import FindingsError
 from shadowgraph.faults import logger, shielded
-from shadowgraph.findings import Culprit, Finding, Severity, Status, fingerprint
+from shadowgraph.findings import NAP, Culprit, Finding, Severity, Status, fingerprint
 from shadowgraph.locating import Locator
 from shadowgraph.outside import Outside
 from shadowgraph.overruns import Overruns
@@ -76,8 +76,9 @@ class Intake:
         if new and kept.severity is Severity.ERROR:
             logger.error("%s", kept.message)  # at once: the program may not live to its report
         with shielded("closer look"):
-            self.locator.noticed(draft, kept, new)
-            self.stepper.noticed(draft, kept, key, mark)
+            if finding.detected_at != NAP:  # else nobody knows where to look, until it happens again
+                self.locator.noticed(draft, kept, new)
+                self.stepper.noticed(draft, kept, key, mark)
         if new and self._settings.sync and kept.severity is Severity.ERROR:
             raise FindingsError(kept.message)
 

@@ -1,21 +1,28 @@
-"""Where nothing happens for long, eager operators are watched around some replays in many only.
+"""Where nothing happens for long, little is looked at around most replays.
 
-To see them takes a dispatch mode, in Python, which costs each of them microseconds: more than anything else that is
-done to a server. Replays are checked all the same, Triton launches are seen. What stays unseen is who else wrote what,
-so that rules which follow from that rest as well, and begin anew afterwards; reads by the host, which are judged by
-those rules, are not told either.
+To see eager operators takes a dispatch mode, in Python, which costs each of them microseconds: more than anything else
+that is done to a server. In a nap they pass unseen. What stays unknown is who wrote what, so that rules which follow
+from that rest as well, and begin anew afterwards; reads by the host, judged by those rules, are not told either.
+
+Most replays of a nap pass whole, with the Triton launches that prepare them. In between, at distances that change so
+that none of several graphs which take turns is missed for good, one gets a glance: a check of what passed before it,
+its preparation seen, a check at its beginning and at its end. What broke is found at the next glance, and who did it
+when it happens again, since a finding ends the nap.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
-from shadowgraph.graphs import eager, host_reads
+from shadowgraph.graphs import eager, host_reads, passing
 
 STEADY = 512  # replays after the last news before the first nap
 AWAKE = 16  # replays between two naps; every rule that looks back gets its chance in them
 ASLEEP = 2032  # replays of a nap
+APART = (8, 24)  # replays of a nap from one glance to the next, the fewest and the most
 ENOUGH = 64  # replays of a graph that are watched before it passes in a nap; never more than `STEADY`
+PATIENCE = 3  # times `AWAKE` more replays in which such a graph is waited for
 
 
 class Naps:
@@ -29,6 +36,8 @@ class Naps:
         A number that changes when something happens: then all is watched for `STEADY` replays.
     busy
         Whether something is being looked for for which eager operators must be seen.
+    exact
+        Whether somebody wants to hear of each replay, even in a nap; `every` how many-th is checked at most.
     turned
         Called as a nap begins, with True, and when all is seen again: there were writes that nobody saw. Sets `blind`.
 
@@ -40,34 +49,73 @@ class Naps:
         Whether some do: after a nap, those of a thread that has not got its mode back yet.
     taken
         Naps so far.
+    glances
+        Whether the replay that comes, or runs, gets a glance: it is checked, whatever its number.
     """
 
     def __init__(
-        self, wanted: bool, news: Callable[[], int], busy: Callable[[], bool], turned: Callable[[bool], None]
+        self,
+        wanted: bool,
+        news: Callable[[], int],
+        busy: Callable[[], bool],
+        turned: Callable[[bool], None],
+        exact: Callable[[], bool] = lambda: False,
+        every: Callable[[], int] = lambda: 1,
     ) -> None:
         self.wanted, self.asleep, self.blind = wanted, False, False
-        self._news, self._busy, self._turned = news, busy, turned
+        self._news, self._busy, self._turned, self._exact, self._every = news, busy, turned, exact, every
         self._left, self._known, self.taken = STEADY, 0, 0
         self._watched: dict[int, int] = {}  # replays while all was watched, by the graphs' serials
+        self._awaited: int | None = None  # for whose sake a nap was ended, until it replays again
+        self._patience = 0  # windows more that this may take
+        self._until_glance, self._chance = 0, random.Random(0)
+        self.glances = False
+        self._over = False
+
+    def begin(self) -> None:
+        """A debugger watches from here on; whoever watched before may have stopped in a nap."""
+        self._over = False
+        self.rouse()
+
+    def end(self) -> None:
+        """It does not any more."""
+        self._over = True
+        self._pass(False)
 
     def replay_ended(self, serial: int) -> None:
         """Between two replays, in the thread that replays: who sees its operators changes here.
 
-        A graph that was not watched enough yet, of another batch size for instance, ends a nap for a while.
+        A graph that was not watched enough yet, of another batch size for instance, ends a nap until it replays again.
         """
         if not self.wanted:
             if eager.rests:  # a debugger before this one has stopped while it slept
                 eager.follow(False)
             return
+        self._count(serial)
+        if self.asleep:
+            self._until_glance = max(self._chance.randint(*APART), self._every()) - 1
+            self._pass(self._until_glance > 0 and not self._exact())
+
+    def replay_passed(self, serial: int) -> None:
+        """The same after a replay that passed unseen."""
+        self._until_glance -= 1
+        self._count(serial)
+        if self.asleep and self._until_glance <= 0:
+            self._pass(False)
+            self.glances = True
+
+    def _count(self, serial: int) -> None:
         self._left -= 1
         known, watched = self._news(), self._watched.get(serial, 0)
         if not self.blind:
             self._watched[serial] = watched + 1
+            if serial == self._awaited:
+                self._awaited = None
         if known != self._known:
             self._known = known
             self.rouse()
         elif self.asleep and watched < min(ENOUGH, STEADY):
-            self._left = AWAKE
+            self._awaited, self._patience, self._left = serial, PATIENCE, AWAKE
             self._wake()
         elif self._left <= 0:
             self._turn()
@@ -79,6 +127,8 @@ class Naps:
     def dropped(self, serial: int) -> None:
         """A graph is gone."""
         self._watched.pop(serial, None)
+        if serial == self._awaited:
+            self._awaited = None
 
     def rouse(self) -> None:
         """Something happened: watch for long, and in this thread at once."""
@@ -105,13 +155,23 @@ class Naps:
             self._wake()
         elif self._busy():
             self._left = AWAKE
+        elif self._awaited is not None and self._patience:
+            self._left, self._patience = AWAKE, self._patience - 1
         else:
+            if self._awaited is not None:  # it comes too seldom to be waited for many times
+                self._watched[self._awaited] = self._watched.get(self._awaited, 0) + AWAKE
+                self._awaited = None
             self.asleep, self._left, self.taken = True, ASLEEP, self.taken + 1
             self._turned(True)
 
     def _wake(self) -> None:
         self.asleep = False
+        self._pass(False)
         host_reads.rest(False)
+
+    def _pass(self, on: bool) -> None:
+        self.glances = False
+        passing.let(on and self.asleep and not self._over)
 
     def sentence(self) -> str | None:
         """What was not watched, for the report; None where all was."""
@@ -120,6 +180,6 @@ class Naps:
         return (
             f"eager operators were watched around {AWAKE} replays in {AWAKE + ASLEEP:,} after {STEADY} without news: "
             "SG102, SG103, SG108, reads by the host and the operators that wrote before a replay are known of these "
-            "only "
+            f"only; of the others one in {APART[0]} to {APART[1]} was checked, with the kernels launched before it "
             "(--watch-eager always)"
         )

@@ -78,8 +78,14 @@ class Outside:
         if self.guarding is not None:
             self.guarding.capture_began()
 
-    def replay_due(self, replay: int) -> bool:
-        """Whether a graph's replay, which begins now, is to be checked.
+    def replay_passed(self) -> None:
+        """A replay passed unseen."""
+        self.replays += 1
+        if self.begins is not None:
+            self.begins()
+
+    def replay_due(self, replay: int, glances: bool = False) -> bool:
+        """Whether a graph's replay, which begins now, is to be checked; one that gets a glance is, in any case.
 
         The limits are judged here: where checking takes too long or fails too often, new guards are given up first.
         """
@@ -92,7 +98,7 @@ class Outside:
             if self.guarding is not None:
                 self.guarding.stop()
             logger.warning("shadowgraph: %s", self.limit.sentence())
-        return self.limit.stopped is None and self.limit.due(replay)
+        return self.limit.stopped is None and (glances or self.limit.due(replay))
 
     @property
     def guards_eager(self) -> bool:

@@ -15,7 +15,8 @@ from shadowgraph.coverage import Coverage, CoverageLog
 from shadowgraph.engines.base import Engine, Shadow
 from shadowgraph.errors import FindingsError
 from shadowgraph.faults import logger, shielded
-from shadowgraph.graphs import host_reads
+from shadowgraph.findings import NAP
+from shadowgraph.graphs import host_reads, passing
 from shadowgraph.graphs.eager import rests
 from shadowgraph.graphs.events import Listener
 from shadowgraph.graphs.model import Graph, Launch, Node
@@ -118,7 +119,10 @@ class Supervisor(Listener):
             lambda: len(take.book),
             lambda: stepper.armed or outside.guards_eager or bool(preparing),
             back(self._nap_turned),
+            back(self._is_exact),
+            lambda: outside.limit.stride,
         )
+        self._passed: Graph | None = None  # which replayed last of those that passed, until somebody looks
         self._told_of_writes = [c for c in self._all if type(c).written is not Check.written]
         self._told_asleep = [c for c in self._told_of_writes if c not in self.checks.sighted]
         self._sleepless = [c for c in self._beginners if c not in self.checks.sighted]
@@ -152,6 +156,7 @@ class Supervisor(Listener):
         if not self.paused and self._replaying is None:
             drop_stale(self.context.ledger)  # what was freed or moved must not be read
             with self._lock.section:
+                self._look_back()
                 self._bounds.close(at, phase, graph, replay, in_full=in_full)
 
     @survives
@@ -182,6 +187,7 @@ class Supervisor(Listener):
     @survives
     def rearm(self) -> None:
         """Arm every standing guard anew, without looking at it."""
+        self._passed = None
         self.allocator.rearm()
         self._rearming.forget()
         self.context.writes.clear()
@@ -276,7 +282,7 @@ class Supervisor(Listener):
 
     @survives
     def replay_began(self, graph: Graph) -> None:
-        due = self.outside.replay_due(graph.replays)
+        due = self.outside.replay_due(graph.replays, self.naps.glances)
         self.paused = self.paused or self.outside.limit.stopped is not None
         if self.paused or not due:
             self.stepper.look_away()
@@ -289,6 +295,7 @@ class Supervisor(Listener):
             self.context.graphs.setdefault(graph.serial, graph)
             if self._new:
                 self._introduce()
+            self._look_back()
             shadow = self.plans.of(graph, self.declared)
             outer = self._replaying
             if outer is not None:  # what ran so far in this thread were nodes of the outer graph
@@ -313,6 +320,20 @@ class Supervisor(Listener):
             if look:
                 self.locator.replay_begins(graph)
         settle()
+
+    @survives
+    def replay_passed(self, graph: Graph) -> None:
+        self.outside.replay_passed()
+        if self.paused:
+            return
+        self.journal.replayed(graph, next(self.context.clock))
+        self._passed = graph
+        self.naps.replay_passed(graph.serial)
+        if not passing.on:  # before anything is seen again
+            settle()
+            with self._section:
+                self._look_back()
+            settle()
 
     def node_ran(self, graph: Graph, node: Node, stores: StoreLog | None) -> None:
         if self.paused or self._replaying is not graph:
@@ -358,7 +379,7 @@ class Supervisor(Listener):
 
     @survives
     def launch_begins(self, launch: Launch, rules: tuple[IndexRule, ...]) -> None:
-        if self.paused or self._capturing or self._replaying is not None:
+        if passing.on or self.paused or self._capturing or self._replaying is not None:
             return
         model = self.preparing[-1] if self.preparing else None
         phase = Phase.PREPARE if self.preparing else None
@@ -380,7 +401,7 @@ class Supervisor(Listener):
 
     @survives
     def launch_ran(self, launch: Launch, stores: StoreLog | None) -> None:
-        if self.paused or self._capturing or self._replaying is not None:
+        if passing.on or self.paused or self._capturing or self._replaying is not None:
             return
         if self.naps.blind:
             self.naps.look()
@@ -430,6 +451,16 @@ class Supervisor(Listener):
 
     def _is_paused(self) -> bool:
         return self.paused
+
+    def _is_exact(self) -> bool:
+        """Whether something is declared, or asked for, that is judged at each replay."""
+        return bool(self.declared or self.checks.invariants.declared or self.settings.sync)
+
+    def _look_back(self) -> None:
+        """Check what replays that passed have left: by whom, and in which of them, nobody saw."""
+        graph, self._passed = self._passed, None
+        if graph is not None:
+            self._bounds.close(NAP, Phase.REPLAY, graph, graph.replays)
 
     def _nap_turned(self, asleep: bool) -> None:
         """From here on operators pass unseen, or are seen again after writes that nobody saw."""

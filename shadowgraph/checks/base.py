@@ -52,7 +52,8 @@ class Checkpoint:
     Attributes
     ----------
     at
-        ``replay_begin``, ``replay_end``, ``prepare_end``, ``capture_begin``, ``launch``, ``host_read``, ``check``, ...
+        ``replay_begin``, ``replay_end``, ``prepare_end``, ``capture_begin``, ``launch``, ``host_read``, ``check``,
+        ``nap``: after replays that passed unseen, the last of which it names; ...
     phase
         The phase that just ended, when it is certain; None where it depends on what was written.
     graph, replay

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from shadowgraph.checks.base import Checkpoint, Context
+from shadowgraph.findings import NAP
 from shadowgraph.graphs.model import Graph
 from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.phases import Phase
@@ -24,6 +25,8 @@ def suspects(
     On the host that is known. On a device stores are not seen: there, whoever was given a pointer into the buffer and
     may write through it could have done it, and is named as a candidate. What ran alone between two checks did it.
     """
+    if checkpoint.at == NAP:
+        return ()
     if not context.engine.asynchronous:
         return tuple(checkpoint.writes.culprits(*parts))
     if checkpoint.step is not None and checkpoint.step.ran and checkpoint.step.sure:

@@ -10,7 +10,7 @@ from shadowgraph.checks.blame import draft_phase, suspects
 from shadowgraph.checks.rows import row_overruns
 from shadowgraph.checks.stray import stray_stores
 from shadowgraph.engines.base import Evidence
-from shadowgraph.findings import RowOverrun
+from shadowgraph.findings import NAP, RowOverrun
 from shadowgraph.graphs.model import Graph
 from shadowgraph.tracking.buffers import Buffer, Role
 from shadowgraph.tracking.guards import Guard, Side
@@ -65,7 +65,7 @@ class OutOfBounds(Check):
     def _report(self, evidence: Evidence[object], buffer: Buffer, side: Side, checkpoint: Checkpoint) -> None:
         culprits = suspects(self.context, checkpoint, buffer, evidence.parts)
         phase, graph, replay = draft_phase(self.context, checkpoint, buffer.range, culprits)
-        unsure = _late(evidence) and (self.context.engine.asynchronous or not culprits)
+        unsure = checkpoint.at == NAP or (_late(evidence) and (self.context.engine.asynchronous or not culprits))
         self.context.report(
             Draft.of(
                 "SG101",

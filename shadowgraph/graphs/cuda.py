@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from shadowgraph.faults import shielded
-from shadowgraph.graphs import cuda_capture
+from shadowgraph.graphs import cuda_capture, passing
 from shadowgraph.graphs.cuda_capture import CaptureMode
 from shadowgraph.graphs.cuda_model import Origin, read_later
 from shadowgraph.graphs.cuda_pools import GuardedPool, GuardedPools
@@ -244,6 +244,10 @@ class CudaGraphs:
                 state.model.unread = "it was captured before shadowgraph was on"
             model = state.model
             model.replays += 1
+            if passing.on and model.probe is None:
+                original(graph)
+                emit("replay_passed", model)
+                return
             emit("replay_began", model)
             try:
                 if model.probe is None or torch.cuda.is_current_stream_capturing():

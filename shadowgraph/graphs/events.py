@@ -42,6 +42,10 @@ class Listener:
     def replay_ended(self, graph: Graph) -> None:
         """A replay is complete."""
 
+    def replay_passed(self, graph: Graph) -> None:
+        """A replay is over that passed unseen, with what prepared it (see `graphs.passing`); ``graph.replays`` counts
+        it."""
+
     def launch_begins(self, launch: Launch, rules: tuple[IndexRule, ...]) -> None:
         """An eager launch is about to run that touches a tracked buffer or takes indices."""
 

@@ -18,7 +18,7 @@ import msgspec
 import torch
 
 from shadowgraph.errors import BackendError, CaptureError, FreedInputError
-from shadowgraph.graphs import eager, host_reads, triton_host
+from shadowgraph.graphs import eager, host_reads, passing, triton_host
 from shadowgraph.graphs.events import emit, listeners
 from shadowgraph.graphs.host_probe import run_probed
 from shadowgraph.graphs.model import Graph
@@ -174,17 +174,19 @@ class HostGraph:
             emit("replay_refused", self.model)
             raise
         self.model.replays += 1
-        emit("replay_began", self.model)
+        passes = passing.on and self.model.probe is None and bool(listeners)
+        if not passes:
+            emit("replay_began", self.model)
         probe, self.model.probe = self.model.probe, None
         try:
-            self._run_steps(bool(listeners), probe)
+            self._run_steps(bool(listeners) and not passes, probe)
         except BaseException:
             for step in self._steps:  # leave every guard where it stands after a whole replay
                 if isinstance(step, TenancyNode):
                     step.run(False)
             emit("replay_failed", self.model)
             raise
-        emit("replay_ended", self.model)
+        emit("replay_passed" if passes else "replay_ended", self.model)
 
     def _run_steps(self, watched: bool, probe: Probe | None) -> None:
         # Below autograd, autocast and version counters: what was captured are the operators that these had led to.

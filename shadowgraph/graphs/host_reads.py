@@ -60,6 +60,11 @@ def rest(on: bool) -> None:
     _resting = on
 
 
+def resting() -> bool:
+    """Whether reads are told to nobody now."""
+    return _resting
+
+
 def note_read(tensor: torch.Tensor, how: str, waits: bool = True) -> None:
     """Tell the listeners that the host is about to read a tensor, and to wait for it unless `waits` is False."""
     if _resting or _local.busy or not listeners:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from shadowgraph.faults import shielded
-from shadowgraph.graphs import cuda_capture
+from shadowgraph.graphs import cuda_capture, passing
 from shadowgraph.graphs.events import emit, listeners
 from shadowgraph.graphs.model import Access, Launch, LaunchKind, Pointer
 from shadowgraph.graphs.tensors import is_plain, named_tensors, opened, place_of, view_facts
@@ -49,7 +49,7 @@ def _wrap_run(original: Callable[..., Any]) -> Callable[..., Any]:
     def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         launch: Launch | None = None
         mode = cuda_capture.current()
-        if not warmup and (listeners or mode is not None):
+        if not warmup and (mode is not None or (listeners and not passing.on)):
             with shielded("triton launch"):
                 launch = _describe(kernel, args, kwargs, grid)
         if launch is None:
@@ -69,7 +69,7 @@ def _wrap_inductor(original: Callable[..., Any]) -> Callable[..., Any]:
     def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
         launch: Launch | None = None
         mode = cuda_capture.current()
-        if not kwargs.get("benchmark_run") and (listeners or mode is not None):
+        if (mode is not None or (listeners and not passing.on)) and not kwargs.get("benchmark_run"):
             with shielded("compiled launch"):
                 launch = _describe_compiled(kernel, args)
         if launch is None:

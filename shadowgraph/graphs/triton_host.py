@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from shadowgraph.faults import shielded
-from shadowgraph.graphs import triton_hooks
+from shadowgraph.graphs import passing, triton_hooks
 from shadowgraph.graphs.events import emit, listeners
 from shadowgraph.graphs.model import Access, Launch, LaunchKind, Pointer
 from shadowgraph.graphs.tensors import Aliases, base_of, map_tensors, named_tensors, opened, tensors_in
@@ -203,7 +203,7 @@ def _wrap_call(original: Callable[..., Any]) -> Callable[..., Any]:
         kwargs = {key: value for key, value in kwargs.items() if key in known}
         if _local.recorder is not None:
             _local.recorder(executor, args, kwargs)
-        elif listeners:
+        elif listeners and not passing.on:
             _run_noted(executor, args, kwargs)
         else:
             original(executor, *args, **kwargs)

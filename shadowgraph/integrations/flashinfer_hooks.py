@@ -18,8 +18,8 @@ import torch
 from shadowgraph import session
 from shadowgraph.checks.bindings import Planned
 from shadowgraph.faults import contained
+from shadowgraph.graphs import host_reads, passing
 from shadowgraph.graphs.events import Listener
-from shadowgraph.graphs.host_reads import note_read
 from shadowgraph.graphs.tensors import view_of_memory
 from shadowgraph.hostplans import LARGEST, HostPlan
 from shadowgraph.integrations.flashinfer_versions import FLOAT_WORKSPACE, INT_WORKSPACE, Wrapper
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from shadowgraph.graphs.model import Graph
 
 _INTEGERS = {torch.int32: np.int32, torch.int64: np.int64}
+_VIEWS = 1024
 _WORKSPACES = 3  # leading arguments of a planner: float, int and pinned workspace
 
 
@@ -42,6 +43,8 @@ class Hooks(Listener):
         self._layouts: dict[type, Wrapper | None] = {}  # by classes of wrappers, derived ones too
         self._local = threading.local()
         self._named: weakref.WeakKeyDictionary[Debugger, set[int]] = weakref.WeakKeyDictionary()
+        self._latest: tuple[weakref.ref[Debugger], set[int]] | None = None  # of those, on the path of each plan
+        self._views: dict[int, tuple[tuple[int, int, torch.dtype], TensorView]] = {}  # of index pointers, by object
         self._count = 0
 
     def knows(self, cls: type, wrapper: Wrapper) -> None:
@@ -109,9 +112,9 @@ class Hooks(Listener):
         plan: HostPlan | None = None
         with _harmless():
             plan = self._note(wrapper, args)
-        for argument in args[_WORKSPACES:]:
+        for argument in args[_WORKSPACES:] if not host_reads.resting() else ():
             if isinstance(argument, torch.Tensor) and argument.is_cpu:
-                note_read(argument, "plan")  # compiled code reads it; only of the host backend is it tracked memory
+                host_reads.note_read(argument, "plan")  # compiled code reads it; on the host it is tracked memory
         marked = self._mark(wrapper)
         try:
             return original(*args, **kwargs)
@@ -141,7 +144,7 @@ class Hooks(Listener):
             indptr=_bytes(kv_indptr)[:LARGEST],
             dtype=str(kv_indptr.dtype).removeprefix("torch."),
             entries=kv_indptr.numel(),
-            into=view_of_memory(into) if isinstance(into, torch.Tensor) else None,
+            into=self._view(into) if isinstance(into, torch.Tensor) else None,
             attribute=layout.kv_indptr,
             graph=graph.name if graph is not None else None,
             serial=graph.serial if graph is not None else 0,
@@ -156,6 +159,16 @@ class Hooks(Listener):
                 work.checks.rebound.plan(wrapper, planned)
         return plan
 
+    def _view(self, tensor: torch.Tensor) -> TensorView:
+        """Where a wrapper's index pointers lie; of the same tensor as before that is known."""
+        facts = tensor.data_ptr(), tensor.numel(), tensor.dtype
+        known = self._views.get(id(tensor))
+        if known is None or known[0] != facts:
+            if len(self._views) >= _VIEWS:
+                self._views.clear()
+            known = self._views[id(tensor)] = facts, view_of_memory(tensor)
+        return known[1]
+
     def _graph(self, debugger: Debugger, wrapper: Any) -> Graph | None:
         """The graph whose coming replay a wrapper plans for: the one that was announced, or the only one that captured
         the wrapper."""
@@ -168,6 +181,8 @@ class Hooks(Listener):
     def _mark(self, wrapper: Any) -> list[Graph | None] | None:
         """Mark what the calling thread launches from here on, unless somebody else has said what it is: the list whose
         last entry says so, for the caller to take off."""
+        if passing.on:
+            return None
         with _harmless():
             debugger = session.current()
             if debugger is not None and not debugger.supervisor.preparing:
@@ -189,7 +204,10 @@ class Hooks(Listener):
     def _introduce(self, debugger: Debugger, wrapper: Any, layout: Wrapper) -> None:
         """Give a wrapper a name, unless a path that the program is known by leads to it; say that its workspaces hold
         nothing that anybody must refresh."""
-        told = self._named.setdefault(debugger, set())
+        latest = self._latest
+        if latest is None or latest[0]() is not debugger:
+            latest = self._latest = weakref.ref(debugger), self._named.setdefault(debugger, set())
+        told = latest[1]
         if id(wrapper) in told:
             return
         told.add(id(wrapper))

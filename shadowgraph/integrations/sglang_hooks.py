@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from shadowgraph.faults import contained, logger
+from shadowgraph.graphs import passing
 from shadowgraph.integrations import arrivals, sglang_padding
 from shadowgraph.integrations.sglang_batches import Batches
 from shadowgraph.joining import join, join_timeout
@@ -164,6 +165,8 @@ class Hooks:
 
     def _begin(self, runner: Any, batch: Any) -> Mark | None:
         """Mark what the calling thread does from here on as preparing a replay, if it can be told of which graph."""
+        if passing.on:
+            return None
         with harmless():
             debugger = self._debugger()
             coming = _coming(runner, batch) if debugger is not None else None

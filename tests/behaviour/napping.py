@@ -19,9 +19,9 @@ STEADY, AWAKE, ASLEEP = 6, 4, 10
 
 
 @contextmanager
-def napping(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
-    """A debugger that naps after a few replays."""
-    for name, value in (("STEADY", STEADY), ("AWAKE", AWAKE), ("ASLEEP", ASLEEP)):
+def napping(monkeypatch: pytest.MonkeyPatch, apart: tuple[int, int] = (1, 1)) -> Iterator[sg.Debugger]:
+    """A debugger that naps after a few replays, and looks at each replay of a nap unless glances lie further apart."""
+    for name, value in (("STEADY", STEADY), ("AWAKE", AWAKE), ("ASLEEP", ASLEEP), ("APART", apart)):
         monkeypatch.setattr(naps, name, value)
     with played(monkeypatch, watch_eager="sampled") as made:
         yield made

@@ -1,0 +1,277 @@
+"""Most replays of a nap pass unseen; what broke meanwhile is found at the next glance, and nobody is accused of it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+
+import pytest
+import torch
+from napping import AWAKE, STEADY, asleep, is_watched, napping, reader, touch
+from playing import played
+from programs import guarded, only
+
+import shadowgraph as sg
+from shadowgraph import naps
+from shadowgraph.graphs import passing
+
+APART, ASLEEP = (3, 6), 400
+
+
+@pytest.fixture
+def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
+    with napping(monkeypatch, APART) as made:
+        monkeypatch.setattr(naps, "ASLEEP", ASLEEP)
+        yield made
+    assert not passing.on, "the next debugger's replays would pass"
+
+
+def overrun(table: torch.Tensor) -> None:
+    """Four bytes past the end, by nobody who is seen."""
+    ctypes.memset(table.data_ptr() + table.nbytes, 1, 4)
+
+
+def breaks_when(table: torch.Tensor, switch: list[bool]) -> sg.HostGraph:
+    """A graph that overruns a buffer while it is told to."""
+    graph = sg.HostGraph()
+    with sg.host_graph(graph):
+        table.add_(0)
+        graph.call(lambda: overrun(table) if switch[0] else None, writes=(table,))
+    return graph
+
+
+def until_glance(debugger: sg.Debugger, *graphs: sg.HostGraph) -> int:
+    """Replay until one has had its glance; how many that took."""
+    before = debugger.supervisor.outside.checked
+    for count in range(1, 2 * APART[1]):
+        graphs[count % len(graphs)].replay()
+        if debugger.supervisor.outside.checked > before:
+            return count
+    raise AssertionError("no glance")
+
+
+def test_of_a_nap_one_replay_in_a_few_is_checked_and_all_are_counted(debugger: sg.Debugger) -> None:
+    table = guarded(debugger, 8)
+    graph = asleep(debugger, table)
+    counts = [until_glance(debugger, graph) for _ in range(40)]
+    assert set(counts) == set(range(APART[0], APART[1] + 1)), "distances change"
+    outside = debugger.supervisor.outside
+    assert (outside.checked, outside.replays) == (STEADY + 40, STEADY + sum(counts))
+    assert outside.replays == graph.model.replays
+    assert not debugger.check()
+    (limit,) = debugger.facts().limits
+    assert "of the others one in 3 to 6 was checked, with the kernels launched before it" in limit
+
+
+def test_replays_that_pass_are_in_the_journal(debugger: sg.Debugger) -> None:
+    table = guarded(debugger, 8)
+    graph = asleep(debugger, table)
+    until_glance(debugger, graph)
+    _, replays = debugger.supervisor.journal.taken()
+    assert [each.replay for each in replays] == list(range(1, graph.model.replays + 1))
+    orders = [each.order for each in replays]
+    assert orders == sorted(orders)
+
+
+@pytest.mark.parametrize("turns", [2, 3, 4, 6])
+def test_of_graphs_that_take_turns_each_gets_its_glance(debugger: sg.Debugger, turns: int) -> None:
+    table = guarded(debugger, 8)
+    graphs, seen = [reader(table) for _ in range(turns)], set()
+    for at in range(2 * ASLEEP):
+        if debugger.supervisor.naps.glances:
+            seen.add(at % turns)
+        graphs[at % turns].replay()
+    assert seen == set(range(turns))
+
+
+def test_what_a_replay_that_passed_broke_is_found_at_the_next_glance(debugger: sg.Debugger) -> None:
+    table, switch = guarded(debugger, 8), [False]
+    graph = breaks_when(table, switch)
+    for _ in range(STEADY + 1):
+        graph.replay()
+    assert passing.on, "precondition"
+    switch[0] = True
+    graph.replay()
+    switch[0] = False
+    broken = graph.model.replays
+    for _ in range(2 * APART[1]):
+        graph.replay()
+        if debugger.findings:
+            break
+    graph.replay()
+    found = only(debugger.findings)
+    assert (found.code, found.past_end, found.detected_at, found.confidence) == ("SG101", 4, "nap", "low")
+    assert found.culprit.name is None, "nobody saw who"
+    assert not found.candidates
+    assert found.phase == "replay"
+    assert broken <= found.replay <= broken + APART[1]
+    assert f"at the latest in replay {found.replay} of {graph.model.name}" in found.message
+    assert is_watched(), "a finding ends the nap"
+    assert not passing.on
+
+
+def test_and_is_named_when_it_happens_again(debugger: sg.Debugger) -> None:
+    table, switch = guarded(debugger, 8), [False]
+    graph = breaks_when(table, switch)
+    for _ in range(STEADY + 1):
+        graph.replay()
+    assert passing.on, "precondition"
+    switch[0] = True
+    for _ in range(4 * APART[1]):
+        graph.replay()
+    found = only(debugger.check())
+    assert (found.detected_at, found.phase, found.confidence) == ("replay_end", "replay", "high")
+    assert found.culprit.node == 1
+    assert found.culprit.status == "confirmed", "by a closer look"
+    assert found.occurrences > 2
+    assert found.revision > 1
+
+
+def test_what_prepares_a_glance_is_not_accused_of_what_was_broken_before(debugger: sg.Debugger) -> None:
+    """A kernel that is given the buffer runs before each replay, and is seen before a glance only."""
+    table = guarded(debugger, 8)
+    graph = reader(table)
+    for _ in range(STEADY + 1):
+        touch(table)
+        graph.replay()
+    assert passing.on, "precondition"
+    overrun(table)
+    for _ in range(2 * APART[1]):
+        touch(table)
+        graph.replay()
+        if debugger.findings:
+            break
+    found = only(debugger.findings)
+    assert (found.detected_at, found.culprit.name, found.candidates) == ("nap", None, ())
+
+
+def test_a_kernel_that_overruns_in_every_prepare_is_named(debugger: sg.Debugger) -> None:
+    from shadowgraph.demos.kernels import fill
+
+    table = guarded(debugger, 8)
+    graph = reader(table)
+    for at in range(STEADY + 3 * APART[1]):
+        fill[(1,)](table, 0, 9 if at > STEADY else 8, 7, BLOCK=16)
+        graph.replay()
+    found = only(debugger.check())
+    assert (found.code, found.phase, found.culprit.name) == ("SG101", "prepare", "fill")
+    assert found.culprit.status == "confirmed", "by a look launch by launch"
+
+
+def test_a_clean_program_is_silent(debugger: sg.Debugger) -> None:
+    table, switch = guarded(debugger, 8), [False]
+    graphs = [breaks_when(table, switch), reader(table)]
+    for at in range(3 * (ASLEEP + AWAKE)):
+        touch(table)
+        table.add_(1)
+        graphs[at % 2].replay()
+    assert debugger.supervisor.naps.taken >= 2, "precondition"
+    assert not debugger.check()
+
+
+def test_whoever_asks_in_between_is_told_at_once(debugger: sg.Debugger) -> None:
+    table = guarded(debugger, 8)
+    graph = asleep(debugger, table)
+    graph.replay()
+    assert passing.on, "precondition"
+    overrun(table)
+    touch(table)
+    found = only(debugger.check())
+    assert (found.detected_at, found.culprit.name) == ("nap", None)
+
+
+def test_launches_that_pass_are_not_told(debugger: sg.Debugger) -> None:
+    table = guarded(debugger, 8)
+    graph = asleep(debugger, table)
+    before = len(debugger.supervisor.journal.launches)
+    touch(table)
+    assert passing.on, "precondition"
+    assert len(debugger.supervisor.journal.launches) == before
+    while passing.on:
+        graph.replay()
+    touch(table)
+    assert len(debugger.supervisor.journal.launches) == before + 1, "those before a glance are"
+
+
+def test_where_something_is_declared_each_replay_is_looked_at(debugger: sg.Debugger) -> None:
+    table = guarded(debugger, 8)
+    graph = asleep(debugger, table)
+    assert passing.on, "precondition"
+    debugger.invariant(table, lambda values: bool((values < 9).all()))
+    assert not passing.on
+    for _ in range(2 * STEADY):
+        graph.replay()
+    assert debugger.supervisor.naps.asleep, "precondition"
+    assert not passing.on
+    outside = debugger.supervisor.outside
+    assert outside.checked + 1 == outside.replays or outside.checked == outside.replays
+
+
+def test_a_capture_has_all_seen_again(debugger: sg.Debugger) -> None:
+    table = guarded(debugger, 8)
+    asleep(debugger, table)
+    assert passing.on, "precondition"
+    other = reader(table)
+    assert not passing.on
+    other.replay()
+    assert debugger.supervisor.outside.checked == STEADY + 1
+
+
+def test_a_graph_that_was_not_watched_enough_is_watched_from_its_second_replay_on(debugger: sg.Debugger) -> None:
+    table = guarded(debugger, 8)
+    usual, other = reader(table), reader(table)
+    for _ in range(STEADY):
+        usual.replay()
+    assert passing.on, "precondition"
+    other.replay()
+    assert not passing.on
+    assert is_watched()
+
+
+def test_with_rarer_checks_glances_are_no_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("STEADY", STEADY), ("ASLEEP", ASLEEP), ("APART", APART)):
+        monkeypatch.setattr(naps, name, value)
+    with played(monkeypatch, watch_eager="sampled", every=8) as debugger:
+        graph = reader(guarded(debugger, 8))
+        while not passing.on:
+            graph.replay()
+        assert [until_every(debugger, graph) for _ in range(10)] == [8] * 10
+
+
+def until_every(debugger: sg.Debugger, graph: sg.HostGraph) -> int:
+    before = debugger.supervisor.outside.checked
+    for count in range(1, 100):
+        graph.replay()
+        if debugger.supervisor.outside.checked > before:
+            return count
+    return 0
+
+
+def test_a_debugger_that_stops_while_replays_pass_leaves_them_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("STEADY", STEADY), ("ASLEEP", ASLEEP), ("APART", APART)):
+        monkeypatch.setattr(naps, name, value)
+    with played(monkeypatch, watch_eager="sampled") as first:
+        graph = asleep(first, guarded(first, 8))
+        assert passing.on, "precondition"
+    assert not passing.on
+    with played(monkeypatch) as second:
+        other = reader(guarded(second, 8))
+        first.supervisor.naps.replay_ended(graph.model.serial)  # in a thread of its own, a little late
+        assert not passing.on
+        other.replay()
+        assert second.supervisor.outside.checked == 1
+
+
+def test_what_happens_while_checking_is_paused_is_not_judged_afterwards(debugger: sg.Debugger) -> None:
+    table = guarded(debugger, 8)
+    graph = asleep(debugger, table)
+    graph.replay()
+    assert passing.on, "precondition"
+    debugger.pause()
+    overrun(table)
+    graph.replay()
+    debugger.resume()
+    assert not passing.on
+    for _ in range(STEADY - 1):
+        graph.replay()
+    assert not debugger.check()
