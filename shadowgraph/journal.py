@@ -9,6 +9,7 @@ from typing import NamedTuple
 from shadowgraph.checks.base import Checkpoint
 from shadowgraph.engines.base import Mirror
 from shadowgraph.graphs.model import Graph, Launch
+from shadowgraph.graphs.passing import Passed
 from shadowgraph.hostplans import HostPlans
 from shadowgraph.tracking.launches import IndexRule
 from shadowgraph.tracking.phases import Phase
@@ -115,6 +116,10 @@ class Journal:
                 return tuple(self.launches), tuple(map(Replayed._make, tuple(self.replays)))
             except RuntimeError:  # one was appended just now
                 continue
+
+    def passed(self, replay: Passed, order: int) -> None:
+        """Note a replay that passed unseen."""
+        self.replays.append((replay.graph.serial, replay.replay, replay.time, order))
 
     def replayed(self, graph: Graph, order: int) -> None:
         """Note that a replay begins; `graph.replays` already counts it."""

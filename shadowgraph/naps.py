@@ -20,7 +20,7 @@ from shadowgraph.graphs import eager, host_reads, passing
 STEADY = 512  # replays after the last news before the first nap
 AWAKE = 16  # replays between two naps; every rule that looks back gets its chance in them
 ASLEEP = 2032  # replays of a nap
-APART = (8, 24)  # replays of a nap from one glance to the next, the fewest and the most
+APART = (16, 48)  # replays of a nap from one glance to the next, the fewest and the most
 ENOUGH = 64  # replays of a graph that are watched before it passes in a nap; never more than `STEADY`
 PATIENCE = 3  # times `AWAKE` more replays in which such a graph is waited for
 
@@ -66,21 +66,23 @@ class Naps:
         self._news, self._busy, self._turned, self._exact, self._every = news, busy, turned, exact, every
         self._left, self._known, self.taken = STEADY, 0, 0
         self._watched: dict[int, int] = {}  # replays while all was watched, by the graphs' serials
+        self._familiar: set[int] = set()  # serials of those that were watched enough
         self._awaited: int | None = None  # for whose sake a nap was ended, until it replays again
         self._patience = 0  # windows more that this may take
-        self._until_glance, self._chance = 0, random.Random(0)
+        self._chance = random.Random(0)
         self.glances = False
         self._over = False
 
     def begin(self) -> None:
         """A debugger watches from here on; whoever watched before may have stopped in a nap."""
         self._over = False
+        passing.taken()
         self.rouse()
 
     def end(self) -> None:
         """It does not any more."""
         self._over = True
-        self._pass(False)
+        self._pass(0)
 
     def replay_ended(self, serial: int) -> None:
         """Between two replays, in the thread that replays: who sees its operators changes here.
@@ -93,28 +95,27 @@ class Naps:
             return
         self._count(serial)
         if self.asleep:
-            self._until_glance = max(self._chance.randint(*APART), self._every()) - 1
-            self._pass(self._until_glance > 0 and not self._exact())
+            apart = max(self._chance.randint(*APART), self._every())
+            self._pass(0 if self._exact() else min(apart - 1, self._left))
 
-    def replay_passed(self, serial: int) -> None:
-        """The same after a replay that passed unseen."""
-        self._until_glance -= 1
+    def replays_passed(self, serial: int, count: int) -> None:
+        """The same after some that passed unseen, the last one of the graph with that serial."""
+        self._left -= count - 1
         self._count(serial)
-        if self.asleep and self._until_glance <= 0:
-            self._pass(False)
-            self.glances = True
+        self._pass(0)
+        self.glances = self.asleep
 
     def _count(self, serial: int) -> None:
         self._left -= 1
-        known, watched = self._news(), self._watched.get(serial, 0)
+        known = self._news()
         if not self.blind:
-            self._watched[serial] = watched + 1
+            self._note_watched(serial, 1)
             if serial == self._awaited:
                 self._awaited = None
         if known != self._known:
             self._known = known
             self.rouse()
-        elif self.asleep and watched < min(ENOUGH, STEADY):
+        elif self.asleep and serial not in self._familiar:
             self._awaited, self._patience, self._left = serial, PATIENCE, AWAKE
             self._wake()
         elif self._left <= 0:
@@ -127,8 +128,14 @@ class Naps:
     def dropped(self, serial: int) -> None:
         """A graph is gone."""
         self._watched.pop(serial, None)
+        self._familiar.discard(serial)
         if serial == self._awaited:
             self._awaited = None
+
+    def _note_watched(self, serial: int, count: int) -> None:
+        watched = self._watched[serial] = self._watched.get(serial, 0) + count
+        if watched >= min(ENOUGH, STEADY):
+            self._familiar.add(serial)
 
     def rouse(self) -> None:
         """Something happened: watch for long, and in this thread at once."""
@@ -159,19 +166,20 @@ class Naps:
             self._left, self._patience = AWAKE, self._patience - 1
         else:
             if self._awaited is not None:  # it comes too seldom to be waited for many times
-                self._watched[self._awaited] = self._watched.get(self._awaited, 0) + AWAKE
+                self._note_watched(self._awaited, AWAKE)
                 self._awaited = None
             self.asleep, self._left, self.taken = True, ASLEEP, self.taken + 1
             self._turned(True)
 
     def _wake(self) -> None:
         self.asleep = False
-        self._pass(False)
+        self._pass(0)
         host_reads.rest(False)
 
-    def _pass(self, on: bool) -> None:
+    def _pass(self, count: int) -> None:
+        """Let that many replays pass, then take a glance at the next."""
         self.glances = False
-        passing.let(on and self.asleep and not self._over)
+        passing.let(count if self.asleep and not self._over else 0, self._familiar)
 
     def sentence(self) -> str | None:
         """What was not watched, for the report; None where all was."""

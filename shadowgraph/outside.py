@@ -78,9 +78,9 @@ class Outside:
         if self.guarding is not None:
             self.guarding.capture_began()
 
-    def replay_passed(self) -> None:
-        """A replay passed unseen."""
-        self.replays += 1
+    def replays_passed(self, count: int) -> None:
+        """Replays passed unseen."""
+        self.replays += count
         if self.begins is not None:
             self.begins()
 

@@ -122,7 +122,7 @@ class Supervisor(Listener):
             back(self._is_exact),
             lambda: outside.limit.stride,
         )
-        self._passed: Graph | None = None  # which replayed last of those that passed, until somebody looks
+        self._passed: passing.Passed | None = None  # the last of those that passed, until somebody looks
         self._told_of_writes = [c for c in self._all if type(c).written is not Check.written]
         self._told_asleep = [c for c in self._told_of_writes if c not in self.checks.sighted]
         self._sleepless = [c for c in self._beginners if c not in self.checks.sighted]
@@ -177,6 +177,7 @@ class Supervisor(Listener):
     def lose(self, error: Exception) -> None:
         """The device is gone: stop checking, keep what is on the host."""
         self.paused = True
+        self._note_passed()
         if self.lost is None:
             self.lost = str(error).split("\n", 1)[0]
             logger.warning("shadowgraph: checking ends, the device is lost: %s", self.lost)
@@ -187,6 +188,7 @@ class Supervisor(Listener):
     @survives
     def rearm(self) -> None:
         """Arm every standing guard anew, without looking at it."""
+        self._note_passed()
         self._passed = None
         self.allocator.rearm()
         self._rearming.forget()
@@ -322,18 +324,15 @@ class Supervisor(Listener):
         settle()
 
     @survives
-    def replay_passed(self, graph: Graph) -> None:
-        self.outside.replay_passed()
-        if self.paused:
-            return
-        self.journal.replayed(graph, next(self.context.clock))
-        self._passed = graph
-        self.naps.replay_passed(graph.serial)
-        if not passing.on:  # before anything is seen again
-            settle()
-            with self._section:
-                self._look_back()
-            settle()
+    def replays_passed(self, graph: Graph) -> None:
+        settle()
+        with self._section:
+            count = self._note_passed()
+            if self.paused:
+                return
+            self.naps.replays_passed(graph.serial, count)
+            self._look_back()
+        settle()
 
     def node_ran(self, graph: Graph, node: Node, stores: StoreLog | None) -> None:
         if self.paused or self._replaying is not graph:
@@ -456,11 +455,22 @@ class Supervisor(Listener):
         """Whether something is declared, or asked for, that is judged at each replay."""
         return bool(self.declared or self.checks.invariants.declared or self.settings.sync)
 
+    def _note_passed(self) -> int:
+        """Enter replays that passed unseen; how many."""
+        passed = passing.taken()
+        if passed:
+            self._passed = passed[-1]
+            self.outside.replays_passed(len(passed))
+            for each in passed:
+                self.journal.passed(each, next(self.context.clock))
+        return len(passed)
+
     def _look_back(self) -> None:
         """Check what replays that passed have left: by whom, and in which of them, nobody saw."""
-        graph, self._passed = self._passed, None
-        if graph is not None:
-            self._bounds.close(NAP, Phase.REPLAY, graph, graph.replays)
+        self._note_passed()
+        passed, self._passed = self._passed, None
+        if passed is not None:
+            self._bounds.close(NAP, Phase.REPLAY, passed.graph, passed.replay)
 
     def _nap_turned(self, asleep: bool) -> None:
         """From here on operators pass unseen, or are seen again after writes that nobody saw."""

@@ -72,6 +72,7 @@ class ReboundInputs(Check):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._bindings: dict[int, list[Binding]] = {}  # by the graph's serial
+        self._owned: dict[int, dict[int, Binding]] = {}  # one of each graph, by the owner's id: asked for at each plan
         self._plans: dict[int, tuple[weakref.ref[Any], Planned]] = {}  # by the object's id
         self._recent: deque[tuple[int, Write]] = deque(maxlen=_RECENT)
         self._made = RangeSet()  # bytes that some graph writes
@@ -96,6 +97,7 @@ class ReboundInputs(Check):
             return False
         buffer = track_foreign(self.context.ledger, tensor)
         known.append(Binding(graph, weakref.ref(owner), type(owner).__name__, attribute, view, buffer, planned))
+        self._owned.setdefault(id(owner), {})[graph.serial] = known[-1]
         plan = self._plan_of(owner)
         if plan is not None and attribute in plan.values:
             known[-1].before = plan.values[attribute]  # the graph was captured after this plan
@@ -116,17 +118,23 @@ class ReboundInputs(Check):
 
     def graphs_of(self, owner: object) -> list[Graph]:
         """Live graphs that were captured with something that an object leads to."""
-        return [
-            bindings[0].graph
-            for serial, bindings in list(self._bindings.items())
-            if serial in self.context.graphs and any(b.owner() is owner for b in bindings)
-        ]
+        owned = self._owned.get(id(owner))
+        if owned is None:
+            return []
+        graphs = self.context.graphs
+        return [b.graph for serial, b in list(owned.items()) if serial in graphs and b.owner() is owner]
 
     # -- what is heard -----------------------------------------------------------------------------------------
 
     def captured(self, graph: Graph) -> None:
         graphs = self.context.graphs
         self._bindings = {s: b for s, b in self._bindings.items() if s in graphs or not b[0].graph.captured_at}
+        self._owned = {}
+        for serial, bindings in self._bindings.items():
+            for binding in bindings:
+                owner = binding.owner()
+                if owner is not None:
+                    self._owned.setdefault(id(owner), {})[serial] = binding
         for part in made_by(graph, stores_seen=not self.context.engine.asynchronous):
             self._made.add(part)
         for binding in self._bindings.get(graph.serial, ()):

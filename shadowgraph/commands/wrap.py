@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--watch-eager",
         choices=("sampled", "always"),
         help="sampled: where nothing has happened for long, watch eager operators around one replay in 128 only, "
-        "and check one in 8 to 24 of the others (default: sampled)",
+        "and check one in 16 to 48 of the others (default: sampled)",
     )
     parser.add_argument("--guard-memory", metavar="BYTES", help="most bytes that guards may add, such as 512M")
     parser.add_argument("--suppressions", metavar="FILE", help="fingerprints of findings to leave out")

@@ -246,7 +246,8 @@ class CudaGraphs:
             model.replays += 1
             if passing.on and model.probe is None:
                 original(graph)
-                emit("replay_passed", model)
+                if passing.ended(model):
+                    emit("replays_passed", model)
                 return
             emit("replay_began", model)
             try:

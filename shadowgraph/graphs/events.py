@@ -42,9 +42,9 @@ class Listener:
     def replay_ended(self, graph: Graph) -> None:
         """A replay is complete."""
 
-    def replay_passed(self, graph: Graph) -> None:
-        """A replay is over that passed unseen, with what prepared it (see `graphs.passing`); ``graph.replays`` counts
-        it."""
+    def replays_passed(self, graph: Graph) -> None:
+        """Replays are over that passed unseen, with what prepared them (see `graphs.passing`), the last one of this
+        graph."""
 
     def launch_begins(self, launch: Launch, rules: tuple[IndexRule, ...]) -> None:
         """An eager launch is about to run that touches a tracked buffer or takes indices."""

@@ -186,7 +186,10 @@ class HostGraph:
                     step.run(False)
             emit("replay_failed", self.model)
             raise
-        emit("replay_passed" if passes else "replay_ended", self.model)
+        if not passes:
+            emit("replay_ended", self.model)
+        elif passing.ended(self.model):
+            emit("replays_passed", self.model)
 
     def _run_steps(self, watched: bool, probe: Probe | None) -> None:
         # Below autograd, autocast and version counters: what was captured are the operators that these had led to.

@@ -91,7 +91,7 @@ def _wrapper(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if _local.busy or (to and not _to_cpu(args, kwargs)) or (_resting and _local.refuse is None):
+            if (_resting and _local.refuse is None) or _local.busy or (to and not _to_cpu(args, kwargs)):
                 return original(tensor, *args, **kwargs)
             if _local.refuse is None:
                 note_read(tensor, name, not (kwargs.get("non_blocking") or True in args[1:]))

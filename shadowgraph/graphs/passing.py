@@ -5,10 +5,52 @@ Who hooks something asks here before anything else, so that what passes costs a 
 
 from __future__ import annotations
 
+from collections.abc import Container
+from time import time
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from shadowgraph.graphs.model import Graph
+
+
+class Passed(NamedTuple):
+    """A replay that passed, and when it was over."""
+
+    graph: Graph
+    replay: int
+    time: float
+
+
 on = False
+_most = 0
+_known: Container[int] = frozenset()
+_passed: list[Passed] = []
 
 
-def let(pass_: bool) -> None:
-    """Let replays and launches pass from here on, in all threads, or have them told again."""
-    global on
-    on = pass_
+def let(most: int, known: Container[int] = frozenset()) -> None:
+    """Let replays and launches pass from here on, in all threads; or none, for 0.
+
+    Parameters
+    ----------
+    most
+        How many replays pass before somebody is told.
+    known
+        Serials of graphs that pass; after a replay of another somebody is told at once.
+    """
+    global on, _most, _known
+    _most, _known, on = most, known, most > 0
+
+
+def ended(graph: Graph) -> bool:
+    """Note a replay that passed; whether somebody is to be told."""
+    _passed.append(Passed(graph, graph.replays, time()))
+    return len(_passed) >= _most or graph.serial not in _known
+
+
+def taken() -> list[Passed]:
+    """The replays that passed since the last time, oldest first."""
+    global _passed
+    if not _passed:
+        return _passed
+    found, _passed = _passed, []
+    return found

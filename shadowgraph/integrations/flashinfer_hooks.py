@@ -152,8 +152,8 @@ class Hooks(Listener):
         )
         work = debugger.supervisor
         work.journal.host_plans.note(plan)
-        values = {layout.kv_indptr: kv_indptr, layout.qo_indptr: qo_indptr, layout.kv_lens: kv_lens}
         if not work.naps.blind:  # else what it is compared with passes unseen
+            values = {layout.kv_indptr: kv_indptr, layout.qo_indptr: qo_indptr, layout.kv_lens: kv_lens}
             planned = _planned(next(work.context.clock), wrapper, layout, values, args)
             if planned is not None:
                 work.checks.rebound.plan(wrapper, planned)
