@@ -65,6 +65,7 @@ def engine_arguments(options: argparse.Namespace) -> dict[str, Any]:
         "attention_backend": options.attention,
         "random_seed": 0,
         "tp_size": options.tp,
+        "disable_custom_all_reduce": options.tp > 1,  # plain NCCL: no library maps memory that GPUs share
         "log_level": "warning",
         **({"max_total_tokens": options.kv_tokens} if options.kv_tokens else {}),
     }

@@ -43,7 +43,7 @@ HOME = Path.home()
 CACHES = (HOME / ".cache" / "flashinfer", HOME / ".cache" / "tvm-ffi", HOME / ".triton")
 EAGLE = ("--eagle", "--attention", "flashinfer")
 FEW = ("--tokens", "24")
-TRITON = ("--eagle", "--attention", "triton")
+TRITON = ("--eagle", "--attention", "triton", "--kv-tokens", "32768")
 MANY = (*EAGLE, "--requests", "200", "--tokens", "24", "--kv-tokens", "32768")
 TIMED = ("--requests", "2", "--tokens", "448", "--context", "1024", "--batch", "8", "--kv-tokens", "32768", "--told")
 TURNS = {"small": TIMED, "large": (*TIMED, "--large")}
@@ -63,7 +63,7 @@ def steps_of(plan: str) -> list[Step]:
         "longer": [Step("plain", False, EAGLE), Step("wrapped", True, EAGLE)],
         "triton": [Step("plain", False, TRITON), Step("wrapped", True, TRITON)],
         "many": [Step("plain", False, MANY), Step("wrapped", True, MANY), Step("plain again", False, MANY)],
-        "two": [Step(name, name == "wrapped", (*EAGLE, *FEW, "--tp", "2")) for name in PAIR],
+        "two": [Step(name, name == "wrapped", (*EAGLE, *FEW, "--tp", "2", "--kv-tokens", "32768")) for name in PAIR],
         **{turns: [Step(name, name == "wrapped", words) for name in PAIR] for turns, words in TURNS.items()},
     }[plan]
 

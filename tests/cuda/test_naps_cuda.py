@@ -19,7 +19,7 @@ SPILL = r"""extern "C" __global__ void spill(int* x, int count) { x[count] = 7; 
 
 @pytest.fixture
 def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
-    for name, value in (("STEADY", STEADY), ("AWAKE", AWAKE), ("ASLEEP", ASLEEP)):
+    for name, value in (("STEADY", STEADY), ("AWAKE", AWAKE), ("ASLEEP", ASLEEP), ("APART", (1, 1))):
         monkeypatch.setattr(naps, name, value)
     with sg.debug(backend="cuda", watch_eager="sampled") as made:
         yield made

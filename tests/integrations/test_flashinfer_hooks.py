@@ -15,6 +15,7 @@ import torch
 
 import shadowgraph as sg
 from shadowgraph.faults import faults
+from shadowgraph.graphs import passing
 from shadowgraph.integrations.flashinfer_adapter import Attachment
 from shadowgraph.integrations.flashinfer_hooks import Hooks
 from shadowgraph.integrations.flashinfer_planner import MODULE
@@ -352,6 +353,38 @@ def test_the_last_plan_is_kept(debugger: sg.Debugger) -> None:
     assert (plan.graph, plan.replay) == (backend.graphs[2].model.name, 1)
     assert plan.into is not None
     assert (plan.into.start, plan.error) == (backend.kv_indptr.data_ptr(), "")
+
+
+def test_the_last_plan_is_kept_while_replays_pass(debugger: sg.Debugger) -> None:
+    backend = Backend(debugger, sizes=(4, 2))
+    backend.capture()
+    passing.let(100, {backend.graphs[2].model.serial})
+    try:
+        for length in (3, 5):
+            backend.step(2, [length, length])
+    finally:
+        passing.let(0)
+    plan = debugger.supervisor.journal.host_plans.last
+    assert plan is not None
+    assert torch.frombuffer(bytearray(plan.indptr), dtype=torch.int32).tolist() == [0, 5, 10]
+    assert (plan.graph, plan.replay) == (backend.graphs[2].model.name, 2)
+    assert plan.into is not None
+    assert (plan.into.start, plan.into.shape) == (backend.kv_indptr.data_ptr(), (3,))
+
+
+def test_index_pointers_that_moved_are_seen_to(debugger: sg.Debugger) -> None:
+    """Where they lie is remembered by object, as long as it leads to the same memory."""
+    backend = Backend(debugger)
+    backend.capture()
+    backend.step(3, [4, 5, 6])
+    with debugger.guard():
+        moved = torch.zeros(8, dtype=torch.int32)
+    backend.wrappers[3]._paged_kv_indptr_buf.set_(moved[:4])
+    backend.plan(3, [4, 5, 6])
+    plan = debugger.supervisor.journal.host_plans.last
+    assert plan is not None
+    assert plan.into is not None
+    assert plan.into.start == moved.data_ptr()
 
 
 def test_what_a_plan_launches_prepares_its_graphs_replay(debugger: sg.Debugger) -> None:

@@ -20,6 +20,7 @@ import shadowgraph as sg
 from shadowgraph import session
 from shadowgraph.errors import UsageError
 from shadowgraph.findings import Batch
+from shadowgraph.graphs import passing
 from shadowgraph.integrations.sglang_adapter import hooks_of, register
 from shadowgraph.integrations.sglang_hooks import Hooks
 from shadowgraph.integrations.sglang_host import SGLANG_VERSION, load, sglang_version
@@ -226,6 +227,22 @@ def test_what_is_launched_while_a_replay_is_prepared_belongs_to_it(debugger: sg.
     marked = [change for change in watch.changes if change.phase == "prepare"]
     assert [change.writer for change in marked] == ["aten._foreach_copy_.default"]
     assert debugger.supervisor.preparing == []
+
+
+def test_while_replays_pass_nothing_is_marked(debugger: sg.Debugger, hung: Any) -> None:
+    decode = decoded(debugger, hung)
+    decode.step([2, 5])
+    before = len(debugger.supervisor.journal.launches)
+    passing.let(100, {graph.model.serial for graph in decode.runner.graphs.values()})
+    try:
+        decode.step([2, 5])
+    finally:
+        passing.let(0)
+    assert debugger.supervisor.preparing == []
+    assert not [ran for ran in list(debugger.supervisor.journal.launches)[before:] if ran.phase == "prepare"]
+    assert debugger.supervisor.outside.replays == 1
+    assert not debugger.check()
+    assert debugger.supervisor.outside.replays == 2
 
 
 def test_a_preparation_that_raises_leaves_no_mark(debugger: sg.Debugger, hung: Any) -> None:

@@ -1,0 +1,121 @@
+"""Replays that pass in a nap, on a device: found at the next glance, named when it happens again, else silent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from helpers_cuda import BLOCK, capture, fill, guarded, only, overflow, warm_kernels
+
+import shadowgraph as sg
+from shadowgraph import naps
+from shadowgraph.graphs import passing
+
+pytestmark = pytest.mark.gpu
+STEADY, APART, ASLEEP = 8, (3, 6), 300
+
+
+@pytest.fixture
+def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
+    warm_kernels()
+    for name, value in (("STEADY", STEADY), ("APART", APART), ("ASLEEP", ASLEEP)):
+        monkeypatch.setattr(naps, name, value)
+    with sg.debug(backend="cuda", watch_eager="sampled") as made:
+        yield made
+    assert not passing.on
+
+
+def put_here(table: torch.Tensor, where: torch.Tensor) -> None:
+    """A kernel that stores one element at an offset that the device tells."""
+    from kernels_cuda import stray
+
+    stray[(1,)](table, where)
+
+
+def passes(graph: torch.cuda.CUDAGraph) -> None:
+    """Replay until replays pass."""
+    for _ in range(4 * STEADY):
+        graph.replay()
+        if passing.on:
+            return
+    raise AssertionError("invalid: no replay passes")
+
+
+def until_found(debugger: sg.Debugger, graph: torch.cuda.CUDAGraph) -> int:
+    for count in range(1, 3 * APART[1]):
+        graph.replay()
+        torch.cuda.synchronize()
+        if debugger.findings:
+            return count
+    raise AssertionError("nothing was found")
+
+
+def test_a_clean_program_is_silent_and_each_replay_counts(debugger: sg.Debugger) -> None:
+    table = guarded(debugger, BLOCK)
+    graph, total = capture(lambda: table.sum())
+    for at in range(2 * ASLEEP):
+        fill(table)
+        table.add_(at)
+        graph.replay()
+        assert int(total) == BLOCK * (BLOCK - 1) // 2 + at * BLOCK
+    assert debugger.check() == ()
+    facts = debugger.facts()
+    assert facts.faults == {}
+    assert [replays for _, _, replays in facts.graphs] == [2 * ASLEEP]
+    outside = debugger.supervisor.outside
+    assert outside.replays == 2 * ASLEEP
+    assert outside.checked < ASLEEP, "most pass"
+
+
+def test_what_a_kernel_of_the_graph_breaks_in_a_nap_is_named_when_it_happens_again(debugger: sg.Debugger) -> None:
+    table, where = guarded(debugger, 64), guarded(debugger, 1, dtype=torch.int64)
+    graph, _ = capture(lambda: put_here(table, where))
+    passes(graph)
+    where.fill_(64)
+    graph.replay()
+    where.zero_()
+    until_found(debugger, graph)
+    found = only(debugger.findings)
+    assert (found.code, found.past_end, found.detected_at, found.confidence) == ("SG101", 4, "nap", "low")
+    assert (found.phase, found.culprit.name, found.candidates) == ("replay", None, ())
+    assert not passing.on
+    where.fill_(64)
+    for _ in range(4):
+        graph.replay()
+        torch.cuda.synchronize()
+    found = only(debugger.check())
+    assert (found.phase, found.detected_at, found.culprit.name) == ("replay", "replay_end", "stray")
+    assert found.culprit.status == "confirmed"
+
+
+def test_what_is_launched_before_a_glance_is_not_accused(debugger: sg.Debugger) -> None:
+    table = guarded(debugger, 64)
+    graph, _ = capture(lambda: table.sum())
+    for _ in range(2 * STEADY):
+        fill(table)
+        graph.replay()
+        if passing.on:
+            break
+    assert passing.on, "invalid: no replay passes"
+    overflow(table)  # which passes unseen
+    for _ in range(3 * APART[1]):
+        fill(table)
+        graph.replay()
+        torch.cuda.synchronize()
+        if debugger.findings:
+            break
+    found = only(debugger.findings)
+    assert (found.detected_at, found.culprit.name, found.candidates) == ("nap", None, ())
+
+
+def test_a_kernel_that_overruns_in_each_prepare_is_named(debugger: sg.Debugger) -> None:
+    table = guarded(debugger, 64)
+    graph, _ = capture(lambda: table.sum())
+    passes(graph)
+    for _ in range(3 * APART[1]):
+        overflow(table)
+        graph.replay()
+        torch.cuda.synchronize()
+    found = only(debugger.check())
+    assert (found.phase, found.culprit.name, found.culprit.status) == ("prepare", "put", "confirmed")
