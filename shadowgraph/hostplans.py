@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from shadowgraph.tracking.views import TensorView
 
@@ -49,17 +50,44 @@ class HostPlan:
     time: float = field(default_factory=time.time)
 
 
+class _Again(NamedTuple):
+    """A plan as an earlier one, but for this."""
+
+    like: HostPlan
+    indptr: bytes
+    entries: int
+    replay: int | None
+    time: float
+
+
 class HostPlans:
     """The latest plans, oldest first. Appending takes no lock."""
 
     def __init__(self) -> None:
-        self._plans: deque[HostPlan] = deque(maxlen=KEPT)
+        self._plans: deque[HostPlan | _Again] = deque(maxlen=KEPT)
 
     def note(self, plan: HostPlan) -> None:
         """A planner is about to be called."""
         self._plans.append(plan)
 
+    def note_again(self, like: HostPlan, indptr: bytes, entries: int, replay: int | None) -> None:
+        """A planner is about to be called as it was before, with other values: a fraction of the cost."""
+        self._plans.append(_Again(like, indptr, entries, replay, time.time()))
+
     @property
     def last(self) -> HostPlan | None:
         """The latest one."""
-        return self._plans[-1] if self._plans else None
+        if not self._plans:
+            return None
+        plan = self._plans[-1]
+        if isinstance(plan, _Again):
+            plan = self._plans[-1] = replace(
+                plan.like,
+                batch_size=max(plan.entries - 1, 0),
+                indptr=plan.indptr,
+                entries=plan.entries,
+                replay=plan.replay,
+                error="",
+                time=plan.time,
+            )
+        return plan

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from shadowgraph.checks.base import Checkpoint
 from shadowgraph.engines.base import Mirror
+from shadowgraph.graphs import passing
 from shadowgraph.graphs.model import Graph, Launch
 from shadowgraph.graphs.passing import Passed
 from shadowgraph.hostplans import HostPlans
@@ -110,12 +111,17 @@ class Journal:
             self.stored.pop(key, None)
 
     def taken(self) -> tuple[tuple[Ran, ...], tuple[Replayed, ...]]:
-        """Launches and replays so far; other threads may go on meanwhile."""
+        """Launches and replays so far, those included that passed and are not entered yet; other threads may go on
+        meanwhile."""
         while True:
             try:
-                return tuple(self.launches), tuple(map(Replayed._make, tuple(self.replays)))
+                launches, replays = tuple(self.launches), [*map(Replayed._make, tuple(self.replays))]
+                break
             except RuntimeError:  # one was appended just now
                 continue
+        order = replays[-1].order if replays else 0
+        replays += [Replayed(each.graph.serial, each.replay, each.time, order) for each in passing.pending()]
+        return launches, tuple(replays)
 
     def passed(self, replay: Passed, order: int) -> None:
         """Note a replay that passed unseen."""

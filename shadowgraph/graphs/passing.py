@@ -47,6 +47,11 @@ def ended(graph: Graph) -> bool:
     return len(_passed) >= _most or graph.serial not in _known
 
 
+def pending() -> tuple[Passed, ...]:
+    """What `taken` would give, left where it is."""
+    return tuple(_passed)
+
+
 def taken() -> list[Passed]:
     """The replays that passed since the last time, oldest first."""
     global _passed

@@ -100,6 +100,7 @@ class Attachment:
 
     def ended(self, debugger: object = None) -> None:
         """Nobody watches."""
+        self.hooks.forget()
         if self.hooks in listeners:
             listeners.remove(self.hooks)
 

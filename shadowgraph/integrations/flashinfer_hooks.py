@@ -10,7 +10,7 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from shadowgraph.faults import contained
 from shadowgraph.graphs import host_reads, passing
 from shadowgraph.graphs.events import Listener
 from shadowgraph.graphs.tensors import view_of_memory
-from shadowgraph.hostplans import LARGEST, HostPlan
+from shadowgraph.hostplans import LARGEST, HostPlan, HostPlans
 from shadowgraph.integrations.flashinfer_versions import FLOAT_WORKSPACE, INT_WORKSPACE, Wrapper
 from shadowgraph.joining import join, telling_line
 from shadowgraph.tracking.views import TensorView
@@ -35,6 +35,19 @@ _VIEWS = 1024
 _WORKSPACES = 3  # leading arguments of a planner: float, int and pinned workspace
 
 
+class _Steady(NamedTuple):
+    """A wrapper's last plan, and what must be the same for the next one to differ in values only: where among the
+    planner's arguments index pointers of which type are, and where its own lie."""
+
+    wrapper: weakref.ref[Any]
+    plans: HostPlans
+    plan: HostPlan
+    place: int
+    dtype: torch.dtype
+    address: int
+    graph: Graph | None
+
+
 class Hooks(Listener):
     """Told of captures, of plans and of kernels; keeps no object of flashinfer's alive."""
 
@@ -44,6 +57,7 @@ class Hooks(Listener):
         self._local = threading.local()
         self._named: weakref.WeakKeyDictionary[Debugger, set[int]] = weakref.WeakKeyDictionary()
         self._latest: tuple[weakref.ref[Debugger], set[int]] | None = None  # of those, on the path of each plan
+        self._steady: dict[int, _Steady] = {}  # by the wrapper's id; until graphs change
         self._views: dict[int, tuple[tuple[int, int, torch.dtype], TensorView]] = {}  # of index pointers, by object
         self._count = 0
 
@@ -51,6 +65,10 @@ class Hooks(Listener):
         """Instances of a class, and of those derived from it, are such wrappers."""
         self._kinds[cls] = wrapper
         self._layouts.clear()
+
+    def forget(self) -> None:
+        """Another debugger watches from here on, or none."""
+        self._steady.clear()
 
     @property
     def watching(self) -> bool:
@@ -60,12 +78,14 @@ class Hooks(Listener):
     # -- captures ----------------------------------------------------------------------------------------------
 
     def capture_began(self, graph: Graph) -> None:
+        self._steady.clear()
         self._local.capturing = graph
 
     def capture_ended(self, graph: Graph) -> None:
         self._local.capturing = None
 
     def graph_reset(self, graph: Graph) -> None:
+        self._steady.clear()
         if getattr(self._local, "capturing", None) is graph:
             self._local.capturing = None
 
@@ -110,8 +130,10 @@ class Hooks(Listener):
     def plan(self, wrapper: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A wrapper's planner is called, on behalf of whatever function plans."""
         plan: HostPlan | None = None
+        noted = False
         with _harmless():
-            plan = self._note(wrapper, args)
+            noted = passing.on and self._note_again(wrapper, args)
+            plan = self._note(wrapper, args) if not noted else None
         for argument in args[_WORKSPACES:] if not host_reads.resting() else ():
             if isinstance(argument, torch.Tensor) and argument.is_cpu:
                 host_reads.note_read(argument, "plan")  # compiled code reads it; on the host it is tracked memory
@@ -120,6 +142,7 @@ class Hooks(Listener):
             return original(*args, **kwargs)
         except BaseException as error:
             debugger = session.current()
+            plan = debugger.supervisor.journal.host_plans.last if noted and debugger is not None else plan
             if plan is not None and debugger is not None:
                 plan.error = telling_line(error) or type(error).__name__
                 join(debugger.supervisor, error)  # now: a server may catch it and have itself killed
@@ -152,12 +175,31 @@ class Hooks(Listener):
         )
         work = debugger.supervisor
         work.journal.host_plans.note(plan)
+        if plan.into is not None:
+            place = next(at for at, argument in enumerate(args) if argument is kv_indptr)
+            self._steady[id(wrapper)] = _Steady(
+                weakref.ref(wrapper), work.journal.host_plans, plan, place, kv_indptr.dtype, plan.into.address, graph
+            )
         if not work.naps.blind:  # else what it is compared with passes unseen
             values = {layout.kv_indptr: kv_indptr, layout.qo_indptr: qo_indptr, layout.kv_lens: kv_lens}
             planned = _planned(next(work.context.clock), wrapper, layout, values, args)
             if planned is not None:
                 work.checks.rebound.plan(wrapper, planned)
         return plan
+
+    def _note_again(self, wrapper: Any, args: tuple[Any, ...]) -> bool:
+        """Note a plan that differs from the wrapper's last one in its values only, if it does."""
+        known = self._steady.get(id(wrapper))
+        if known is None or known.wrapper() is not wrapper or known.place >= len(args):
+            return False
+        indptr, into = args[known.place], vars(wrapper).get(known.plan.attribute)
+        if not isinstance(indptr, torch.Tensor) or indptr.dtype is not known.dtype or not indptr.is_cpu:
+            return False
+        if not indptr.is_contiguous() or into is None or into.data_ptr() != known.address:
+            return False
+        data, graph = ctypes.string_at(indptr.data_ptr(), min(indptr.nbytes, LARGEST)), known.graph
+        known.plans.note_again(known.plan, data, indptr.numel(), graph.replays + 1 if graph is not None else None)
+        return True
 
     def _view(self, tensor: torch.Tensor) -> TensorView:
         """Where a wrapper's index pointers lie; of the same tensor as before that is known."""

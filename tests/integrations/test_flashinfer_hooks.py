@@ -372,6 +372,56 @@ def test_the_last_plan_is_kept_while_replays_pass(debugger: sg.Debugger) -> None
     assert (plan.into.start, plan.into.shape) == (backend.kv_indptr.data_ptr(), (3,))
 
 
+@pytest.mark.parametrize("change", ["nothing", "type", "pointers"])
+def test_a_plan_that_differs_in_more_than_values_is_seen_to(
+    debugger: sg.Debugger, attached: Attachment, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = Backend(debugger)
+    backend.capture()
+    backend.step(3, [4, 5, 6])
+    wrapper, given = backend.wrappers[3], ints(0, 7, 8, 9)
+    if change == "type":
+        given = given.long()
+    elif change == "nothing":
+        monkeypatch.setattr(attached.hooks, "_note", None)  # is not needed
+    elif change == "pointers":
+        with debugger.guard():
+            wrapper._paged_kv_indptr_buf = torch.zeros(4, dtype=torch.int32)
+    passing.let(100, {backend.graphs[3].model.serial})
+    try:
+        attached.hooks.plan(wrapper, lambda *_: None, *[backend.workspace] * 3, given, 3)
+    finally:
+        passing.let(0)
+    plan = debugger.supervisor.journal.host_plans.last
+    assert plan is not None
+    assert plan.indptr == given.numpy().tobytes()
+    assert plan.dtype == ("int64" if change == "type" else "int32")
+    assert plan.into is not None
+    assert plan.into.start == wrapper._paged_kv_indptr_buf.data_ptr()
+    assert (plan.graph, plan.replay) == (backend.graphs[3].model.name, 2)
+
+
+def test_a_planner_that_raises_while_replays_pass_is_told_with_its_plan(
+    debugger: sg.Debugger, attached: Attachment
+) -> None:
+    backend = Backend(debugger)
+    backend.capture()
+    backend.step(3, [4, 5, 6])
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("no room")
+
+    passing.let(100, {backend.graphs[3].model.serial})
+    try:
+        with pytest.raises(RuntimeError, match="no room"):
+            attached.hooks.plan(backend.wrappers[3], refuse, *[backend.workspace] * 3, ints(0, 7, 8, 9), 3)
+    finally:
+        passing.let(0)
+    plan = debugger.supervisor.journal.host_plans.last
+    assert plan is not None
+    assert (plan.error, plan.indptr) == ("no room", ints(0, 7, 8, 9).numpy().tobytes())
+
+
 def test_index_pointers_that_moved_are_seen_to(debugger: sg.Debugger) -> None:
     """Where they lie is remembered by object, as long as it leads to the same memory."""
     backend = Backend(debugger)
