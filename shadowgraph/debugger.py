@@ -23,7 +23,7 @@ from shadowgraph.errors import FindingsError, UnknownBufferError, UsageError
 from shadowgraph.facts import facts_of
 from shadowgraph.faults import faults
 from shadowgraph.forking import forkable
-from shadowgraph.graphs import eager, parameters, shrinking
+from shadowgraph.graphs import eager, parameters, passing, shrinking
 from shadowgraph.graphs.eager import leave_stopped_modes
 from shadowgraph.graphs.events import listeners
 from shadowgraph.graphs.host import HostGraph
@@ -95,6 +95,7 @@ class Debugger(Declarations):
         self._allocator.policy = self._policy
         self._allocator.isolate_captures = self.settings.layout == "isolate"
         self._allocator.before_retire = self._work.retiring
+        passing.taken()  # of a debugger before this one
         self._work.rearm()  # what was broken while nobody watched is not judged
         listeners.append(self._work)
         leave_stopped_modes()
@@ -291,7 +292,9 @@ class Debugger(Declarations):
         UsageError
             For a graph that was captured before anybody watched.
         """
-        return self._work.locator.ask(self.graphs if graph is None else (self.graph(graph),))
+        asked = self._work.locator.ask(self.graphs if graph is None else (self.graph(graph),))
+        self._work.naps.rouse()  # the next replay must not pass
+        return asked
 
     # -- what a user reads -------------------------------------------------------------------------------------
 

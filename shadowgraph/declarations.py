@@ -43,6 +43,7 @@ class Declarations:
         """
         buffer, view = self._locate(tensor)
         self._work.checks.mutation.protect(buffer, view.hull)
+        self._work.naps.rouse()  # from the next replay on
 
     def invariant(self, tensor: torch.Tensor, rule: str | Rule | Callable[..., bool]) -> None:
         """Declare a rule for a contiguous tensor's values: SG109 where it fails.
@@ -152,6 +153,7 @@ class Declarations:
         buffer, view = self._locate(tensor)
         watch = Watch(name or self._work.context.names.name_of(buffer)[0], buffer, view.hull)
         self._work.watches.watches.append(watch)
+        self._work.naps.rouse()  # what writes it passes unseen in a nap
         return watch
 
     def _locate(self, tensor: object) -> tuple[Buffer, TensorView]:

@@ -83,6 +83,7 @@ class Naps:
         """It does not any more."""
         self._over = True
         self._pass(0)
+        passing.taken()  # of nobody's any more
 
     def replay_ended(self, serial: int) -> None:
         """Between two replays, in the thread that replays: who sees its operators changes here.
@@ -104,6 +105,10 @@ class Naps:
         self._count(serial)
         self._pass(0)
         self.glances = self.asleep
+
+    def looked(self, count: int) -> None:
+        """That many have passed, and somebody has looked before it was time for a glance."""
+        self._left -= count
 
     def _count(self, serial: int) -> None:
         self._left -= 1

@@ -6,7 +6,7 @@ So where the engine keeps them, they stay until a launch that was given the buff
 graph in whose replay it happened replays again. Then they are about to be written anew. What nobody was seen to write
 stays for good; the guard still tells when it changes. But where operators passed unseen, any launch may have done it
 that is given the buffer to write, besides those that were seen; and while they do, none arms anything: what has run
-since the last boundary is not known.
+since the last boundary is not known. Where replays passed as well, so may any graph that was given it to write.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from shadowgraph.checks.base import Checkpoint, Context
 from shadowgraph.faults import shielded
+from shadowgraph.findings import NAP
 from shadowgraph.graphs.model import Graph, Launch
 from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.guards import Guard, Side
@@ -36,12 +37,15 @@ class _Broken:
         Launches that may have broken it, where it was not in a replay.
     unseen
         Not all launches were seen at that time.
+    passed
+        Nor were replays.
     """
 
     guard: Guard
     graph: int | None
     names: frozenset[str]
     unseen: bool
+    passed: bool
 
 
 class Rearming:
@@ -64,15 +68,16 @@ class Rearming:
         """A check found a guard broken; what did it stands in the checkpoint."""
         if not self._context.engine.keeps:
             return
-        replay = checkpoint.phase is Phase.REPLAY and checkpoint.graph is not None
+        passed = checkpoint.at == NAP  # the replay that it names is only the last one before
+        replay = checkpoint.phase is Phase.REPLAY and checkpoint.graph is not None and not passed
         graph = checkpoint.graph.serial if replay and checkpoint.graph is not None else None
         given = [write for write in checkpoint.writes if write.ranges.overlaps(guard.buffer.range)]
         names = frozenset() if replay else frozenset(write.launch.name for write in given)
         self.waiting.pop(guard.whole.start, None)
         while len(self.waiting) >= _MOST:  # of those that wait longest many are gone
             self.waiting.pop(next(iter(self.waiting), 0), None)
-        unseen = not replay and checkpoint.order < self.seen_since
-        self.waiting[guard.whole.start] = _Broken(guard, graph, names, unseen)
+        unseen = passed or (not replay and checkpoint.order < self.seen_since)
+        self.waiting[guard.whole.start] = _Broken(guard, graph, names, unseen, passed)
 
     def due(self, launch: Launch) -> list[_Broken]:
         """Guards that a launch of host code, which is about to run, may have broken: unless another one of
@@ -98,7 +103,7 @@ class Rearming:
     def replay_begins(self, graph: Graph) -> None:
         """A graph is about to replay, and guards have been looked at."""
         for start, broken in list(self.waiting.items()):
-            if broken.graph == graph.serial:
+            if broken.graph == graph.serial or (broken.passed and graph.writers(broken.guard.buffer.range)):
                 self._arm(start)
 
     def is_broken(self, buffer: Buffer, side: Side | None) -> bool:

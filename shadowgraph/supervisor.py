@@ -188,7 +188,7 @@ class Supervisor(Listener):
     @survives
     def rearm(self) -> None:
         """Arm every standing guard anew, without looking at it."""
-        self._note_passed()
+        self.naps.looked(self._note_passed())
         self._passed = None
         self.allocator.rearm()
         self._rearming.forget()
@@ -441,9 +441,12 @@ class Supervisor(Listener):
         if self.paused or self._capturing:
             return
         graph = self._replaying
-        phase, replay = (Phase.REPLAY, graph.replays) if graph else (None, None)
+        phase, replay, at = (Phase.REPLAY, graph.replays, "retire") if graph else (None, None, "retire")
+        passed = self._passed or passing.latest()
+        if graph is None and passed is not None:
+            phase, graph, replay, at = Phase.REPLAY, passed.graph, passed.replay, NAP
         guards = guards_of(buffer, self.settings.near_guard)
-        checkpoint = Checkpoint("retire", phase, graph, replay, self.context.writes, next(self.context.clock))
+        checkpoint = Checkpoint(at, phase, graph, replay, self.context.writes, next(self.context.clock))
         self.context.engine.check(checkpoint, guards)  # judged later: who calls holds the allocator's lock
 
     # -- parts -------------------------------------------------------------------------------------------------
@@ -467,7 +470,7 @@ class Supervisor(Listener):
 
     def _look_back(self) -> None:
         """Check what replays that passed have left: by whom, and in which of them, nobody saw."""
-        self._note_passed()
+        self.naps.looked(self._note_passed())
         passed, self._passed = self._passed, None
         if passed is not None:
             self._bounds.close(NAP, Phase.REPLAY, passed.graph, passed.replay)

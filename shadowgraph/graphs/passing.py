@@ -52,10 +52,17 @@ def pending() -> tuple[Passed, ...]:
     return tuple(_passed)
 
 
+def latest() -> Passed | None:
+    """The last replay that passed since somebody looked."""
+    passed = _passed
+    return passed[-1] if passed else None
+
+
 def taken() -> list[Passed]:
-    """The replays that passed since the last time, oldest first."""
-    global _passed
+    """The replays that passed since the last time, oldest first. They count towards the most that may pass."""
+    global _passed, _most
     if not _passed:
         return _passed
     found, _passed = _passed, []
+    _most -= len(found)
     return found

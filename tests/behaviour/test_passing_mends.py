@@ -1,0 +1,147 @@
+"""What else looks while replays pass: checks on request, frees, closer looks, watches, the next debugger."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch
+from napping import AWAKE, STEADY, asleep, napping, touch
+from playing import played
+from programs import guarded, only
+
+import shadowgraph as sg
+from shadowgraph import naps
+from shadowgraph.graphs import passing
+from shadowgraph.joining import join
+
+APART, ASLEEP = (3, 6), 40
+
+
+@pytest.fixture
+def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
+    with napping(monkeypatch, APART) as made:
+        monkeypatch.setattr(naps, "ASLEEP", ASLEEP)
+        yield made
+
+
+def breaks(address: int, table: torch.Tensor, switch: list[bool]) -> sg.HostGraph:
+    """A graph that writes four bytes at an address while it is told to."""
+    graph = sg.HostGraph()
+    with sg.host_graph(graph):
+        table.add_(0)
+        graph.call(lambda: ctypes.memset(address, 1, 4) if switch[0] else None, writes=(table,))
+    return graph
+
+
+def end(table: torch.Tensor) -> int:
+    return table.data_ptr() + table.nbytes
+
+
+def test_checks_on_request_keep_no_nap_from_its_glances_and_its_end(debugger: sg.Debugger) -> None:
+    graph = asleep(debugger, guarded(debugger, 8))
+    outside = debugger.supervisor.outside
+    for _ in range(3 * (ASLEEP + AWAKE)):
+        graph.replay()
+        debugger.check()
+    assert debugger.supervisor.naps.taken >= 3
+    assert outside.replays == graph.model.replays
+    assert outside.checked > STEADY + 3 * ASLEEP // APART[1]
+
+
+def test_nor_do_marked_prepares_and_who_did_it_gets_known(debugger: sg.Debugger) -> None:
+    table, switch = guarded(debugger, 8), [False]
+    graph = breaks(end(table), table, switch)
+    for at in range(STEADY + 10 * APART[1]):
+        switch[0] = at > STEADY
+        with debugger.prepare(graph):
+            touch(table)
+        graph.replay()
+    found = only(debugger.check())
+    assert (found.detected_at, found.culprit.node, found.culprit.status) == ("replay_end", 1, "confirmed")
+
+
+def test_the_next_replay_is_located(debugger: sg.Debugger) -> None:
+    graph = asleep(debugger, guarded(debugger, 8))
+    assert passing.on, "precondition"
+    where = debugger.locate(graph)
+    graph.replay()
+    assert where.outcome is not None
+
+
+def test_what_is_watched_does_not_pass(debugger: sg.Debugger) -> None:
+    table = guarded(debugger, 8)
+    graph = asleep(debugger, table)
+    assert passing.on, "precondition"
+    watch = debugger.watch(table)
+    touch(table)
+    graph.replay()
+    debugger.check()
+    assert [change.writer for change in watch.changes if change.writer] == ["fill"]
+
+
+def test_what_a_replay_that_passed_broke_is_not_laid_on_eager_code_when_the_buffer_is_freed(
+    debugger: sg.Debugger,
+) -> None:
+    keep, table, switch = guarded(debugger, 8), guarded(debugger, 8), [False]
+    graph = breaks(end(table), keep, switch)
+    for _ in range(STEADY + 1):
+        graph.replay()
+    assert passing.on, "precondition"
+    switch[0] = True
+    graph.replay()
+    switch[0] = False
+    assert passing.on, "precondition"
+    del table
+    gc.collect()
+    _ = guarded(debugger, 8)
+    found = only(debugger.check())
+    assert (found.detected_at, found.phase, found.confidence) == ("nap", "replay", "low")
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_what_was_broken_in_a_nap_stays_until_whoever_may_have_done_it_runs(
+    debugger: sg.Debugger, writes: bool
+) -> None:
+    """A graph that is given the buffer to read finds past its end what is there without a debugger."""
+    table, other = guarded(debugger, 8), guarded(debugger, 8)
+    graph, read = sg.HostGraph(), []
+    with sg.host_graph(graph):
+        other.copy_(table)
+        if writes:
+            table.add_(0)
+        graph.call(lambda: read.append(ctypes.string_at(end(table), 4)), reads=(table,))
+    for _ in range(STEADY + 1):
+        graph.replay()
+    assert passing.on, "precondition"
+    ctypes.memset(end(table), 1, 4)
+    read.clear()
+    for _ in range(6 * APART[1]):
+        graph.replay()
+    assert only(debugger.findings).detected_at == "nap", "precondition"
+    assert (set(read) == {b"\1\1\1\1"}) is not writes
+
+
+def test_the_last_replay_before_a_failure_may_have_passed(debugger: sg.Debugger) -> None:
+    graph = asleep(debugger, guarded(debugger, 8))
+    graph.replay()
+    assert passing.on, "precondition"
+    failure = join(debugger.supervisor, RuntimeError("CUDA error: an illegal memory access was encountered"))
+    assert failure is not None
+    assert failure.replay == graph.model.replays
+
+
+def test_what_passed_last_is_not_the_next_debuggers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("STEADY", STEADY), ("ASLEEP", ASLEEP), ("APART", APART)):
+        monkeypatch.setattr(naps, name, value)
+    with played(monkeypatch, watch_eager="sampled") as first:
+        graph = asleep(first, guarded(first, 8))
+        assert passing.on, "precondition"
+        first.pause()
+        graph.replay()
+    assert passing.latest() is None, "it keeps the graph alive"
+    with played(monkeypatch, watch_eager="sampled") as second:
+        assert second.supervisor.outside.replays == 0
+        assert not second.supervisor.journal.replays
