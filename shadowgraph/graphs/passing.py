@@ -5,6 +5,7 @@ Who hooks something asks here before anything else, so that what passes costs a 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Container
 from time import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,7 +25,7 @@ class Passed(NamedTuple):
 on = False
 _most = 0
 _known: Container[int] = frozenset()
-_passed: list[Passed] = []
+_passed: deque[Passed] = deque()  # never another one: a thread may be about to append
 
 
 def let(most: int, known: Container[int] = frozenset()) -> None:
@@ -49,20 +50,23 @@ def ended(graph: Graph) -> bool:
 
 def pending() -> tuple[Passed, ...]:
     """What `taken` would give, left where it is."""
-    return tuple(_passed)
+    return tuple(_passed.copy())  # at once: other threads go on
 
 
 def latest() -> Passed | None:
     """The last replay that passed since somebody looked."""
-    passed = _passed
+    passed = pending()
     return passed[-1] if passed else None
 
 
 def taken() -> list[Passed]:
     """The replays that passed since the last time, oldest first. They count towards the most that may pass."""
-    global _passed, _most
-    if not _passed:
-        return _passed
-    found, _passed = _passed, []
+    global _most
+    found: list[Passed] = []
+    while _passed:
+        try:
+            found.append(_passed.popleft())
+        except IndexError:  # another thread was faster
+            break
     _most -= len(found)
     return found

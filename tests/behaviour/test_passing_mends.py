@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import sys
 from collections.abc import Iterator
+from threading import Thread
 
 import pytest
 import torch
@@ -41,7 +43,8 @@ def end(table: torch.Tensor) -> int:
 
 
 def test_checks_on_request_keep_no_nap_from_its_glances_and_its_end(debugger: sg.Debugger) -> None:
-    graph = asleep(debugger, guarded(debugger, 8))
+    table = guarded(debugger, 8)
+    graph = asleep(debugger, table)
     outside = debugger.supervisor.outside
     for _ in range(3 * (ASLEEP + AWAKE)):
         graph.replay()
@@ -64,7 +67,8 @@ def test_nor_do_marked_prepares_and_who_did_it_gets_known(debugger: sg.Debugger)
 
 
 def test_the_next_replay_is_located(debugger: sg.Debugger) -> None:
-    graph = asleep(debugger, guarded(debugger, 8))
+    table = guarded(debugger, 8)
+    graph = asleep(debugger, table)
     assert passing.on, "precondition"
     where = debugger.locate(graph)
     graph.replay()
@@ -125,7 +129,8 @@ def test_what_was_broken_in_a_nap_stays_until_whoever_may_have_done_it_runs(
 
 
 def test_the_last_replay_before_a_failure_may_have_passed(debugger: sg.Debugger) -> None:
-    graph = asleep(debugger, guarded(debugger, 8))
+    table = guarded(debugger, 8)
+    graph = asleep(debugger, table)
     graph.replay()
     assert passing.on, "precondition"
     failure = join(debugger.supervisor, RuntimeError("CUDA error: an illegal memory access was encountered"))
@@ -137,7 +142,8 @@ def test_what_passed_last_is_not_the_next_debuggers(monkeypatch: pytest.MonkeyPa
     for name, value in (("STEADY", STEADY), ("ASLEEP", ASLEEP), ("APART", APART)):
         monkeypatch.setattr(naps, name, value)
     with played(monkeypatch, watch_eager="sampled") as first:
-        graph = asleep(first, guarded(first, 8))
+        table = guarded(first, 8)
+        graph = asleep(first, table)
         assert passing.on, "precondition"
         first.pause()
         graph.replay()
@@ -145,3 +151,21 @@ def test_what_passed_last_is_not_the_next_debuggers(monkeypatch: pytest.MonkeyPa
     with played(monkeypatch, watch_eager="sampled") as second:
         assert second.supervisor.outside.replays == 0
         assert not second.supervisor.journal.replays
+
+
+def test_replays_that_pass_in_several_threads_are_all_counted(debugger: sg.Debugger) -> None:
+    tables = [guarded(debugger, 8) for _ in range(4)]
+    graphs = [asleep(debugger, table) for table in tables]
+    threads = [Thread(target=lambda graph=graph: [graph.replay() for _ in range(1500)]) for graph in graphs]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert debugger.supervisor.naps.taken > len(graphs), "precondition"
+    assert not debugger.check()
+    assert debugger.supervisor.outside.replays == sum(graph.model.replays for graph in graphs)
