@@ -11,11 +11,11 @@ import msgspec
 
 from shadowgraph.errors import MissingFileError, UsageError
 from shadowgraph.findings import NAP, ByteFacts, Culprit, Ending, Finding, Severity, Status, fingerprint
+from shadowgraph.nap_sightings import Cause, NapSightings
+from shadowgraph.nap_sightings import Where as _Where
 from shadowgraph.reaches import Origin, Reached
 from shadowgraph.reports.verdicts import verdict
 
-Cause = tuple[str, int, str, str]
-_Where = tuple[str, int, str]
 _Launch = tuple[_Where, str | None, int | None, str | None]
 _Place = tuple[str, int, str, str, str | None]
 
@@ -62,9 +62,7 @@ class FindingBook:
         self._located: dict[_Place, Cause] = {}  # those whose culprit a closer look confirmed
         self._launches: dict[_Launch, Cause] = {}  # the same, by the launch
         self._late: dict[_Where, Cause] = {}  # those that were seen too late to know who did it
-        self._passed: dict[_Where, Cause] = {}  # those of which it is known only that they happened in a nap
-        self._also: dict[Cause, Cause] = {}  # what these were known as then
-        self._last: dict[_Where, Cause] = {}
+        self._naps = NapSightings()
         self._suppressions = suppressions
         self.suppressed = 0
 
@@ -74,9 +72,9 @@ class FindingBook:
         A known cause keeps phase, graph and replay of its first sighting, and the extreme bytes of all. A rule that a
         check finds as broken as it was seen before is no further occurrence: nothing happened since. A sighting whose
         culprit is not confirmed belongs to a cause whose culprit a closer look has confirmed there; one whose culprit
-        is, to a cause of the same launch, or to one that was seen too late to know who did it. What replays
-        that passed unseen have left belongs to the cause that was last seen there; the first sighting afterwards says
-        when it happens, and who does it.
+        is, to a cause of the same launch, or to one that was seen too late to know who did it. What replays that passed
+        unseen have left belongs to the cause that was last seen there, and is suppressed where that was; if it was the
+        first, the next sighting there says when it happens, and who does it, and that it is a note if it is suppressed.
 
         Parameters
         ----------
@@ -91,24 +89,29 @@ class FindingBook:
             The finding as kept, and whether it is new and not suppressed.
         """
         finding = msgspec.structs.replace(finding, fingerprint=mark or fingerprint(finding))
-        if finding.fingerprint in self._suppressions:
+        where = _where(finding)
+        if self._naps.suppressed(finding, where, finding.fingerprint in self._suppressions):
             self.suppressed += 1
-            return finding, False
-        cause = self._cause_of(finding, key)
+            withdrawn = self._naps.withdrawn(finding, where)
+            if withdrawn is None:
+                return finding, False
+            kept = msgspec.structs.replace(_dated(self._by_cause[withdrawn], finding), severity=Severity.NOTE)
+            self._by_cause[withdrawn] = kept
+            return kept, False
+        cause = (finding.code, finding.buffer.serial, _side(finding), key)
+        cause = self._naps.cause_of(finding, where, cause, self._by_cause)
+        if cause not in self._by_cause and finding.detected_at != NAP:
+            cause = self._known_as(finding) or cause
         known, latest = self._by_cause.get(cause), self._latest.get(cause)
         self._latest[cause] = finding
         if known is None or latest is None:
             kept = msgspec.structs.replace(finding, id=next(self._ids))
             self._by_cause[cause] = kept
             self._causes[kept.id] = cause
-            self._last[_where(kept)] = cause
-            if kept.detected_at == NAP:
-                self._passed[_where(kept)] = cause
             if _nobody_knows(kept) and not exact:
                 self._late[_where(kept)] = cause
             return kept, True
-        if finding.detected_at != NAP and self._passed.get(_where(finding)) == cause:
-            del self._passed[_where(finding)]
+        if self._naps.dates(finding, where, cause):
             kept = self._by_cause[cause] = _dated(known, finding)
             return kept, True
         if _still_broken(finding, known, latest):
@@ -118,15 +121,10 @@ class FindingBook:
         promoted = known.severity is Severity.NOTE and kept.severity is Severity.ERROR
         return kept, promoted
 
-    def _cause_of(self, finding: Finding, key: str) -> Cause:
-        """The cause that a sighting belongs to, which may be new."""
-        cause, where = (finding.code, finding.buffer.serial, _side(finding), key), _where(finding)
-        if finding.detected_at == NAP:
-            return self._last.get(where, cause)
-        if where in self._passed and cause not in self._by_cause:
-            self._also[cause] = self._passed[where]
-        cause = self._also.get(cause, cause)
-        return cause if cause in self._by_cause else self._known_as(finding) or cause
+    @property
+    def stirs(self) -> int:
+        """A number that changes with each new finding, and with sightings in naps that are a reason to watch."""
+        return len(self._by_cause) + self._naps.stirs
 
     def __len__(self) -> int:
         """Findings and notes, without those that are suppressed."""
@@ -232,9 +230,8 @@ def _merged(known: Finding, again: Finding) -> Finding:
 
 
 def _dated(known: Finding, again: Finding) -> Finding:
-    """What happened in a nap, by its first sighting outside one."""
-    kept = msgspec.structs.replace(again, id=known.id, revision=known.revision + 1, occurrences=known.occurrences + 1)
-    return _widened(kept, known)
+    """What happened in a nap, by its first sighting outside one: whose bytes alone are known to be its culprit's."""
+    return msgspec.structs.replace(again, id=known.id, revision=known.revision + 1, occurrences=known.occurrences + 1)
 
 
 def _ended(known: Finding, before: Ending, now: Ending) -> Finding:

@@ -49,10 +49,12 @@ class AssertedIndex(msgspec.Struct, frozen=True):
 
 class LastLaunch(msgspec.Struct, frozen=True):
     """A launch that had begun when the device was lost, with small arguments as they were just before it; `asserted`
-    where it then must have met an index out of range."""
+    where it then must have met an index out of range; `passed` counts the replays since then of which, and of what
+    prepared them, nothing was seen."""
 
     name: str
     file: str | None
     line: int | None
     values: tuple[GivenValue, ...]
     asserted: AssertedIndex | None = None
+    passed: int = 0

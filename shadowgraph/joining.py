@@ -179,14 +179,18 @@ def _writer(work: Supervisor, entry: int, where: ByteRange) -> LastWriter | None
         return None
     graph = work.context.graphs.get(eager.graph) if eager.graph is not None else None
     before = (one.replay for one in reversed(replays) if one.graph == eager.graph and one.time <= eager.time)
-    return _of(eager.launch, entry, eager.node, graph.name if graph is not None else None, next(before, None))
+    name = graph.name if graph is not None else None
+    return _of(eager.launch, entry, eager.node, name, next(before, None), eager.node is None and work.naps.blind)
 
 
 def _writes(launch: Launch, where: ByteRange) -> bool:
     return any(p.may_write and p.view.touches(where.start, where.stop) for p in launch.pointers)
 
 
-def _of(launch: Launch, entry: int, node: int | None, graph: str | None, replay: int | None) -> LastWriter:
-    unsure = any(p.access is Access.UNKNOWN for p in launch.pointers)
+def _of(
+    launch: Launch, entry: int, node: int | None, graph: str | None, replay: int | None, unsure: bool = False
+) -> LastWriter:
+    """`unsure` where others may have written since, unseen."""
+    unsure = unsure or any(p.access is Access.UNKNOWN for p in launch.pointers)
     write = msgspec.structs.replace(write_of(launch, None, node), opaque=unsure)
     return LastWriter(entry, culprit_of(write), graph, replay)

@@ -58,6 +58,8 @@ class Given(NamedTuple):
     ----------
     copied
         Argument and view of each range that `mirror` holds, in order.
+    passed
+        `Journal.unseen` then.
     """
 
     launch: Launch
@@ -65,6 +67,7 @@ class Given(NamedTuple):
     copied: tuple[tuple[str, TensorView], ...]
     mirror: Mirror
     checkpoint: Checkpoint
+    passed: int
 
 
 class Journal:
@@ -85,6 +88,12 @@ class Journal:
         self.given: deque[Given] = deque(maxlen=GIVEN)
         self.stored: dict[tuple[int, int], Stored] = {}
         self.host_plans = HostPlans()
+        self._unseen = 0
+
+    @property
+    def unseen(self) -> int:
+        """Replays so far that passed unseen, with what prepared them."""
+        return self._unseen + len(passing.pending())
 
     def launched(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         """Note a launch, `graph` for a node of its replay."""
@@ -125,6 +134,7 @@ class Journal:
 
     def passed(self, replay: Passed, order: int) -> None:
         """Note a replay that passed unseen."""
+        self._unseen += 1
         self.replays.append((replay.graph.serial, replay.replay, replay.time, order))
 
     def replayed(self, graph: Graph, order: int) -> None:

@@ -53,7 +53,8 @@ class LastWords:
                     places.append(hull)
         if copied:
             mirror = self._context.engine.mirror(places[:RANGES_COPIED])
-            self._journal.given.append(Given(launch, rules, tuple(copied[:RANGES_COPIED]), mirror, checkpoint))
+            journal, kept = self._journal, tuple(copied[:RANGES_COPIED])
+            journal.given.append(Given(launch, rules, kept, mirror, checkpoint, journal.unseen))
 
     def examine(self) -> None:
         """Report the first launch that took an index out of range, of those that had begun; needs no device."""
@@ -77,7 +78,8 @@ class LastWords:
                     for (name, view), data in zip(given.copied, copies, strict=True)
                 )
                 file, line = (frame.file, frame.line) if frame is not None else (None, None)
-                found.append(LastLaunch(given.launch.name, file, line, values, self._asserted_by(given, copies)))
+                asserted, passed = self._asserted_by(given, copies), self._journal.unseen - given.passed
+                found.append(LastLaunch(given.launch.name, file, line, values, asserted, passed))
             if len(found) == _LAUNCHES:
                 break
         return tuple(found)

@@ -15,7 +15,6 @@ from shadowgraph.coverage import Coverage, CoverageLog
 from shadowgraph.engines.base import Engine, Shadow
 from shadowgraph.errors import FindingsError
 from shadowgraph.faults import logger, shielded
-from shadowgraph.findings import NAP
 from shadowgraph.graphs import host_reads, passing
 from shadowgraph.graphs.eager import rests
 from shadowgraph.graphs.events import Listener
@@ -25,6 +24,7 @@ from shadowgraph.journal import Journal
 from shadowgraph.judging import Judge
 from shadowgraph.lastwords import LastWords
 from shadowgraph.locating import Locator
+from shadowgraph.looking_back import LookingBack
 from shadowgraph.naps import Naps
 from shadowgraph.outside import Outside
 from shadowgraph.plans import Plans
@@ -116,13 +116,13 @@ class Supervisor(Listener):
         self._beginners = [c for c in self._all if type(c).replay_begins is not Check.replay_begins]
         self.naps = Naps(
             settings.watch_eager == "sampled" and engine.asynchronous,
-            lambda: len(take.book),
+            lambda: take.book.stirs,
             lambda: stepper.armed or outside.guards_eager or bool(preparing),
             back(self._nap_turned),
             back(self._is_exact),
             lambda: outside.limit.stride,
         )
-        self._passed: passing.Passed | None = None  # the last of those that passed, until somebody looks
+        self._back = LookingBack(self.context, self.journal, outside, self.naps, self._bounds)
         self._told_of_writes = [c for c in self._all if type(c).written is not Check.written]
         self._told_asleep = [c for c in self._told_of_writes if c not in self.checks.sighted]
         self._sleepless = [c for c in self._beginners if c not in self.checks.sighted]
@@ -156,7 +156,7 @@ class Supervisor(Listener):
         if not self.paused and self._replaying is None:
             drop_stale(self.context.ledger)  # what was freed or moved must not be read
             with self._lock.section:
-                self._look_back()
+                self._back.look()
                 self._bounds.close(at, phase, graph, replay, in_full=in_full)
 
     @survives
@@ -177,7 +177,7 @@ class Supervisor(Listener):
     def lose(self, error: Exception) -> None:
         """The device is gone: stop checking, keep what is on the host."""
         self.paused = True
-        self._note_passed()
+        self._back.enter()
         if self.lost is None:
             self.lost = str(error).split("\n", 1)[0]
             logger.warning("shadowgraph: checking ends, the device is lost: %s", self.lost)
@@ -188,8 +188,7 @@ class Supervisor(Listener):
     @survives
     def rearm(self) -> None:
         """Arm every standing guard anew, without looking at it."""
-        self.naps.looked(self._note_passed())
-        self._passed = None
+        self._back.forget()
         self.allocator.rearm()
         self._rearming.forget()
         self.context.writes.clear()
@@ -297,7 +296,7 @@ class Supervisor(Listener):
             self.context.graphs.setdefault(graph.serial, graph)
             if self._new:
                 self._introduce()
-            self._look_back()
+            self._back.look()
             shadow = self.plans.of(graph, self.declared)
             outer = self._replaying
             if outer is not None:  # what ran so far in this thread were nodes of the outer graph
@@ -327,11 +326,7 @@ class Supervisor(Listener):
     def replays_passed(self, graph: Graph) -> None:
         settle()
         with self._section:
-            count = self._note_passed()
-            if self.paused:
-                return
-            self.naps.replays_passed(graph.serial, count)
-            self._look_back()
+            self._back.passed(graph.serial, self.paused)
         settle()
 
     def node_ran(self, graph: Graph, node: Node, stores: StoreLog | None) -> None:
@@ -441,12 +436,12 @@ class Supervisor(Listener):
         if self.paused or self._capturing:
             return
         graph = self._replaying
-        phase, replay, at = (Phase.REPLAY, graph.replays, "retire") if graph else (None, None, "retire")
-        passed = self._passed or passing.latest()
-        if graph is None and passed is not None:
-            phase, graph, replay, at = Phase.REPLAY, passed.graph, passed.replay, NAP
+        phase, replay = (Phase.REPLAY, graph.replays) if graph else (None, None)
         guards = guards_of(buffer, self.settings.near_guard)
-        checkpoint = Checkpoint(at, phase, graph, replay, self.context.writes, next(self.context.clock))
+        checkpoint = self._back.checkpoint() if graph is None else None
+        checkpoint = checkpoint or Checkpoint(
+            "retire", phase, graph, replay, self.context.writes, next(self.context.clock)
+        )
         self.context.engine.check(checkpoint, guards)  # judged later: who calls holds the allocator's lock
 
     # -- parts -------------------------------------------------------------------------------------------------
@@ -457,23 +452,6 @@ class Supervisor(Listener):
     def _is_exact(self) -> bool:
         """Whether something is declared, or asked for, that is judged at each replay."""
         return bool(self.declared or self.checks.invariants.declared or self.settings.sync)
-
-    def _note_passed(self) -> int:
-        """Enter replays that passed unseen; how many."""
-        passed = passing.taken()
-        if passed:
-            self._passed = passed[-1]
-            self.outside.replays_passed(len(passed))
-            for each in passed:
-                self.journal.passed(each, next(self.context.clock))
-        return len(passed)
-
-    def _look_back(self) -> None:
-        """Check what replays that passed have left: by whom, and in which of them, nobody saw."""
-        self.naps.looked(self._note_passed())
-        passed, self._passed = self._passed, None
-        if passed is not None:
-            self._bounds.close(NAP, Phase.REPLAY, passed.graph, passed.replay)
 
     def _nap_turned(self, asleep: bool) -> None:
         """From here on operators pass unseen, or are seen again after writes that nobody saw."""

@@ -245,9 +245,11 @@ class CudaGraphs:
             model = state.model
             model.replays += 1
             if passing.on and model.probe is None:
-                original(graph)
-                if passing.ended(model):
-                    emit("replays_passed", model)
+                try:
+                    original(graph)
+                finally:
+                    if passing.ended(model):
+                        emit("replays_passed", model)
                 return
             emit("replay_began", model)
             try:

@@ -184,6 +184,8 @@ class HostGraph:
             for step in self._steps:  # leave every guard where it stands after a whole replay
                 if isinstance(step, TenancyNode):
                     step.run(False)
+            if passes:
+                passing.ended(self.model)
             emit("replay_failed", self.model)
             raise
         if not passes:

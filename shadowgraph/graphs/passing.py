@@ -25,7 +25,7 @@ class Passed(NamedTuple):
 on = False
 _most = 0
 _known: Container[int] = frozenset()
-_passed: deque[Passed] = deque()  # never another one: a thread may be about to append
+_passed: deque[tuple[Graph, int, float]] = deque()  # fields of `Passed`; never another one: a thread may append to it
 
 
 def let(most: int, known: Container[int] = frozenset()) -> None:
@@ -44,13 +44,13 @@ def let(most: int, known: Container[int] = frozenset()) -> None:
 
 def ended(graph: Graph) -> bool:
     """Note a replay that passed; whether somebody is to be told."""
-    _passed.append(Passed(graph, graph.replays, time()))
+    _passed.append((graph, graph.replays, time()))
     return len(_passed) >= _most or graph.serial not in _known
 
 
 def pending() -> tuple[Passed, ...]:
     """What `taken` would give, left where it is."""
-    return tuple(_passed.copy())  # at once: other threads go on
+    return tuple(map(Passed._make, _passed.copy()))  # copied at once: other threads go on
 
 
 def latest() -> Passed | None:
@@ -65,7 +65,7 @@ def taken() -> list[Passed]:
     found: list[Passed] = []
     while _passed:
         try:
-            found.append(_passed.popleft())
+            found.append(Passed(*_passed.popleft()))
         except IndexError:  # another thread was faster
             break
     _most -= len(found)

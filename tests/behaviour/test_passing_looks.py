@@ -6,11 +6,12 @@ import ctypes
 import gc
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from threading import Thread
 
 import pytest
 import torch
-from napping import AWAKE, STEADY, asleep, napping, touch
+from napping import AWAKE, STEADY, asleep, napping, reader, touch
 from playing import played
 from programs import guarded, only
 
@@ -102,7 +103,8 @@ def test_what_a_replay_that_passed_broke_is_not_laid_on_eager_code_when_the_buff
     gc.collect()
     _ = guarded(debugger, 8)
     found = only(debugger.check())
-    assert (found.detected_at, found.phase, found.confidence) == ("nap", "replay", "low")
+    assert (found.detected_at, found.phase, found.confidence) == ("nap", "prepare", "low")
+    assert "at the latest while preparing" in found.message
 
 
 @pytest.mark.parametrize("writes", [False, True])
@@ -169,3 +171,107 @@ def test_replays_that_pass_in_several_threads_are_all_counted(debugger: sg.Debug
     assert debugger.supervisor.naps.taken > len(graphs), "precondition"
     assert not debugger.check()
     assert debugger.supervisor.outside.replays == sum(graph.model.replays for graph in graphs)
+
+
+def overruns_from(debugger: sg.Debugger, first: int) -> tuple[sg.Finding, ...]:
+    """A program whose prepare overruns from its first replay, or a later one, on."""
+    from shadowgraph.demos.kernels import fill
+
+    table = guarded(debugger, 8)
+    graph = reader(table)
+    for at in range(STEADY + 6 * APART[1]):
+        fill[(1,)](table, 0, 9 if at >= first else 8, 7, BLOCK=16)
+        graph.replay()
+    assert debugger.supervisor.naps.taken, "precondition"
+    return tuple(debugger.check())
+
+
+@pytest.mark.parametrize("first", [0, STEADY + 1])
+def test_what_is_suppressed_is_so_in_a_nap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: int) -> None:
+    for name, value in (("STEADY", STEADY), ("ASLEEP", ASLEEP), ("APART", APART)):
+        monkeypatch.setattr(naps, name, value)
+    with played(monkeypatch, watch_eager="sampled") as debugger:
+        known = only(overruns_from(debugger, first))
+    assert known.culprit.name == "fill"
+    path = tmp_path / "known.txt"
+    path.write_text(f"{known.fingerprint}\n")
+    with played(monkeypatch, watch_eager="sampled", suppressions=str(path)) as debugger:
+        assert overruns_from(debugger, first) == ()
+        assert debugger.supervisor.book.suppressed
+        notes = debugger.supervisor.book.notes
+    assert [note.fingerprint for note in notes] == [known.fingerprint] * (first > 0), (
+        "seen before it was known what it is"
+    )
+
+
+def test_a_known_cause_that_is_seen_in_a_nap_is_watched_again_more_and_more_seldom(debugger: sg.Debugger) -> None:
+    table, switch = guarded(debugger, 8), [True]
+    graph = breaks(end(table), table, switch)
+    for _ in range(4):
+        graph.replay()
+    found = only(debugger.check())
+    assert found.culprit.status == "confirmed", "precondition"
+    switch[0], roused = False, []
+    for at in range(1, 7):
+        while not passing.on:
+            graph.replay()
+        before, switch[0] = found.occurrences, True
+        graph.replay()
+        switch[0] = False
+        while passing.on:
+            graph.replay()
+        graph.replay()
+        graph.replay()
+        found = only(debugger.findings)
+        assert found.occurrences > before, "it is one more time of what was last seen there"
+        roused += [at] * (not debugger.supervisor.naps.asleep)
+        for _ in range(2 * APART[1]):  # a glance arms the guard again
+            graph.replay()
+    assert roused == [1, 2, 4]
+
+
+def test_what_was_launched_last_before_a_loss_in_a_nap_says_how_long_ago(debugger: sg.Debugger) -> None:
+    table = guarded(debugger, 8)
+    graph = reader(table)
+    while not passing.on:
+        touch(table)
+        graph.replay()
+    for _ in range(2):
+        touch(table)
+        graph.replay()
+    assert passing.on, "precondition"
+    work = debugger.supervisor
+    work.lose(RuntimeError("CUDA error: device-side assert"))
+    (launch, *_) = work.last_words.launches()
+    assert (launch.name, launch.passed) == ("fill", 2)
+    assert "2 replays before: those passed unseen" in str(debugger.report(quiet=True))
+
+
+def test_of_a_launch_right_before_a_loss_nothing_of_the_kind_is_said(debugger: sg.Debugger) -> None:
+    table = guarded(debugger, 8)
+    graph = reader(table)
+    touch(table)
+    graph.replay()
+    work = debugger.supervisor
+    work.lose(RuntimeError("CUDA error: device-side assert"))
+    assert work.last_words.launches()[0].passed == 0
+    assert "passed unseen" not in str(debugger.report(quiet=True))
+
+
+def test_a_replay_that_raises_while_it_passes_counts(debugger: sg.Debugger) -> None:
+    table, raises = guarded(debugger, 8), [False]
+    graph = sg.HostGraph()
+    with sg.host_graph(graph):
+        table.add_(0)
+        graph.call(lambda: 1 // 0 if raises[0] else None, writes=())
+    while not passing.on:
+        graph.replay()
+    raises[0] = True
+    with pytest.raises(ZeroDivisionError):
+        graph.replay()
+    raises[0] = False
+    assert passing.on, "precondition"
+    debugger.check()
+    assert debugger.supervisor.outside.replays == graph.model.replays
+    _, replays = debugger.supervisor.journal.taken()
+    assert [each.replay for each in replays] == list(range(1, graph.model.replays + 1))

@@ -1,0 +1,65 @@
+"""Which finding a sighting belongs to where replays passed unseen: what is known of it is no more than where."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container
+
+from shadowgraph.findings import NAP, Finding
+
+Cause = tuple[str, int, str, str]
+Where = tuple[str, int, str]
+
+
+class NapSightings:
+    """Places at which replays that passed had left something.
+
+    Attributes
+    ----------
+    stirs
+        Changes when one of them is a reason to watch: the first, second, fourth, ... time at a place.
+    """
+
+    def __init__(self) -> None:
+        self.stirs = 0
+        self._open: dict[Where, Cause] = {}  # causes of which it is known only that they happened in a nap
+        self._also: dict[Cause, Cause] = {}  # what those turned out to be, by what was seen of it
+        self._last: dict[Where, Cause] = {}
+        self._quiet: set[Where] = set()  # where findings were suppressed
+        self._times: Counter[Where] = Counter()
+
+    def suppressed(self, finding: Finding, where: Where, is_suppressed: bool) -> bool:
+        """Whether a sighting is suppressed: one in a nap is where one outside naps was, since it cannot tell who did
+        it."""
+        if finding.detected_at != NAP:
+            if is_suppressed:
+                self._quiet.add(where)
+            return is_suppressed
+        self._times[where] += 1
+        if self._times[where].bit_count() == 1:
+            self.stirs += 1
+        return is_suppressed or where in self._quiet
+
+    def cause_of(self, finding: Finding, where: Where, cause: Cause, known: Container[Cause]) -> Cause:
+        """The cause as which a sighting is to be entered: in a nap the one that was last seen there."""
+        if finding.detected_at == NAP:
+            cause = self._last.setdefault(where, cause)
+            if cause not in known:
+                self._open[where] = cause
+            return cause
+        if where in self._open and cause not in known:
+            self._also[cause] = self._open[where]
+        cause = self._also.get(cause, cause)
+        self._last[where] = cause
+        return cause
+
+    def withdrawn(self, finding: Finding, where: Where) -> Cause | None:
+        """The cause, seen in naps only, that a suppressed sighting turns out to be of."""
+        return self._open.pop(where, None) if finding.detected_at != NAP else None
+
+    def dates(self, finding: Finding, where: Where, cause: Cause) -> bool:
+        """Whether a sighting is the first that says when something happens that was seen in naps only."""
+        if finding.detected_at == NAP or self._open.get(where) != cause:
+            return False
+        del self._open[where]
+        return True
