@@ -1,7 +1,8 @@
 """Two engines on one GPU, one plain and one under `shadowgraph wrap`, that take turns: plain, wrapped, wrapped, plain.
 
 A machine's clock and its other guests make rounds of one engine differ by half. Rounds that lie beside each other in
-time share that, so each is compared with its neighbours only. The engine whose turn it is not has nothing to do.
+time share that, so each is compared with its neighbours only. The engine whose turn it is not is stopped: a scheduler
+that waits for work would keep a core busy.
 """
 
 from __future__ import annotations
@@ -93,17 +94,21 @@ class Player:
     def turn(self) -> dict[str, Any]:
         """One round: `rate` in tokens a second, and `outputs`, by which rounds with the same tokens are known."""
         assert self._program.stdin is not None
+        self._signal(signal.SIGCONT)
         try:
             self._program.stdin.write("round\n")
             self._program.stdin.flush()
         except OSError:
             raise EndedError("the engine ended between two rounds; see its log") from None
-        return self.heard("ROUND ")
+        found = self.heard("ROUND ")
+        self._signal(signal.SIGSTOP)
+        return found
 
     def end(self) -> tuple[dict[str, Any], int, float]:
         """What it says in the end, its exit code, and the seconds that it ran."""
         assert self._program.stdin is not None
         assert self._program.stdout is not None
+        self._signal(signal.SIGCONT)
         self._program.stdin.close()
         said = self.heard("LIVE ")
         for line in self._program.stdout:
@@ -111,8 +116,11 @@ class Player:
         return said, self._program.wait(), round(time.perf_counter() - self._began, 1)
 
     def _kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError):
-            os.killpg(self._program.pid, signal.SIGKILL)
+            os.killpg(self._program.pid, number)
 
 
 def play(plain: Player, wrapped: Player, blocks: int) -> tuple[list[Block], bool]:

@@ -21,8 +21,8 @@ CONTEXT = 256
 SMALL = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4}
 SMALL |= {"num_key_value_heads": 2, "head_dim": 64, "vocab_size": VOCABULARY}
 # About 1.5 billion parameters.
-LARGE = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 20, "num_attention_heads": 16}
-LARGE |= {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 32000}
+LARGE = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 20, "num_attention_heads": 32}
+LARGE |= {"num_key_value_heads": 16, "head_dim": 64, "vocab_size": 32000}  # heads as the small one's: the same kernels
 COMMON = {
     "model_type": "llama",
     "hidden_act": "silu",

@@ -63,7 +63,7 @@ def steps_of(plan: str) -> list[Step]:
         "longer": [Step("plain", False, EAGLE), Step("wrapped", True, EAGLE)],
         "triton": [Step("plain", False, TRITON), Step("wrapped", True, TRITON)],
         "many": [Step("plain", False, MANY), Step("wrapped", True, MANY), Step("plain again", False, MANY)],
-        "two": [Step(name, name == "wrapped", (*EAGLE, *FEW, "--tp", "2", "--kv-tokens", "32768")) for name in PAIR],
+        "two": [Step(name, name == "wrapped", (*EAGLE, *FEW, "--tp", "2")) for name in PAIR],
         **{turns: [Step(name, name == "wrapped", words) for name in PAIR] for turns, words in TURNS.items()},
     }[plan]
 

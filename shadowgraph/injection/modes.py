@@ -13,7 +13,7 @@ from shadowgraph.graphs.light_mode import LightMode
 if TYPE_CHECKING:
     from shadowgraph.graphs.eager import EagerMode
 
-Target = Callable[[], "EagerMode | None"]
+Target = Callable[[Any, Any], "EagerMode | None"]  # given an operator's arguments, by place and by name
 
 
 class ThreadMode(LightMode):
@@ -35,7 +35,7 @@ class ThreadMode(LightMode):
     steps_aside = True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        target = self._target()
+        target = self._target(args, kwargs)
         if target is None:
             return func(*args, **(kwargs or {}))
         return target.dispatch(func, args, kwargs or {})

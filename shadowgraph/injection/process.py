@@ -82,15 +82,28 @@ class WatchedProcess:
 
     # -- the debugger ------------------------------------------------------------------------------------------
 
-    def target(self) -> EagerMode | None:
-        """Who is told of an eager operator; the first one starts the debugger, with a GPU the first one after the
-        program has initialised CUDA."""
-        if self._state in (_WAITING, _STARTING) and (self.backend == "host" or self._has_device()):
-            self.start()
+    def target(self, args: Any, kwargs: Any) -> EagerMode | None:
+        """Who is told of an eager operator; the first one starts the debugger, with a GPU the first one on a GPU after
+        the program has initialised CUDA: that GPU is watched."""
+        if self._state in (_WAITING, _STARTING):
+            if self.backend == "host":
+                self.start()
+            elif self._has_device():
+                self._start_on(args, kwargs)
         return self._own.eager_mode if self._own is not None else None
 
+    def _start_on(self, args: Any, kwargs: Any) -> None:
+        from torch.cuda import device
+
+        from shadowgraph.injection.devices import device_index
+
+        index = device_index(args, kwargs)
+        if index is not None:
+            with device(index):
+                self.start()
+
     def cuda_began(self) -> None:
-        """The program is initialising CUDA; when that is done the next operator starts the debugger."""
+        """The program is initialising CUDA; when that is done the next operator on a GPU starts the debugger."""
         self._cuda = True
 
     def _has_device(self) -> bool:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
@@ -151,7 +151,7 @@ class Watcher:
         self._leave_threads()
         self._leave_threads = modes.in_new_threads(self._target)
 
-    def _target(self) -> EagerMode | None:
+    def _target(self, args: Any, kwargs: Any) -> EagerMode | None:
         return self._active.eager_mode if self._active is not None else None
 
     # -- what it finds -----------------------------------------------------------------------------------------

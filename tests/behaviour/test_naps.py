@@ -319,7 +319,7 @@ def test_a_thread_that_ends_in_its_sleep_is_not_waited_for(debugger: sg.Debugger
     assert mode is not None
 
     def replay() -> None:
-        entered = modes.enter(lambda: mode)
+        entered = modes.enter(lambda *_: mode)
         for _ in range(STEADY):
             graph.replay()
         modes.leave(entered)
@@ -334,7 +334,7 @@ def test_a_thread_that_ends_in_its_sleep_is_not_waited_for(debugger: sg.Debugger
 def test_a_mode_that_rests_when_its_debugger_stops_is_back_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(naps, "STEADY", STEADY)
     current: list[sg.Debugger] = []
-    mode = modes.enter(lambda: current[-1].eager_mode if current else None)
+    mode = modes.enter(lambda *_: current[-1].eager_mode if current else None)
     try:
         for option in ("sampled", "always"):
             with played(monkeypatch, watch_eager=option) as debugger:

@@ -46,7 +46,11 @@ def test_on_a_device_only_the_programs_own_start_of_cuda_starts_the_debugger(tmp
         "calls = [call for call, _ in torch.cuda._queued_calls if call.__qualname__.endswith('cuda_began')]\n"
         "assert not torch.cuda.is_initialized()\n"
         "calls[0](); torch.zeros(2)\nassert 'shadowgraph.debugger' not in sys.modules\n"  # while it is initialised
-        "torch.cuda.is_initialized = lambda: True\nprint(len(calls), torch.ones(2).sum().item())"
+        "torch.cuda.is_initialized = lambda: True\ntorch.zeros(2)\n"
+        "assert 'shadowgraph.debugger' not in sys.modules, 'no operator works on a device yet'\n"
+        "import contextlib\nfrom shadowgraph.injection import devices\n"
+        "devices.device_index, torch.cuda.device = lambda *_: 0, lambda _: contextlib.nullcontext()\n"
+        "print(len(calls), torch.ones(2).sum().item())"
     )
     done, run = python(tmp_path, code, backend="cuda")
     assert done.stdout == "1 2.0\n", done.stderr

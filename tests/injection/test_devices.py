@@ -1,0 +1,90 @@
+"""Which GPU is watched: that of the first operator on one, not the one that is current when CUDA is initialised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shadowgraph.injection import devices
+from shadowgraph.injection.devices import device_index
+from shadowgraph.injection.process import WatchedProcess
+from shadowgraph.runs.orders import Orders
+
+HERE = torch.zeros(2)
+
+
+class Elsewhere:
+    """A tensor on another device, as far as one without a GPU can have it."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def get_device(self) -> int:
+        return self._index
+
+
+@pytest.fixture
+def far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors that are not in the host's memory count as such of a GPU."""
+    monkeypatch.setattr(devices, "tensors_in", lambda args: [each for each in args if not isinstance(each, int)])
+    monkeypatch.setattr(devices, "is_plain", lambda tensor, _: isinstance(tensor, Elsewhere))
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "index"),
+    [
+        ((HERE, 1), {}, None),
+        ((HERE, [HERE]), None, None),
+        (((2,),), {"device": torch.device("cpu")}, None),
+        (((2,),), {"device": torch.device("cuda:1")}, 1),
+        ((HERE,), {"dtype": torch.int32, "device": torch.device("cuda", 3)}, 3),
+    ],
+)
+def test_it_is_told_by_an_operators_arguments(args: Any, kwargs: Any, index: int | None) -> None:
+    assert device_index(args, kwargs) == index
+
+
+@pytest.mark.usefixtures("far")
+def test_it_is_that_of_the_first_tensor_on_a_gpu() -> None:
+    assert device_index((HERE, 4, Elsewhere(1), Elsewhere(2)), {}) == 1
+
+
+def test_a_device_without_a_number_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
+    assert device_index((), {"device": torch.device("cuda")}) == 2
+
+
+def test_a_rank_that_chooses_its_device_late_is_watched_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As sglang's: CUDA is initialised while device 0 is current, operators on the host run, then it is device 1."""
+    current, began = [0], []
+
+    @contextmanager
+    def device(index: int) -> Iterator[None]:
+        before, current[0] = current[0], index
+        yield
+        current[0] = before
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    process = WatchedProcess(Orders(folder=str(tmp_path)), "cuda", lambda *_: None)
+    monkeypatch.setattr(process, "start", lambda: began.append(current[0]))
+    process.target((), {"device": torch.device("cuda:1")})
+    assert began == [], "CUDA is not there yet"
+    process.cuda_began()
+    process.target((HERE,), {})
+    assert began == []
+    process.target((), {"device": torch.device("cuda:1")})
+    assert began == [1]
+    assert current == [0], "the program's own choice stays"
+
+
+def test_without_a_gpu_the_first_operator_is_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process, began = WatchedProcess(Orders(folder=str(tmp_path)), "host", lambda *_: None), []
+    monkeypatch.setattr(process, "start", lambda: began.append(True))
+    process.target((HERE,), {})
+    assert began == [True]
