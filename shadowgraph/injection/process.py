@@ -95,9 +95,12 @@ class WatchedProcess:
     def _start_on(self, args: Any, kwargs: Any) -> None:
         from torch.cuda import device
 
+        from shadowgraph.faults import contained
         from shadowgraph.injection.devices import device_index
 
-        index = device_index(args, kwargs)
+        index: int | None = None
+        with contained("device of an operator"):  # of a subclass that refuses to say
+            index = device_index(args, kwargs)
         if index is not None:
             with device(index):
                 self.start()

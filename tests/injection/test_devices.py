@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from shadowgraph.faults import faults
 from shadowgraph.injection import devices
 from shadowgraph.injection.devices import device_index
 from shadowgraph.injection.process import WatchedProcess
@@ -81,6 +82,22 @@ def test_a_rank_that_chooses_its_device_late_is_watched_there(monkeypatch: pytes
     process.target((), {"device": torch.device("cuda:1")})
     assert began == [1]
     assert current == [0], "the program's own choice stays"
+
+
+def test_a_tensor_that_refuses_to_say_where_it_is_is_the_programs_own_affair(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("ask somebody else")
+
+    monkeypatch.setattr(devices, "is_plain", refuse)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    process = WatchedProcess(Orders(folder=str(tmp_path)), "cuda", lambda *_: None)
+    process.cuda_began()
+    before = faults.total
+    assert process.target((HERE,), {}) is None
+    assert faults.total == before + 1
+    faults.clear()
 
 
 def test_without_a_gpu_the_first_operator_is_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
