@@ -104,6 +104,7 @@ class FindingBook:
             cause = self._known_as(finding) or cause
         known, latest = self._by_cause.get(cause), self._latest.get(cause)
         self._latest[cause] = finding
+        self._naps.entered(finding, where, cause, known is None)
         if known is None or latest is None:
             kept = msgspec.structs.replace(finding, id=next(self._ids))
             self._by_cause[cause] = kept
@@ -231,7 +232,10 @@ def _merged(known: Finding, again: Finding) -> Finding:
 
 def _dated(known: Finding, again: Finding) -> Finding:
     """What happened in a nap, by its first sighting outside one: whose bytes alone are known to be its culprit's."""
-    return msgspec.structs.replace(again, id=known.id, revision=known.revision + 1, occurrences=known.occurrences + 1)
+    severity = known.severity if known.severity is Severity.ERROR else again.severity
+    return msgspec.structs.replace(
+        again, id=known.id, revision=known.revision + 1, occurrences=known.occurrences + 1, severity=severity
+    )
 
 
 def _ended(known: Finding, before: Ending, now: Ending) -> Finding:

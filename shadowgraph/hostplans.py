@@ -50,7 +50,7 @@ class HostPlan:
     time: float = field(default_factory=time.time)
 
 
-class _Again(NamedTuple):
+class Again(NamedTuple):
     """A plan as an earlier one, but for this."""
 
     like: HostPlan
@@ -64,30 +64,39 @@ class HostPlans:
     """The latest plans, oldest first. Appending takes no lock."""
 
     def __init__(self) -> None:
-        self._plans: deque[HostPlan | _Again] = deque(maxlen=KEPT)
+        self._plans: deque[HostPlan | Again] = deque(maxlen=KEPT)
 
     def note(self, plan: HostPlan) -> None:
         """A planner is about to be called."""
         self._plans.append(plan)
 
-    def note_again(self, like: HostPlan, indptr: bytes, entries: int, replay: int | None) -> None:
+    def note_again(self, like: HostPlan, indptr: bytes, entries: int, replay: int | None) -> Again:
         """A planner is about to be called as it was before, with other values: a fraction of the cost."""
-        self._plans.append(_Again(like, indptr, entries, replay, time.time()))
+        plan = Again(like, indptr, entries, replay, time.time())
+        self._plans.append(plan)
+        return plan
+
+    def whole(self, plan: HostPlan | Again) -> HostPlan:
+        """A plan in full, which takes the place of the one that it was made of."""
+        if isinstance(plan, HostPlan):
+            return plan
+        made = replace(
+            plan.like,
+            batch_size=max(plan.entries - 1, 0),
+            indptr=plan.indptr,
+            entries=plan.entries,
+            replay=plan.replay,
+            error="",
+            time=plan.time,
+        )
+        for place, each in enumerate(tuple(self._plans)):
+            if each is plan and self._plans[place] is plan:
+                self._plans[place] = made
+        return made
 
     @property
     def last(self) -> HostPlan | None:
         """The latest one."""
         if not self._plans:
             return None
-        plan = self._plans[-1]
-        if isinstance(plan, _Again):
-            plan = self._plans[-1] = replace(
-                plan.like,
-                batch_size=max(plan.entries - 1, 0),
-                indptr=plan.indptr,
-                entries=plan.entries,
-                replay=plan.replay,
-                error="",
-                time=plan.time,
-            )
-        return plan
+        return self.whole(self._plans[-1])

@@ -174,13 +174,19 @@ def _writer(work: Supervisor, entry: int, where: ByteRange) -> LastWriter | None
             break
         nodes = graph.writers(where) if graph is not None else []
         if graph is not None and nodes:
-            return _of(nodes[-1].launch, entry, nodes[-1].index, graph.name, replayed.replay)
+            unseen = _wrote_unseen(work, replayed.time)
+            return _of(nodes[-1].launch, entry, nodes[-1].index, graph.name, replayed.replay, unseen)
     if eager is None:
         return None
     graph = work.context.graphs.get(eager.graph) if eager.graph is not None else None
     before = (one.replay for one in reversed(replays) if one.graph == eager.graph and one.time <= eager.time)
     name = graph.name if graph is not None else None
-    return _of(eager.launch, entry, eager.node, name, next(before, None), eager.node is None and work.naps.blind)
+    return _of(eager.launch, entry, eager.node, name, next(before, None), _wrote_unseen(work, eager.time))
+
+
+def _wrote_unseen(work: Supervisor, since: float) -> bool:
+    """Whether others may have written since then, in a nap."""
+    return work.naps.blind or since < work.naps.seen_since
 
 
 def _writes(launch: Launch, where: ByteRange) -> bool:

@@ -32,8 +32,7 @@ class NapSightings:
         """Whether a sighting is suppressed: one in a nap is where one outside naps was, since it cannot tell who did
         it."""
         if finding.detected_at != NAP:
-            if is_suppressed:
-                self._quiet.add(where)
+            (self._quiet.add if is_suppressed else self._quiet.discard)(where)
             return is_suppressed
         self._times[where] += 1
         if self._times[where].bit_count() == 1:
@@ -43,15 +42,16 @@ class NapSightings:
     def cause_of(self, finding: Finding, where: Where, cause: Cause, known: Container[Cause]) -> Cause:
         """The cause as which a sighting is to be entered: in a nap the one that was last seen there."""
         if finding.detected_at == NAP:
-            cause = self._last.setdefault(where, cause)
-            if cause not in known:
-                self._open[where] = cause
-            return cause
+            return self._last.get(where, cause)
         if where in self._open and cause not in known:
             self._also[cause] = self._open[where]
-        cause = self._also.get(cause, cause)
+        return self._also.get(cause, cause)
+
+    def entered(self, finding: Finding, where: Where, cause: Cause, is_new: bool) -> None:
+        """A sighting was entered as one of that cause."""
         self._last[where] = cause
-        return cause
+        if is_new and finding.detected_at == NAP:
+            self._open[where] = cause
 
     def withdrawn(self, finding: Finding, where: Where) -> Cause | None:
         """The cause, seen in naps only, that a suppressed sighting turns out to be of."""

@@ -49,6 +49,8 @@ class Naps:
         Whether some do: after a nap, those of a thread that has not got its mode back yet.
     taken
         Naps so far.
+    seen_since
+        When all was seen again after the last nap, as `time.time`.
     glances
         Whether the replay that comes, or runs, gets a glance: it is checked, whatever its number.
     """
@@ -71,6 +73,7 @@ class Naps:
         self._patience = 0  # windows more that this may take
         self._chance = random.Random(0)
         self.glances = False
+        self.seen_since = 0.0
         self._over = False
 
     def begin(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import suppress
 from math import inf
 
@@ -177,7 +178,8 @@ class Supervisor(Listener):
     def lose(self, error: Exception) -> None:
         """The device is gone: stop checking, keep what is on the host."""
         self.paused = True
-        self._back.enter()
+        with shielded("replays that passed"), self._lock.section:
+            self._back.enter()
         if self.lost is None:
             self.lost = str(error).split("\n", 1)[0]
             logger.warning("shadowgraph: checking ends, the device is lost: %s", self.lost)
@@ -188,7 +190,8 @@ class Supervisor(Listener):
     @survives
     def rearm(self) -> None:
         """Arm every standing guard anew, without looking at it."""
-        self._back.forget()
+        with self._lock.section:
+            self._back.forget()
         self.allocator.rearm()
         self._rearming.forget()
         self.context.writes.clear()
@@ -468,6 +471,7 @@ class Supervisor(Listener):
             else:
                 host_reads.rest(False)
                 self.checks.forget_writers()
+                self.naps.seen_since = time.time()
             self.naps.blind = asleep
         if asleep and self.naps.taken == 1 and self.outside.tell is not None:
             self.outside.tell(str(self.naps.sentence()))

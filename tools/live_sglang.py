@@ -243,6 +243,7 @@ def results(options: argparse.Namespace, steps: list[Step]) -> Iterator[dict[str
 
 def main() -> int:
     options = read_options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no engine stays behind, stopped
     options.out.mkdir(parents=True, exist_ok=True)
     if options.caches is not None:
         restore_caches(options.caches, HOME)
@@ -252,7 +253,7 @@ def main() -> int:
 
     def keep(steps: list[dict[str, Any]], **more: Any) -> None:
         path.write_text(json.dumps({**circumstances(command), "steps": steps, **more}, indent=1) + "\n")
-        if not (options.out / "caches.txz").exists():
+        if not options.together and not (options.out / "caches.txz").exists():  # else others compile still
             save_caches(options.out / "caches.txz", HOME)
 
     if options.plan in TURNS:
@@ -263,7 +264,7 @@ def main() -> int:
             return 1
         keep(kept, throughput=speed)
         print(json.dumps(speed))
-        return 0
+        return 0 if all(each["code"] == 0 for each in kept) else 1
     kept = json.loads(path.read_text())["steps"] if path.exists() else []
     over = {each["step"] for each in kept if each["said"]}
     wanted = options.steps.split(",") if options.steps else None

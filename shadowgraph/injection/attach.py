@@ -40,12 +40,29 @@ def torch_loaded(when_imported: WhenImported) -> None:
     modes.in_new_threads(process.target)
     if process.backend == "cuda":
         torch.cuda._lazy_call(process.cuda_began)
+        start_before_captures(process.start_here)
     os.register_at_fork(
         before=process.before_fork, after_in_parent=process.forked_in_parent, after_in_child=process.forked_in_child
     )
     atexit.register(process.finish)
     # Children of multiprocessing clear the finalizers that they inherit, then call this, and end by os._exit.
     util.register_after_fork(process, _child_of_multiprocessing)
+
+
+def start_before_captures(start: Callable[[], None]) -> None:
+    """Start the debugger before the first capture of a program whose operators have not: once, and nothing is left."""
+    graphs: Any = torch.cuda.CUDAGraph
+    original = graphs.capture_begin
+
+    def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> None:
+        if graphs.capture_begin is capture_begin:  # nobody has hung anything over it: no debugger watches yet
+            graphs.capture_begin = original
+            start()
+            graphs.capture_begin(graph, *args, **kwargs)
+        else:
+            original(graph, *args, **kwargs)
+
+    graphs.capture_begin = capture_begin
 
 
 def resolved(backend: str) -> str:

@@ -14,8 +14,12 @@ def device_index(args: Any, kwargs: Any) -> int | None:
 
     A rank of a server often initialises CUDA before it chooses its device, so that the current one says nothing yet.
     """
-    told = kwargs.get("device") if kwargs else None
-    if isinstance(told, torch.device) and told.type == "cuda":
-        return torch.cuda.current_device() if told.index is None else told.index
-    tensors = (tensor for tensor in tensors_in(args) if is_plain(tensor, "cuda"))
-    return next((tensor.get_device() for tensor in tensors), None)
+    told = (
+        each for each in (*args, *(kwargs or {}).values()) if isinstance(each, torch.device) and each.type == "cuda"
+    )
+    device = next(told, None)
+    if device is not None:
+        return torch.cuda.current_device() if device.index is None else device.index
+    with torch._C.DisableTorchFunctionSubclass():  # what a subclass says of itself is the program's own affair
+        tensors = (tensor for tensor in tensors_in((args, kwargs)) if is_plain(tensor, "cuda"))
+        return next((tensor.get_device() for tensor in tensors), None)

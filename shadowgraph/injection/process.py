@@ -93,17 +93,22 @@ class WatchedProcess:
         return self._own.eager_mode if self._own is not None else None
 
     def _start_on(self, args: Any, kwargs: Any) -> None:
-        from torch.cuda import device
+        from torch.cuda import device, device_count, is_current_stream_capturing
 
         from shadowgraph.faults import contained
         from shadowgraph.injection.devices import device_index
 
-        index: int | None = None
         with contained("device of an operator"):  # of a subclass that refuses to say
             index = device_index(args, kwargs)
-        if index is not None:
+            if index is None or index >= device_count() or is_current_stream_capturing():
+                return
             with device(index):
                 self.start()
+
+    def start_here(self) -> None:
+        """A capture is about to begin on the current device: whatever the program did there was no operator's doing."""
+        if self._state == _WAITING and self._has_device():
+            self.start()
 
     def cuda_began(self) -> None:
         """The program is initialising CUDA; when that is done the next operator on a GPU starts the debugger."""

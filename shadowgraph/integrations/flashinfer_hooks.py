@@ -21,7 +21,7 @@ from shadowgraph.faults import contained
 from shadowgraph.graphs import host_reads, passing
 from shadowgraph.graphs.events import Listener
 from shadowgraph.graphs.tensors import view_of_memory
-from shadowgraph.hostplans import LARGEST, HostPlan, HostPlans
+from shadowgraph.hostplans import LARGEST, Again, HostPlan, HostPlans
 from shadowgraph.integrations.flashinfer_versions import FLOAT_WORKSPACE, INT_WORKSPACE, Wrapper
 from shadowgraph.joining import join, telling_line
 from shadowgraph.tracking.views import TensorView
@@ -36,15 +36,15 @@ _WORKSPACES = 3  # leading arguments of a planner: float, int and pinned workspa
 
 
 class _Steady(NamedTuple):
-    """A wrapper's last plan, and what must be the same for the next one to differ in values only: where among the
-    planner's arguments index pointers of which type are, and where its own lie."""
+    """A wrapper's last plan, and what must be the same for the next one to differ in values only: the graph, and the
+    type of the index pointers that are at a place among the planner's arguments, with `_facts` of its own."""
 
     wrapper: weakref.ref[Any]
     plans: HostPlans
+    preparing: list[Graph | None]
     plan: HostPlan
     place: int
-    dtype: torch.dtype
-    address: int
+    facts: tuple[torch.dtype, int, int, torch.dtype]
     graph: Graph | None
 
 
@@ -129,11 +129,9 @@ class Hooks(Listener):
 
     def plan(self, wrapper: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A wrapper's planner is called, on behalf of whatever function plans."""
-        plan: HostPlan | None = None
-        noted = False
+        plan: HostPlan | Again | None = None
         with _harmless():
-            noted = passing.on and self._note_again(wrapper, args)
-            plan = self._note(wrapper, args) if not noted else None
+            plan = (self._note_again(wrapper, args) if passing.on else None) or self._note(wrapper, args)
         for argument in args[_WORKSPACES:] if not host_reads.resting() else ():
             if isinstance(argument, torch.Tensor) and argument.is_cpu:
                 host_reads.note_read(argument, "plan")  # compiled code reads it; on the host it is tracked memory
@@ -142,9 +140,8 @@ class Hooks(Listener):
             return original(*args, **kwargs)
         except BaseException as error:
             debugger = session.current()
-            plan = debugger.supervisor.journal.host_plans.last if noted and debugger is not None else plan
             if plan is not None and debugger is not None:
-                plan.error = telling_line(error) or type(error).__name__
+                debugger.supervisor.journal.host_plans.whole(plan).error = telling_line(error) or type(error).__name__
                 join(debugger.supervisor, error)  # now: a server may catch it and have itself killed
             raise
         finally:
@@ -176,9 +173,10 @@ class Hooks(Listener):
         work = debugger.supervisor
         work.journal.host_plans.note(plan)
         if plan.into is not None:
-            place = next(at for at, argument in enumerate(args) if argument is kv_indptr)
+            place = _WORKSPACES + (qo_indptr is not None)
+            facts = (kv_indptr.dtype, *_facts(into))
             self._steady[id(wrapper)] = _Steady(
-                weakref.ref(wrapper), work.journal.host_plans, plan, place, kv_indptr.dtype, plan.into.address, graph
+                weakref.ref(wrapper), work.journal.host_plans, work.preparing, plan, place, facts, graph
             )
         if not work.naps.blind:  # else what it is compared with passes unseen
             values = {layout.kv_indptr: kv_indptr, layout.qo_indptr: qo_indptr, layout.kv_lens: kv_lens}
@@ -187,23 +185,26 @@ class Hooks(Listener):
                 work.checks.rebound.plan(wrapper, planned)
         return plan
 
-    def _note_again(self, wrapper: Any, args: tuple[Any, ...]) -> bool:
+    def _note_again(self, wrapper: Any, args: tuple[Any, ...]) -> Again | None:
         """Note a plan that differs from the wrapper's last one in its values only, if it does."""
         known = self._steady.get(id(wrapper))
         if known is None or known.wrapper() is not wrapper or known.place >= len(args):
-            return False
+            return None
+        if known.preparing and known.preparing[-1] is not known.graph:  # another graph was announced
+            return None
         indptr, into = args[known.place], vars(wrapper).get(known.plan.attribute)
-        if not isinstance(indptr, torch.Tensor) or indptr.dtype is not known.dtype or not indptr.is_cpu:
-            return False
-        if not indptr.is_contiguous() or into is None or into.data_ptr() != known.address:
-            return False
+        if not isinstance(indptr, torch.Tensor) or not indptr.is_cpu or not indptr.is_contiguous():
+            return None
+        if not isinstance(into, torch.Tensor) or (indptr.dtype, *_facts(into)) != known.facts:
+            return None
         data, graph = ctypes.string_at(indptr.data_ptr(), min(indptr.nbytes, LARGEST)), known.graph
-        known.plans.note_again(known.plan, data, indptr.numel(), graph.replays + 1 if graph is not None else None)
-        return True
+        return known.plans.note_again(
+            known.plan, data, indptr.numel(), graph.replays + 1 if graph is not None else None
+        )
 
     def _view(self, tensor: torch.Tensor) -> TensorView:
         """Where a wrapper's index pointers lie; of the same tensor as before that is known."""
-        facts = tensor.data_ptr(), tensor.numel(), tensor.dtype
+        facts = _facts(tensor)
         known = self._views.get(id(tensor))
         if known is None or known[0] != facts:
             if len(self._views) >= _VIEWS:
@@ -309,6 +310,11 @@ def _index_arguments(
     if len(given) == 2:
         return given[0], given[1], None
     return (given[0], given[1], given[2]) if len(given) == 3 else None
+
+
+def _facts(tensor: torch.Tensor) -> tuple[int, int, torch.dtype]:
+    """By which a tensor is known to lie where it did, with as many elements."""
+    return tensor.data_ptr(), tensor.numel(), tensor.dtype
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:

@@ -16,9 +16,10 @@ from playing import played
 from programs import guarded, only
 
 import shadowgraph as sg
-from shadowgraph import naps
+from shadowgraph import joining, naps
 from shadowgraph.graphs import passing
 from shadowgraph.joining import join
+from shadowgraph.tracking.ranges import ByteRange
 
 APART, ASLEEP = (3, 6), 40
 
@@ -204,6 +205,34 @@ def test_what_is_suppressed_is_so_in_a_nap(monkeypatch: pytest.MonkeyPatch, tmp_
     )
 
 
+def test_what_is_known_under_another_name_is_so_in_a_nap(debugger: sg.Debugger) -> None:
+    """Sightings with other candidates belong to the cause that a closer look has confirmed."""
+    from shadowgraph.demos.kernels import fill
+
+    table = guarded(debugger, 8)
+    graph = reader(table)
+
+    def step(value: int, more: bool = False) -> None:
+        if value:
+            fill[(1,)](table, 0, 9, value, BLOCK=16)
+        if more:
+            table.mul_(1)
+        graph.replay()
+
+    for at in range(4):
+        step(5 + at)
+    for at in range(2):
+        step(20 + at, more=True)
+    debugger.check()
+    assert len(debugger.findings) == 1, "precondition"
+    while not passing.on:
+        step(0)
+    step(77)
+    step(0)
+    step(0)
+    assert len(debugger.check()) == 1
+
+
 def test_a_known_cause_that_is_seen_in_a_nap_is_watched_again_more_and_more_seldom(debugger: sg.Debugger) -> None:
     table, switch = guarded(debugger, 8), [True]
     graph = breaks(end(table), table, switch)
@@ -275,3 +304,32 @@ def test_a_replay_that_raises_while_it_passes_counts(debugger: sg.Debugger) -> N
     assert debugger.supervisor.outside.replays == graph.model.replays
     _, replays = debugger.supervisor.journal.taken()
     assert [each.replay for each in replays] == list(range(1, graph.model.replays + 1))
+
+
+def writer_of(debugger: sg.Debugger, table: torch.Tensor) -> tuple[str | None, str]:
+    where = ByteRange(table.data_ptr(), table.data_ptr() + 4)
+    writer = joining._writer(debugger.supervisor, 0, where)
+    assert writer is not None
+    return writer.culprit.name, str(writer.culprit.status)
+
+
+def test_who_was_seen_to_write_before_a_nap_is_a_candidate_ever_after(debugger: sg.Debugger) -> None:
+    table, other = guarded(debugger, 8), guarded(debugger, 8)
+    other.fill_(1)
+    assert writer_of(debugger, other) == ("aten.fill_.Scalar", "confirmed")
+    graph = asleep(debugger, table)
+    other.copy_(table)  # which passes unseen
+    assert writer_of(debugger, other) == ("aten.fill_.Scalar", "candidate")
+    graph.replay()
+    debugger.supervisor.naps.rouse()
+    assert writer_of(debugger, other) == ("aten.fill_.Scalar", "candidate")
+    other.fill_(2)
+    assert writer_of(debugger, other) == ("aten.fill_.Scalar", "confirmed")
+
+
+def test_a_graph_that_wrote_before_host_code_passed_is_a_candidate(debugger: sg.Debugger) -> None:
+    table = guarded(debugger, 8)
+    graph = asleep(debugger, table)
+    graph.replay()
+    table.fill_(9)  # which passes unseen
+    assert writer_of(debugger, table) == ("aten.add_.Tensor", "candidate")

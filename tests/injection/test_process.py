@@ -50,6 +50,7 @@ def test_on_a_device_only_the_programs_own_start_of_cuda_starts_the_debugger(tmp
         "assert 'shadowgraph.debugger' not in sys.modules, 'no operator works on a device yet'\n"
         "import contextlib\nfrom shadowgraph.injection import devices\n"
         "devices.device_index, torch.cuda.device = lambda *_: 0, lambda _: contextlib.nullcontext()\n"
+        "torch.cuda.device_count, torch.cuda.is_current_stream_capturing = lambda: 1, lambda: False\n"
         "print(len(calls), torch.ones(2).sum().item())"
     )
     done, run = python(tmp_path, code, backend="cuda")
