@@ -422,9 +422,7 @@ def test_the_graph_that_was_announced_is_the_one_that_is_planned_for(debugger: s
     assert plan.graph == second.name
 
 
-def test_index_pointers_that_are_the_queries_too_are_told_apart_later(
-    debugger: sg.Debugger, attached: Attachment
-) -> None:
+def test_index_pointers_that_are_the_queries_too_are_told_apart(debugger: sg.Debugger, attached: Attachment) -> None:
     backend = Backend(debugger)
     backend.capture()
     same, workspace = ints(0, 1, 2, 3), [backend.workspace] * 3
