@@ -127,6 +127,38 @@ def _locate() -> str:
     )
 
 
+def _serving() -> str:
+    head = (
+        "engine",
+        "plain, tokens/s",
+        "wrapped, tokens/s",
+        "ratio of all rounds",
+        "of a block: quartiles",
+        "plain beside plain: quartiles",
+        "start, plain, s",
+        "start, wrapped, s",
+        "same tokens",
+    )
+    rows: list[list[object]] = []
+    for said, name in (("tiny", "live_small"), ("about 1.5 billion parameters", "live_large")):
+        body = evidence(name)
+        speed, up = body["throughput"], [step["said"]["up_s"] for step in body["steps"]]
+        medians = [speed[f"{which}_tokens_per_s"][1] for which in ("plain", "wrapped")]
+        spreads = [" ".join(map(_number, speed[which])) for which in ("ratio_of_blocks", "plain_beside_plain")]
+        rows.append([said, *medians, speed["ratio"], *spreads, *up, speed["same_tokens"]])
+    served = []
+    for step in evidence("live_many")["steps"]:
+        told = f", {len(step['findings']):,} findings" if "findings" in step else ""
+        served.append([step["step"], step["said"]["requests"], step["said"]["tokens"], step["said"]["outputs"] + told])
+    return "\n\n".join((
+        _figures(head, rows),
+        provenance("live_small"),
+        provenance("live_large"),
+        _figures(("run", "requests", "tokens", "hash of the tokens"), served),
+        provenance("live_many"),
+    ))  # fmt: skip
+
+
 def _sanitizer() -> str:
     head = ("run", "a replay, µs", "errors", "writes named")
     rows = [
@@ -146,7 +178,7 @@ def _tests() -> str:
 
 def _rest() -> str:
     """Every figure of files that no table above is of."""
-    told = {"bench_cuda", "bench_locate", "compute_sanitizer", "gpu_tests"}
+    told = {"bench_cuda", "bench_locate", "compute_sanitizer", "gpu_tests", "live_small", "live_large", "live_many"}
     parts = []
     for path in sorted(EVIDENCE.glob("*.json")):
         if path.stem not in told:
@@ -174,6 +206,7 @@ _SUBJECTS: dict[str, Callable[[], str]] = {
     "capture": _capture,
     "memory": _memory,
     "locate": _locate,
+    "serving": _serving,
     "sanitizer": _sanitizer,
     "tests": _tests,
     "rest": _rest,

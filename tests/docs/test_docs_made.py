@@ -99,8 +99,23 @@ def test_figures_are_those_of_the_evidence_with_card_and_source() -> None:
     )
     for name, text in shown.items():
         if name != "rest":
-            assert f"{bench['card']}, CUDA {bench['cuda']}" in text, name
+            files = re.findall(r"\[(\w+)\.json\]", text)
+            assert files, name
+            for each in map(costs.evidence, files):
+                assert f"{each['card']}, CUDA {each['cuda']}" in text, name
             assert "; source `" in text or "of no noted source" in text, name
+
+
+def test_what_wrapping_costs_a_server_is_told_with_the_noise() -> None:
+    shown = costs.costs("serving")
+    for name in ("live_small", "live_large"):
+        speed = costs.evidence(name)["throughput"]
+        told = [speed["ratio"], *speed["ratio_of_blocks"], *speed["plain_beside_plain"]]
+        (line,) = [line for line in shown.splitlines() if f" {told[0]} |" in line]
+        assert all(costs._number(value) in line for value in told)
+    many = costs.evidence("live_many")["steps"]
+    assert len({step["said"]["outputs"] for step in many}) == 1
+    assert shown.count(many[0]["said"]["outputs"]) == len(many)
 
 
 def test_other_evidence_changes_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
