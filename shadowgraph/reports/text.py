@@ -127,7 +127,8 @@ def lost_lines(facts: RunFacts) -> Iterator[Text]:
     for name, dtype, data in facts.last_values:
         yield _row("last seen", f"{name} ({dtype}): {decoded(data[: 16 * 8], dtype)}")
     for launch in facts.last_launches:
-        since = f", {plural(launch.passed, 'replay')} before: those passed unseen" if launch.passed else ""
+        passed = f", {plural(launch.passed, 'replay')} before: those passed unseen (--watch-eager always)"
+        since = passed if launch.passed else ""
         yield _row("ran last", f"{launch.name}{at(launch.file, launch.line)}{since}")
         for value in launch.values:
             named = f" is {value.owner}" if value.owner else ""
