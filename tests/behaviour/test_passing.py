@@ -108,6 +108,10 @@ def test_what_a_replay_that_passed_broke_is_found_at_the_next_glance(debugger: s
     assert f"at the latest in replay {found.replay} of {graph.model.name}" in found.message
     assert is_watched(), "a finding ends the nap"
     assert not passing.on
+    for _ in range(3):
+        graph.replay()
+    kept = only(debugger.check())
+    assert (kept.revision, kept.culprit.status) == (1, "unknown"), "nobody knows where to look closely"
 
 
 def test_and_is_named_when_it_happens_again(debugger: sg.Debugger) -> None:
@@ -228,14 +232,19 @@ def test_a_graph_that_was_not_watched_enough_is_watched_from_its_second_replay_o
     assert is_watched()
 
 
-def test_with_rarer_checks_glances_are_no_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("STEADY", STEADY), ("ASLEEP", ASLEEP), ("APART", APART)):
+@pytest.mark.parametrize(("every", "apart", "seen"), [(8, APART, 8), (4, (6, 6), 6)])
+def test_with_rarer_checks_glances_are_no_more_often(
+    monkeypatch: pytest.MonkeyPatch, every: int, apart: tuple[int, int], seen: int
+) -> None:
+    """And are checks, whatever the replay's number."""
+    for name, value in (("STEADY", STEADY), ("ASLEEP", ASLEEP), ("APART", apart)):
         monkeypatch.setattr(naps, name, value)
-    with played(monkeypatch, watch_eager="sampled", every=8) as debugger:
-        graph = reader(guarded(debugger, 8))
+    with played(monkeypatch, watch_eager="sampled", every=every) as debugger:
+        table = guarded(debugger, 8)
+        graph = reader(table)
         while not passing.on:
             graph.replay()
-        assert [until_every(debugger, graph) for _ in range(10)] == [8] * 10
+        assert [until_every(debugger, graph) for _ in range(10)] == [seen] * 10
 
 
 def until_every(debugger: sg.Debugger, graph: sg.HostGraph) -> int:
@@ -251,11 +260,13 @@ def test_a_debugger_that_stops_while_replays_pass_leaves_them_to_the_next(monkey
     for name, value in (("STEADY", STEADY), ("ASLEEP", ASLEEP), ("APART", APART)):
         monkeypatch.setattr(naps, name, value)
     with played(monkeypatch, watch_eager="sampled") as first:
-        graph = asleep(first, guarded(first, 8))
+        held = guarded(first, 8)
+        graph = asleep(first, held)
         assert passing.on, "precondition"
     assert not passing.on
     with played(monkeypatch) as second:
-        other = reader(guarded(second, 8))
+        table = guarded(second, 8)
+        other = reader(table)
         first.supervisor.naps.replay_ended(graph.model.serial)  # in a thread of its own, a little late
         assert not passing.on
         other.replay()
