@@ -79,7 +79,6 @@ class Naps:
     def begin(self) -> None:
         """A debugger watches from here on; whoever watched before may have stopped in a nap."""
         self._over = False
-        passing.taken()
         self.rouse()
 
     def end(self) -> None:

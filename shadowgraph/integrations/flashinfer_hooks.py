@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from shadowgraph.graphs.model import Graph
 
 _INTEGERS = {torch.int32: np.int32, torch.int64: np.int64}
-_VIEWS = 1024
 _WORKSPACES = 3  # leading arguments of a planner: float, int and pinned workspace
 
 
@@ -58,7 +57,6 @@ class Hooks(Listener):
         self._named: weakref.WeakKeyDictionary[Debugger, set[int]] = weakref.WeakKeyDictionary()
         self._latest: tuple[weakref.ref[Debugger], set[int]] | None = None  # of those, on the path of each plan
         self._steady: dict[int, _Steady] = {}  # by the wrapper's id; until graphs change
-        self._views: dict[int, tuple[tuple[int, int, torch.dtype], TensorView]] = {}  # of index pointers, by object
         self._count = 0
 
     def knows(self, cls: type, wrapper: Wrapper) -> None:
@@ -164,7 +162,7 @@ class Hooks(Listener):
             indptr=_bytes(kv_indptr)[:LARGEST],
             dtype=str(kv_indptr.dtype).removeprefix("torch."),
             entries=kv_indptr.numel(),
-            into=self._view(into) if isinstance(into, torch.Tensor) else None,
+            into=view_of_memory(into) if isinstance(into, torch.Tensor) else None,
             attribute=layout.kv_indptr,
             graph=graph.name if graph is not None else None,
             serial=graph.serial if graph is not None else 0,
@@ -201,16 +199,6 @@ class Hooks(Listener):
         return known.plans.note_again(
             known.plan, data, indptr.numel(), graph.replays + 1 if graph is not None else None
         )
-
-    def _view(self, tensor: torch.Tensor) -> TensorView:
-        """Where a wrapper's index pointers lie; of the same tensor as before that is known."""
-        facts = _facts(tensor)
-        known = self._views.get(id(tensor))
-        if known is None or known[0] != facts:
-            if len(self._views) >= _VIEWS:
-                self._views.clear()
-            known = self._views[id(tensor)] = facts, view_of_memory(tensor)
-        return known[1]
 
     def _graph(self, debugger: Debugger, wrapper: Any) -> Graph | None:
         """The graph whose coming replay a wrapper plans for: the one that was announced, or the only one that captured
