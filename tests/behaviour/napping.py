@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -19,11 +21,13 @@ STEADY, AWAKE, ASLEEP = 6, 4, 10
 
 
 @contextmanager
-def napping(monkeypatch: pytest.MonkeyPatch, apart: tuple[int, int] = (1, 1)) -> Iterator[sg.Debugger]:
+def napping(
+    monkeypatch: pytest.MonkeyPatch, apart: tuple[int, int] = (1, 1), asleep: int = ASLEEP, **options: Any
+) -> Iterator[sg.Debugger]:
     """A debugger that naps after a few replays, and looks at each replay of a nap unless glances lie further apart."""
-    for name, value in (("STEADY", STEADY), ("AWAKE", AWAKE), ("ASLEEP", ASLEEP), ("APART", apart)):
+    for name, value in (("STEADY", STEADY), ("AWAKE", AWAKE), ("ASLEEP", asleep), ("APART", apart)):
         monkeypatch.setattr(naps, name, value)
-    with played(monkeypatch, watch_eager="sampled") as made:
+    with played(monkeypatch, watch_eager="sampled", **options) as made:
         yield made
 
 
@@ -52,6 +56,20 @@ def touch(table: torch.Tensor) -> None:
     from shadowgraph.demos.kernels import fill
 
     fill[(1,)](table, 0, 8, 7, BLOCK=8)
+
+
+def end(table: torch.Tensor) -> int:
+    """The address right behind a buffer."""
+    return table.data_ptr() + table.nbytes
+
+
+def breaks(address: int, table: torch.Tensor, switch: list[bool]) -> sg.HostGraph:
+    """A graph that is given a buffer, and writes four bytes at an address while it is told to."""
+    graph = sg.HostGraph()
+    with sg.host_graph(graph):
+        table.add_(0)
+        graph.call(lambda: ctypes.memset(address, 1, 4) if switch[0] else None, writes=(table,))
+    return graph
 
 
 class Reads(Listener):

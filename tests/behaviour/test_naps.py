@@ -96,62 +96,6 @@ def test_a_capture_ends_a_nap(debugger: sg.Debugger) -> None:
     assert not is_watched()
 
 
-def test_a_graph_that_was_not_watched_enough_ends_a_nap(debugger: sg.Debugger) -> None:
-    """As when a batch size comes for the first time, long after all else has become steady."""
-    table = guarded(debugger, 8)
-    usual, other = reader(table), reader(table)
-    for _ in range(STEADY):
-        usual.replay()
-    assert not is_watched()
-    for _ in range(2):
-        other.replay()
-        for _ in range(AWAKE):
-            assert is_watched(), "it was watched less often than the usual one before its first nap"
-            other.replay()
-        assert not is_watched()
-    for _ in range(3):
-        other.replay()
-        assert not is_watched(), "it is known by now"
-    assert debugger.supervisor.naps._watched == {usual.model.serial: STEADY, other.model.serial: 2 * AWAKE}
-    other.reset()
-    assert debugger.supervisor.naps._watched == {usual.model.serial: STEADY}
-
-
-@pytest.mark.parametrize("graphs", [2, 3, 5, 6, 7, 9])
-def test_of_graphs_that_take_turns_none_is_missed_each_time(debugger: sg.Debugger, graphs: int) -> None:
-    """As a step of speculative decoding has them: where a window and what follows it are as long as the turn."""
-    table = guarded(debugger, 8)
-    turn = [reader(table) for _ in range(graphs)]
-    for _ in range(60):
-        for graph in turn:
-            graph.replay()
-    watched = debugger.supervisor.naps._watched
-    assert min(watched[graph.model.serial] for graph in turn) >= STEADY
-    seen = []
-    for _ in range(ASLEEP + AWAKE):
-        for graph in turn:
-            graph.replay()
-            seen.append(is_watched())
-    assert sum(seen) <= len(seen) * (AWAKE + 1) / (ASLEEP + AWAKE), "it naps as with one graph"
-
-
-def test_a_graph_that_comes_seldom_is_not_waited_for_many_times(debugger: sg.Debugger) -> None:
-    table = guarded(debugger, 8)
-    usual, seldom = reader(table), reader(table)
-    for _ in range(STEADY):
-        usual.replay()
-    watched, awake = debugger.supervisor.naps._watched, []
-    for _ in range(8):
-        seldom.replay()
-        awake.append(0)
-        for _ in range(10 * AWAKE):
-            usual.replay()
-            awake[-1] += is_watched()
-    assert seldom.model.serial in watched
-    assert awake[0] > AWAKE * naps.PATIENCE
-    assert max(awake[4:]) <= 3 * AWAKE, "as the usual one's naps end by themselves"
-
-
 def test_what_an_operator_breaks_in_a_nap_is_found_at_once_and_named_when_it_happens_again(
     debugger: sg.Debugger, spill: object
 ) -> None:

@@ -11,12 +11,11 @@ from threading import Thread
 
 import pytest
 import torch
-from napping import AWAKE, STEADY, asleep, napping, reader, touch
-from playing import played
+from napping import AWAKE, STEADY, asleep, breaks, end, napping, reader, touch
 from programs import guarded, only
 
 import shadowgraph as sg
-from shadowgraph import joining, naps
+from shadowgraph import joining
 from shadowgraph.graphs import passing
 from shadowgraph.joining import join
 from shadowgraph.tracking.ranges import ByteRange
@@ -26,22 +25,8 @@ APART, ASLEEP = (3, 6), 40
 
 @pytest.fixture
 def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
-    with napping(monkeypatch, APART) as made:
-        monkeypatch.setattr(naps, "ASLEEP", ASLEEP)
+    with napping(monkeypatch, APART, ASLEEP) as made:
         yield made
-
-
-def breaks(address: int, table: torch.Tensor, switch: list[bool]) -> sg.HostGraph:
-    """A graph that writes four bytes at an address while it is told to."""
-    graph = sg.HostGraph()
-    with sg.host_graph(graph):
-        table.add_(0)
-        graph.call(lambda: ctypes.memset(address, 1, 4) if switch[0] else None, writes=(table,))
-    return graph
-
-
-def end(table: torch.Tensor) -> int:
-    return table.data_ptr() + table.nbytes
 
 
 def test_checks_on_request_keep_no_nap_from_its_glances_and_its_end(debugger: sg.Debugger) -> None:
@@ -142,16 +127,14 @@ def test_the_last_replay_before_a_failure_may_have_passed(debugger: sg.Debugger)
 
 
 def test_what_passed_last_is_not_the_next_debuggers(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("STEADY", STEADY), ("ASLEEP", ASLEEP), ("APART", APART)):
-        monkeypatch.setattr(naps, name, value)
-    with played(monkeypatch, watch_eager="sampled") as first:
+    with napping(monkeypatch, APART, ASLEEP) as first:
         table = guarded(first, 8)
         graph = asleep(first, table)
         assert passing.on, "precondition"
         first.pause()
         graph.replay()
     assert passing.latest() is None, "it keeps the graph alive"
-    with played(monkeypatch, watch_eager="sampled") as second:
+    with napping(monkeypatch, APART, ASLEEP) as second:
         assert second.supervisor.outside.replays == 0
         assert not second.supervisor.journal.replays
 
@@ -189,14 +172,12 @@ def overruns_from(debugger: sg.Debugger, first: int) -> tuple[sg.Finding, ...]:
 
 @pytest.mark.parametrize("first", [0, STEADY + 1])
 def test_what_is_suppressed_is_so_in_a_nap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: int) -> None:
-    for name, value in (("STEADY", STEADY), ("ASLEEP", ASLEEP), ("APART", APART)):
-        monkeypatch.setattr(naps, name, value)
-    with played(monkeypatch, watch_eager="sampled") as debugger:
+    with napping(monkeypatch, APART, ASLEEP) as debugger:
         known = only(overruns_from(debugger, first))
     assert known.culprit.name == "fill"
     path = tmp_path / "known.txt"
     path.write_text(f"{known.fingerprint}\n")
-    with played(monkeypatch, watch_eager="sampled", suppressions=str(path)) as debugger:
+    with napping(monkeypatch, APART, ASLEEP, suppressions=str(path)) as debugger:
         assert overruns_from(debugger, first) == ()
         assert debugger.supervisor.book.suppressed
         notes = debugger.supervisor.book.notes

@@ -12,10 +12,10 @@ from typing import Any
 import planning_wrappers as wrappers
 import pytest
 import torch
+from planning_backend import Backend, attachment, ints
 
 import shadowgraph as sg
 from shadowgraph.faults import faults
-from shadowgraph.graphs import passing
 from shadowgraph.integrations.flashinfer_adapter import Attachment
 from shadowgraph.integrations.flashinfer_hooks import Hooks
 from shadowgraph.integrations.flashinfer_planner import MODULE
@@ -26,10 +26,8 @@ DECODE, MLA = WRAPPERS[0], WRAPPERS[4]
 
 @pytest.fixture
 def attached() -> Iterator[Attachment]:
-    made = Attachment(Hooks())
-    made.hang([(wrappers.DecodeWrapper, DECODE), (wrappers.MlaWrapper, MLA)])
-    yield made
-    made.take_down()
+    with attachment() as made:
+        yield made
 
 
 @pytest.fixture(params=["isolate", "faithful"])
@@ -38,49 +36,6 @@ def debugger(request: pytest.FixtureRequest, attached: Attachment) -> Iterator[s
     with sg.debug(layout=request.param) as made:
         yield made
     assert faults.total == before, faults.counts
-
-
-def ints(*values: int) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32)
-
-
-class Backend:
-    """An attention backend after sglang's: buffers that batch sizes share, a wrapper and a graph for each size."""
-
-    def __init__(self, debugger: sg.Debugger, sizes: tuple[int, ...] = (3,), named: bool = True) -> None:
-        self.debugger = debugger
-        with debugger.guard():
-            self.workspace = torch.zeros(256, dtype=torch.uint8)
-            self.kv_indptr, self.kv_indices = torch.zeros(8, dtype=torch.int32), torch.zeros(64, dtype=torch.int32)
-            self.last = torch.ones(8, dtype=torch.int32)
-            self.wrappers = {size: self.wrapper(size) for size in sizes}
-        self.graphs = {size: sg.HostGraph() for size in sizes}
-        if named:
-            debugger.name("attn", self)
-
-    def wrapper(self, size: int) -> wrappers.DecodeWrapper:
-        return wrappers.DecodeWrapper(self.workspace, self.kv_indptr[: size + 1], self.kv_indices, self.last[:size])
-
-    def capture(self, fast: bool = True) -> None:
-        for size, graph in self.graphs.items():
-            self.plan(size, [16] * size)
-            with sg.host_graph(graph):
-                self.wrappers[size].run()
-            if fast:
-                wrappers.plan_fast(self.wrappers[size])
-
-    def plan(self, size: int, lens: list[int], indptr: torch.Tensor | None = None) -> None:
-        """Refresh the shared index pointers, or others, and plan from them."""
-        indptr = self.kv_indptr if indptr is None else indptr
-        indptr[1 : size + 1] = torch.tensor(lens).cumsum(0)
-        self.kv_indices[: sum(lens)] = torch.arange(sum(lens), dtype=torch.int32) % 64
-        self.wrappers[size].begin_forward(indptr[: size + 1], self.kv_indices[: sum(lens)], self.last[:size])
-
-    def step(self, size: int, lens: list[int], indptr: torch.Tensor | None = None) -> list[int]:
-        self.plan(size, lens, indptr)
-        self.graphs[size].replay()
-        out: list[int] = self.wrappers[size].out.tolist()
-        return out
 
 
 def silent(debugger: sg.Debugger) -> bool:
@@ -119,7 +74,7 @@ def test_a_rebound_indptr(debugger: sg.Debugger, fast: bool) -> None:
     assert (rebound.attribute, rebound.moved, rebound.planned) == ("attn.wrappers[3]._paged_kv_indptr_buf", True, True)
     assert rebound.now.name == "attn.other"
     assert (found.culprit.status, found.culprit.stack[0].function) == ("candidate", "plan")
-    assert found.culprit.file.endswith("test_flashinfer_hooks.py" if fast else "planning_wrappers.py")
+    assert found.culprit.file.endswith("planning_backend.py" if fast else "planning_wrappers.py")
     said = str(debugger.report(quiet=True))
     assert "but attn.wrappers[3]._paged_kv_indptr_buf leads to attn.other since, which host code refreshes" in said
     assert "  0 4 9 15  should be 00 00 00 00 07 00 00 00 0c 00 00 00 15 00 00 00" in said
@@ -353,146 +308,6 @@ def test_the_last_plan_is_kept(debugger: sg.Debugger) -> None:
     assert (plan.graph, plan.replay) == (backend.graphs[2].model.name, 1)
     assert plan.into is not None
     assert (plan.into.start, plan.error) == (backend.kv_indptr.data_ptr(), "")
-
-
-def test_the_last_plan_is_kept_while_replays_pass(debugger: sg.Debugger) -> None:
-    backend = Backend(debugger, sizes=(4, 2))
-    backend.capture()
-    passing.let(100, {backend.graphs[2].model.serial})
-    try:
-        for length in (3, 5):
-            backend.step(2, [length, length])
-    finally:
-        passing.let(0)
-    plan = debugger.supervisor.journal.host_plans.last
-    assert plan is not None
-    assert torch.frombuffer(bytearray(plan.indptr), dtype=torch.int32).tolist() == [0, 5, 10]
-    assert (plan.graph, plan.replay) == (backend.graphs[2].model.name, 2)
-    assert plan.into is not None
-    assert (plan.into.start, plan.into.shape) == (backend.kv_indptr.data_ptr(), (3,))
-
-
-@pytest.mark.parametrize("change", ["nothing", "type", "pointers", "length"])
-def test_a_plan_that_differs_in_more_than_values_is_seen_to(
-    debugger: sg.Debugger, attached: Attachment, change: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backend = Backend(debugger)
-    backend.capture()
-    backend.step(3, [4, 5, 6])
-    wrapper, given = backend.wrappers[3], ints(0, 7, 8, 9)
-    if change == "type":
-        given = given.long()
-    elif change == "nothing":
-        monkeypatch.setattr(attached.hooks, "_note", None)  # is not needed
-    elif change == "pointers":
-        with debugger.guard():
-            wrapper._paged_kv_indptr_buf = torch.zeros(4, dtype=torch.int32)
-    elif change == "length":
-        wrapper._paged_kv_indptr_buf = backend.kv_indptr[:6]
-    passing.let(100, {backend.graphs[3].model.serial})
-    try:
-        attached.hooks.plan(wrapper, lambda *_: None, *[backend.workspace] * 3, given, 3)
-    finally:
-        passing.let(0)
-    plan = debugger.supervisor.journal.host_plans.last
-    assert plan is not None
-    assert plan.indptr == given.numpy().tobytes()
-    assert plan.dtype == ("int64" if change == "type" else "int32")
-    assert plan.into is not None
-    assert plan.into.start == wrapper._paged_kv_indptr_buf.data_ptr()
-    assert plan.into.shape == tuple(wrapper._paged_kv_indptr_buf.shape)
-    assert (plan.graph, plan.replay) == (backend.graphs[3].model.name, 2)
-
-
-def test_the_graph_that_was_announced_is_the_one_that_is_planned_for(debugger: sg.Debugger) -> None:
-    backend = Backend(debugger, sizes=(3, 2))
-    backend.capture()
-    first, second = backend.graphs[3].model, backend.graphs[2].model
-    with debugger.prepare(backend.graphs[3]):
-        backend.plan(3, [4, 5, 6])
-    passing.let(100, {first.serial, second.serial})
-    try:
-        with debugger.prepare(backend.graphs[2]):
-            passing.let(100, {first.serial, second.serial})
-            backend.plan(3, [4, 5, 7])
-    finally:
-        passing.let(0)
-    plan = debugger.supervisor.journal.host_plans.last
-    assert plan is not None
-    assert plan.graph == second.name
-
-
-def test_index_pointers_that_are_the_queries_too_are_told_apart(debugger: sg.Debugger, attached: Attachment) -> None:
-    backend = Backend(debugger)
-    backend.capture()
-    same, workspace = ints(0, 1, 2, 3), [backend.workspace] * 3
-    attached.hooks.plan(backend.wrappers[3], lambda *_: None, *workspace, same, same, 3)
-    passing.let(100)
-    try:
-        attached.hooks.plan(backend.wrappers[3], lambda *_: None, *workspace, same, ints(0, 10, 20, 30), 3)
-    finally:
-        passing.let(0)
-    plan = debugger.supervisor.journal.host_plans.last
-    assert plan is not None
-    assert plan.indptr == ints(0, 10, 20, 30).numpy().tobytes()
-
-
-def test_of_planners_within_each_other_the_one_that_raises_is_told(debugger: sg.Debugger, attached: Attachment) -> None:
-    backend = Backend(debugger, sizes=(3, 2))
-    backend.capture()
-    for size in (3, 2):
-        backend.plan(size, [4] * size)
-    hooks, workspace = attached.hooks, [backend.workspace] * 3
-
-    def outer(*_: object) -> None:
-        hooks.plan(backend.wrappers[2], lambda *_: None, *workspace, ints(0, 2, 4), 2)
-        raise RuntimeError("bad")
-
-    passing.let(100)
-    try:
-        with pytest.raises(RuntimeError, match="bad"):
-            hooks.plan(backend.wrappers[3], outer, *workspace, ints(0, 7, 8, 9), 3)
-    finally:
-        passing.let(0)
-    plans = debugger.supervisor.journal.host_plans
-    told = [plans.whole(plan) for plan in tuple(plans._plans)]
-    assert [(plan.entries, plan.error) for plan in told[-2:]] == [(4, "bad"), (3, "")]
-
-
-def test_a_planner_that_raises_while_replays_pass_is_told_with_its_plan(
-    debugger: sg.Debugger, attached: Attachment
-) -> None:
-    backend = Backend(debugger)
-    backend.capture()
-    backend.step(3, [4, 5, 6])
-
-    def refuse(*_: object) -> None:
-        raise RuntimeError("no room")
-
-    passing.let(100, {backend.graphs[3].model.serial})
-    try:
-        with pytest.raises(RuntimeError, match="no room"):
-            attached.hooks.plan(backend.wrappers[3], refuse, *[backend.workspace] * 3, ints(0, 7, 8, 9), 3)
-    finally:
-        passing.let(0)
-    plan = debugger.supervisor.journal.host_plans.last
-    assert plan is not None
-    assert (plan.error, plan.indptr) == ("no room", ints(0, 7, 8, 9).numpy().tobytes())
-
-
-def test_index_pointers_that_moved_are_seen_to(debugger: sg.Debugger) -> None:
-    """Where they lie is remembered by object, as long as it leads to the same memory."""
-    backend = Backend(debugger)
-    backend.capture()
-    backend.step(3, [4, 5, 6])
-    with debugger.guard():
-        moved = torch.zeros(8, dtype=torch.int32)
-    backend.wrappers[3]._paged_kv_indptr_buf.set_(moved[:4])
-    backend.plan(3, [4, 5, 6])
-    plan = debugger.supervisor.journal.host_plans.last
-    assert plan is not None
-    assert plan.into is not None
-    assert plan.into.start == moved.data_ptr()
 
 
 def test_what_a_plan_launches_prepares_its_graphs_replay(debugger: sg.Debugger) -> None:

@@ -1,0 +1,73 @@
+"""Findings of which it is known at first only that replays which passed unseen had left them."""
+
+from __future__ import annotations
+
+import pytest
+from finding_samples import FINDING, altered
+from msgspec.structs import replace
+
+from shadowgraph.book import FindingBook
+from shadowgraph.findings import Culprit, Severity, Status, fingerprint
+
+PRINT = fingerprint(FINDING)
+UNSEEN = {"detected_at": "nap", "culprit": Culprit(Status.UNKNOWN), "confidence": "low"}
+
+
+@pytest.fixture
+def book() -> FindingBook:
+    return FindingBook()
+
+
+def test_what_was_seen_in_a_nap_is_told_by_the_next_sighting(book: FindingBook) -> None:
+    first, new = book.add(altered(**UNSEEN, replay=3), "")
+    assert new
+    assert not book.add(altered(**UNSEEN, replay=9), "")[1], "once more of the same"
+    kept, new = book.add(altered(replay=12), "kernel")
+    assert new, "to be looked at closely"
+    assert (kept.id, kept.revision, kept.occurrences, kept.replay) == (first.id, 2, 3, 12)
+    assert kept.culprit == FINDING.culprit
+    assert book.add(altered(replay=13), "kernel")[0].occurrences == 4
+    assert book.add(altered(**UNSEEN), "")[0].occurrences == 5, "of the cause that was last seen there"
+    assert book.findings == (book.get(1),)
+
+
+def test_another_side_or_buffer_is_another_matter(book: FindingBook) -> None:
+    book.add(altered(**UNSEEN), "")
+    assert book.add(altered(buffer__serial=13), "kernel")[0].id == 2
+    assert len(book.findings) == 2
+
+
+def test_an_error_stays_one_whatever_it_turns_out_to_be(book: FindingBook) -> None:
+    book.add(altered(**UNSEEN), "")
+    kept, _ = book.add(altered(severity=Severity.NOTE), "kernel")
+    assert (kept.id, kept.severity) == (1, Severity.ERROR)
+
+
+def test_a_place_is_quiet_in_naps_until_something_else_is_seen_there() -> None:
+    book = FindingBook(frozenset([PRINT]))
+    book.add(FINDING, "kernel")
+    assert not book.add(altered(**UNSEEN), "")[1]
+    assert (len(book), book.suppressed) == (0, 2)
+    other = replace(FINDING.culprit, name="another_kernel")
+    kept, _ = book.add(altered(culprit=other), "another")
+    again, _ = book.add(altered(**UNSEEN), "")
+    assert (again.id, again.occurrences) == (kept.id, 2)
+
+
+def test_what_was_seen_in_a_nap_is_a_note_once_it_turns_out_to_be_suppressed() -> None:
+    book = FindingBook(frozenset([PRINT]))
+    book.add(altered(**UNSEEN), "")
+    assert len(book.findings) == 1
+    kept, new = book.add(FINDING, "kernel")
+    assert (kept.id, kept.severity, kept.fingerprint, new) == (1, Severity.NOTE, PRINT, False)
+    assert book.findings == ()
+    assert book.suppressed == 1
+
+
+def test_the_first_second_fourth_time_in_naps_are_reasons_to_watch(book: FindingBook) -> None:
+    stirs = []
+    for _ in range(9):
+        before = book.stirs
+        book.add(altered(**UNSEEN), "")
+        stirs.append(book.stirs > before)
+    assert [at for at, stirred in enumerate(stirs, 1) if stirred] == [1, 2, 4, 8]
