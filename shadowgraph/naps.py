@@ -19,8 +19,8 @@ from shadowgraph.graphs import eager, host_reads, passing
 
 STEADY = 512  # replays after the last news before the first nap
 AWAKE = 16  # replays between two naps; every rule that looks back gets its chance in them
-ASLEEP = 2032  # replays of a nap
-APART = (16, 48)  # replays of a nap from one glance to the next, the fewest and the most
+ASLEEP = 4080  # replays of a nap
+APART = (64, 192)  # replays of a nap from one glance to the next, the fewest and the most
 ENOUGH = 64  # replays of a graph that are watched before it passes in a nap; never more than `STEADY`
 PATIENCE = 3  # times `AWAKE` more replays in which such a graph is waited for
 

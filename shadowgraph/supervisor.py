@@ -106,7 +106,8 @@ class Supervisor(Listener):
         self.paused = False
         self.lost: str | None = None
         self.preparing: list[Graph | None] = []
-        preparing, outside = self.preparing, self.outside
+        self._capturing: set[int] = set()
+        preparing, capturing, outside = self.preparing, self._capturing, self.outside
         self._all: tuple[Check, ...] = (*self.checks.all, self.watches)
         self.plans = Plans(self.context, self._all)
         judge = Judge(self.context, self._all, self.checks.out_of_bounds, self._rearming)
@@ -118,7 +119,7 @@ class Supervisor(Listener):
         self.naps = Naps(
             settings.watch_eager == "sampled" and engine.asynchronous,
             lambda: take.book.stirs,
-            lambda: stepper.armed or outside.guards_eager or bool(preparing),
+            lambda: bool(stepper.armed or outside.guards_eager or preparing or capturing),
             back(self._nap_turned),
             back(self._is_exact),
             lambda: outside.limit.stride,
@@ -132,7 +133,6 @@ class Supervisor(Listener):
         self._local = _Local()
         self._coverage = CoverageLog()
         self._new: list[Graph] = []
-        self._capturing: set[int] = set()
         self._node_writes: dict[tuple[int, int], Write] = {}
 
     @property

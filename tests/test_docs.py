@@ -97,4 +97,4 @@ def test_the_lengths_of_naps_are_those_of_the_code() -> None:
     apart = f"one in {naps.APART[0]} to {naps.APART[1]} is checked"
     assert apart in " ".join(said.split())
     assert apart in " ".join((ROOT / "README.md").read_text("utf-8").split()).replace("of the others one", "one")
-    assert (naps.AWAKE + naps.ASLEEP) / naps.AWAKE == 128, "one replay in 128, say the README and the options"
+    assert (naps.AWAKE + naps.ASLEEP) / naps.AWAKE == 256, "one replay in 256, say the README and the options"

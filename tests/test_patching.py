@@ -143,3 +143,50 @@ def test_two_sets_over_one_attribute_undone_in_reverse(patches: PatchSet) -> Non
     assert Base().say() == "base !"
     patches.uninstall()
     assert Base().say() == "base "
+
+
+def test_set_aside_nothing_is_patched_until_it_is_put_back(patches: PatchSet) -> None:
+    before = dict(vars(Base)), dict(vars(Child))
+    patches.install([(Base, "say", louder), (Base, "fixed", louder), (Child, "other", louder)])
+    patched = dict(vars(Base)), dict(vars(Child))
+    for _ in range(2):
+        for _ in range(2):  # twice is once
+            patches.set_aside()
+        assert (dict(vars(Base)), dict(vars(Child))) == before
+        assert patches.installed
+        for _ in range(2):
+            patches.put_back()
+        assert (dict(vars(Base)), dict(vars(Child))) == patched
+    patches.uninstall()
+    assert (dict(vars(Base)), dict(vars(Child))) == before
+
+
+def test_undone_while_set_aside_it_stays_undone(patches: PatchSet) -> None:
+    before = dict(vars(Base)), dict(vars(Child))
+    patches.install([(Base, "say", louder), (Child, "other", louder)])
+    patches.set_aside()
+    patches.uninstall()
+    patches.put_back()
+    assert (dict(vars(Base)), dict(vars(Child))) == before
+
+
+def test_what_somebody_patched_over_ours_is_not_set_aside(patches: PatchSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    patches.install([(Base, "say", louder)])
+    monkeypatch.setattr(Base, "say", louder(Base.say))
+    patches.set_aside()
+    assert Base().say("x") == "base x!!"
+    patches.put_back()
+    assert Base().say("x") == "base x!!"
+
+
+def test_what_somebody_patched_meanwhile_is_patched_as_it_is_now(
+    patches: PatchSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patches.install([(Base, "say", louder)])
+    patches.set_aside()
+    monkeypatch.setattr(Base, "say", lambda *_: "new")
+    patches.put_back()
+    assert Base().say("x") == "new!"
+    assert patches.original(Base, "say")(Base()) == "new"  # type: ignore[misc]
+    patches.uninstall()
+    assert Base().say("x") == "new"

@@ -46,10 +46,15 @@ def uninstall() -> None:
 
 
 def _wrap_run(original: Callable[..., Any]) -> Callable[..., Any]:
-    def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+    def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        if passing.on:
+            return original(kernel, *args, **kwargs)
+        return seen(kernel, *args, **kwargs)
+
+    def seen(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         launch: Launch | None = None
         mode = cuda_capture.current()
-        if not warmup and (mode is not None or (listeners and not passing.on)):
+        if not warmup and (mode is not None or listeners):
             with shielded("triton launch"):
                 launch = _describe(kernel, args, kwargs, grid)
         if launch is None:
@@ -67,9 +72,11 @@ def _wrap_run(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _wrap_inductor(original: Callable[..., Any]) -> Callable[..., Any]:
     def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        if passing.on:
+            return original(kernel, *args, **kwargs)
         launch: Launch | None = None
         mode = cuda_capture.current()
-        if (mode is not None or (listeners and not passing.on)) and not kwargs.get("benchmark_run"):
+        if (mode is not None or listeners) and not kwargs.get("benchmark_run"):
             with shielded("compiled launch"):
                 launch = _describe_compiled(kernel, args)
         if launch is None:

@@ -10,7 +10,7 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,7 +21,9 @@ from shadowgraph.faults import contained
 from shadowgraph.graphs import host_reads, passing
 from shadowgraph.graphs.events import Listener
 from shadowgraph.graphs.tensors import view_of_memory
-from shadowgraph.hostplans import LARGEST, Again, HostPlan, HostPlans
+from shadowgraph.hostplans import LARGEST, Again, HostPlan
+from shadowgraph.integrations.flashinfer_planner import MODULE, StandIn
+from shadowgraph.integrations.flashinfer_steady import SteadyModule
 from shadowgraph.integrations.flashinfer_versions import FLOAT_WORKSPACE, INT_WORKSPACE, Wrapper
 from shadowgraph.joining import join, telling_line
 from shadowgraph.tracking.views import TensorView
@@ -34,19 +36,6 @@ _INTEGERS = {torch.int32: np.int32, torch.int64: np.int64}
 _WORKSPACES = 3  # leading arguments of a planner: float, int and pinned workspace
 
 
-class _Steady(NamedTuple):
-    """A wrapper's last plan, and what must be the same for the next one to differ in values only: the graph, and the
-    type of the index pointers that are at a place among the planner's arguments, with `_facts` of its own."""
-
-    wrapper: weakref.ref[Any]
-    plans: HostPlans
-    preparing: list[Graph | None]
-    plan: HostPlan
-    place: int
-    facts: tuple[torch.dtype, int, int, torch.dtype]
-    graph: Graph | None
-
-
 class Hooks(Listener):
     """Told of captures, of plans and of kernels; keeps no object of flashinfer's alive."""
 
@@ -56,7 +45,9 @@ class Hooks(Listener):
         self._local = threading.local()
         self._named: weakref.WeakKeyDictionary[Debugger, set[int]] = weakref.WeakKeyDictionary()
         self._latest: tuple[weakref.ref[Debugger], set[int]] | None = None  # of those, on the path of each plan
-        self._steady: dict[int, _Steady] = {}  # by the wrapper's id; until graphs change
+        self.steady: dict[
+            int, StandIn
+        ] = {}  # of wrappers by id, whose plans are as their last ones; until graphs change
         self._count = 0
 
     def knows(self, cls: type, wrapper: Wrapper) -> None:
@@ -66,7 +57,7 @@ class Hooks(Listener):
 
     def forget(self) -> None:
         """Another debugger watches from here on, or none."""
-        self._steady.clear()
+        self.steady.clear()
 
     @property
     def watching(self) -> bool:
@@ -76,14 +67,14 @@ class Hooks(Listener):
     # -- captures ----------------------------------------------------------------------------------------------
 
     def capture_began(self, graph: Graph) -> None:
-        self._steady.clear()
+        self.steady.clear()
         self._local.capturing = graph
 
     def capture_ended(self, graph: Graph) -> None:
         self._local.capturing = None
 
     def graph_reset(self, graph: Graph) -> None:
-        self._steady.clear()
+        self.steady.clear()
         if getattr(self._local, "capturing", None) is graph:
             self._local.capturing = None
 
@@ -118,7 +109,7 @@ class Hooks(Listener):
 
     def prepare(self, original: Callable[..., Any], wrapper: Any, *args: Any, **kwargs: Any) -> Any:
         """Around a wrapper's own ``plan``: what it launches prepares a replay of the graph that captured it."""
-        marked = self._mark(wrapper)
+        marked = None if passing.on else self._mark(wrapper)
         try:
             return original(wrapper, *args, **kwargs)
         finally:
@@ -127,9 +118,9 @@ class Hooks(Listener):
 
     def plan(self, wrapper: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A wrapper's planner is called, on behalf of whatever function plans."""
-        plan: HostPlan | Again | None = None
+        plan: HostPlan | None = None
         with _harmless():
-            plan = (self._note_again(wrapper, args) if passing.on else None) or self._note(wrapper, args)
+            plan = self._note(wrapper, original, args)
         for argument in args[_WORKSPACES:] if not host_reads.resting() else ():
             if isinstance(argument, torch.Tensor) and argument.is_cpu:
                 host_reads.note_read(argument, "plan")  # compiled code reads it; on the host it is tracked memory
@@ -137,16 +128,22 @@ class Hooks(Listener):
         try:
             return original(*args, **kwargs)
         except BaseException as error:
-            debugger = session.current()
-            if plan is not None and debugger is not None:
-                debugger.supervisor.journal.host_plans.whole(plan).error = telling_line(error) or type(error).__name__
-                join(debugger.supervisor, error)  # now: a server may catch it and have itself killed
+            if plan is not None:
+                self.failed(plan, error)
             raise
         finally:
             if marked:
                 marked.pop()
 
-    def _note(self, wrapper: Any, args: tuple[Any, ...]) -> HostPlan | None:
+    def failed(self, plan: HostPlan | Again, error: BaseException) -> None:
+        """A planner raised; told at once, since a server may catch it and have itself killed."""
+        with _harmless():
+            debugger = session.current()
+            if debugger is not None:
+                debugger.supervisor.journal.host_plans.whole(plan).error = telling_line(error) or type(error).__name__
+                join(debugger.supervisor, error)
+
+    def _note(self, wrapper: Any, planner: Callable[..., Any], args: tuple[Any, ...]) -> HostPlan | None:
         debugger, layout = session.current(), self._layout(wrapper)
         given = _index_arguments(args)
         if debugger is None or layout is None or given is None:
@@ -170,12 +167,7 @@ class Hooks(Listener):
         )
         work = debugger.supervisor
         work.journal.host_plans.note(plan)
-        if plan.into is not None:
-            place = _WORKSPACES + (qo_indptr is not None)
-            facts = (kv_indptr.dtype, *_facts(into))
-            self._steady[id(wrapper)] = _Steady(
-                weakref.ref(wrapper), work.journal.host_plans, work.preparing, plan, place, facts, graph
-            )
+        self._keep(wrapper, planner, debugger, plan, kv_indptr, _WORKSPACES + (qo_indptr is not None), graph)
         if not work.naps.blind:  # else what it is compared with passes unseen
             values = {layout.kv_indptr: kv_indptr, layout.qo_indptr: qo_indptr, layout.kv_lens: kv_lens}
             planned = _planned(next(work.context.clock), wrapper, layout, values, args)
@@ -183,21 +175,26 @@ class Hooks(Listener):
                 work.checks.rebound.plan(wrapper, planned)
         return plan
 
-    def _note_again(self, wrapper: Any, args: tuple[Any, ...]) -> Again | None:
-        """Note a plan that differs from the wrapper's last one in its values only, if it does."""
-        known = self._steady.get(id(wrapper))
-        if known is None or known.wrapper() is not wrapper or known.place >= len(args):
-            return None
-        if known.preparing and known.preparing[-1] is not known.graph:  # another graph was announced
-            return None
-        indptr, into = args[known.place], vars(wrapper).get(known.plan.attribute)
-        if not isinstance(indptr, torch.Tensor) or not indptr.is_cpu or not indptr.is_contiguous():
-            return None
-        if not isinstance(into, torch.Tensor) or (indptr.dtype, *_facts(into)) != known.facts:
-            return None
-        data, graph = ctypes.string_at(indptr.data_ptr(), min(indptr.nbytes, LARGEST)), known.graph
-        return known.plans.note_again(
-            known.plan, data, indptr.numel(), graph.replays + 1 if graph is not None else None
+    def _keep(
+        self,
+        wrapper: Any,
+        planner: Callable[..., Any],
+        debugger: Debugger,
+        plan: HostPlan,
+        given: torch.Tensor,
+        place: int,
+        graph: Graph | None,
+    ) -> None:
+        """Keep what the wrapper's next plan is compared with while replays pass."""
+        into, key = vars(wrapper).get(plan.attribute), id(wrapper)
+        if not isinstance(into, torch.Tensor):
+            self.steady.pop(key, None)
+            return
+        work, module = debugger.supervisor, vars(wrapper).get(MODULE)
+        facts = into.data_ptr(), into.numel(), into.dtype
+        gone = weakref.ref(wrapper, lambda _: self.steady.pop(key, None) and None)
+        self.steady[key] = SteadyModule(
+            module, gone, planner, self, work.journal.host_plans, plan, place, given.dtype, facts, work.preparing, graph
         )
 
     def _graph(self, debugger: Debugger, wrapper: Any) -> Graph | None:
@@ -298,11 +295,6 @@ def _index_arguments(
     if len(given) == 2:
         return given[0], given[1], None
     return (given[0], given[1], given[2]) if len(given) == 3 else None
-
-
-def _facts(tensor: torch.Tensor) -> tuple[int, int, torch.dtype]:
-    """By which a tensor is known to lie where it did, with as many elements."""
-    return tensor.data_ptr(), tensor.numel(), tensor.dtype
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:

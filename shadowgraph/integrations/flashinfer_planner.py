@@ -11,12 +11,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
+from shadowgraph.graphs import passing
+
 MODULE = "_cached_module"
 RUNS = frozenset({"run", "paged_run", "ragged_run"})
 
 
 class Onlooker(Protocol):
-    """Hears of the calls. Neither method may change what is given, returned or raised."""
+    """Hears of the calls. Neither method may change what is given, returned or raised.
+
+    Attributes
+    ----------
+    steady
+        What stands for a wrapper's module while replays pass, by the wrapper's id.
+    """
+
+    steady: dict[int, StandIn]
 
     @property
     def watching(self) -> bool:
@@ -29,21 +39,38 @@ class Onlooker(Protocol):
         """Launch a kernel."""
 
 
-class WatchedModule:
-    """Stands for a compiled module while somebody watches; anything but planner and kernels is the module's own."""
+class StandIn:
+    """What is handed out in place of a compiled module; anything but planner and kernels is the module's own."""
 
-    __slots__ = ("_module", "_onlooker", "_wrapper")
+    __slots__ = ("_module", "_onlooker")
 
-    def __init__(self, module: Any, wrapper: Any, onlooker: Onlooker) -> None:
-        self._module, self._wrapper, self._onlooker = module, wrapper, onlooker
+    def __init__(self, module: Any, onlooker: Onlooker) -> None:
+        self._module, self._onlooker = module, onlooker
+
+    def _owner(self) -> Any:
+        """The wrapper that it belongs to; None where that is gone."""
+        raise NotImplementedError
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._module, name)
         if name == "plan":
-            return partial(self._onlooker.plan, self._wrapper, found)
+            return partial(self._onlooker.plan, self._owner(), found)
         if name in RUNS:
-            return partial(self._onlooker.run, self._wrapper, found)
+            return partial(self._onlooker.run, self._owner(), found)
         return found
+
+
+class WatchedModule(StandIn):
+    """Stands for a compiled module while somebody watches."""
+
+    __slots__ = ("_wrapper",)
+
+    def __init__(self, module: Any, wrapper: Any, onlooker: Onlooker) -> None:
+        super().__init__(module, onlooker)
+        self._wrapper = wrapper
+
+    def _owner(self) -> Any:
+        return self._wrapper
 
 
 class ModuleAttribute:
@@ -67,12 +94,16 @@ class ModuleAttribute:
             if self.before is not None:
                 return self.before
             raise AttributeError(f"{type(wrapper).__name__!r} object has no attribute {MODULE!r}") from None
+        if passing.on:
+            steady = self._onlooker.steady.get(id(wrapper))
+            if steady is not None and steady._module is module and steady._owner() is wrapper:
+                return steady
         if module is None or not self._onlooker.watching:
             return module
         return WatchedModule(module, wrapper, self._onlooker)
 
     def __set__(self, wrapper: Any, module: Any) -> None:
-        vars(wrapper)[MODULE] = module._module if isinstance(module, WatchedModule) else module
+        vars(wrapper)[MODULE] = module._module if isinstance(module, StandIn) else module
 
     def __delete__(self, wrapper: Any) -> None:
         try:

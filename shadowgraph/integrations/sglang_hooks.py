@@ -69,6 +69,8 @@ class Hooks:
 
     def prepare(self, original: Callable[..., Any], runner: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Around the code that refreshes the inputs of a replay."""
+        if passing.on:
+            return original(runner, batch, *args, **kwargs)
         mark = self._begin(runner, batch)
         try:
             return original(runner, batch, *args, **kwargs)
@@ -79,6 +81,8 @@ class Hooks:
         self, original: Callable[..., Any], runner: Any, batch: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """Around a method that prepares, and then replays through one that `before_replay` is hung into."""
+        if passing.on:
+            return original(runner, batch, *args, **kwargs)
         mark = self._begin(runner, batch)
         if mark is not None:
             self._marks[id(runner)] = mark
@@ -89,7 +93,8 @@ class Hooks:
 
     def before_replay(self, runner: Any, *args: Any, **kwargs: Any) -> None:
         """Preparation ends here."""
-        _end(self._marks.pop(id(runner), None))
+        if self._marks:
+            _end(self._marks.pop(id(runner), None))
 
     def serving(self, original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
         """Around a scheduler's set-up, or loop: whoever catches what leaves it logs it and has the process killed."""
@@ -165,8 +170,6 @@ class Hooks:
 
     def _begin(self, runner: Any, batch: Any) -> Mark | None:
         """Mark what the calling thread does from here on as preparing a replay, if it can be told of which graph."""
-        if passing.on:
-            return None
         with harmless():
             debugger = self._debugger()
             coming = _coming(runner, batch) if debugger is not None else None

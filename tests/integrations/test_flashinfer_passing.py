@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +14,9 @@ from planning_backend import Backend, attachment, ints
 import shadowgraph as sg
 from shadowgraph.faults import faults
 from shadowgraph.graphs import passing
+from shadowgraph.hostplans import HostPlan, HostPlans
 from shadowgraph.integrations.flashinfer_adapter import Attachment
+from shadowgraph.integrations.flashinfer_steady import SteadyModule
 
 
 @pytest.fixture
@@ -26,6 +31,49 @@ def debugger(request: pytest.FixtureRequest, attached: Attachment) -> Iterator[s
     with sg.debug(layout=request.param) as made:
         yield made
     assert faults.total == before, faults.counts
+
+
+class Module:
+    """A compiled module whose planner does what a test wants."""
+
+    def __init__(self) -> None:
+        self.act: Callable[..., Any] = lambda *_: None
+
+    def plan(self, *args: Any) -> Any:
+        return self.act(*args)
+
+    def run(self, *args: Any) -> str:
+        return "ran"
+
+
+@contextmanager
+def replays_pass(*known: int) -> Iterator[None]:
+    passing.let(100, set(known))
+    try:
+        yield
+    finally:
+        passing.let(0)
+
+
+def planned(backend: Backend, size: int, given: torch.Tensor, *more: torch.Tensor) -> object:
+    """Plan through whatever stands for a wrapper's module."""
+    return backend.wrappers[size]._cached_module.plan(*[backend.workspace] * 3, given, *more, size)
+
+
+def with_module(debugger: sg.Debugger, *sizes: int) -> tuple[Backend, Module]:
+    """A backend that has captured and planned, and the module that its wrappers share."""
+    backend, module = Backend(debugger, sizes=sizes), Module()
+    backend.capture()
+    for size in sizes:
+        backend.wrappers[size]._cached_module = module
+        planned(backend, size, ints(*range(size + 1)))
+    return backend, module
+
+
+def last_of(debugger: sg.Debugger) -> HostPlan:
+    plan = debugger.supervisor.journal.host_plans.last
+    assert plan is not None
+    return plan
 
 
 def test_the_last_plan_is_kept_while_replays_pass(debugger: sg.Debugger) -> None:
@@ -45,36 +93,39 @@ def test_the_last_plan_is_kept_while_replays_pass(debugger: sg.Debugger) -> None
     assert (plan.into.start, plan.into.shape) == (backend.kv_indptr.data_ptr(), (3,))
 
 
-@pytest.mark.parametrize("change", ["nothing", "type", "pointers", "length"])
+@pytest.mark.parametrize("change", ["nothing", "type", "pointers", "length", "module", "no tensor"])
 def test_a_plan_that_differs_in_more_than_values_is_seen_to(
     debugger: sg.Debugger, attached: Attachment, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = Backend(debugger)
-    backend.capture()
-    backend.step(3, [4, 5, 6])
+    backend, _ = with_module(debugger, 3)
     wrapper, given = backend.wrappers[3], ints(0, 7, 8, 9)
+    noted: list[HostPlan] = []
+    monkeypatch.setattr(
+        attached.hooks, "_note", lambda *args: noted.append(type(attached.hooks)._note(attached.hooks, *args))
+    )
     if change == "type":
         given = given.long()
-    elif change == "nothing":
-        monkeypatch.setattr(attached.hooks, "_note", None)  # is not needed
     elif change == "pointers":
         with debugger.guard():
             wrapper._paged_kv_indptr_buf = torch.zeros(4, dtype=torch.int32)
     elif change == "length":
         wrapper._paged_kv_indptr_buf = backend.kv_indptr[:6]
-    passing.let(100, {backend.graphs[3].model.serial})
-    try:
-        attached.hooks.plan(wrapper, lambda *_: None, *[backend.workspace] * 3, given, 3)
-    finally:
-        passing.let(0)
-    plan = debugger.supervisor.journal.host_plans.last
-    assert plan is not None
+    elif change == "module":
+        wrapper._cached_module = Module()
+    with replays_pass(backend.graphs[3].model.serial):
+        if change == "no tensor":
+            wrapper._cached_module.plan(*[backend.workspace] * 3)
+            assert noted == [None]
+            return
+        planned(backend, 3, given)
+    plan = last_of(debugger)
+    assert noted == ([] if change == "nothing" else [plan])
     assert plan.indptr == given.numpy().tobytes()
     assert plan.dtype == ("int64" if change == "type" else "int32")
     assert plan.into is not None
     assert plan.into.start == wrapper._paged_kv_indptr_buf.data_ptr()
     assert plan.into.shape == tuple(wrapper._paged_kv_indptr_buf.shape)
-    assert (plan.graph, plan.replay) == (backend.graphs[3].model.name, 2)
+    assert (plan.graph, plan.replay) == (backend.graphs[3].model.name, 1)
 
 
 def test_the_graph_that_was_announced_is_the_one_that_is_planned_for(debugger: sg.Debugger) -> None:
@@ -95,62 +146,79 @@ def test_the_graph_that_was_announced_is_the_one_that_is_planned_for(debugger: s
     assert plan.graph == second.name
 
 
-def test_index_pointers_that_are_the_queries_too_are_told_apart(debugger: sg.Debugger, attached: Attachment) -> None:
-    backend = Backend(debugger)
-    backend.capture()
-    same, workspace = ints(0, 1, 2, 3), [backend.workspace] * 3
-    attached.hooks.plan(backend.wrappers[3], lambda *_: None, *workspace, same, same, 3)
-    passing.let(100)
-    try:
-        attached.hooks.plan(backend.wrappers[3], lambda *_: None, *workspace, same, ints(0, 10, 20, 30), 3)
-    finally:
-        passing.let(0)
-    plan = debugger.supervisor.journal.host_plans.last
-    assert plan is not None
-    assert plan.indptr == ints(0, 10, 20, 30).numpy().tobytes()
+def test_index_pointers_that_are_the_queries_too_are_told_apart(debugger: sg.Debugger) -> None:
+    backend, _ = with_module(debugger, 3)
+    same = ints(0, 1, 2, 3)
+    planned(backend, 3, same, same)
+    with replays_pass():
+        planned(backend, 3, same, ints(0, 10, 20, 30))
+    assert last_of(debugger).indptr == ints(0, 10, 20, 30).numpy().tobytes()
 
 
-def test_of_planners_within_each_other_the_one_that_raises_is_told(debugger: sg.Debugger, attached: Attachment) -> None:
-    backend = Backend(debugger, sizes=(3, 2))
-    backend.capture()
-    for size in (3, 2):
-        backend.plan(size, [4] * size)
-    hooks, workspace = attached.hooks, [backend.workspace] * 3
+def test_of_planners_within_each_other_the_one_that_raises_is_told(debugger: sg.Debugger) -> None:
+    backend, module = with_module(debugger, 3, 2)
 
     def outer(*_: object) -> None:
-        hooks.plan(backend.wrappers[2], lambda *_: None, *workspace, ints(0, 2, 4), 2)
+        module.act = lambda *_: None
+        planned(backend, 2, ints(0, 2, 4))
         raise RuntimeError("bad")
 
-    passing.let(100)
-    try:
-        with pytest.raises(RuntimeError, match="bad"):
-            hooks.plan(backend.wrappers[3], outer, *workspace, ints(0, 7, 8, 9), 3)
-    finally:
-        passing.let(0)
+    module.act = outer
+    with replays_pass(), pytest.raises(RuntimeError, match="bad"):
+        planned(backend, 3, ints(0, 7, 8, 9))
     plans = debugger.supervisor.journal.host_plans
     told = [plans.whole(plan) for plan in tuple(plans._plans)]
     assert [(plan.entries, plan.error) for plan in told[-2:]] == [(4, "bad"), (3, "")]
 
 
-def test_a_planner_that_raises_while_replays_pass_is_told_with_its_plan(
-    debugger: sg.Debugger, attached: Attachment
-) -> None:
-    backend = Backend(debugger)
-    backend.capture()
-    backend.step(3, [4, 5, 6])
+def test_a_planner_that_raises_while_replays_pass_is_told_with_its_plan(debugger: sg.Debugger) -> None:
+    backend, module = with_module(debugger, 3)
 
     def refuse(*_: object) -> None:
         raise RuntimeError("no room")
 
-    passing.let(100, {backend.graphs[3].model.serial})
-    try:
-        with pytest.raises(RuntimeError, match="no room"):
-            attached.hooks.plan(backend.wrappers[3], refuse, *[backend.workspace] * 3, ints(0, 7, 8, 9), 3)
-    finally:
-        passing.let(0)
-    plan = debugger.supervisor.journal.host_plans.last
-    assert plan is not None
+    module.act = refuse
+    with replays_pass(), pytest.raises(RuntimeError, match="no room"):
+        planned(backend, 3, ints(0, 7, 8, 9))
+    plan = last_of(debugger)
     assert (plan.error, plan.indptr) == ("no room", ints(0, 7, 8, 9).numpy().tobytes())
+
+
+def test_what_the_planner_is_given_and_returns_is_its_own(debugger: sg.Debugger) -> None:
+    backend, module = with_module(debugger, 3)
+    module.act = lambda *args: args
+    given = ints(0, 7, 8, 9)
+    with replays_pass():
+        assert type(backend.wrappers[3]._cached_module) is SteadyModule
+        assert planned(backend, 3, given) == (*[backend.workspace] * 3, given, 3)
+        assert backend.wrappers[3]._cached_module.run() == "ran"
+        backend.wrappers[3]._cached_module = backend.wrappers[3]._cached_module
+        with pytest.raises(AttributeError):
+            _ = backend.wrappers[3]._cached_module.what
+    assert vars(backend.wrappers[3])["_cached_module"] is module
+
+
+def test_a_fault_of_ours_costs_no_plan(attached: Attachment, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = faults.total
+    with sg.debug() as debugger:
+        backend, module = with_module(debugger, 3)
+        module.act = lambda *_: "planned"
+        monkeypatch.setattr(HostPlans, "note_again", lambda *_: 1 // 0)
+        with replays_pass():
+            assert planned(backend, 3, ints(0, 7, 8, 9)) == "planned"
+        assert faults.total == before + 1
+        assert last_of(debugger).indptr == ints(0, 7, 8, 9).numpy().tobytes()
+
+
+def test_nothing_is_kept_of_a_wrapper_that_is_gone(debugger: sg.Debugger, attached: Attachment) -> None:
+    backend, _ = with_module(debugger, 3, 2)
+    assert set(attached.hooks.steady) == {id(wrapper) for wrapper in backend.wrappers.values()}
+    left = id(backend.wrappers[2])
+    wrapper = backend.wrappers.pop(3)
+    del wrapper.begin_forward  # which keeps it alive
+    del wrapper
+    gc.collect()
+    assert set(attached.hooks.steady) == {left}
 
 
 def test_index_pointers_that_moved_are_seen_to(debugger: sg.Debugger) -> None:
