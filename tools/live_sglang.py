@@ -222,7 +222,11 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--until", type=float, default=3600, help="begin no step after this many seconds")
     parser.add_argument("--limit", type=float, default=420, help="end a step after this many seconds")
     parser.add_argument("wrap", nargs="*", help="options for `shadowgraph wrap`, after --")
-    return parser.parse_args()
+    told = sys.argv[1:]
+    own = told.index("--") if "--" in told else len(told)  # argparse wants positional arguments side by side
+    options = parser.parse_args(told[:own])
+    options.wrap = told[own + 1 :]
+    return options
 
 
 def results(options: argparse.Namespace, steps: list[Step]) -> Iterator[dict[str, Any]]:
