@@ -12,7 +12,7 @@ from shadowgraph.book import FindingBook
 from shadowgraph.boundaries import Boundaries
 from shadowgraph.checks.base import Check, Checkpoint, Context, Step
 from shadowgraph.checks.registry import Checks
-from shadowgraph.coverage import Coverage, CoverageLog
+from shadowgraph.coverage import Coverage
 from shadowgraph.engines.base import Engine, Shadow
 from shadowgraph.errors import FindingsError
 from shadowgraph.faults import logger, shielded
@@ -27,9 +27,11 @@ from shadowgraph.lastwords import LastWords
 from shadowgraph.locating import Locator
 from shadowgraph.looking_back import LookingBack
 from shadowgraph.naps import Naps
+from shadowgraph.newcomers import Newcomers
 from shadowgraph.outside import Outside
 from shadowgraph.plans import Plans
 from shadowgraph.rearming import Rearming
+from shadowgraph.seen_writes import SeenWrites
 from shadowgraph.settings import Settings
 from shadowgraph.standing import StandingGuards
 from shadowgraph.stepping import Stepper
@@ -46,7 +48,7 @@ from shadowgraph.tracking.ranges import ByteRange
 from shadowgraph.tracking.stacks import current_stack
 from shadowgraph.tracking.stores import StoreLog
 from shadowgraph.tracking.views import TensorView
-from shadowgraph.tracking.writes import Write, write_of
+from shadowgraph.tracking.writes import write_of
 from shadowgraph.watches import Watches
 
 
@@ -106,14 +108,15 @@ class Supervisor(Listener):
         self.paused = False
         self.lost: str | None = None
         self.preparing: list[Graph | None] = []
-        self._capturing: set[int] = set()
-        preparing, capturing, outside = self.preparing, self._capturing, self.outside
+        preparing, outside = self.preparing, self.outside
         self._all: tuple[Check, ...] = (*self.checks.all, self.watches)
         self.plans = Plans(self.context, self._all)
         judge = Judge(self.context, self._all, self.checks.out_of_bounds, self._rearming)
         self._bounds = Boundaries(
             self.context, judge, self._all, self._standing, self.stepper, self.outside, back(self._is_paused)
         )
+        self._newcomers = Newcomers(self.context, allocator, outside, self._all)
+        self._capturing = capturing = self._newcomers.capturing
         # Only the checks that do something: this is the replay path.
         self._beginners = [c for c in self._all if type(c).replay_begins is not Check.replay_begins]
         self.naps = Naps(
@@ -125,15 +128,11 @@ class Supervisor(Listener):
             lambda: outside.limit.stride,
         )
         self._back = LookingBack(self.context, self.journal, outside, self.naps, self._bounds)
-        self._told_of_writes = [c for c in self._all if type(c).written is not Check.written]
-        self._told_asleep = [c for c in self._told_of_writes if c not in self.checks.sighted]
+        self._seen = SeenWrites(self.context, self.journal, self.naps, self.checks, self._all)
         self._sleepless = [c for c in self._beginners if c not in self.checks.sighted]
         self._lock = QuietLock()
         self._section = self._lock.within  # on the replay path, which settles by itself
         self._local = _Local()
-        self._coverage = CoverageLog()
-        self._new: list[Graph] = []
-        self._node_writes: dict[tuple[int, int], Write] = {}
 
     @property
     def book(self) -> FindingBook:
@@ -210,8 +209,8 @@ class Supervisor(Listener):
     def coverage(self) -> Coverage:
         """Coverage of all graphs captured so far; of a lost device only those that were looked at before."""
         if self.lost is None:
-            self._introduce()
-        return self._coverage.coverage(self.context.writes.dropped + self.context.engine.dropped)
+            self._newcomers.introduce()
+        return self._newcomers.coverage()
 
     def guards(self) -> tuple[Guard, ...]:
         """The guards that stand now."""
@@ -240,48 +239,23 @@ class Supervisor(Listener):
 
     @survives
     def capture_ended(self, graph: Graph) -> None:
-        self._capturing.discard(graph.serial)
-        self.context.graphs[graph.serial] = graph
-        graph.captured_at = next(self.context.clock)
-        if self.lost is not None or self.outside.limit.stopped is not None:  # nobody will look again
-            self.allocator.waiting.clear()
-            return
-        self._new.append(graph)
-        if not self.context.engine.asynchronous:
-            self._introduce()
-
-    def _introduce(self) -> None:
-        """Let the checks look at graphs captured since the last time: at the end of a capture, or before first use
-        where a capture must stay fast."""
-        if not self._new:
-            return
-        new, self._new = self._new, []
-        self.allocator.enter_waiting()
-        self.context.names.refresh()
-        self.outside.name_indices(new, self.context)
-        for graph in new:
-            self._coverage.note(graph, list(self.allocator.tenants.values()), self.context.ledger)
-            for check in self._all:
-                check.captured(graph)
+        self._newcomers.captured(graph, self.lost is None and self.outside.limit.stopped is None)
 
     def graph_reset(self, graph: Graph) -> None:
-        self._capturing.discard(graph.serial)
-        self.context.graphs.pop(graph.serial, None)
-        self._new = [new for new in self._new if new is not graph]
+        self._newcomers.dropped(graph)
+        self._seen.dropped(graph.serial)
         self.plans.drop(graph)
         self.locator.dropped(graph)
         self.stepper.dropped(graph)
         self.journal.dropped(graph.serial)
         self.naps.dropped(graph.serial)
-        for key in [key for key in self._node_writes if key[0] == graph.serial]:
-            del self._node_writes[key]
 
     @survives
     def replay_refused(self, graph: Graph) -> None:
         if not self.paused:
             drop_stale(self.context.ledger)
             with self._lock.section:
-                self._introduce()
+                self._newcomers.introduce()
                 self.checks.dangling.replay_begins(Checkpoint("replay_refused", None, graph, graph.replays + 1))
 
     @survives
@@ -297,8 +271,8 @@ class Supervisor(Listener):
             drop_stale(self.context.ledger)
         with self._section:
             self.context.graphs.setdefault(graph.serial, graph)
-            if self._new:
-                self._introduce()
+            if self._newcomers.waiting:
+                self._newcomers.introduce()
             self._back.look()
             shadow = self.plans.of(graph, self.declared)
             outer = self._replaying
@@ -335,8 +309,9 @@ class Supervisor(Listener):
     def node_ran(self, graph: Graph, node: Node, stores: StoreLog | None) -> None:
         if self.paused or self._replaying is not graph:
             return
-        write = self._write_of_node(graph, node, stores)
-        self._note(write, Phase.REPLAY, graph)
+        write = self._seen.of_node(graph, node, stores)
+        with self._lock.section:
+            self._seen.note(write, Phase.REPLAY, graph)
         if write.opaque or self.settings.sync:
             self._bounds.guards_now(Checkpoint("node", Phase.REPLAY, graph, graph.replays))
 
@@ -406,11 +381,11 @@ class Supervisor(Listener):
         model = self.preparing[-1] if marked else None
         if stores is None and self._defers:
             with self._lock.section:
-                self.context.writes.defer(launch, model.serial if model else None)
-                self.journal.ran(launch, Phase.PREPARE if marked else None)
+                self._seen.defer(launch, Phase.PREPARE if marked else None, model)
             return
         write = write_of(launch, stores, prepares=model.serial if model else None)
-        self._note(write, Phase.PREPARE if marked else None, None)
+        with self._lock.section:
+            self._seen.note(write, Phase.PREPARE if marked else None, None)
         if self.settings.sync:
             replay = model.replays + 1 if model else None
             self._bounds.guards_now(Checkpoint("launch", Phase.PREPARE if marked else None, model, replay))
@@ -503,18 +478,3 @@ class Supervisor(Listener):
     def drain(self, here: bool = False) -> None:
         """Wait for everything that was asked for, or for what the current stream was asked for, and judge it."""
         self._bounds.drain(here)
-
-    def _note(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
-        with self._lock.section:
-            self.context.writes.add(write)
-            self.journal.launched(write, phase, graph)
-            for check in self._told_asleep if self.naps.blind else self._told_of_writes:
-                check.written(write, phase, graph)
-
-    def _write_of_node(self, graph: Graph, node: Node, stores: StoreLog | None) -> Write:
-        if stores is not None:
-            return write_of(node.launch, stores, node.index)
-        key = (graph.serial, node.index)
-        if key not in self._node_writes:
-            self._node_writes[key] = write_of(node.launch, None, node.index)
-        return self._node_writes[key]

@@ -1,0 +1,69 @@
+"""Graphs that were captured: which captures run, which graphs nobody has looked at yet, and what all of them cover."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shadowgraph.checks.base import Check, Context
+from shadowgraph.coverage import Coverage, CoverageLog
+from shadowgraph.graphs.model import Graph
+from shadowgraph.outside import Outside
+from shadowgraph.tracking.allocator import HostAllocator
+
+
+class Newcomers:
+    """Lets the checks look at graphs: at the end of a capture, or before first use where a capture must stay fast.
+
+    Parameters
+    ----------
+    checks
+        All that are told of captures.
+
+    Attributes
+    ----------
+    capturing
+        Serials of graphs whose captures run. It stays the same object.
+    waiting
+        Graphs that nobody has looked at yet, oldest first.
+    """
+
+    def __init__(self, context: Context, allocator: HostAllocator, outside: Outside, checks: Iterable[Check]) -> None:
+        self._context, self._allocator, self._outside, self._checks = context, allocator, outside, tuple(checks)
+        self._coverage = CoverageLog()
+        self.capturing: set[int] = set()
+        self.waiting: list[Graph] = []
+
+    def captured(self, graph: Graph, wanted: bool) -> None:
+        """A capture has ended; `wanted` says whether anybody will look at its graph."""
+        self.capturing.discard(graph.serial)
+        self._context.graphs[graph.serial] = graph
+        graph.captured_at = next(self._context.clock)
+        if not wanted:
+            self._allocator.waiting.clear()
+            return
+        self.waiting.append(graph)
+        if not self._context.engine.asynchronous:
+            self.introduce()
+
+    def introduce(self) -> None:
+        """Have those looked at that wait for it."""
+        if not self.waiting:
+            return
+        new, self.waiting = self.waiting, []
+        self._allocator.enter_waiting()
+        self._context.names.refresh()
+        self._outside.name_indices(new, self._context)
+        for graph in new:
+            self._coverage.note(graph, list(self._allocator.tenants.values()), self._context.ledger)
+            for check in self._checks:
+                check.captured(graph)
+
+    def dropped(self, graph: Graph) -> None:
+        """A graph is gone."""
+        self.capturing.discard(graph.serial)
+        self._context.graphs.pop(graph.serial, None)
+        self.waiting = [each for each in self.waiting if each is not graph]
+
+    def coverage(self) -> Coverage:
+        """Of those that were looked at."""
+        return self._coverage.coverage(self._context.writes.dropped + self._context.engine.dropped)
