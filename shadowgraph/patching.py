@@ -8,47 +8,12 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from shadowgraph.forking import forkable
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 Target = tuple[type, str, Wrap]
-_NOTHING = object()
-
-
-@dataclass(slots=True, eq=False)
-class _Patch:
-    """An attribute that was replaced.
-
-    Attributes
-    ----------
-    before
-        What the class itself had under the name; `_NOTHING` where it inherits.
-    original
-        What was handed to `wrap`.
-    aside
-        Whether the class is as it was before, for a while.
-    """
-
-    owner: type
-    name: str
-    wrap: Wrap
-    before: Any
-    original: Callable[..., Any]
-    replacement: Any
-    aside: bool = False
-
-    def take_off(self) -> None:
-        if self.before is _NOTHING:
-            delattr(self.owner, self.name)
-        else:
-            setattr(self.owner, self.name, self.before)
-
-    def own(self) -> Any:
-        """What the class itself has now."""
-        return vars(self.owner).get(self.name, _NOTHING)
 
 
 class PatchSet:
@@ -57,7 +22,8 @@ class PatchSet:
     def __init__(self) -> None:
         self._lock = forkable(threading.RLock())
         self._depth = 0
-        self._patches: list[_Patch] = []
+        self._undo: list[tuple[type, str, Any, bool]] = []
+        self._originals: dict[tuple[type, str], Callable[..., Any]] = {}
 
     @property
     def installed(self) -> bool:
@@ -77,7 +43,7 @@ class PatchSet:
             if not self._depth:
                 try:
                     for owner, name, wrap in targets:
-                        self._patches.append(_replaced(owner, name, wrap))
+                        self._replace(owner, name, wrap)
                 except BaseException:
                     self._restore()
                     raise
@@ -92,41 +58,25 @@ class PatchSet:
             if not self._depth:
                 self._restore()
 
-    def set_aside(self) -> None:
-        """Undo all for a while, so that calls cost nothing, but for what somebody else has patched since."""
-        with self._lock:
-            for patch in reversed(self._patches):
-                if not patch.aside and patch.own() is patch.replacement:
-                    patch.take_off()
-                    patch.aside = True
-
-    def put_back(self) -> None:
-        """Undo `set_aside`; what somebody else has patched meanwhile is patched as it is now."""
-        with self._lock:
-            for place, patch in enumerate(self._patches):
-                if patch.aside:
-                    if patch.own() is patch.before:
-                        setattr(patch.owner, patch.name, patch.replacement)
-                        patch.aside = False
-                    else:
-                        self._patches[place] = _replaced(patch.owner, patch.name, patch.wrap)
+    def _replace(self, owner: type, name: str, wrap: Wrap) -> None:
+        raw = inspect.getattr_static(owner, name)
+        method = isinstance(raw, staticmethod | classmethod)
+        original = raw.__func__ if method else getattr(owner, name)
+        replacement = type(raw)(wrap(original)) if method else wrap(original)
+        before = vars(owner).get(name), name in vars(owner)
+        setattr(owner, name, replacement)
+        self._undo.append((owner, name, *before))
+        self._originals.setdefault((owner, name), original)
 
     def _restore(self) -> None:
-        for patch in reversed(self._patches):
-            if not patch.aside:
-                patch.take_off()
-        self._patches.clear()
+        for owner, name, before, own in reversed(self._undo):
+            if own:
+                setattr(owner, name, before)
+            else:
+                delattr(owner, name)
+        self._undo.clear()
+        self._originals.clear()
 
     def original(self, owner: type, name: str) -> Callable[..., Any] | None:
         """What a patched attribute was before, or None when it is not patched."""
-        return next((each.original for each in self._patches if (each.owner, each.name) == (owner, name)), None)
-
-
-def _replaced(owner: type, name: str, wrap: Wrap) -> _Patch:
-    raw = inspect.getattr_static(owner, name)
-    method = isinstance(raw, staticmethod | classmethod)
-    original = raw.__func__ if method else getattr(owner, name)
-    replacement = type(raw)(wrap(original)) if method else wrap(original)
-    before = vars(owner).get(name, _NOTHING)
-    setattr(owner, name, replacement)
-    return _Patch(owner, name, wrap, before, original, replacement)
+        return self._originals.get((owner, name))

@@ -225,6 +225,8 @@ def read_options() -> argparse.Namespace:
     told = sys.argv[1:]
     own = told.index("--") if "--" in told else len(told)  # argparse wants positional arguments side by side
     options = parser.parse_args(told[:own])
+    if options.wrap:
+        parser.error(f"what is {' '.join(options.wrap)}? Options for `shadowgraph wrap` come after --")
     options.wrap = told[own + 1 :]
     return options
 

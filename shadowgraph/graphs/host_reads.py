@@ -1,12 +1,7 @@
-"""Host reads that no dispatch mode sees: methods of torch.Tensor that hand bytes to Python.
-
-Where nobody wants to hear of reads for a while, torch's own methods are put back: a call in Python around each would be
-a good part of what a nap costs.
-"""
+"""Host reads that no dispatch mode sees: methods of torch.Tensor that hand bytes to Python."""
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +9,6 @@ from typing import Any
 import torch
 
 from shadowgraph.faults import shielded
-from shadowgraph.forking import forkable
 from shadowgraph.graphs.events import emit, listeners
 from shadowgraph.graphs.tensors import is_plain, view_of_memory
 from shadowgraph.patching import PatchSet
@@ -22,8 +16,6 @@ from shadowgraph.tracking.views import TensorView
 
 _READS = ("tolist", "numpy", "__array__", "cpu", "to", "__dlpack__", "__repr__", "__reduce_ex__")
 _HARMLESS_IN_CAPTURE = {"cpu", "to"}  # no-ops on the host, and copy nodes on CUDA
-# CPython 3.13 caches no lookup in a class any more that was changed 1,000 times: MAX_VERSIONS_PER_CLASS, typeobject.c.
-_MOST_RESTS = 256 if sys.version_info >= (3, 13) else sys.maxsize
 
 
 class _Local(threading.local):
@@ -33,21 +25,13 @@ class _Local(threading.local):
 
 _local = _Local()
 _patches = PatchSet()
-_turning = forkable(threading.RLock())  # held where one of the next four changes, and around what follows from it
 _resting = False
-_refusing = 0  # threads
-_aside = False  # torch's own methods are there
-_rests = 0  # times that they were put back
 _of_host_memory = 0  # installs that want to hear of reads of host memory too
 
 
 def set_refuser(refuse: Callable[[str, torch.Tensor], None] | None) -> None:
     """During a capture in this thread: called with the method's name before a host read."""
-    global _refusing
-    with _turning:
-        _refusing += (refuse is not None) - (_local.refuse is not None)
-        _local.refuse = refuse
-        _follow()
+    _local.refuse = refuse
 
 
 def install(of_host_memory: bool = True) -> None:
@@ -73,21 +57,7 @@ def uninstall(of_host_memory: bool = True) -> None:
 def rest(on: bool) -> None:
     """Tell of no read for a while; what a capture refuses it refuses all the same."""
     global _resting
-    with _turning:
-        _resting = on
-        _follow()
-
-
-def _follow() -> None:
-    global _aside, _rests
-    aside = _resting and not _refusing and (_aside or _rests < _MOST_RESTS)
-    if aside is not _aside:
-        _aside = aside
-        if aside:
-            _rests += 1
-            _patches.set_aside()
-        else:
-            _patches.put_back()
+    _resting = on
 
 
 def resting() -> bool:

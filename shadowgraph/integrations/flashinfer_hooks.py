@@ -22,8 +22,8 @@ from shadowgraph.graphs import host_reads, passing
 from shadowgraph.graphs.events import Listener
 from shadowgraph.graphs.tensors import view_of_memory
 from shadowgraph.hostplans import LARGEST, Again, HostPlan
-from shadowgraph.integrations.flashinfer_planner import MODULE, StandIn
-from shadowgraph.integrations.flashinfer_steady import SteadyModule
+from shadowgraph.integrations.flashinfer_planner import StandIn
+from shadowgraph.integrations.flashinfer_steady import Steady, SteadyModule
 from shadowgraph.integrations.flashinfer_versions import FLOAT_WORKSPACE, INT_WORKSPACE, Wrapper
 from shadowgraph.joining import join, telling_line
 from shadowgraph.tracking.views import TensorView
@@ -31,6 +31,7 @@ from shadowgraph.tracking.views import TensorView
 if TYPE_CHECKING:
     from shadowgraph.debugger import Debugger
     from shadowgraph.graphs.model import Graph
+    from shadowgraph.supervisor import Supervisor
 
 _INTEGERS = {torch.int32: np.int32, torch.int64: np.int64}
 _WORKSPACES = 3  # leading arguments of a planner: float, int and pinned workspace
@@ -45,9 +46,7 @@ class Hooks(Listener):
         self._local = threading.local()
         self._named: weakref.WeakKeyDictionary[Debugger, set[int]] = weakref.WeakKeyDictionary()
         self._latest: tuple[weakref.ref[Debugger], set[int]] | None = None  # of those, on the path of each plan
-        self.steady: dict[
-            int, StandIn
-        ] = {}  # of wrappers by id, whose plans are as their last ones; until graphs change
+        self._steady: dict[int, Steady] = {}  # of wrappers, by id; until graphs change
         self._count = 0
 
     def knows(self, cls: type, wrapper: Wrapper) -> None:
@@ -57,24 +56,32 @@ class Hooks(Listener):
 
     def forget(self) -> None:
         """Another debugger watches from here on, or none."""
-        self.steady.clear()
+        self._steady.clear()
 
     @property
     def watching(self) -> bool:
         """Whether a debugger wants to hear."""
         return session.current() is not None
 
+    def stand_in(self, module: Any, wrapper: Any) -> StandIn:
+        """What is handed out for a wrapper's module."""
+        if passing.on:
+            steady = self._steady.get(id(wrapper))
+            if steady is not None and steady.wrapper() is wrapper:
+                return SteadyModule(module, wrapper, self, steady)
+        return StandIn(module, wrapper, self)
+
     # -- captures ----------------------------------------------------------------------------------------------
 
     def capture_began(self, graph: Graph) -> None:
-        self.steady.clear()
+        self._steady.clear()
         self._local.capturing = graph
 
     def capture_ended(self, graph: Graph) -> None:
         self._local.capturing = None
 
     def graph_reset(self, graph: Graph) -> None:
-        self.steady.clear()
+        self._steady.clear()
         if getattr(self._local, "capturing", None) is graph:
             self._local.capturing = None
 
@@ -109,7 +116,7 @@ class Hooks(Listener):
 
     def prepare(self, original: Callable[..., Any], wrapper: Any, *args: Any, **kwargs: Any) -> Any:
         """Around a wrapper's own ``plan``: what it launches prepares a replay of the graph that captured it."""
-        marked = None if passing.on else self._mark(wrapper)
+        marked = self._mark(wrapper)
         try:
             return original(wrapper, *args, **kwargs)
         finally:
@@ -120,7 +127,7 @@ class Hooks(Listener):
         """A wrapper's planner is called, on behalf of whatever function plans."""
         plan: HostPlan | None = None
         with _harmless():
-            plan = self._note(wrapper, original, args)
+            plan = self._note(wrapper, args)
         for argument in args[_WORKSPACES:] if not host_reads.resting() else ():
             if isinstance(argument, torch.Tensor) and argument.is_cpu:
                 host_reads.note_read(argument, "plan")  # compiled code reads it; on the host it is tracked memory
@@ -143,7 +150,7 @@ class Hooks(Listener):
                 debugger.supervisor.journal.host_plans.whole(plan).error = telling_line(error) or type(error).__name__
                 join(debugger.supervisor, error)
 
-    def _note(self, wrapper: Any, planner: Callable[..., Any], args: tuple[Any, ...]) -> HostPlan | None:
+    def _note(self, wrapper: Any, args: tuple[Any, ...]) -> HostPlan | None:
         debugger, layout = session.current(), self._layout(wrapper)
         given = _index_arguments(args)
         if debugger is None or layout is None or given is None:
@@ -167,7 +174,7 @@ class Hooks(Listener):
         )
         work = debugger.supervisor
         work.journal.host_plans.note(plan)
-        self._keep(wrapper, planner, debugger, plan, kv_indptr, _WORKSPACES + (qo_indptr is not None), graph)
+        self._keep(wrapper, work, plan, graph, kv_indptr, _WORKSPACES + (qo_indptr is not None))
         if not work.naps.blind:  # else what it is compared with passes unseen
             values = {layout.kv_indptr: kv_indptr, layout.qo_indptr: qo_indptr, layout.kv_lens: kv_lens}
             planned = _planned(next(work.context.clock), wrapper, layout, values, args)
@@ -176,26 +183,17 @@ class Hooks(Listener):
         return plan
 
     def _keep(
-        self,
-        wrapper: Any,
-        planner: Callable[..., Any],
-        debugger: Debugger,
-        plan: HostPlan,
-        given: torch.Tensor,
-        place: int,
-        graph: Graph | None,
+        self, wrapper: Any, work: Supervisor, plan: HostPlan, graph: Graph | None, given: torch.Tensor, place: int
     ) -> None:
         """Keep what the wrapper's next plan is compared with while replays pass."""
         into, key = vars(wrapper).get(plan.attribute), id(wrapper)
         if not isinstance(into, torch.Tensor):
-            self.steady.pop(key, None)
+            self._steady.pop(key, None)
             return
-        work, module = debugger.supervisor, vars(wrapper).get(MODULE)
+        owner = weakref.ref(wrapper, lambda _: self._steady.pop(key, None) and None)
         facts = into.data_ptr(), into.numel(), into.dtype
-        gone = weakref.ref(wrapper, lambda _: self.steady.pop(key, None) and None)
-        self.steady[key] = SteadyModule(
-            module, gone, planner, self, work.journal.host_plans, plan, place, given.dtype, facts, work.preparing, graph
-        )
+        plans = work.journal.host_plans
+        self._steady[key] = Steady(owner, plans, plan, place, given.dtype, facts, work.preparing, graph)
 
     def _graph(self, debugger: Debugger, wrapper: Any) -> Graph | None:
         """The graph whose coming replay a wrapper plans for: the one that was announced, or the only one that captured

@@ -11,26 +11,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from shadowgraph.graphs import passing
-
 MODULE = "_cached_module"
 RUNS = frozenset({"run", "paged_run", "ragged_run"})
 
 
 class Onlooker(Protocol):
-    """Hears of the calls. Neither method may change what is given, returned or raised.
-
-    Attributes
-    ----------
-    steady
-        What stands for a wrapper's module while replays pass, by the wrapper's id.
-    """
-
-    steady: dict[int, StandIn]
+    """Hears of the calls. None of its methods may change what is given, returned or raised."""
 
     @property
     def watching(self) -> bool:
         """Whether anybody wants to hear."""
+
+    def stand_in(self, module: Any, wrapper: Any) -> StandIn:
+        """What is handed out for a wrapper's module."""
 
     def plan(self, wrapper: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a planner."""
@@ -40,37 +33,26 @@ class Onlooker(Protocol):
 
 
 class StandIn:
-    """What is handed out in place of a compiled module; anything but planner and kernels is the module's own."""
+    """Stands for a compiled module while somebody watches; anything but planner and kernels is the module's own.
 
-    __slots__ = ("_module", "_onlooker")
+    A copy of it is a copy of the module.
+    """
 
-    def __init__(self, module: Any, onlooker: Onlooker) -> None:
-        self._module, self._onlooker = module, onlooker
+    __slots__ = ("_module", "_onlooker", "_wrapper")
 
-    def _owner(self) -> Any:
-        """The wrapper that it belongs to; None where that is gone."""
-        raise NotImplementedError
+    def __init__(self, module: Any, wrapper: Any, onlooker: Onlooker) -> None:
+        self._module, self._wrapper, self._onlooker = module, wrapper, onlooker
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._module, name)
         if name == "plan":
-            return partial(self._onlooker.plan, self._owner(), found)
+            return partial(self._onlooker.plan, self._wrapper, found)
         if name in RUNS:
-            return partial(self._onlooker.run, self._owner(), found)
+            return partial(self._onlooker.run, self._wrapper, found)
         return found
 
-
-class WatchedModule(StandIn):
-    """Stands for a compiled module while somebody watches."""
-
-    __slots__ = ("_wrapper",)
-
-    def __init__(self, module: Any, wrapper: Any, onlooker: Onlooker) -> None:
-        super().__init__(module, onlooker)
-        self._wrapper = wrapper
-
-    def _owner(self) -> Any:
-        return self._wrapper
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._module.__reduce_ex__(protocol)
 
 
 class ModuleAttribute:
@@ -94,13 +76,9 @@ class ModuleAttribute:
             if self.before is not None:
                 return self.before
             raise AttributeError(f"{type(wrapper).__name__!r} object has no attribute {MODULE!r}") from None
-        if passing.on:
-            steady = self._onlooker.steady.get(id(wrapper))
-            if steady is not None and steady._module is module and steady._owner() is wrapper:
-                return steady
         if module is None or not self._onlooker.watching:
             return module
-        return WatchedModule(module, wrapper, self._onlooker)
+        return self._onlooker.stand_in(module, wrapper)
 
     def __set__(self, wrapper: Any, module: Any) -> None:
         vars(wrapper)[MODULE] = module._module if isinstance(module, StandIn) else module

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
 from shadowgraph.faults import faults
+from shadowgraph.graphs import passing
 from shadowgraph.hostplans import LARGEST, Again, HostPlan, HostPlans
 from shadowgraph.integrations.flashinfer_planner import Onlooker, StandIn
 
@@ -27,80 +27,72 @@ class Planner(Onlooker, Protocol):
         """A planner raised."""
 
 
-class SteadyModule(StandIn):
-    """Stands for a wrapper's compiled module. Keeps the module alive, not the wrapper.
+class Steady(NamedTuple):
+    """A wrapper's last plan, and what must be the same for the next one to differ in values only.
 
-    Parameters
+    Attributes
     ----------
-    module, wrapper
-        What it stands for, and whose.
-    planner
-        The module's own planner.
-    onlooker
-        Who is asked where a plan differs in more than values.
+    wrapper
+        Whose it is.
     plans, plan
-        Where plans are kept, and the last one there of this wrapper.
-    place
-        Of the index pointers among the planner's arguments.
-    given, into
-        Their type; and address, length and type of the wrapper's own.
+        Where plans are kept, and the last one there.
+    place, given
+        Where index pointers are among the planner's arguments, and their type.
+    into
+        Address, length and type of the wrapper's own index pointers.
     preparing
         Graphs that were announced, the latest last.
     graph
         Which one it plans for; None where nobody knows.
     """
 
+    wrapper: weakref.ref[Any]
+    plans: HostPlans
+    plan: HostPlan
+    place: int
+    given: torch.dtype
+    into: tuple[int, int, torch.dtype]
+    preparing: list[Graph | None]
+    graph: Graph | None
+
+    def note(self, wrapper: Any, args: tuple[Any, ...]) -> Again | None:
+        """Note a plan from a planner's arguments, if it differs from the last one in its values only."""
+        graph = self.graph
+        if self.preparing and self.preparing[-1] is not graph:  # another graph was announced
+            return None
+        given, into = args[self.place], vars(wrapper).get(self.plan.attribute)
+        if given.dtype is not self.given or not given.is_cpu or not given.is_contiguous():
+            return None
+        if into is None or (into.data_ptr(), into.numel(), into.dtype) != self.into:
+            return None
+        data = ctypes.string_at(given.data_ptr(), min(given.nbytes, LARGEST))
+        replay = graph.replays + 1 if graph is not None else None
+        return self.plans.note_again(self.plan, data, given.numel(), replay)
+
+
+class SteadyModule(StandIn):
+    """Stands for the compiled module of a wrapper whose plans are steady."""
+
     _onlooker: Planner
-    __slots__ = ("_facts", "_given", "_graph", "_place", "_plan", "_planner", "_plans", "_preparing", "_wrapper")
+    __slots__ = ("_steady",)
 
-    def __init__(
-        self,
-        module: Any,
-        wrapper: weakref.ref[Any],
-        planner: Callable[..., Any],
-        onlooker: Planner,
-        plans: HostPlans,
-        plan: HostPlan,
-        place: int,
-        given: torch.dtype,
-        into: tuple[int, int, torch.dtype],
-        preparing: list[Graph | None],
-        graph: Graph | None,
-    ) -> None:
-        super().__init__(module, onlooker)
-        self._wrapper, self._planner, self._plans, self._plan = wrapper, planner, plans, plan
-        self._place, self._given, self._facts = place, given, into
-        self._preparing, self._graph = preparing, graph
-
-    def _owner(self) -> Any:
-        return self._wrapper()
+    def __init__(self, module: Any, wrapper: Any, onlooker: Planner, steady: Steady) -> None:
+        self._module, self._wrapper, self._onlooker, self._steady = module, wrapper, onlooker, steady
 
     def plan(self, *args: Any, **kwargs: Any) -> Any:
         """Note a plan, and call the planner."""
-        noted = self._noted(args)
+        noted = self._noted(args) if passing.on else None
         if noted is None:
-            return self._onlooker.plan(self._wrapper(), self._planner, *args, **kwargs)
+            return self._onlooker.plan(self._wrapper, self._module.plan, *args, **kwargs)
         try:
-            return self._planner(*args, **kwargs)
+            return self._module.plan(*args, **kwargs)
         except BaseException as error:
             self._onlooker.failed(noted, error)
             raise
 
     def _noted(self, args: tuple[Any, ...]) -> Again | None:
-        """Note a plan that differs from the last one in its values only, if it does."""
         try:
-            graph = self._graph
-            if self._preparing and self._preparing[-1] is not graph:  # another graph was announced
-                return None
-            given = args[self._place]
-            if given.dtype is not self._given or not given.is_cpu or not given.is_contiguous():
-                return None
-            into: Any = vars(self._wrapper()).get(self._plan.attribute)
-            if (into.data_ptr(), into.numel(), into.dtype) != self._facts:
-                return None
-            data = ctypes.string_at(given.data_ptr(), min(given.nbytes, LARGEST))
-            replay = graph.replays + 1 if graph is not None else None
-            return self._plans.note_again(self._plan, data, given.numel(), replay)
+            return self._steady.note(self._wrapper, args)
         except (AttributeError, IndexError):  # no tensor, or no argument
             return None
         except Exception as error:

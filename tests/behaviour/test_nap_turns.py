@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
+import torch
 from napping import ASLEEP, AWAKE, STEADY, is_watched, napping, reader
 from programs import guarded
 
@@ -72,3 +74,30 @@ def test_a_graph_that_comes_seldom_is_not_waited_for_many_times(debugger: sg.Deb
     assert seldom.model.serial in watched
     assert awake[0] > AWAKE * naps.PATIENCE
     assert max(awake[4:]) <= 3 * AWAKE, "as the usual one's naps end by themselves"
+
+
+def test_while_another_thread_captures_no_nap_begins(debugger: sg.Debugger) -> None:
+    """What passes unseen would be missing in what is known of the new graph."""
+    graph = reader(guarded(debugger, 8))
+    captures, done = threading.Event(), threading.Event()
+
+    def capture() -> None:
+        values = torch.zeros(4)
+        with sg.host_graph(sg.HostGraph()):
+            captures.set()
+            done.wait(60)
+            values.add_(1)
+
+    thread = threading.Thread(target=capture)
+    thread.start()
+    try:
+        assert captures.wait(60)
+        for _ in range(2 * STEADY):
+            graph.replay()
+            assert not debugger.supervisor.naps.asleep
+    finally:
+        done.set()
+        thread.join()
+    for _ in range(2 * STEADY):
+        graph.replay()
+    assert debugger.supervisor.naps.asleep

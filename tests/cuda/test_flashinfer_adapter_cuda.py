@@ -19,7 +19,7 @@ from test_flashinfer_cuda import pytestmark as pytestmark
 import shadowgraph as sg
 from shadowgraph.demos.device import CudaDevice
 from shadowgraph.faults import faults
-from shadowgraph.integrations.flashinfer_planner import MODULE, WatchedModule
+from shadowgraph.integrations.flashinfer_planner import MODULE, StandIn
 
 SIZE = 8
 WHOLE = (HEADS, HEADS, HEAD_DIM, PAGE)
@@ -86,8 +86,8 @@ class Decode:
 
 def test_the_module_is_watched_and_stays_where_it_was(device: CudaDevice, debugger: sg.Debugger) -> None:
     decode = Decode(device, debugger)
-    assert type(decode.wrapper._cached_module) is WatchedModule
-    assert type(vars(decode.wrapper)[MODULE]) is not WatchedModule
+    assert type(decode.wrapper._cached_module) is StandIn
+    assert type(vars(decode.wrapper)[MODULE]) is not StandIn
     assert decode.wrapper.begin_forward.func is flashinfer().fast_decode_plan, "servers compare it"
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from shadowgraph.faults import faults
 from shadowgraph.graphs import passing
 from shadowgraph.hostplans import HostPlan, HostPlans
 from shadowgraph.integrations.flashinfer_adapter import Attachment
+from shadowgraph.integrations.flashinfer_planner import StandIn
 from shadowgraph.integrations.flashinfer_steady import SteadyModule
 
 
@@ -119,7 +121,7 @@ def test_a_plan_that_differs_in_more_than_values_is_seen_to(
             return
         planned(backend, 3, given)
     plan = last_of(debugger)
-    assert noted == ([] if change == "nothing" else [plan])
+    assert noted == ([] if change in ("nothing", "module") else [plan])
     assert plan.indptr == given.numpy().tobytes()
     assert plan.dtype == ("int64" if change == "type" else "int32")
     assert plan.into is not None
@@ -210,15 +212,59 @@ def test_a_fault_of_ours_costs_no_plan(attached: Attachment, monkeypatch: pytest
         assert last_of(debugger).indptr == ints(0, 7, 8, 9).numpy().tobytes()
 
 
+def test_the_planner_is_the_modules_own_at_that_time(debugger: sg.Debugger) -> None:
+    backend, module = with_module(debugger, 3)
+    wrapper, other = backend.wrappers[3], Module()
+    module.act = lambda *_: "first"
+    other.act = lambda *_: "other"
+    with replays_pass():
+        held = wrapper._cached_module
+        assert planned(backend, 3, ints(0, 7, 8, 9)) == "first"
+        module.act = lambda *_: "second"
+        assert planned(backend, 3, ints(0, 7, 8, 9)) == "second"
+        wrapper._cached_module = other
+        assert planned(backend, 3, ints(0, 7, 8, 9)) == "other"
+        assert held.plan(*[backend.workspace] * 3, ints(0, 7, 8, 9), 3) == "second"
+        wrapper._cached_module = None
+        assert wrapper._cached_module is None
+
+
+def test_what_is_held_beyond_a_nap_plans_as_any_other(
+    debugger: sg.Debugger, attached: Attachment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, _ = with_module(debugger, 3)
+    with replays_pass():
+        held = backend.wrappers[3]._cached_module
+    assert type(held) is SteadyModule
+    seen: list[object] = []
+    monkeypatch.setattr(attached.hooks, "plan", lambda wrapper, *_: seen.append(wrapper))
+    held.plan(*[backend.workspace] * 3, ints(0, 7, 8, 9), 3)
+    assert seen == [backend.wrappers[3]]
+
+
+@pytest.mark.parametrize("passes", [False, True])
+def test_a_copy_of_a_stand_in_is_one_of_the_module(debugger: sg.Debugger, passes: bool) -> None:
+    backend, _ = with_module(debugger, 3)
+    backend.wrappers[3]._cached_module = Module()
+    with replays_pass() if passes else nullcontext():
+        stand_in = backend.wrappers[3]._cached_module
+        assert type(stand_in) is (SteadyModule if passes else StandIn)
+        assert type(copy.copy(stand_in)) is Module
+
+
 def test_nothing_is_kept_of_a_wrapper_that_is_gone(debugger: sg.Debugger, attached: Attachment) -> None:
     backend, _ = with_module(debugger, 3, 2)
-    assert set(attached.hooks.steady) == {id(wrapper) for wrapper in backend.wrappers.values()}
+    assert set(attached.hooks._steady) == {id(wrapper) for wrapper in backend.wrappers.values()}
     left = id(backend.wrappers[2])
-    wrapper = backend.wrappers.pop(3)
-    del wrapper.begin_forward  # which keeps it alive
-    del wrapper
+    wrapper = backend.wrappers[3]
+    wrapper._cached_module = module = Module()
+    module.act = lambda *_, of=wrapper: None  # a module may lead back to it
+    with replays_pass():
+        planned(backend, 3, ints(0, 7, 8, 9))
+    del backend.wrappers[3], wrapper.begin_forward  # which keeps it alive
+    del wrapper, module
     gc.collect()
-    assert set(attached.hooks.steady) == {left}
+    assert set(attached.hooks._steady) == {left}
 
 
 def test_index_pointers_that_moved_are_seen_to(debugger: sg.Debugger) -> None:
