@@ -156,7 +156,17 @@ def _serving() -> str:
         provenance("live_large"),
         _figures(("run", "requests", "tokens", "hash of the tokens"), served),
         provenance("live_many"),
+        _figures(("on two GPUs", "exit code", "requests served", "findings"), _on_two_gpus()),
+        provenance("live_two"),
     ))  # fmt: skip
+
+
+def _on_two_gpus() -> list[list[object]]:
+    rows: list[list[object]] = []
+    for step in evidence("live_two")["steps"]:
+        codes = " ".join(each["code"] for each in step.get("findings", ()))
+        rows.append([step["step"], step["code"], step["said"]["requests"] if step["said"] else "none", codes])
+    return rows
 
 
 def _sanitizer() -> str:

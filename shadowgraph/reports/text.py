@@ -14,6 +14,7 @@ from shadowgraph.reports.console import console
 from shadowgraph.reports.document import RunFacts, to_json
 from shadowgraph.reports.failure_text import failure_head, failure_rows
 from shadowgraph.reports.finding_rows import FactRow, end_rows, fact_rows, headline, unlike_what
+from shadowgraph.reports.folding import errors, folded, found, in_processes, process_rows
 from shadowgraph.reports.hexview import HexRow, decoded, hex_rows
 from shadowgraph.reports.paths import at
 from shadowgraph.reports.verdicts import form, plural
@@ -52,23 +53,23 @@ class Report(Shown):
 
 def lines(facts: RunFacts) -> Iterator[Text]:
     """The report, line by line."""
-    for finding in facts.told:
-        yield from finding_lines(finding)
+    named = in_processes(facts)
+    for told in folded(facts):
+        yield from finding_lines(told.finding, process_rows(told) if named else ())
         yield Text()
     yield from watch_lines(facts)
     yield from lost_lines(facts)
     yield from failure_lines(facts)
     yield from limit_lines(facts)
-    for finding in facts.findings:
-        yield Text(f"SUMMARY: shadowgraph: {headline(finding)}", style="bold")
+    for told in errors(facts):
+        yield Text(f"SUMMARY: shadowgraph: {headline(told.finding)}", style="bold")
     yield Text(summary(facts))
 
 
 def summary(facts: RunFacts) -> str:
     """The last line: how much was found, and how much of what graphs write was guarded."""
-    said = plural(len(facts.findings), "finding") if facts.findings else "no findings"
     notes = f", {plural(len(facts.notes), 'note')}" if facts.notes else ""
-    return f"shadowgraph: {said}{notes}; {facts.coverage.sentence()}"
+    return f"shadowgraph: {found(facts)}{notes}; {facts.coverage.sentence()}"
 
 
 def failure_lines(facts: RunFacts) -> Iterator[Text]:
@@ -80,14 +81,14 @@ def failure_lines(facts: RunFacts) -> Iterator[Text]:
         yield Text()
 
 
-def finding_lines(finding: Finding) -> Iterator[Text]:
-    """All that a report says of one finding."""
+def finding_lines(finding: Finding, more: Iterable[FactRow] = ()) -> Iterator[Text]:
+    """All that a report says of one finding, and more of it."""
     colour = "bold red" if finding.severity is Severity.ERROR else "bold yellow"
     yield Text(headline(finding), style=colour)
     yield from _rows(fact_rows(finding))
     for row in hex_rows(finding):
         yield _hex(row, unlike_what(finding))
-    yield from _rows(end_rows(finding))
+    yield from _rows((*more, *end_rows(finding)))
 
 
 def _rows(rows: Iterable[FactRow]) -> Iterator[Text]:

@@ -43,7 +43,7 @@ def test_findings_of_two_processes_keep_their_pid_and_get_ids_of_their_own(folde
     journal_of(folder, 12, time=4.0, rank=1)
     facts = read_run(folder).merged()
     assert [(f.id, f.pid, f.rank) for f in facts.findings] == [(1, 12, 1), (2, 11, None)]
-    assert "2 findings" in str(Report(facts))
+    assert "1 finding (2 with each process's own)" in str(Report(facts))
 
 
 def test_later_records_of_a_finding_replace_it(folder: Path) -> None:

@@ -48,8 +48,8 @@ class Said:
 _STACKS = {"allocated", "launched"}
 
 
-def card_of(finding: Finding, bytes: HexTable | None = None) -> Card:
-    """A finding with the bytes that are known around it; without any, those that it kept itself."""
+def card_of(finding: Finding, bytes: HexTable | None = None, more: Iterable[FactRow] = ()) -> Card:
+    """A finding with the bytes that are known around it, without any those that it kept itself, and more rows."""
     return Card(
         id=finding.id,
         code=finding.code,
@@ -59,7 +59,7 @@ def card_of(finding: Finding, bytes: HexTable | None = None) -> Card:
         occurrences=finding.occurrences,
         facts=grouped(fact_rows(finding)),
         bytes=bytes or window_table(finding),
-        ending=grouped(end_rows(finding)),
+        ending=grouped((*more, *end_rows(finding))),
     )
 
 

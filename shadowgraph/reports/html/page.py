@@ -12,6 +12,7 @@ from shadowgraph.findings import Finding
 from shadowgraph.plots.dumped_map import dumped_map
 from shadowgraph.reports.document import RunFacts
 from shadowgraph.reports.dumped import about_lines, tail_lines
+from shadowgraph.reports.folding import folded, in_processes, process_rows
 from shadowgraph.reports.html.bytes_around import bytes_of
 from shadowgraph.reports.html.cards import Card, Said, card_of, said_of
 from shadowgraph.reports.html.hexdump import HexTable
@@ -88,10 +89,17 @@ class Page:
 
 def live_page(facts: RunFacts, bytes_of: BytesOf | None = None) -> Page:
     """The page of a run's facts; `bytes_of` knows more bytes around a finding than the finding itself."""
-    kept, damage = facts.told, {id(finding) for finding in facts.damage}
+    kept, damage, named = folded(facts), {id(finding) for finding in facts.damage}, in_processes(facts)
     shown = [
-        (card_of(finding, bytes_of(finding) if bytes_of is not None else None), id(finding) in damage)
-        for finding in kept[:_FINDINGS]
+        (
+            card_of(
+                told.finding,
+                bytes_of(told.finding) if bytes_of is not None else None,
+                process_rows(told) if named else (),
+            ),
+            id(told.finding) in damage,
+        )
+        for told in kept[:_FINDINGS]
     ]
     return Page(
         title="shadowgraph report",

@@ -1,0 +1,113 @@
+"""The ranks of a server find the same: it is told once, with each process that found it."""
+
+from __future__ import annotations
+
+import json
+from itertools import takewhile
+from typing import Any
+
+import pytest
+from finding_samples import FINDING, altered, run_of
+from msgspec.structs import replace
+
+from shadowgraph.findings import Finding, Origin, Severity
+from shadowgraph.reports.folding import folded, found
+from shadowgraph.reports.html.page import live_page
+from shadowgraph.reports.text import Report
+
+
+def of_rank(rank: int, **changes: Any) -> Finding:
+    """What one of several processes found."""
+    return altered(id=rank + 1, pid=100 + rank, rank=rank, device=f"cuda:{rank}", **changes)
+
+
+def said(*findings: Finding) -> list[str]:
+    kept = [finding for finding in findings if finding.severity is Severity.ERROR]
+    notes = [finding for finding in findings if finding.severity is Severity.NOTE]
+    return str(Report(run_of(*kept, notes=tuple(notes)))).splitlines()
+
+
+def rows(lines: list[str]) -> list[str]:
+    """What is told of processes."""
+    at = next(index for index, line in enumerate(lines) if line.startswith("  in process"))
+    more = takewhile(lambda line: line.startswith(" " * 13), lines[at + 1 :])
+    return [lines[at].strip(), *map(str.strip, more)]
+
+
+def heads(lines: list[str]) -> int:
+    return sum(line.startswith("SG101") for line in lines)
+
+
+def test_what_all_ranks_found_is_told_once() -> None:
+    lines = said(*(of_rank(rank, replay=3 + rank, graph="graph#2", occurrences=1 + rank) for rank in range(3)))
+    assert heads(lines) == 1
+    assert rows(lines) == [
+        "in process 100, rank 0, cuda:0",
+        "101, rank 1, cuda:1: the same in replay 4 of graph#2, seen 2 times: finding #2",
+        "102, rank 2, cuda:2: the same in replay 5 of graph#2, seen 3 times: finding #3",
+    ]
+    assert sum(line.startswith("SUMMARY") for line in lines) == 1
+    assert "shadowgraph: 1 finding (3 with each process's own)" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"fingerprint": "f" * 12},
+        {"buffer__name": "draft.other"},
+        {"buffer__shape": (6, 64)},
+        {"severity": Severity.NOTE},
+        {"code": "SG105"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_differs_is_told_by_itself(change: dict[str, Any]) -> None:
+    lines = said(of_rank(0), of_rank(1, **change))
+    assert "  in process 100, rank 0, cuda:0" in lines
+    assert "  in process 101, rank 1, cuda:1" in lines
+    assert not any("the same" in line for line in lines)
+
+
+def test_one_process_is_not_named() -> None:
+    lines = said(of_rank(0), of_rank(0, graph="graph#9"))
+    assert heads(lines) == 2, "what one process found twice are two things"
+    assert not any("in process" in line for line in lines)
+
+
+def test_what_each_process_found_twice_is_told_twice() -> None:
+    findings = [replace(of_rank(rank), id=1 + rank + 2 * turn) for turn in range(2) for rank in range(2)]
+    told = folded(run_of(*findings))
+    assert [[each.finding.id, *(other.id for other in each.elsewhere)] for each in told] == [[1, 2], [3, 4]]
+
+
+def test_where_an_overrun_went_on_is_folded_with_it() -> None:
+    findings = [of_rank(rank) for rank in range(2)]
+    origin = Origin(FINDING.fingerprint, FINDING.buffer.name, FINDING.buffer.serial)
+    notes = [
+        of_rank(rank, severity=Severity.NOTE, fingerprint="a" * 12, buffer__name="next", continues=origin)
+        for rank in range(2)
+    ]
+    told = folded(run_of(*findings, notes=tuple(notes)))
+    assert [(each.finding.buffer.name, len(each.elsewhere)) for each in told] == [("draft.kv_indices", 1), ("next", 1)]
+
+
+def test_of_many_ranks_a_few_are_told_one_by_one() -> None:
+    lines = said(*(of_rank(rank) for rank in range(64)))
+    assert heads(lines) == 1
+    assert "             ... and 55 more processes" in lines
+    assert len(lines) < 60
+
+
+def test_nothing_is_lost_in_json_and_the_page_folds_too() -> None:
+    made = run_of(of_rank(0), of_rank(1))
+    assert [each["pid"] for each in json.loads(Report(made).to_json())["findings"]] == [100, 101]
+    page = live_page(made)
+    (card,) = page.findings
+    (group,) = (group for group in card.ending if group.label == "in process")
+    assert group.lines[0] == "100, rank 0, cuda:0"
+    assert group.lines[1].startswith("101, rank 1, cuda:1: the same")
+
+
+@pytest.mark.parametrize(("number", "words"), [(0, "no findings"), (1, "1 finding"), (2, "1 finding (2 with each")])
+def test_the_count(number: int, words: str) -> None:
+    assert found(run_of(*(of_rank(rank) for rank in range(number)))).startswith(words)
