@@ -55,20 +55,6 @@ class Steady(NamedTuple):
     preparing: list[Graph | None]
     graph: Graph | None
 
-    def note(self, wrapper: Any, args: tuple[Any, ...]) -> Again | None:
-        """Note a plan from a planner's arguments, if it differs from the last one in its values only."""
-        graph = self.graph
-        if self.preparing and self.preparing[-1] is not graph:  # another graph was announced
-            return None
-        given, into = args[self.place], vars(wrapper).get(self.plan.attribute)
-        if given.dtype is not self.given or not given.is_cpu or not given.is_contiguous():
-            return None
-        if into is None or (into.data_ptr(), into.numel(), into.dtype) != self.into:
-            return None
-        data = ctypes.string_at(given.data_ptr(), min(given.nbytes, LARGEST))
-        replay = graph.replays + 1 if graph is not None else None
-        return self.plans.note_again(self.plan, data, given.numel(), replay)
-
 
 class SteadyModule(StandIn):
     """Stands for the compiled module of a wrapper whose plans are steady."""
@@ -91,8 +77,20 @@ class SteadyModule(StandIn):
             raise
 
     def _noted(self, args: tuple[Any, ...]) -> Again | None:
+        """Note a plan that differs from the last one in its values only, if it does; few calls, on the path of each."""
+        steady = self._steady
+        graph = steady.graph
+        if steady.preparing and steady.preparing[-1] is not graph:  # another graph was announced
+            return None
         try:
-            return self._steady.note(self._wrapper, args)
+            given, into = args[steady.place], vars(self._wrapper).get(steady.plan.attribute)
+            if given.dtype is not steady.given or not given.is_cpu or not given.is_contiguous():
+                return None
+            if into is None or (into.data_ptr(), into.numel(), into.dtype) != steady.into:
+                return None
+            data = ctypes.string_at(given.data_ptr(), min(given.nbytes, LARGEST))
+            replay = graph.replays + 1 if graph is not None else None
+            return steady.plans.note_again(steady.plan, data, given.numel(), replay)
         except (AttributeError, IndexError):  # no tensor, or no argument
             return None
         except Exception as error:
