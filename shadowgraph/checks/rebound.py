@@ -239,8 +239,10 @@ class ReboundInputs(Check):
             found.append((where, self.context.ledger.owner(now.start, now.stop), writer))
         for write in reversed(since if plan is not None else []):
             for pointer in write.launch.pointers:
+                if not pointer.may_write or pointer.view.dtype != binding.view.dtype:
+                    continue
                 buffer = self.context.ledger.owner(pointer.view.start, pointer.view.stop)
-                if not pointer.may_write or buffer is None or pointer.view.dtype != binding.view.dtype:
+                if buffer is None:
                     continue
                 for start in (pointer.view.start, buffer.start):
                     where = ByteRange(start, min(start + size, buffer.stop))

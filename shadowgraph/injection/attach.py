@@ -35,7 +35,7 @@ def torch_loaded(when_imported: WhenImported) -> None:
     process.introduce("multiprocessing" if spawned else "start")
     if spawned:
         _entitle_when_it_begins(process)
-    expect(when_imported, process.tell, first=not spawned)
+    expect(when_imported, process.tell, process.place, first=not spawned)
     modes.enter(process.target)
     modes.in_new_threads(process.target)
     if process.backend == "cuda":

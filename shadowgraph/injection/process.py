@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from shadowgraph import forking
 from shadowgraph.injection.signals import on_signal
-from shadowgraph.runs.journal import FORMAT, Journal, command_line, rank, say
+from shadowgraph.runs.journal import FORMAT, Journal, command_line, rank, say, tell_rank
 from shadowgraph.runs.orders import Orders
 
 if TYPE_CHECKING:
@@ -79,6 +79,12 @@ class WatchedProcess:
     def tell(self, text: str) -> None:
         """Write a line for the report."""
         self.journal.write("event", text=text)
+
+    def place(self, number: int) -> None:
+        """The program has said which rank this process is, if no launcher did."""
+        if rank() != number:
+            tell_rank(number)
+            self.journal.write("rank", rank=rank())
 
     # -- the debugger ------------------------------------------------------------------------------------------
 

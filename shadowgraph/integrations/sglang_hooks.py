@@ -48,6 +48,7 @@ class Hooks:
     def backends_made(self, result: Any, runner: Any, *args: Any, **kwargs: Any) -> None:
         """After a model runner has made its attention backends; its memory pools are there too."""
         with harmless():
+            _place(runner)
             role = "draft_model" if runner.is_draft_worker else "target"
             self._know(f"{role}.attn_backend", getattr(runner, "attn_backend", None))
             for index, backend in enumerate(getattr(runner, "decode_attn_backend_group", None) or ()):
@@ -193,6 +194,14 @@ def tell_memory(allocator: HostAllocator, tokens: object) -> None:
     )
     arrivals.tell_once(text)
     logger.warning("shadowgraph: %s", text)
+
+
+def _place(runner: Any) -> None:
+    """Say which rank of its server a model runner is, as sglang numbers them: tensor ranks of each stage in turn."""
+    size, rank = getattr(runner, "tp_size", 1), getattr(runner, "tp_rank", 0)
+    stages, stage = getattr(runner, "pp_size", 1), getattr(runner, "pp_rank", 0)
+    if size * stages > 1:
+        arrivals.place(size * stage + rank)
 
 
 class _Alarm:

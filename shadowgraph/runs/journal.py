@@ -121,10 +121,19 @@ def command_line(words: Sequence[str], redact: bool) -> list[str]:
     return [*shown[:kept], *(["[...]"] if len(shown) > kept else [])]
 
 
+_told_rank: int | None = None
+
+
+def tell_rank(number: int) -> None:
+    """The program's own word for `rank`, where no launcher said it."""
+    global _told_rank
+    _told_rank = number
+
+
 def rank() -> int | None:
-    """This process's place among those that a launcher such as torchrun started, if there is one."""
+    """This process's place among those that a launcher such as torchrun, or the program itself, started together."""
     text = os.environ.get("RANK", "")
-    return int(text) if text.isdecimal() else None
+    return int(text) if text.isdecimal() else _told_rank
 
 
 def _fields(facts: dict[str, Any]) -> bytes:

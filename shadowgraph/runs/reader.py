@@ -188,6 +188,8 @@ def _take(process: ProcessRun, record: Record) -> None:
         process.born, process.rank, process.started = record.born, record.rank, record.time
     elif record.kind == "watch":
         process.backend = record.backend
+    elif record.kind == "rank":
+        process.rank = record.rank
     elif record.kind == "title":
         process.title = record.title
     elif record.kind == "end":

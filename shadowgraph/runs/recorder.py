@@ -38,7 +38,6 @@ class Recorder:
         self._journal, self._book, self._on_error = journal, book, on_error
         self._redact = redact
         self._written: dict[int, Finding] = {}
-        self._rank = rank()
         self._next, self._interval = 0.0, _FIRST_INTERVAL
         outside = debugger.supervisor.outside
         outside.hearers.append(self.hear)
@@ -86,5 +85,5 @@ class Recorder:
         self._written[finding.id] = finding
         kind = "revision" if not new else "note" if finding.severity is Severity.NOTE else "finding"
         shown = redacted_finding(finding) if self._redact else finding
-        body = msgspec.json.encode(msgspec.structs.replace(shown, rank=self._rank))
+        body = msgspec.json.encode(msgspec.structs.replace(shown, rank=rank()))
         self._journal.write_json(kind, b'"book":%d,"finding":' % self._book + body)

@@ -15,6 +15,7 @@ from wrapping import PROGRAMS, environment
 from shadowgraph.dumps.reader import read_dump
 from shadowgraph.injection.attach import resolved
 from shadowgraph.injection.environment import wrapped_environment
+from shadowgraph.reports.run_text import RunReport
 from shadowgraph.runs.left import ProcessRun
 from shadowgraph.runs.orders import Orders
 from shadowgraph.runs.reader import Run, read_run
@@ -209,3 +210,23 @@ def test_auto_asks_the_driver_without_starting_it(
     monkeypatch.setattr(torch.cuda, "_device_count_nvml", lambda: count)
     assert resolved("auto") == chosen
     assert resolved("host") == "host"
+
+
+@pytest.mark.parametrize(("launcher", "said"), [("", 3), ("1", 1), ("3", 3)])
+def test_a_rank_that_the_program_tells_is_the_processs_and_its_findings(
+    tmp_path: Path, launcher: str, said: int
+) -> None:
+    """As a server's scheduler knows it, which no launcher has started; what a launcher says is what counts."""
+    code = (
+        f"import os\nif {launcher!r}: os.environ['RANK'] = {launcher!r}\n"
+        "import torch\nfrom overrun import Decode\ndecode = Decode()\n"
+        "from shadowgraph.integrations import arrivals\narrivals.place(3)\narrivals.place(3)\n"
+        "decode.step(8)"
+    )
+    done, run = python(tmp_path, code, backend="host", options={"guard_eager": "auto"})
+    assert done.returncode == 0, done.stderr
+    process = only(run)
+    assert process.rank == said
+    assert [finding.rank for finding in process.findings] == [said]
+    assert process.path.read_text().count('"kind":"rank"') == (not launcher)
+    assert f"rank {said}" in str(RunReport(run))

@@ -129,3 +129,25 @@ def test_what_is_ours_of_a_device_is_said_when_sglang_has_sized_its_pools(
     )
     assert "16,159,846" in line
     assert line in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ({"tp_size": 2, "tp_rank": 1}, [1]),
+        ({"tp_size": 2, "tp_rank": 1, "pp_size": 3, "pp_rank": 2}, [5]),
+        ({"tp_size": 1, "tp_rank": 0, "pp_size": 1, "pp_rank": 0}, []),
+        ({}, []),
+    ],
+    ids=["tensor", "stages", "alone", "unknown"],
+)
+def test_which_rank_of_a_server_this_is(
+    facts: dict[str, int], told: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[int] = []
+    monkeypatch.setattr(arrivals, "_place", said.append)
+    hooks, before = Hooks(), faults.total
+    hooks.backends_made(None, SimpleNamespace(is_draft_worker=False, **facts))
+    forget(hooks)
+    assert said == told
+    assert faults.total == before

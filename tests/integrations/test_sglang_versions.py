@@ -90,14 +90,18 @@ def test_it_is_said_once_and_by_the_process_that_was_not_spawned(
 ) -> None:
     monkeypatch.setenv("SGLANG_PLUGINS", "other")
     monkeypatch.setattr(arrivals, "_tell", None)
+    monkeypatch.setattr(arrivals, "_place", None)
     lines: list[str] = []
+    ranks: list[int] = []
     waiting: dict[str, object] = {}
-    arrivals.expect(lambda name, callback: waiting.setdefault(name, callback), lines.append, first=False)
+    arrivals.expect(lambda name, callback: waiting.setdefault(name, callback), lines.append, ranks.append, first=False)
     assert list(waiting) == ["flashinfer"], "whose classes are patched in every process"
-    arrivals.expect(lambda name, callback: waiting.setdefault(name, callback), lines.append, first=True)
+    arrivals.expect(lambda name, callback: waiting.setdefault(name, callback), lines.append, ranks.append, first=True)
     assert (list(waiting), lines) == (["flashinfer", "sglang"], [])
     callback = waiting["sglang"]
     assert callable(callback)
     callback()
     assert len(lines) == 1
     assert "SGLANG_PLUGINS" in lines[0]
+    arrivals.place(3)
+    assert ranks == [3]
