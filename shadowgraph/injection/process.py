@@ -82,9 +82,10 @@ class WatchedProcess:
 
     def place(self, number: int) -> None:
         """The program has said which rank this process is, if no launcher did."""
-        if rank() != number:
-            tell_rank(number)
-            self.journal.write("rank", rank=rank())
+        before = rank()
+        tell_rank(number)
+        if rank() != before:
+            self.journal.write("rank", rank=number)
 
     # -- the debugger ------------------------------------------------------------------------------------------
 
