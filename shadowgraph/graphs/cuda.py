@@ -29,6 +29,7 @@ from shadowgraph.graphs.pool_buffers import Made, Tenants, enter_pool_buffers, t
 from shadowgraph.graphs.probe import Outcome
 from shadowgraph.patching import PatchSet
 from shadowgraph.tracking.cuda_allocator import CudaAllocator
+from shadowgraph.tracking.garbage import Kept, garbage
 from shadowgraph.tracking.quiet import later
 from shadowgraph.tracking.ranges import RangeSet
 
@@ -46,6 +47,7 @@ class _State:
     pool: GuardedPool | None = None
     native: bool = False  # whether guards may stand in the pool that the program itself would have
     history: bool = False  # whether we switched the allocator's history on
+    kept: Kept | None = field(default=None, repr=False)  # garbage that must outlive the capture
     finalizer: Any = field(default=None, repr=False)
 
 
@@ -134,13 +136,14 @@ class CudaGraphs:
         except BaseException:
             emit("graph_reset", state.model)
             raise
+        state.kept = garbage.keep()
         return state
 
     def _began(self, graph: Any, state: _State) -> None:
         graph._shadowgraph = state
         self._live.add(state.model.serial)
         # Without the state: finalizers live until the interpreter has ended, and a pool must not.
-        state.finalizer = weakref.finalize(graph, later, partial(self._gone, state.model))
+        state.finalizer = weakref.finalize(graph, later, partial(self._gone, state.model, state.kept))
         state.finalizer.atexit = False
         marks: Marks | None = None
         with shielded("attribution"):
@@ -162,10 +165,12 @@ class CudaGraphs:
             if state.pool is not None:
                 for tenants in state.pool.tenancies.values():
                     tenants.pop(state.model.serial, None)
-        self._gone(state.model)
+        self._gone(state.model, state.kept)
 
-    def _gone(self, model: Graph) -> None:
-        """A graph is over; its pool may go with it."""
+    def _gone(self, model: Graph, kept: Kept | None) -> None:
+        """A graph is over, its capture too, if that was left open; its pool may go with it."""
+        if kept is not None:
+            kept.end()
         self._live.discard(model.serial)
         self._native.dropped(model)
         emit("graph_reset", model)
@@ -185,6 +190,9 @@ class CudaGraphs:
             except BaseException:
                 self._forget(graph)
                 raise
+            finally:
+                if state is not None and state.kept is not None:
+                    state.kept.end()
             if state is not None and mode is not None:
                 with shielded("capture_end"):
                     self._end(graph, state, mode)

@@ -240,10 +240,12 @@ def leave(mode: CaptureMode) -> None:
     try:
         mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
     finally:
-        if mode.watch is not None:
-            mode.watch.end()
-        if mode.marks is not None:
-            _by_graph.pop(mode.marks.graph, None)
-        _local.mode = mode.before
-        captures.ended()
-        eager.come_back()
+        try:
+            if mode.watch is not None:
+                mode.watch.end()
+        finally:
+            if mode.marks is not None:
+                _by_graph.pop(mode.marks.graph, None)
+            _local.mode = mode.before
+            captures.ended()
+            eager.come_back()

@@ -192,8 +192,9 @@ class Hooks(Listener):
             return
         owner = weakref.ref(wrapper, lambda _: self._steady.pop(key, None) and None)
         facts = into.data_ptr(), into.numel(), into.dtype
-        plans = work.journal.host_plans
-        self._steady[key] = Steady(owner, plans, plan, place, given.dtype, facts, work.preparing, graph)
+        plans, graphs = work.journal.host_plans, work.checks.rebound.graphs_of(wrapper)
+        alone = (graphs[0] if len(graphs) == 1 else None) is graph
+        self._steady[key] = Steady(owner, plans, plan, place, given.dtype, facts, work.preparing, graph, alone)
 
     def _graph(self, debugger: Debugger, wrapper: Any) -> Graph | None:
         """The graph whose coming replay a wrapper plans for: the one that was announced, or the only one that captured

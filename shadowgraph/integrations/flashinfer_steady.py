@@ -44,6 +44,8 @@ class Steady(NamedTuple):
         Graphs that were announced, the latest last.
     graph
         Which one it plans for; None where nobody knows.
+    alone
+        Whether that is known without its being announced.
     """
 
     wrapper: weakref.ref[Any]
@@ -54,6 +56,7 @@ class Steady(NamedTuple):
     into: tuple[int, int, torch.dtype]
     preparing: list[Graph | None]
     graph: Graph | None
+    alone: bool
 
 
 class SteadyModule(StandIn):
@@ -80,7 +83,7 @@ class SteadyModule(StandIn):
         """Note a plan that differs from the last one in its values only, if it does; few calls, on the path of each."""
         steady = self._steady
         graph = steady.graph
-        if steady.preparing and steady.preparing[-1] is not graph:  # another graph was announced
+        if steady.preparing[-1] is not graph if steady.preparing else not steady.alone:  # it is for another graph
             return None
         try:
             given, into = args[steady.place], vars(self._wrapper).get(steady.plan.attribute)

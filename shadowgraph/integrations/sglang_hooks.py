@@ -48,7 +48,6 @@ class Hooks:
     def backends_made(self, result: Any, runner: Any, *args: Any, **kwargs: Any) -> None:
         """After a model runner has made its attention backends; its memory pools are there too."""
         with harmless():
-            _place(runner)
             role = "draft_model" if runner.is_draft_worker else "target"
             self._know(f"{role}.attn_backend", getattr(runner, "attn_backend", None))
             for index, backend in enumerate(getattr(runner, "decode_attn_backend_group", None) or ()):
@@ -58,6 +57,8 @@ class Hooks:
             debugger = self._debugger()
             if debugger is not None and role == "target":
                 tell_memory(debugger.supervisor.allocator, getattr(runner, "max_total_num_tokens", None))
+        with harmless():
+            _place(runner)
 
     def capture(self, original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
         """Around the capture of all of a runner's batch sizes."""
@@ -197,11 +198,18 @@ def tell_memory(allocator: HostAllocator, tokens: object) -> None:
 
 
 def _place(runner: Any) -> None:
-    """Say which rank of its server a model runner is, as sglang numbers them: tensor ranks of each stage in turn."""
+    """Say which rank of its server a model runner is, as sglang numbers them: tensor ranks of each stage in turn.
+
+    Groups that serve side by side count on from each other; with attention in parallel they are in one group.
+    """
     size, rank = getattr(runner, "tp_size", 1), getattr(runner, "tp_rank", 0)
     stages, stage = getattr(runner, "pp_size", 1), getattr(runner, "pp_rank", 0)
-    if size * stages > 1:
-        arrivals.place(size * stage + rank)
+    group = getattr(runner, "dp_rank", None)
+    if group is None or getattr(getattr(runner, "server_args", None), "enable_dp_attention", False):
+        if size * stages > 1:
+            arrivals.place(size * stage + rank)
+    else:
+        arrivals.place((group * stages + stage) * size + rank)
 
 
 class _Alarm:

@@ -14,7 +14,7 @@ from shadowgraph.reports.console import console
 from shadowgraph.reports.document import RunFacts, to_json
 from shadowgraph.reports.failure_text import failure_head, failure_rows
 from shadowgraph.reports.finding_rows import FactRow, end_rows, fact_rows, headline, unlike_what
-from shadowgraph.reports.folding import errors, folded, found, in_processes, process_rows
+from shadowgraph.reports.folding import folded, found, in_processes, of, process_rows
 from shadowgraph.reports.hexview import HexRow, decoded, hex_rows
 from shadowgraph.reports.paths import at
 from shadowgraph.reports.verdicts import form, plural
@@ -61,15 +61,14 @@ def lines(facts: RunFacts) -> Iterator[Text]:
     yield from lost_lines(facts)
     yield from failure_lines(facts)
     yield from limit_lines(facts)
-    for told in errors(facts):
+    for told in of(Severity.ERROR, facts):
         yield Text(f"SUMMARY: shadowgraph: {headline(told.finding)}", style="bold")
     yield Text(summary(facts))
 
 
 def summary(facts: RunFacts) -> str:
     """The last line: how much was found, and how much of what graphs write was guarded."""
-    notes = f", {plural(len(facts.notes), 'note')}" if facts.notes else ""
-    return f"shadowgraph: {found(facts)}{notes}; {facts.coverage.sentence()}"
+    return f"shadowgraph: {found(facts)}; {facts.coverage.sentence()}"
 
 
 def failure_lines(facts: RunFacts) -> Iterator[Text]:

@@ -167,8 +167,13 @@ def _read_process(path: Path) -> ProcessRun:
         else:
             _take(process, record)
     _take_pulse(process, latest)
-    process.findings, process.summaries = list(latest.values()), list(summaries.values())
+    process.findings, process.summaries = [_placed(each, process) for each in latest.values()], [*summaries.values()]
     return process
+
+
+def _placed(finding: Finding, process: ProcessRun) -> Finding:
+    """A finding with its process's rank, which was not known yet when it was written."""
+    return finding if finding.rank is not None else msgspec.structs.replace(finding, rank=process.rank)
 
 
 def _take_pulse(process: ProcessRun, latest: dict[tuple[int, int], Finding]) -> None:

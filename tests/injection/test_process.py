@@ -212,16 +212,20 @@ def test_auto_asks_the_driver_without_starting_it(
     assert resolved("host") == "host"
 
 
-@pytest.mark.parametrize(("launcher", "said"), [("", 3), ("1", 1), ("3", 3)])
+@pytest.mark.parametrize(
+    ("launcher", "said", "early"), [("", 3, False), ("", 3, True), ("1", 1, False), ("3", 3, True)]
+)
 def test_a_rank_that_the_program_tells_is_the_processs_and_its_findings(
-    tmp_path: Path, launcher: str, said: int
+    tmp_path: Path, launcher: str, said: int, early: bool
 ) -> None:
-    """As a server's scheduler knows it, which no launcher has started; what a launcher says is what counts."""
+    """As a server's scheduler knows it, which no launcher has started; what a launcher says counts more."""
     code = (
         f"import os\nif {launcher!r}: os.environ['RANK'] = {launcher!r}\n"
         "import torch\nfrom overrun import Decode\ndecode = Decode()\n"
-        "from shadowgraph.integrations import arrivals\narrivals.place(3)\narrivals.place(3)\n"
-        "decode.step(8)"
+        "from shadowgraph.integrations import arrivals\n"
+        + "decode.step(8)\n" * early
+        + "arrivals.place(3)\narrivals.place(3)\n"
+        + "decode.step(8)"
     )
     done, run = python(tmp_path, code, backend="host", options={"guard_eager": "auto"})
     assert done.returncode == 0, done.stderr

@@ -148,6 +148,16 @@ def test_the_graph_that_was_announced_is_the_one_that_is_planned_for(debugger: s
     assert plan.graph == second.name
 
 
+def test_a_graph_that_was_announced_before_is_not_the_next_ones(debugger: sg.Debugger) -> None:
+    backend, _ = with_module(debugger, 3, 2)
+    with debugger.prepare(backend.graphs[2]):
+        planned(backend, 3, ints(0, 7, 8, 9))
+    assert last_of(debugger).graph == backend.graphs[2].model.name
+    with replays_pass():
+        planned(backend, 3, ints(0, 7, 8, 10))
+    assert last_of(debugger).graph == backend.graphs[3].model.name
+
+
 def test_index_pointers_that_are_the_queries_too_are_told_apart(debugger: sg.Debugger) -> None:
     backend, _ = with_module(debugger, 3)
     same = ints(0, 1, 2, 3)

@@ -10,10 +10,12 @@ import pytest
 from finding_samples import FINDING, altered, run_of
 from msgspec.structs import replace
 
-from shadowgraph.findings import Finding, Origin, Severity
+from shadowgraph.findings import Finding, Severity, Status
+from shadowgraph.reaches import Origin, Reached
 from shadowgraph.reports.folding import folded, found
 from shadowgraph.reports.html.page import live_page
 from shadowgraph.reports.text import Report
+from shadowgraph.tracking.phases import Phase
 
 
 def of_rank(rank: int, **changes: Any) -> Finding:
@@ -43,8 +45,8 @@ def test_what_all_ranks_found_is_told_once() -> None:
     assert heads(lines) == 1
     assert rows(lines) == [
         "in process 100, rank 0, cuda:0",
-        "101, rank 1, cuda:1: the same in replay 4 of graph#2, seen 2 times: finding #2",
-        "102, rank 2, cuda:2: the same in replay 5 of graph#2, seen 3 times: finding #3",
+        "101, rank 1, cuda:1: the same in replay 4 of graph#2, seen 2 times: #2",
+        "102, rank 2, cuda:2: the same in replay 5 of graph#2, seen 3 times: #3",
     ]
     assert sum(line.startswith("SUMMARY") for line in lines) == 1
     assert "shadowgraph: 1 finding (3 with each process's own)" in lines[-1]
@@ -58,6 +60,9 @@ def test_what_all_ranks_found_is_told_once() -> None:
         {"buffer__shape": (6, 64)},
         {"severity": Severity.NOTE},
         {"code": "SG105"},
+        {"culprit__status": Status.CANDIDATE},
+        {"confidence": "low"},
+        {"reaches": (Reached("next", 13, 64, "int32", (16,), False, 128, Phase.PREPARE, "graph#1", 7, False),)},
     ],
     ids=lambda change: next(iter(change)),
 )
@@ -80,15 +85,32 @@ def test_what_each_process_found_twice_is_told_twice() -> None:
     assert [[each.finding.id, *(other.id for other in each.elsewhere)] for each in told] == [[1, 2], [3, 4]]
 
 
-def test_where_an_overrun_went_on_is_folded_with_it() -> None:
-    findings = [of_rank(rank) for rank in range(2)]
-    origin = Origin(FINDING.fingerprint, FINDING.buffer.name, FINDING.buffer.serial)
-    notes = [
-        of_rank(rank, severity=Severity.NOTE, fingerprint="a" * 12, buffer__name="next", continues=origin)
-        for rank in range(2)
+def test_other_bytes_of_the_same_are_told() -> None:
+    lines = said(of_rank(0), of_rank(1, bytes__last=4000))
+    assert rows(lines)[1].startswith("101, rank 1, cuda:1: the same in replay ")
+    assert rows(lines)[1].endswith(", bytes 1,536 to 4,000: #2")
+
+
+def going_on(rank: int, to: str) -> Finding:
+    """A note of where the overrun went on."""
+    origin = Origin(FINDING.buffer.name, FINDING.buffer.serial, FINDING.fingerprint)
+    return of_rank(rank, severity=Severity.NOTE, fingerprint="a" * 12, buffer__name=to, continues=origin)
+
+
+def test_where_an_overrun_went_on_is_told_behind_it() -> None:
+    findings = of_rank(0), of_rank(0, fingerprint="b" * 12, buffer__name="other"), of_rank(1)
+    notes = going_on(0, "next"), going_on(1, "next"), going_on(1, "far")
+    told = folded(run_of(*findings, notes=notes))
+    assert [(each.finding.buffer.name, len(each.elsewhere)) for each in told] == [
+        ("draft.kv_indices", 1),
+        ("next", 1),
+        ("far", 0),
+        ("other", 0),
     ]
-    told = folded(run_of(*findings, notes=tuple(notes)))
-    assert [(each.finding.buffer.name, len(each.elsewhere)) for each in told] == [("draft.kv_indices", 1), ("next", 1)]
+    assert "1 finding" not in found(run_of(*findings, notes=notes))
+    assert found(run_of(*findings, notes=notes)) == (
+        "2 findings (3 with each process's own), 2 notes (3 with each process's own)"
+    )
 
 
 def test_of_many_ranks_a_few_are_told_one_by_one() -> None:

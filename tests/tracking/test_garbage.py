@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shadowgraph.tracking.capturing import Captures
+from shadowgraph.tracking.garbage import GarbageKeeper
 
 
 class Thing:
@@ -19,12 +19,10 @@ class Thing:
 
 
 @pytest.fixture
-def captures() -> Iterator[Captures]:
+def keeper() -> Iterator[GarbageKeeper]:
     gc.collect()
     assert not gc.get_freeze_count(), "invalid: somebody has frozen objects"
-    made = Captures()
-    yield made
-    assert not made.running
+    yield GarbageKeeper()
     gc.unfreeze()
 
 
@@ -32,49 +30,57 @@ def garbage() -> weakref.ref[Thing]:
     return weakref.ref(Thing())
 
 
-def test_what_was_garbage_before_a_capture_stays_until_its_end(captures: Captures) -> None:
+def test_what_was_garbage_before_a_capture_stays_until_its_end(keeper: GarbageKeeper) -> None:
     before = garbage()
-    captures.began()
+    kept = keeper.keep()
     within = garbage()
     gc.collect()
     assert before() is not None
     assert within() is None, "what the capture leaves itself does not pile up"
-    captures.ended()
+    kept.end()
     gc.collect()
     assert before() is None
     assert not gc.get_freeze_count()
 
 
-def test_captures_within_each_other_are_one(captures: Captures) -> None:
+def test_captures_at_the_same_time_are_one_and_each_ends_once(keeper: GarbageKeeper) -> None:
     before = garbage()
-    captures.began()
-    captures.began()
-    captures.ended()
+    first, second = keeper.keep(), keeper.keep()
+    first.end()
+    first.end()
     gc.collect()
     assert before() is not None
-    captures.ended()
+    second.end()
     gc.collect()
     assert before() is None
 
 
-def test_what_the_program_froze_stays_frozen(captures: Captures) -> None:
+def test_what_the_program_froze_before_stays_frozen(keeper: GarbageKeeper) -> None:
     mine = garbage()
     gc.freeze()
-    captures.began()
+    kept = keeper.keep()
     later = garbage()
     gc.collect()
-    assert later() is None
-    captures.ended()
+    assert later() is None, "nothing is done"
+    kept.end()
     gc.collect()
     assert mine() is not None
 
 
-def test_a_program_that_thaws_within_a_capture_has_its_way(captures: Captures) -> None:
-    captures.began()
+def test_what_the_program_freezes_meanwhile_stays_frozen(keeper: GarbageKeeper) -> None:
+    kept = keeper.keep()
+    mine = [Thing() for _ in range(1000)]
+    gc.freeze()
+    kept.end()
+    assert gc.get_freeze_count() >= len(mine)
+
+
+def test_a_program_that_thaws_meanwhile_has_its_way(keeper: GarbageKeeper) -> None:
+    kept = keeper.keep()
     gc.unfreeze()
-    captures.ended()
+    kept.end()
     assert not gc.get_freeze_count()
-    captures.began()
+    kept = keeper.keep()
     assert gc.get_freeze_count()
-    captures.ended()
+    kept.end()
     assert not gc.get_freeze_count()
