@@ -165,7 +165,7 @@ def test_the_last_line_states_coverage() -> None:
     covered = "63 % of graph-written bytes guarded exactly, 0 records dropped"
     assert text() == f"shadowgraph: no findings; {covered}\n"
     assert text(FINDING).splitlines()[-1] == f"shadowgraph: 1 finding; {covered}"
-    both = text(FINDING, FINDING, notes=(FINDING,))
+    both = text(FINDING, FINDING, notes=(altered(severity=Severity.NOTE),))
     assert both.splitlines()[-1] == f"shadowgraph: 2 findings, 1 note; {covered}"
     none = text(coverage=Coverage(0, 0, (), 0))
     assert none == "shadowgraph: no findings; no graph wrote anything yet, 0 records dropped\n"
