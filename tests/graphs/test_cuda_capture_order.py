@@ -10,8 +10,6 @@ import pytest
 import torch
 
 from shadowgraph.graphs.cuda import CudaGraphs, _State
-from shadowgraph.graphs.model import Graph
-from shadowgraph.tracking.garbage import garbage
 
 
 class CapturedGraph:
@@ -25,16 +23,12 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> CudaGraphs:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     made = CudaGraphs.__new__(CudaGraphs)
     made._allocator = SimpleNamespace(index=0)  # type: ignore[assignment]
-    made._native = SimpleNamespace(dropped=lambda model: None)  # type: ignore[assignment]
-    made._live = set()
-
-    def begin(pool: Any) -> _State:
-        return _State(Graph(1, "graph#1"), kept=garbage.keep())
+    made._native = SimpleNamespace(dropped=lambda model: None, may_guard=lambda *_: False)  # type: ignore[assignment]
+    made._live, made._pools, made._expandable = set(), None, False
 
     def began(graph: Any, state: _State) -> None:
         graph._shadowgraph = state
 
-    monkeypatch.setattr(made, "_begin", begin)
     monkeypatch.setattr(made, "_began", began)
     return made
 
