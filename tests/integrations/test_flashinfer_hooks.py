@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -12,30 +11,15 @@ from typing import Any
 import planning_wrappers as wrappers
 import pytest
 import torch
-from planning_backend import Backend, attachment, ints
+from planning_backend import Backend, ints
 
 import shadowgraph as sg
-from shadowgraph.faults import faults
 from shadowgraph.integrations.flashinfer_adapter import Attachment
 from shadowgraph.integrations.flashinfer_hooks import Hooks
 from shadowgraph.integrations.flashinfer_planner import MODULE
 from shadowgraph.integrations.flashinfer_versions import WRAPPERS
 
 DECODE, MLA = WRAPPERS[0], WRAPPERS[4]
-
-
-@pytest.fixture
-def attached() -> Iterator[Attachment]:
-    with attachment() as made:
-        yield made
-
-
-@pytest.fixture(params=["isolate", "faithful"])
-def debugger(request: pytest.FixtureRequest, attached: Attachment) -> Iterator[sg.Debugger]:
-    before = faults.total
-    with sg.debug(layout=request.param) as made:
-        yield made
-    assert faults.total == before, faults.counts
 
 
 def silent(debugger: sg.Debugger) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from planning_backend import Backend, attachment, ints
+from planning_backend import Backend, ints
 
 import shadowgraph as sg
 from shadowgraph.faults import faults
@@ -19,20 +19,6 @@ from shadowgraph.hostplans import HostPlan, HostPlans
 from shadowgraph.integrations.flashinfer_adapter import Attachment
 from shadowgraph.integrations.flashinfer_planner import StandIn
 from shadowgraph.integrations.flashinfer_steady import SteadyModule
-
-
-@pytest.fixture
-def attached() -> Iterator[Attachment]:
-    with attachment() as made:
-        yield made
-
-
-@pytest.fixture(params=["isolate", "faithful"])
-def debugger(request: pytest.FixtureRequest, attached: Attachment) -> Iterator[sg.Debugger]:
-    before = faults.total
-    with sg.debug(layout=request.param) as made:
-        yield made
-    assert faults.total == before, faults.counts
 
 
 class Module:

@@ -1,0 +1,26 @@
+"""A debugger with the flashinfer adapter hung on wrappers that plan and run as flashinfer's do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from planning_backend import attachment
+
+import shadowgraph as sg
+from shadowgraph.faults import faults
+from shadowgraph.integrations.flashinfer_adapter import Attachment
+
+
+@pytest.fixture
+def attached() -> Iterator[Attachment]:
+    with attachment() as made:
+        yield made
+
+
+@pytest.fixture(params=["isolate", "faithful"])
+def debugger(request: pytest.FixtureRequest, attached: Attachment) -> Iterator[sg.Debugger]:
+    before = faults.total
+    with sg.debug(layout=request.param) as made:
+        yield made
+    assert faults.total == before, faults.counts
