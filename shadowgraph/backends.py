@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +18,9 @@ from shadowgraph.tracking.allocator import HostAllocator, host_allocator
 if TYPE_CHECKING:
     from shadowgraph.engines.cupy_engine import CupyEngine
     from shadowgraph.tracking.cuda_allocator import CudaAllocator
+
+
+UNCOMPARED = "buffers whose memory may be unmapped (a memory saver or a sleep mode): their values are not compared"
 
 
 class Backend(Protocol):
@@ -78,14 +82,15 @@ class CudaBackend:
 
         torch.cuda.init()
         device = torch.cuda.current_device()
-        allocator, engine = _cuda_memory(device)
+        expandable = _expandable_segments()
+        allocator, engine = _cuda_memory(device, expandable)
+        self._unmappable: Callable[[], int] = lambda: engine.unmappable
         self.allocator: HostAllocator = allocator
         self.engine: Engine = engine
         total = torch.cuda.get_device_properties(device).total_memory
         self.guard_memory = settings.guard_memory if settings.guard_memory is not None else total // 20
         self.pools: GuardedPools | None = None
         self.native = NativePools(allocator, settings.near_guard)
-        expandable = _expandable_segments()
         if settings.layout == "isolate" and not expandable:
             self.pools = GuardedPools(
                 allocator.arena, settings.near_guard, settings.near_guard, self.guard_memory, allocator.drop_tenant
@@ -109,7 +114,8 @@ class CudaBackend:
 
     def left_alone(self) -> dict[str, int]:
         """Captures whose pools have no guards, by reason."""
-        return dict(self.native.left_alone + (self.pools.left_alone if self.pools is not None else Counter()))
+        unmappable = Counter({UNCOMPARED: self._unmappable()} if self._unmappable() else {})
+        return dict(self.native.left_alone + unmappable + (self.pools.left_alone if self.pools else Counter()))
 
 
 def _expandable_segments() -> bool:
@@ -119,12 +125,12 @@ def _expandable_segments() -> bool:
 
 
 @cache
-def _cuda_memory(device: int) -> tuple[CudaAllocator, CupyEngine]:
+def _cuda_memory(device: int, expandable: bool) -> tuple[CudaAllocator, CupyEngine]:
     """One allocator and engine a device: buffers outlive the debugger that guarded them."""
     from shadowgraph.engines.cupy_engine import CupyEngine
     from shadowgraph.tracking.cuda_allocator import CudaAllocator
 
-    engine = CupyEngine(device)
+    engine = CupyEngine(device, expandable)
     return CudaAllocator(engine, device), engine
 
 

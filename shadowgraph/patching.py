@@ -16,10 +16,21 @@ Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 Target = tuple[type, str, Wrap]
 
 
-class PatchSet:
-    """A set of patches installed and removed together; nested installs are counted."""
+def _nothing(*_: object, **__: object) -> None:
+    """In place of a method that a class does not have."""
 
-    def __init__(self) -> None:
+
+class PatchSet:
+    """A set of patches installed and removed together; nested installs are counted.
+
+    Parameters
+    ----------
+    optional
+        Names that an owner may lack: `wrap` is handed a function that does nothing, and the name goes again.
+    """
+
+    def __init__(self, optional: Iterable[str] = ()) -> None:
+        self._optional = frozenset(optional)
         self._lock = forkable(threading.RLock())
         self._depth = 0
         self._undo: list[tuple[type, str, Any, bool]] = []
@@ -59,9 +70,10 @@ class PatchSet:
                 self._restore()
 
     def _replace(self, owner: type, name: str, wrap: Wrap) -> None:
-        raw = inspect.getattr_static(owner, name)
+        default = (_nothing,) if name in self._optional else ()
+        raw = inspect.getattr_static(owner, name, *default)
         method = isinstance(raw, staticmethod | classmethod)
-        original = raw.__func__ if method else getattr(owner, name)
+        original = raw.__func__ if method else getattr(owner, name, raw)
         replacement = type(raw)(wrap(original)) if method else wrap(original)
         before = vars(owner).get(name), name in vars(owner)
         setattr(owner, name, replacement)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from shadowgraph.checks.base import Check, Context
 from shadowgraph.engines.base import Shadow
@@ -12,27 +13,36 @@ from shadowgraph.tracking.foreign import still_there
 from shadowgraph.tracking.ranges import ByteRange
 
 
+class _Plan(NamedTuple):
+    """Of one graph: what was asked to be compared, the shadow of as much of it as can be, buffers that are not ours."""
+
+    version: tuple[int, int]
+    parts: tuple[tuple[object, ByteRange], ...]
+    shadow: Shadow
+    foreign: tuple[Buffer, ...]
+
+
 class Plans:
     """A shadow a graph, made anew when memory or declarations have changed."""
 
     def __init__(self, context: Context, checks: Sequence[Check]) -> None:
         self._context, self._checks = context, checks
-        self._plans: dict[int, tuple[tuple[int, int], Shadow, tuple[Buffer, ...]]] = {}
+        self._plans: dict[int, _Plan] = {}
 
     def of(self, graph: Graph, declared: int) -> Shadow:
         """The shadow of a graph; `declared` changes with every declaration."""
         known = self._plans.get(graph.serial)
-        for buffer in known[2] if known is not None else ():
+        for buffer in known.foreign if known is not None else ():
             if not still_there(buffer):  # freed or moved by the program: nobody may read there
                 self._context.ledger.free(buffer)
         version = (self._context.ledger.version, declared)
-        if known is None or known[0] != version:
+        if known is None or known.version != version:
             parts = tuple(part for check in self._checks for part in check.parts(graph))
             # Where what changed is elsewhere, the old one still fits; to make a new one waits for a device.
-            fits = known is not None and known[1].parts == parts
-            shadow = known[1] if known is not None and fits else self._context.engine.shadow(parts)
-            known = self._plans[graph.serial] = (version, shadow, self._foreign(parts))
-        return known[1]
+            fits = known is not None and known.parts == parts
+            shadow = known.shadow if known is not None and fits else self._context.engine.shadow(parts)
+            known = self._plans[graph.serial] = _Plan(version, parts, shadow, self._foreign(parts))
+        return known.shadow
 
     def _foreign(self, parts: Iterable[tuple[object, ByteRange]]) -> tuple[Buffer, ...]:
         owners = (self._context.ledger.owner(where.start, where.stop) for _, where in parts)
@@ -45,8 +55,8 @@ class Plans:
     def mirrored(self) -> list[tuple[int, Buffer, ByteRange, bytes]]:
         """What host memory mirrors: graph, buffer, range and its bytes when that graph last began to replay."""
         found: dict[int, tuple[int, Buffer, ByteRange, bytes]] = {}
-        for serial, (_, shadow, _) in list(self._plans.items()):
-            for _, where, data in shadow.last_values():
+        for serial, plan in list(self._plans.items()):
+            for _, where, data in plan.shadow.last_values():
                 buffer = self._context.ledger.owner(where.start, where.stop)
                 if buffer is not None and data:
                     found[where.start] = (serial, buffer, where, data)

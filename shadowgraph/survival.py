@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from shadowgraph.engines.launcher import is_device_loss
+from shadowgraph.engines.losses import is_device_loss
 from shadowgraph.errors import ShadowgraphError
 from shadowgraph.faults import faults
 from shadowgraph.outside import Outside

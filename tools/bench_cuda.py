@@ -1,6 +1,6 @@
 """What watching costs on a GPU: ratios within one run against the same graphs unwatched, ABBA order, warmed, medians.
 
-python tools/bench_cuda.py [--rounds 9] [--replays 100] [--json FILE]
+python tools/bench_cuda.py [--rounds 9] [--replays 100] [--replay-only] [--json FILE]
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ import argparse
 import json
 import statistics
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -65,6 +67,53 @@ def idle_host(run: Run, replays: int) -> float:
         run()
         times.append(time.perf_counter() - began)
     return statistics.median(times) * 1e6
+
+
+@contextmanager
+def busy_thread() -> Iterator[None]:
+    """A Python thread that always wants the interpreter's lock."""
+    ends = threading.Event()
+
+    def spin() -> None:
+        while not ends.is_set():
+            sum(range(200))
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join()
+
+
+def beside_busy_thread(checks: int = 200) -> dict[str, Any]:
+    """Host time of one launch of a check, and of a replay plain and watched, while another thread is busy."""
+    original = torch.cuda.CUDAGraph.replay
+    with sg.debug(backend="cuda", layout="isolate") as debugger:
+        graph, kept = small_nodes(debugger)
+        graph.replay()
+        engine, guards = debugger._work.context.engine, debugger._work.guards()
+        with busy_thread():
+            rows = {
+                "check": host_times(lambda: engine.check("timed", guards), checks),
+                "replay_plain": host_times(lambda: original(graph), checks),
+                "replay_watched": host_times(graph.replay, checks),
+            }
+        engine.poll(wait=True)
+        del kept
+    return {name: {"mean_us": round(mean, 1), "p99_us": round(late, 1)} for name, (mean, late) in rows.items()}
+
+
+def host_times(run: Run, count: int) -> tuple[float, float]:
+    """Mean and 99th percentile of a call's host microseconds, the device idle before each."""
+    times = []
+    for _ in range(count):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        run()
+        times.append((time.perf_counter() - began) * 1e6)
+    return statistics.mean(times), sorted(times)[int(0.99 * count)]
 
 
 def replay_cost(make: Callable[[sg.Debugger], Any], rounds: int, replays: int) -> dict[str, Any]:
@@ -293,7 +342,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--replays", type=int, default=100)
     parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--replay-only", action="store_true", help="only what a replay costs")
     args = parser.parse_args()
+    if args.replay_only:
+        small = replay_cost(small_nodes, args.rounds, args.replays)
+        print(json.dumps({"small_nodes": small, "beside_busy_thread": beside_busy_thread()}, indent=1))
+        return 0
     copy = copy_bandwidth()
     report: dict[str, Any] = {
         "card": torch.cuda.get_device_name(),
@@ -301,6 +355,7 @@ def main() -> int:
         "copy_tb_per_s": round(copy / 1e12, 3),
         "small_nodes": replay_cost(small_nodes, args.rounds, args.replays),
         "gpu_bound": replay_cost(gpu_bound, args.rounds, 20),
+        "beside_busy_thread": beside_busy_thread(),
         "guards": [
             many_guards(20_000, 128, 128, args.rounds, copy),
             many_guards(20_000, sg.Settings().near_guard, 512, args.rounds, copy),

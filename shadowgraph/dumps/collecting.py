@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from shadowgraph.coverage import Coverage
 from shadowgraph.dumps.planning import Piece, Plan, plan_of
 from shadowgraph.dumps.schema import LeftOut, Why
-from shadowgraph.engines.launcher import is_device_loss
+from shadowgraph.engines.losses import is_device_loss
 from shadowgraph.faults import faults
 from shadowgraph.graphs.device_nodes import DeviceNode
 from shadowgraph.graphs.model import Graph, Node

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from shadowgraph.compat import relaxed_capture
 from shadowgraph.engines.device import Device
 from shadowgraph.engines.launcher import Launcher
 from shadowgraph.tracking.ranges import ByteRange
@@ -38,11 +37,12 @@ class Arming:
     def __init__(self, device: Device, one: int, many: int, table: int, kept: int) -> None:
         wide = ctypes.c_uint64
         self._device, self._table, self._kept_guards = device, table, kept
-        self._one, self._many = Launcher(one, (wide, wide, wide, wide)), Launcher(many, (wide, wide, wide))
+        context = device.context
+        self._one = Launcher(context, one, (wide, wide, wide, wide))
+        self._many = Launcher(context, many, (wide, wide, wide))
         self._lock = threading.RLock()
-        with relaxed_capture(), device.cp.cuda.Device(device.index):
-            self._filled = device.cp.cuda.Event(disable_timing=True)
-            self._queued = device.cp.cuda.Event(disable_timing=True)
+        with context.current():
+            self._filled, self._queued = device.event(), device.event()
         self.ordered: set[int] = set()
         self._kept: list[Any] = []  # tables that fills in flight read
 
@@ -78,23 +78,28 @@ class Arming:
 
     def after(self) -> None:
         """Let coming fills run behind all that the current stream has queued."""
-        with self._lock, relaxed_capture():
+        with self._lock, self._device.context.current():
             self._queued.record(self._device.stream())
             self._device.arming.wait_event(self._queued)
 
     def order(self, stream: int) -> None:
         """Let a stream wait for the fills so far; cheap when it does already."""
         if stream not in self.ordered:
-            with self._lock, relaxed_capture():
+            with self._lock, self._device.context.current():
                 self._device.runtime.streamWaitEvent(stream, self._filled.ptr)
                 self.ordered.add(stream)
 
+    def check_alive(self) -> None:
+        """Raise if the context is dead."""
+        with self._lock, self._device.context.current():
+            self._filled.done  # noqa: B018  it asks the driver
+
     def _let_go(self) -> None:
-        with relaxed_capture():
+        with self._device.context.current():
             if self._filled.done:
                 self._kept.clear()
 
     def _mark(self) -> None:
-        with relaxed_capture():
+        with self._device.context.current():
             self._filled.record(self._device.arming)
         self.ordered.clear()

@@ -2,88 +2,39 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from shadowgraph.compat import relaxed_capture
+from shadowgraph.engines import copies
 from shadowgraph.engines.arming import THREADS, Arming
 from shadowgraph.engines.base import Evidence, Mirror, Result, Shadow
+from shadowgraph.engines.copies import Fetch
 from shadowgraph.engines.cupy_shadow import CupyShadow, shadow_of
 from shadowgraph.engines.device import Device
 from shadowgraph.engines.guard_table import GuardTable, table_of
 from shadowgraph.engines.kernels import kernels_of
-from shadowgraph.engines.launcher import Launcher
+from shadowgraph.engines.losses import is_device_loss
 from shadowgraph.engines.mirror import MirrorRing, NoCopy
 from shadowgraph.engines.ring import RECORD, RingReader
+from shadowgraph.engines.step import Prepared
 from shadowgraph.tracking.canary import PERIOD, canary
-from shadowgraph.tracking.capturing import captures
 from shadowgraph.tracking.guards import Guard
 from shadowgraph.tracking.ranges import ByteRange
 
-LANES = 8  # of a warp look at one guard's near part
-FAR_BLOCKS = 16  # pieces of far parts that each check looks at, in turn
 SLOTS = 1024  # checks in flight, as in kernels.cu, and records in the ring
 KEPT, KEPT_NBYTES = 512, 72  # broken guards that are remembered, as in kernels.cu
 TABLES = 8  # tuples of guards whose tables are kept
 GUARDS_ONLY, COPY, COMPARE = 0, 1, 2
 
-_capturing = torch.cuda.is_current_stream_capturing
-_raw_stream = torch._C._cuda_getCurrentRawStream
+_POLL, _PATIENCE = 50e-6, 10.0  # seconds; of streams that no event may be recorded on
 _Parts = Sequence[tuple[object, ByteRange]]
-
-
-class _Step(ctypes.Structure):
-    """As `struct Step` in kernels.cu."""
-
-    _fields_ = (
-        *((name, ctypes.c_uint64) for name in ("guards", "hits", "far", "chunks", "parts")),
-        *((n, ctypes.c_uint32) for n in ("n_guards", "guard_blocks", "n_far", "far_blocks", "n_parts", "mode")),
-    )
-
-
-class _Prepared:
-    """A launcher whose arguments stand for one table, shadow and mode: what a replay asks for again and again."""
-
-    def __init__(self, function: int, fixed: tuple[int, ...], mode: int) -> None:
-        wide, narrow = ctypes.c_uint64, ctypes.c_uint32
-        self.launcher = Launcher(function, (_Step, *[wide] * len(fixed), wide, narrow, narrow))
-        values = self.launcher.values
-        for value, address in zip(values[1:-3], fixed, strict=True):
-            value.value = address
-        self.step, (self.far_turn, self.far_all, self.check) = values[0], values[-3:]
-        self.mode = mode
-        self.table: GuardTable | None = None
-        self.shadow: CupyShadow | None = None
-        self.far_blocks = 0
-        self.grid = -1  # nothing is prepared
-
-    def fits(self, table: GuardTable | None, shadow: CupyShadow | None) -> bool:
-        """Whether the arguments stand for these already."""
-        return self.table is table and self.shadow is shadow and self.grid >= 0
-
-    def set(self, table: GuardTable | None, shadow: CupyShadow | None) -> None:
-        """Let the arguments stand for these."""
-        self.table, self.shadow, step = table, shadow, self.step
-        guards = len(table.guards) if table is not None else 0
-        step.mode, step.n_guards, step.guard_blocks = self.mode, guards, -(-guards * LANES // THREADS)
-        step.n_far, step.far_blocks = (
-            (table.far_count, min(FAR_BLOCKS, table.far_count)) if table is not None else (0, 0)
-        )
-        if table is not None:
-            step.guards, step.hits, step.far = table.rows, table.hits, table.far
-        if shadow is not None:
-            step.chunks, step.parts = int(shadow.chunks.data.ptr), int(shadow.states.data.ptr)
-        step.n_parts = len(shadow.parts) if shadow is not None else 0
-        self.far_blocks = step.far_blocks
-        self.grid = step.guard_blocks + step.far_blocks + (shadow.chunk_count if shadow is not None else 0)
 
 
 # A check that was launched and not yet seen to be done: tag, guards, parts, and the device memory that it reads.
@@ -91,29 +42,20 @@ _Pending = tuple[object, Sequence[Guard], _Parts, object]
 _Found = list[tuple[tuple[int, int], Evidence[object]]]  # of one check, guards before parts, each with its index
 
 
-@dataclass(frozen=True, slots=True)
-class _Fetch:
-    """Bytes on their way to the host."""
-
-    tag: object
-    parts: tuple[tuple[object, ByteRange], ...]
-    pinned: Any
-    event: Any
-
-    def result(self) -> Result:
-        """What arrived, by key; ranges without bytes are left out."""
-        data, at, fetched = memoryview(self.pinned), 0, []
-        for key, where in self.parts:
-            if where.nbytes:
-                fetched.append((key, bytes(data[at : at + where.nbytes])))
-                at += where.nbytes
-        return Result(self.tag, (), tuple(fetched))
-
-
 class CupyEngine:
     """Checks on the device of its construction. Thread-safe.
 
     Kernels are compiled here, so make one before any capture begins. Canary positions are device addresses.
+
+    Parameters
+    ----------
+    expandable
+        Whether torch's allocator maps memory piecemeal.
+
+    Attributes
+    ----------
+    unmappable
+        Ranges that are not compared because their memory may be unmapped.
 
     Raises
     ------
@@ -125,7 +67,8 @@ class CupyEngine:
     asynchronous = True
     keeps = True
 
-    def __init__(self, device: int | None = None) -> None:
+    def __init__(self, device: int | None = None, expandable: bool = False) -> None:
+        self._expandable, self.unmappable = expandable, 0
         index = torch.cuda.current_device() if device is None else device
         self._device = Device(index)
         self._lock = threading.RLock()
@@ -139,11 +82,11 @@ class CupyEngine:
         self._tables: dict[int, GuardTable] = {}
         self._table: GuardTable | None = None  # of the guards that were asked for last
         self._table_guards: Sequence[Guard] = ()
-        self._fetches: deque[_Fetch] = deque()
+        self._fetches: deque[Fetch] = deque()
         self.lost: str | None = None
         step, one, many, mirror, self.probe_function = kernels_of(index)
         fixed = self._make_buffers()
-        self._prepared = [_Prepared(step, fixed, mode) for mode in (GUARDS_ONLY, COPY, COMPARE)]
+        self._prepared = [Prepared(self._device, step, fixed, mode) for mode in (GUARDS_ONLY, COPY, COMPARE)]
         self._arming = Arming(self._device, one, many, fixed[1], fixed[4])
         self._mirrors = MirrorRing(self._device, mirror)
         self._reader = RingReader(self._records)
@@ -183,8 +126,37 @@ class CupyEngine:
 
     def rearm(self, guard: Guard) -> None:
         """Fill a guard that was broken, on the current stream; nothing while that stream captures."""
-        if not _capturing():
+        if not self._device.captures:
             self._arming.fill_here(guard.whole)
+
+    def malloc(self, nbytes: int) -> int:
+        """Address of fresh device memory, the caller's for the life of the process.
+
+        Raises
+        ------
+        MemoryError
+            When the device has no more.
+        """
+        device = self._device
+        with device.context.current():
+            try:
+                return int(device.runtime.malloc(nbytes))
+            except device.runtime.CUDARuntimeError as error:
+                if is_device_loss(error):
+                    raise
+                raise MemoryError(f"cudaMalloc of {nbytes} bytes: {error}") from None
+
+    def note_stream(self) -> None:
+        """Let `wait` wait for the current stream too, from here on."""
+        self._device.note_stream()
+
+    def wait(self) -> bool:
+        """See `Device.wait`."""
+        return self._device.wait()
+
+    def passed(self) -> bool:
+        """See `Device.passed`."""
+        return self._device.passed()
 
     def fill(self, where: ByteRange) -> None:
         """Fill a range with its canary; every later check sees it filled."""
@@ -199,18 +171,32 @@ class CupyEngine:
     def _order_here(self) -> None:
         """What the current stream is given next waits for the fills so far: else a write that damages a guard at once
         would be filled over. A stream that captures must not wait for another; its replay begins with a check."""
-        if not _capturing():
-            self._arming.order(_raw_stream(self._device.index))
+        if not self._device.captures:
+            self._arming.order(self._device.raw_stream())
 
     def fill_after(self) -> None:
         """Let coming fills run behind what the current stream has queued, the last look at a guard for instance; a
         stream that captures has queued nothing."""
-        if not _capturing():
+        if not self._device.captures:
             self._arming.after()
 
     def shadow(self, parts: _Parts) -> CupyShadow:
-        """Room for copies of ranges; the host waits a little, so ask once for a set of ranges."""
-        return shadow_of(self._device, tuple(parts))
+        """Room for copies of ranges; the host waits a little, so ask once for a set of ranges.
+
+        Ranges in memory that may be unmapped are left out and counted: a check would read them at each replay.
+        """
+        kept = [(key, where) for key, where in parts if not where.nbytes or not self.may_be_unmapped(where.start)]
+        self.unmappable += len(parts) - len(kept)
+        return shadow_of(self._device, tuple(kept))
+
+    def may_be_unmapped(self, address: int) -> bool:
+        """Whether an address lies in memory of a memory saver or a sleep mode. An allocator that maps memory piecemeal
+        is none: it unmaps what is free."""
+        if self._expandable:
+            return False
+        device = self._device
+        with device.context.current():
+            return device.context.may_be_unmapped(address)
 
     def check(
         self,
@@ -221,7 +207,8 @@ class CupyEngine:
         in_full: bool = False,
     ) -> None:
         """One launch on the current stream; nothing at all while that stream captures."""
-        if _capturing():
+        device = self._device
+        if device.captures:
             return
         shadow: Any = take if take is not None else compare
         if shadow is not None and (not shadow.chunk_count or (take is None and id(shadow) in self._stale)):
@@ -242,17 +229,19 @@ class CupyEngine:
             if mode == COPY:
                 self._stale.discard(id(shadow))
             self._pending[serial] = tag, guards, shadow.parts if mode == COMPARE else (), (table, shadow)
-            stream = _raw_stream(self._device.index)
-            if stream not in self._arming.ordered:
-                self._arming.order(stream)
-            if in_full and table is not None and table.far_count:
-                self._look_everywhere(table, serial, stream)
-            else:
-                prepared.check.value = serial
-                if prepared.far_blocks:
-                    prepared.far_turn.value = self._far_turn
-                    self._far_turn += prepared.far_blocks
-                prepared.launcher.launch(prepared.grid, THREADS, stream)
+            device.note_stream()
+            stream = device.raw_stream()
+            try:
+                if stream not in self._arming.ordered:
+                    self._arming.order(stream)
+                if in_full and table is not None and table.far_count:
+                    self._look_everywhere(table, serial, stream)
+                else:
+                    self._look(prepared, serial, stream)
+            except BaseException:  # refused: no answer will come
+                del self._pending[serial]
+                self._slots.discard(serial % SLOTS)
+                raise
 
     def _next_serial(self) -> int | None:
         """A number whose slot no check in flight has. None when all are taken: that check is left out, and counted."""
@@ -266,6 +255,14 @@ class CupyEngine:
         self._serial = serial
         slots.add(serial % SLOTS)
         return serial
+
+    def _look(self, prepared: Prepared, serial: int, stream: int) -> None:
+        """One launch that reads the near parts of guards, and of far ones those whose turn it is."""
+        prepared.check.value = serial
+        if prepared.far_blocks:
+            prepared.far_turn.value = self._far_turn
+            self._far_turn += prepared.far_blocks
+        prepared.launcher.launch(prepared.grid, THREADS, stream)
 
     def _look_everywhere(self, table: GuardTable, serial: int, stream: int) -> None:
         """One launch that reads every guard in full."""
@@ -281,51 +278,22 @@ class CupyEngine:
 
     def fetch(self, tag: object, parts: _Parts) -> None:
         """Queue copies into one block of pinned memory on the current stream; nothing while that stream captures."""
-        total = sum(where.nbytes for _, where in parts)
-        if not total or _capturing():
-            return
-        device, at = self._device, 0
-        with self._lock, relaxed_capture(), device.cp.cuda.Device(device.index):
-            pinned, stream = device.cp.cuda.alloc_pinned_memory(total), device.stream()
-            for _, where in parts:
-                if where.nbytes:
-                    device.runtime.memcpyAsync(pinned.ptr + at, where.start, where.nbytes, 2, stream.ptr)
-                    at += where.nbytes
-            event = device.cp.cuda.Event(disable_timing=True)
-            event.record(stream)
-            self._fetches.append(_Fetch(tag, tuple(parts), pinned, event))
+        if any(where.nbytes for _, where in parts) and not self._device.captures:
+            with self._lock:
+                self._fetches.append(copies.fetched(self._device, tag, parts))
 
     def read(self, where: ByteRange) -> bytes:
         """Bytes of a range after what the current stream has queued; waits for it."""
-        host = np.empty(where.nbytes, dtype=np.uint8)
-        if where.nbytes:
-            with relaxed_capture(), self._device.cp.cuda.Device(self._device.index):
-                stream = self._device.stream()
-                self._device.runtime.memcpyAsync(host.ctypes.data, where.start, where.nbytes, 2, stream.ptr)
-                stream.synchronize()
-        return host.tobytes()
+        return copies.read(self._device, where)
 
     def read_many(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
         """Bytes of ranges after what the current stream has queued, in one pinned block; waits once. While that stream
         captures, the copies run beside it, in no order with its work."""
-        device, at = self._device, 0
-        views: list[memoryview] = []
-        total = max(1, sum(where.nbytes for where in ranges))
-        with relaxed_capture(), device.cp.cuda.Device(device.index):
-            pinned = device.cp.cuda.alloc_pinned_memory(total)
-            room = np.frombuffer(pinned, dtype=np.uint8, count=total).data
-            stream = device.loading if _capturing() else device.stream()
-            for where in ranges:
-                if where.nbytes:
-                    device.runtime.memcpyAsync(pinned.ptr + at, where.start, where.nbytes, 2, stream.ptr)
-                views.append(room[at : at + where.nbytes])
-                at += where.nbytes
-            stream.synchronize()
-        return views
+        return copies.read_many(self._device, ranges)
 
     def mirror(self, ranges: Sequence[ByteRange]) -> Mirror:
         """Queue copies into a ring of pinned memory, in one launch; none while the current stream captures."""
-        return NoCopy() if _capturing() else self._mirrors.copy(ranges)
+        return NoCopy() if self._device.captures else self._mirrors.copy(ranges)
 
     def lose(self, reason: str) -> None:
         """Nothing is waited for any more; the next `poll` has what has arrived."""
@@ -336,15 +304,8 @@ class CupyEngine:
         on the current stream. While something is captured, waiting for more than that would break the capture."""
         if not self._pending and not self._fetches:
             return []
-        if wait and not _capturing():
-            try:
-                with relaxed_capture():
-                    if here or captures.running:
-                        self._device.stream().synchronize()
-                    else:
-                        torch.cuda.synchronize(self._device.index)
-            except Exception as error:
-                self.lost = str(error).split("\n", 1)[0]
+        if wait and self.lost is None and not self._device.captures:
+            self._wait(here)
         with self._lock:
             if self.lost is not None:  # what had reached the host in time still counts
                 self._fetches.clear()
@@ -357,17 +318,34 @@ class CupyEngine:
                 self._slots.discard(serial % SLOTS)
                 if serial in self._found:
                     results.append(_result(tag, self._found.pop(serial)))
-            while self._fetches and self._arrived(self._fetches[0]):
+            while self._fetches and self._fetches[0].arrived(self._device):
                 results.append(self._fetches.popleft().result())
             return results
 
-    def _arrived(self, fetch: _Fetch) -> bool:
-        with relaxed_capture():
-            return bool(fetch.event.done)
+    def _wait(self, here: bool) -> None:
+        """Wait for the checks of the current stream, or of all streams as far as that can be."""
+        try:
+            if here:
+                self._device.wait_here()
+                return
+            self._device.wait()
+            deadline = time.monotonic() + _PATIENCE
+            while self._unfinished() and time.monotonic() < deadline:
+                time.sleep(_POLL)
+                self._arming.check_alive()  # a context that has died answers no more
+        except Exception as error:
+            if not is_device_loss(error):
+                raise
+            self.lost = str(error).split("\n", 1)[0]
+
+    def _unfinished(self) -> bool:
+        """Whether checks run on streams that were not waited for: of another owner, or because something captures."""
+        with self._lock:
+            return any(self._done[serial % SLOTS] != serial for serial in self._pending)
 
     def _finished(self, everything: bool) -> list[int]:
         """Serials of checks that are done, oldest first: up to the first that is not, or, after a wait that may have
-        been for one stream, `everything`."""
+        been for one stream, `everything` that is done."""
         finished, done = [], self._done
         for serial in self._pending:
             if done[serial % SLOTS] == serial:

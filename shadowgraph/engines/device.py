@@ -1,14 +1,23 @@
-"""What the cupy engine's parts share of a device: streams, uploads, cleared memory."""
+"""What the cupy engine's parts share of a device: streams, events, uploads, cleared memory.
+
+Called with the engine's lock or the lock of one of its parts, in whatever thread checks, allocates or frees.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from shadowgraph.compat import relaxed_capture, require_cupy
+from shadowgraph.compat import require_cupy
+from shadowgraph.engines.context import primary_context
+from shadowgraph.tracking.capturing import captures
+from shadowgraph.tracking.ranges import ByteRange
+
+_HANDLES = 1024  # of streams that are remembered
 
 
 class Device:
@@ -16,6 +25,8 @@ class Device:
 
     Attributes
     ----------
+    context
+        Made current around every call.
     arming
         The stream that writes canaries; checks wait for it on the device (see `Arming`).
     loading
@@ -26,10 +37,13 @@ class Device:
         self.cp: Any = require_cupy()
         self.index = index
         self.runtime: Any = self.cp.cuda.runtime
-        with relaxed_capture(), self.cp.cuda.Device(index):
+        self.context = primary_context(index)
+        with self.context.current():
             self.arming = self.cp.cuda.Stream(non_blocking=True)
             self.loading = self.cp.cuda.Stream(non_blocking=True)
         self._known: dict[int, Any] = {}
+        self._lasting: dict[int, Any] = {}  # of these, torch's own, whose handles stay valid
+        self._events: deque[Any] = deque()  # not in use: an event that is destroyed is one more call to the driver
 
     def raw_stream(self) -> int:
         """The program's current stream, as a handle."""
@@ -40,12 +54,86 @@ class Device:
         handle = self.raw_stream()
         known = self._known.get(handle)
         if known is None:
+            if len(self._known) >= _HANDLES:
+                self._known = dict(self._lasting)
             known = self._known[handle] = self.cp.cuda.Stream.from_external(_Handle(handle))
+            if _is_torchs(torch.cuda.current_stream(self.index)):
+                self._lasting[handle] = known
         return known
+
+    def note_stream(self) -> None:
+        """Remember the current stream, so that `wait` waits for it."""
+        if self.raw_stream() not in self._known:
+            self.stream()
+
+    @property
+    def captures(self) -> bool:
+        """Whether the current stream captures."""
+        stream = self.raw_stream()
+        context = self.context
+        entered = context.enter()
+        try:
+            return context.captures(stream)
+        finally:
+            context.leave(entered)
+
+    def event(self) -> Any:
+        """An event without times, to be given back by `done_with`. The context must be current."""
+        try:
+            return self._events.popleft()
+        except IndexError:
+            return self.cp.cuda.Event(disable_timing=True)
+
+    def done_with(self, event: Any) -> None:
+        """Take an event back that nothing waits for any more."""
+        self._events.append(event)
+
+    def wait(self) -> bool:
+        """Wait for all that torch's streams, and the current one, were given so far, but not for the whole device.
+
+        Returns
+        -------
+        bool
+            False while something is captured: then there is no wait, since a stream may be the capturing one.
+        """
+        with self.context.current():
+            events = self._now()
+            for event in events or ():  # a capture that begins meanwhile goes on
+                event.synchronize()
+                self.done_with(event)
+        return events is not None
+
+    def passed(self) -> bool:
+        """Whether `wait` would return at once, and True."""
+        with self.context.current():
+            events = self._now()
+            passed = events is not None and all(event.done for event in events)
+            for event in events or ():
+                self.done_with(event)
+        return passed
+
+    def _now(self) -> list[Any] | None:
+        """An event behind all that each stream was given so far; None while something is captured."""
+        with captures.none_begins() as free:
+            return [self._recorded(stream) for stream in self._to_wait_for()] if free else None
+
+    def _to_wait_for(self) -> list[Any]:
+        streams = {**self._lasting, self.raw_stream(): self.stream()}
+        return [stream for handle, stream in streams.items() if not self.context.captures(handle)]
+
+    def _recorded(self, stream: Any) -> Any:
+        event = self.event()
+        event.record(stream)
+        return event
+
+    def wait_here(self) -> None:
+        """Wait for all that the current stream was given so far."""
+        with self.context.current():
+            self.stream().synchronize()
 
     def upload(self, rows: npt.NDArray[Any]) -> Any:
         """A device copy that every stream may read: the host waits for it, and only for it."""
-        with relaxed_capture(), self.cp.cuda.Device(self.index):
+        with self.context.current():
             made = self.cp.empty(max(1, rows.nbytes), dtype=self.cp.uint8)
             if rows.nbytes:
                 flat = np.ascontiguousarray(rows).view(np.uint8).reshape(-1)
@@ -55,7 +143,7 @@ class Device:
 
     def zeros(self, nbytes: int) -> Any:
         """Cleared device memory that every stream may use."""
-        with relaxed_capture(), self.cp.cuda.Device(self.index):
+        with self.context.current():
             made = self.cp.empty(max(16, nbytes), dtype=self.cp.uint8)
             self.runtime.memsetAsync(made.data.ptr, 0, made.nbytes, self.loading.ptr)
             self.loading.synchronize()
@@ -63,10 +151,27 @@ class Device:
 
     def pinned(self, nbytes: int) -> Any:
         """Cleared pinned host memory."""
-        with relaxed_capture(), self.cp.cuda.Device(self.index):
+        with self.context.current():
             made = self.cp.cuda.alloc_pinned_memory(max(16, nbytes))
         np.frombuffer(made, dtype=np.uint8, count=max(16, nbytes))[:] = 0
         return made
+
+    def check_readable(self, where: ByteRange) -> None:
+        """Raise unless there is memory behind a whole range now: a read of what was unmapped would kill the context.
+
+        Raises
+        ------
+        LookupError
+            When there is none.
+        """
+        with self.context.current():
+            if not (self.context.is_mapped(where.start) and self.context.is_mapped(where.stop - 1)):
+                raise LookupError(f"no memory is mapped at 0x{where.start:x} any more")
+
+
+def _is_torchs(stream: Any) -> bool:
+    """Whether a stream is the default one or from torch's pool, which lives as long as the process."""
+    return stream.cuda_stream in (0, 1, 2) or bool(stream.stream_id & 1)
 
 
 class _Handle:

@@ -1,15 +1,18 @@
-"""Our kernels, compiled once for each device of the process and loaded as long as it lives: engines share them.
+"""Our kernels: compiled and loaded once for each device of the process, shared by engines, kept until the process ends.
 
-A module that was unloaded while some stream captures would break that capture.
+A module that was unloaded while some stream captures would break that capture, and the first launch of a kernel that
+CUDA loads lazily may wait for the device.
 """
 
 from __future__ import annotations
 
+import ctypes
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from shadowgraph.compat import relaxed_capture, require_cupy
+from shadowgraph.compat import require_cupy
+from shadowgraph.engines.context import PrimaryContext, primary_context
 
 
 class Kernels(NamedTuple):
@@ -25,12 +28,29 @@ class Kernels(NamedTuple):
 @cache
 def _loaded(index: int) -> tuple[Kernels, list[Any]]:
     """The handles, and what keeps them."""
-    cp = require_cupy()
-    with relaxed_capture(), cp.cuda.Device(index):
+    cp, context = require_cupy(), primary_context(index)
+    with context.current():
         source = files("shadowgraph.engines").joinpath("kernels.cu").read_text(encoding="utf-8")
         module = cp.RawModule(code=source, options=("-std=c++17",))
         functions = [module.get_function(name) for name in Kernels._fields]
-        return Kernels(*(int(function.kernel.ptr) for function in functions)), functions
+        handles = Kernels(*(int(function.kernel.ptr) for function in functions))
+        for handle in handles:
+            _load(context, handle)
+        return handles, functions
+
+
+def _load(context: PrimaryContext, function: int) -> None:
+    """Have a kernel loaded now. The context must be current."""
+    driver: Any = ctypes.CDLL("libcuda.so.1")
+    handle = ctypes.c_void_p(function)
+    if hasattr(driver, "cuFuncLoad"):  # CUDA 12.4
+        context.check("cuFuncLoad", driver.cuFuncLoad(handle))
+    else:  # an attribute is known only of what is loaded
+        registers = ctypes.c_int()
+        context.check("cuFuncGetAttribute", driver.cuFuncGetAttribute(ctypes.byref(registers), _REGISTERS, handle))
+
+
+_REGISTERS = 4  # CU_FUNC_ATTRIBUTE_NUM_REGS
 
 
 def kernels_of(index: int) -> Kernels:

@@ -6,15 +6,8 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-from shadowgraph.errors import DeviceLostError
-
-
-def is_device_loss(error: BaseException) -> bool:
-    """Whether an exception of torch or cupy says that a CUDA call failed."""
-    if isinstance(error, DeviceLostError):
-        return True
-    kinds = {"AcceleratorError", "CUDARuntimeError", "CUDADriverError"}
-    return type(error).__name__ in kinds or (isinstance(error, RuntimeError) and "CUDA error" in str(error))
+from shadowgraph.engines.context import PrimaryContext
+from shadowgraph.engines.losses import error_of
 
 
 class _Config(ctypes.Structure):
@@ -37,6 +30,8 @@ class Launcher:
 
     Parameters
     ----------
+    context
+        Of the kernel's device.
     function
         A ``CUfunction`` handle, kept loaded by the caller.
     types
@@ -48,11 +43,13 @@ class Launcher:
         Their storage, read at each launch; a structure's fields are set in place.
     """
 
-    def __init__(self, function: int, types: Sequence[_Parameter]) -> None:
-        self._driver: Any = ctypes.CDLL("libcuda.so.1")
+    def __init__(self, context: PrimaryContext, function: int, types: Sequence[_Parameter]) -> None:
+        self._context = context
         # With what it is given in one structure, half the conversions of `cuLaunchKernel` are left (CUDA 11.8 has it).
         # Without `argtypes`, and given pointers that are made already, ctypes converts nothing at a call.
-        self._launch = self._driver.cuLaunchKernelEx
+        # Beside a busy thread it takes milliseconds to get the interpreter's lock back: it is kept where nothing waits.
+        self._at_once: Any = ctypes.PyDLL("libcuda.so.1").cuLaunchKernelEx
+        self._patient: Any = ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
         self._config = _Config(blocks_y=1, blocks_z=1, threads_y=1, threads_z=1)
         self._how = ctypes.c_void_p(ctypes.addressof(self._config))
         self._form: tuple[int, int, int] | None = None
@@ -73,22 +70,24 @@ class Launcher:
             slot.value = value
 
     def launch(self, blocks: int, threads: int, stream: int) -> None:
-        """Queue one launch.
+        """Queue one launch, in whatever thread.
 
         Raises
         ------
         DeviceLostError
-            When the driver refuses it.
+            When the context is dead.
+        CudaCallError
+            When the driver refuses this launch.
         """
         form = blocks, threads, stream
         if form != self._form:
             self._config.blocks, self._config.threads, self._config.stream = self._form = form
-        code = self._launch(self._how, self._function, self._given, self._nothing)
+        context = self._context
+        entered = context.enter()
+        try:
+            launch = self._at_once if context.takes_launches(stream) else self._patient
+            code = launch(self._how, self._function, self._given, self._nothing)
+        finally:
+            context.leave(entered)
         if code:
-            raise DeviceLostError(f"the CUDA driver refuses a launch: {self._name(code)}")
-
-    def _name(self, code: int) -> str:
-        text = ctypes.c_char_p()
-        if self._driver.cuGetErrorName(code, ctypes.byref(text)) or text.value is None:
-            return f"error {code}"
-        return f"{text.value.decode()} ({code})"
+            raise error_of(f"the CUDA driver refuses a launch: {context.name_of(code)}", code)

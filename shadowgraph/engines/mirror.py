@@ -59,7 +59,7 @@ class MirrorRing:
 
     def __init__(self, device: Device, function: int) -> None:
         self._device = device
-        self._launcher = Launcher(function, (_Given,))
+        self._launcher = Launcher(device.context, function, (_Given,))
         self._lock = threading.Lock()
         self._pinned = device.pinned(RING)
         self._bytes = np.frombuffer(self._pinned, dtype=np.uint8, count=RING)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shadowgraph.compat import relaxed_capture
 from shadowgraph.engines.device import Device
 from shadowgraph.engines.launcher import Launcher
 from shadowgraph.tracking.ranges import ByteRange
@@ -54,9 +53,8 @@ class ProbeTable:
         self._pieces: Any = device.upload(np.array(rows, dtype=PIECE))
         self._hits: Any = device.zeros(16 + _ROOM * HIT.itemsize)
         self.blocks = -(-len(rows) // (THREADS // 32))
-        self._launcher = Launcher(
-            function, (ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint32)
-        )
+        wide, narrow = ctypes.c_uint64, ctypes.c_uint32
+        self._launcher = Launcher(device.context, function, (wide, narrow, narrow, wide, narrow))
         self._launcher.set((int(self._pieces.data.ptr), len(rows), TAKE, int(self._hits.data.ptr), _ROOM))
         self.function = function
 
@@ -68,7 +66,7 @@ class ProbeTable:
     def close(self) -> None:
         """Give the memory back; nothing that was launched may still use it."""
         self._copies = self._pieces = self._hits = None
-        with relaxed_capture(), self._device.cp.cuda.Device(self._device.index):
+        with self._device.context.current():
             self._pool.free_all_blocks()
 
     def take(self, stream: int) -> None:
@@ -84,7 +82,7 @@ class ProbeTable:
     def hits(self) -> tuple[npt.NDArray[np.void], int]:
         """What was seen to change, rows of `HIT` in no order, one for each piece; and how many there was no room for.
         The caller has waited for the replay."""
-        with relaxed_capture(), self._device.cp.cuda.Device(self._device.index):
+        with self._device.context.current():
             loading = self._device.loading
             told = int(self._device.cp.asnumpy(self._hits[:16], stream=loading).view("<u4")[0])
             count = min(told, _ROOM)

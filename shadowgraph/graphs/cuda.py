@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from shadowgraph.faults import shielded
+from shadowgraph.compat import relaxed_capture
+from shadowgraph.faults import contained, shielded
 from shadowgraph.graphs import cuda_capture, passing
 from shadowgraph.graphs.cuda_capture import CaptureMode
 from shadowgraph.graphs.cuda_model import Origin, read_later
@@ -24,17 +25,17 @@ from shadowgraph.graphs.events import emit, listeners
 from shadowgraph.graphs.history import History, is_complete
 from shadowgraph.graphs.marks import Marks
 from shadowgraph.graphs.model import Graph
-from shadowgraph.graphs.native_pools import INCOMPLETE, NativePools, segments_of
+from shadowgraph.graphs.native_pools import INCOMPLETE, UNMAPPABLE, NativePools, segments_of
 from shadowgraph.graphs.pool_buffers import Made, Tenants, enter_pool_buffers, tenants_of
 from shadowgraph.graphs.probe import Outcome
 from shadowgraph.patching import PatchSet
+from shadowgraph.tracking.capturing import RunningCapture, captures
 from shadowgraph.tracking.cuda_allocator import CudaAllocator
-from shadowgraph.tracking.garbage import Kept, garbage
 from shadowgraph.tracking.quiet import later
 from shadowgraph.tracking.ranges import RangeSet
 
 _serials = itertools.count(1)
-_patches = PatchSet()
+_patches = PatchSet(optional=("__del__",))
 _history = History()
 
 
@@ -47,8 +48,15 @@ class _State:
     pool: GuardedPool | None = None
     native: bool = False  # whether guards may stand in the pool that the program itself would have
     history: bool = False  # whether we switched the allocator's history on
-    kept: Kept | None = field(default=None, repr=False)  # garbage that must outlive the capture
     finalizer: Any = field(default=None, repr=False)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A capture that runs, on its CUDAGraph object."""
+
+    running: RunningCapture
+    finalizer: Any = field(repr=False)  # for a graph that dies without `capture_end`
 
 
 _ELSEWHERE = _State(Graph(0, "a graph of another device"))
@@ -89,6 +97,7 @@ class CudaGraphs:
             "capture_end": self._wrap_end,
             "replay": self._wrap_replay,
             "reset": self._wrap_reset,
+            "__del__": _wrap_del,
             "pool": self._wrap_pool,
             "raw_cuda_graph_exec": _wrap_exec,
         }
@@ -101,26 +110,24 @@ class CudaGraphs:
 
     def _wrap_begin(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def capture_begin(graph: Any, pool: Any = None, *args: Any, **kwargs: Any) -> None:
+            state: _State | None = None
             if torch.cuda.current_device() != self._allocator.index:
                 self._native.left_alone["a device that is not watched"] += 1
-                original(graph, pool, *args, **kwargs)
-                self._forget(graph)
-                graph._shadowgraph = _ELSEWHERE
-                return
-            state: _State | None = None
-            with shielded("capture_begin"):
-                state = self._begin(pool)
+                state = _ELSEWHERE
+            else:
+                with shielded("capture_begin"):
+                    state = self._begin(pool)
             inside = state.pool.pool.id if state is not None and state.pool is not None else pool
+            running = captures.begin()
             try:
                 original(graph, inside, *args, **kwargs)
             except BaseException:
-                if state is not None:  # refused: the graph keeps the capture that it had
+                running.end()
+                if state is not None and state is not _ELSEWHERE:  # refused: the graph keeps the capture that it had
                     self._drop(state)
                 raise
-            if state is not None:
-                self._forget(graph)
-                with shielded("capture_begin"):
-                    self._began(graph, state)
+            with contained("capture_begin"):
+                self._began(graph, state, running)
 
         return capture_begin
 
@@ -129,6 +136,7 @@ class CudaGraphs:
         state = _State(Graph(serial, f"graph#{serial}"))
         emit("capture_began", state.model)
         try:
+            self._allocator.settle()
             if not _inductor_captures():
                 state.pool = self._pools.stand_in(pool) if self._pools is not None else None
                 state.native = state.pool is None and self._native.may_guard(pool, self._expandable)
@@ -136,17 +144,22 @@ class CudaGraphs:
         except BaseException:
             emit("graph_reset", state.model)
             raise
-        state.kept = garbage.keep()
         return state
 
-    def _began(self, graph: Any, state: _State) -> None:
+    def _began(self, graph: Any, state: _State | None, running: RunningCapture) -> None:
+        finalizer = weakref.finalize(graph, running.end)
+        finalizer.atexit = False
+        graph._shadowgraph_open = _Open(running, finalizer)
+        self._forget(graph)
         graph._shadowgraph = state
+        if state is None or state is _ELSEWHERE:
+            return
         self._live.add(state.model.serial)
         # Without the state: finalizers live until the interpreter has ended, and a pool must not.
-        state.finalizer = weakref.finalize(graph, later, partial(self._gone, state.model, state.kept))
+        state.finalizer = weakref.finalize(graph, later, partial(self._gone, state.model))
         state.finalizer.atexit = False
         marks: Marks | None = None
-        with shielded("attribution"):
+        with contained("attribution"):
             marks = Marks(driver(), self._allocator.index)
         state.mode = CaptureMode(state.model, self._allocator.ledger, state.pool is not None, marks)
         cuda_capture.enter(state.mode)
@@ -165,12 +178,10 @@ class CudaGraphs:
             if state.pool is not None:
                 for tenants in state.pool.tenancies.values():
                     tenants.pop(state.model.serial, None)
-        self._gone(state.model, state.kept)
+        self._gone(state.model)
 
-    def _gone(self, model: Graph, kept: Kept | None) -> None:
-        """A graph is over, its capture too, if that was left open; its pool may go with it."""
-        if kept is not None:
-            kept.end()
+    def _gone(self, model: Graph) -> None:
+        """A graph is over; its pool may go with it."""
         self._live.discard(model.serial)
         self._native.dropped(model)
         emit("graph_reset", model)
@@ -186,13 +197,13 @@ class CudaGraphs:
             try:
                 original(graph)
                 if _keeps_for_us(graph) and not getattr(graph, "_has_graph_exec", False):
-                    torch._C._CUDAGraph.instantiate(graph)  # as torch does by itself where nobody keeps the graph
+                    with relaxed_capture():  # as torch does by itself where nobody keeps the graph
+                        torch._C._CUDAGraph.instantiate(graph)
             except BaseException:
                 self._forget(graph)
                 raise
             finally:
-                if state is not None and state.kept is not None:
-                    state.kept.end()
+                _close(graph)
             if state is not None and mode is not None:
                 with shielded("capture_end"):
                     self._end(graph, state, mode)
@@ -231,10 +242,12 @@ class CudaGraphs:
         handle = int(first), int(second)
         within = RangeSet.of(segments_of(snapshot, handle))
         tenants = tenants_of(snapshot, within.__contains__)
-        if is_complete(tenants, made, within):
+        if self._allocator.may_be_unmapped(within):
+            self._native.refuse(handle, UNMAPPABLE)
+        elif is_complete(tenants, made, within):
             self._native.captured(handle, state.model, tenants, made)
         else:
-            self._native.refuse(handle)
+            self._native.refuse(handle, INCOMPLETE)
 
     def _enter(self, state: _State, tenants: Tenants, made: Made) -> None:
         if state.pool is not None and state.model.serial in self._live:
@@ -293,6 +306,7 @@ class CudaGraphs:
         def reset(graph: Any) -> None:
             self._forget(graph)
             original(graph)
+            _close(graph)
 
         return reset
 
@@ -311,6 +325,27 @@ class CudaGraphs:
                 graph._shadowgraph = None
             if state is not _ELSEWHERE:
                 self._drop(state)
+
+
+def _close(graph: Any) -> None:
+    """A graph's capture is over, if one ran."""
+    opened: _Open | None = getattr(graph, "_shadowgraph_open", None)
+    if opened is not None:
+        graph._shadowgraph_open = None
+        opened.finalizer.detach()
+        opened.running.end()
+
+
+def _wrap_del(original: Callable[..., Any]) -> Callable[..., Any]:
+    def __del__(graph: Any) -> None:
+        """A graph that dies while any thread captures is destroyed in the relaxed mode, in which that capture goes on;
+        its own destructor then finds nothing left to destroy."""
+        original(graph)
+        if captures.running and getattr(graph, "_shadowgraph_open", None) is None:
+            with contained("end of a graph"), relaxed_capture():
+                torch._C._CUDAGraph.reset(graph)
+
+    return __del__
 
 
 def _wrap_init(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,7 +24,6 @@ from shadowgraph.graphs.model import Access, Graph, Launch, LaunchKind, Node, Po
 from shadowgraph.graphs.schemas import schema_of
 from shadowgraph.graphs.tensors import is_plain, named_tensors, tensors_in
 from shadowgraph.tracking.buffers import Ledger, Role
-from shadowgraph.tracking.capturing import captures
 from shadowgraph.tracking.foreign import track_foreign
 from shadowgraph.tracking.stacks import Stack
 from shadowgraph.tracking.traces import Trace, gather, stacks_of
@@ -226,7 +225,6 @@ def current() -> CaptureMode | None:
 def enter(mode: CaptureMode) -> None:
     """Begin to note this thread's operators; the eager mode stands aside."""
     eager.stand_aside()
-    captures.began()
     mode.before, _local.mode = _local.mode, mode
     if mode.marks is not None:
         _by_graph[mode.marks.graph] = mode
@@ -247,5 +245,4 @@ def leave(mode: CaptureMode) -> None:
             if mode.marks is not None:
                 _by_graph.pop(mode.marks.graph, None)
             _local.mode = mode.before
-            captures.ended()
             eager.come_back()

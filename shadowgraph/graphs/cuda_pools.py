@@ -15,6 +15,7 @@ import torch
 from shadowgraph.compat import relaxed_capture, require_cupy
 from shadowgraph.faults import faults
 from shadowgraph.tracking.arena import HostArena, round_up
+from shadowgraph.tracking.capturing import captures
 
 PoolHandle = tuple[int, int]
 
@@ -34,7 +35,8 @@ class Segment:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class GuardedPool:
-    """A torch `MemPool` that never splits a segment.
+    """A torch `MemPool` that never splits a segment. It dies with the last graph that uses it, but never while a stream
+    captures: torch aborts the process then.
 
     Attributes
     ----------
@@ -45,6 +47,9 @@ class GuardedPool:
     pool: torch.cuda.MemPool
     segments: dict[int, Segment] = field(default_factory=dict)
     tenancies: dict[int, dict[int, int]] = field(default_factory=dict)
+
+    def __del__(self) -> None:
+        captures.outlive(self.pool)
 
     def room(self, address: int) -> tuple[int, int] | None:
         """Where a segment's tail guard must start for all its tenants, and where it ends."""

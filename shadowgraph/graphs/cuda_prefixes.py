@@ -62,7 +62,7 @@ class State:
     def __init__(self, device: Device, targets: Sequence[ByteRange], ranges: Sequence[ByteRange]) -> None:
         self._device, self._targets, self._ranges = device, targets, ranges
         self._pool: Any = device.cp.cuda.MemoryPool()
-        with relaxed_capture(), device.cp.cuda.Device(device.index), device.cp.cuda.using_allocator(self._pool.malloc):
+        with device.context.current(), device.cp.cuda.using_allocator(self._pool.malloc):
             self._copies = [device.cp.empty(where.nbytes, dtype=device.cp.uint8) for where in ranges]
         for where, copy in zip(ranges, self._copies, strict=True):
             self._copy(int(copy.data.ptr), where.start, where.nbytes)
@@ -87,7 +87,7 @@ class State:
     def close(self) -> None:
         """Give the memory back; nothing that was launched may still use it."""
         self._copies = []
-        with relaxed_capture(), self._device.cp.cuda.Device(self._device.index):
+        with self._device.context.current():
             self._pool.free_all_blocks()
 
     def _copy(self, target: int, source: int, nbytes: int) -> None:

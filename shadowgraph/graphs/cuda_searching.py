@@ -55,7 +55,8 @@ def _searched(device: Device, graph: Any, lent: bool, expandable: bool, refused:
     why = must_not_run_alone(name for _, _, name in inside if name)
     if why is not None:
         raise NotRerun(why)
-    torch.cuda.synchronize(device.index)  # what other streams are about to write must not be put back
+    if not device.wait():  # what other streams are about to write must not be put back
+        raise NotRerun("another thread captures")
     own = [calls.allocated_by(node) for node, kind, _ in inside if kind == ALLOCATION]
     ranges = fallback.state(partial(_allocation_of, calls, own, expandable))
     with ExitStack() as undo:

@@ -20,6 +20,7 @@ from shadowgraph.tracking.ranges import ByteRange
 
 PoolHandle = tuple[int, int]
 INCOMPLETE = "the program's own recording of memory history leaves allocations out"
+UNMAPPABLE = "a pool whose memory may be unmapped (a memory saver or a sleep mode)"
 
 
 @dataclass(slots=True, eq=False)
@@ -81,10 +82,10 @@ class NativePools:
                 if not pool.tenants:
                     self._let_go(pool)
 
-    def refuse(self, handle: PoolHandle) -> None:
-        """What a capture allocated in a pool is not known in full: it has no guards from here on."""
+    def refuse(self, handle: PoolHandle, reason: str) -> None:
+        """No guards can stand in a pool after a capture into it, nor from here on."""
         with self._allocator.lock.section:
-            self.left_alone[INCOMPLETE] += 1
+            self.left_alone[reason] += 1
             self._refused.add(handle)
             pool = self._pools.get(handle)
             if pool is not None:

@@ -337,13 +337,17 @@ class HostAllocator:
         sizes = self.policy.grant(nbytes) if self.policy else NO_GUARDS
         while True:
             try:
-                span = self.arena.take(sizes.head + capacity + sizes.tail)
+                span = self._span(sizes.head + capacity + sizes.tail)
                 break
             except MemoryError:
                 if self.policy is None or sizes == NO_GUARDS:
                     raise
                 sizes = self.policy.shrink(sizes)
         return Block(span + sizes.head, capacity, sizes, self.policy)
+
+    def _span(self, nbytes: int) -> int:
+        """Address of a span of the arena."""
+        return self.arena.take(nbytes)
 
     def _release(self, block: Block, buffer: Buffer, pool: Pool) -> None:
         with self._lock.section:

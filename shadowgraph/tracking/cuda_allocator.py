@@ -1,14 +1,16 @@
-"""Guarded tensors of exact size on a CUDA device, for static buffers that the program allocates eagerly."""
+"""Guarded tensors of exact size on a CUDA device, for static buffers that the program allocates eagerly.
+
+Called in whatever thread allocates or frees, under the allocator's lock.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, cast
 
 import torch
 
-from shadowgraph.compat import relaxed_capture
 from shadowgraph.tracking.allocator import Block, HostAllocator, Pool
 from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.capturing import captures
@@ -30,6 +32,21 @@ class Filler(Protocol):
     def fill_after(self) -> None:
         """Let coming fills run behind what the current stream has queued."""
 
+    def malloc(self, nbytes: int) -> int:
+        """Address of fresh device memory; raises `MemoryError`."""
+
+    def note_stream(self) -> None:
+        """Let `wait` wait for the current stream too, from here on."""
+
+    def wait(self) -> bool:
+        """Wait for the streams that are known; False, without a wait, while something is captured."""
+
+    def passed(self) -> bool:
+        """Whether `wait` would return at once, and True."""
+
+    def may_be_unmapped(self, address: int) -> bool:
+        """Whether memory may go from behind an address while its owner keeps it."""
+
 
 class Lender(Protocol):
     """Who lets guards stand in memory that is another allocator's."""
@@ -48,14 +65,15 @@ class CudaAllocator(HostAllocator):
     """`HostAllocator` over slabs of device memory; guards are armed by the engine on a stream of its own.
 
     Memory is handed out again only after the device has done all that was queued when it was freed: the host waits for
-    that. While something is captured nobody may wait, and fresh memory is taken.
+    the streams that are known. While something is captured there is no wait, and fresh memory is taken.
     """
 
     def __init__(self, filler: Filler, device: int) -> None:
         self._filler, self.index = filler, device
         self._batched: list[ByteRange] | None = None
         self.lender: Lender | None = None
-        super().__init__(SlabArena(device))
+        self._slabs = SlabArena(filler.malloc)
+        super().__init__(self._slabs)
         self.device = f"cuda:{device}"
 
     def fill(self, where: ByteRange) -> None:
@@ -115,6 +133,10 @@ class CudaAllocator(HostAllocator):
                 self.arm(buffer)
             self.tenancies += 1
 
+    def may_be_unmapped(self, ranges: Iterable[ByteRange]) -> bool:
+        """Whether any of some ranges lies in memory that may be unmapped while its owner keeps it."""
+        return any(self._filler.may_be_unmapped(where.start) for where in ranges)
+
     def confirm(self, guard: Guard, extent: tuple[int, int], order: int, clock: Iterator[int]) -> bool:
         """The memory may have been handed out meanwhile."""
         with self._lock.section:
@@ -140,6 +162,7 @@ class CudaAllocator(HostAllocator):
         self._filler.fill_after()  # the look is queued; what is armed next may lie over it
 
     def _storage_at(self, address: int, nbytes: int) -> torch.UntypedStorage:
+        self._filler.note_stream()  # what the program queues there may outlive the tensor
         place = torch.device("cuda", self.index)
         return cast(torch.UntypedStorage, torch._C._construct_storage_from_data_pointer(address, place, nbytes))
 
@@ -147,16 +170,16 @@ class CudaAllocator(HostAllocator):
         if captures.running:
             return None
         block = super()._take(pool, capacity)
-        if block is not None:
-            self._wait()
+        if block is not None and not self._filler.wait():  # a capture has begun meanwhile
+            pool.give(block)
+            return None
         return block
 
-    def _new_block(self, nbytes: int, capacity: int) -> Block:
-        block = super()._new_block(nbytes, capacity)
-        if isinstance(self.arena, SlabArena) and self.arena.used_before and not captures.running:
-            self._wait()
-        return block
+    def _span(self, nbytes: int) -> int:
+        if self._slabs.needs_settling(nbytes):
+            self._slabs.settle(self._filler.wait)
+        return super()._span(nbytes)
 
-    def _wait(self) -> None:
-        with relaxed_capture():
-            torch.cuda.synchronize(self.index)
+    def settle(self) -> None:
+        """Before a capture, in which there is no wait: let memory be handed out again that no queued work writes."""
+        self._slabs.settle(self._filler.passed)

@@ -1,12 +1,14 @@
-"""Address space of the cuda backend: slabs from cudaMalloc, handed out in spans and kept until the process ends."""
+"""Address space of the cuda backend: slabs from cudaMalloc, handed out in spans and kept until the process ends.
+
+Called with the allocator's lock, and by torch's allocator for private pools; a lock of its own.
+"""
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from typing import Any
+from collections.abc import Callable
 
-from shadowgraph.compat import relaxed_capture, require_cupy
 from shadowgraph.tracking.arena import HostArena
 
 SLAB = 128 << 20
@@ -17,22 +19,29 @@ class SlabArena(HostArena):
 
     Slabs are plain ``cudaMalloc`` memory, so that IPC handles of tensors in them go on working. Spans above half a
     slab have an allocation of their own. Nothing is given back to CUDA: a stale pointer stays harmless to follow.
+
+    The program may have queued writes to a span before it freed what lay there. So a span is handed out again only
+    after a wait that began later than it was given back: whoever has waited says so with `settle`.
+
+    Parameters
+    ----------
+    malloc
+        Gives the address of so many bytes of device memory; raises `MemoryError`.
     """
 
-    def __init__(self, device: int) -> None:
-        self._cp: Any = require_cupy()
-        self._device = device
+    def __init__(self, malloc: Callable[[int], int]) -> None:
+        self._device_malloc = malloc
         self._lock = threading.RLock()
         self.base = 0
         self.size = 0
         self._starts: list[int] = []
         self._stops: list[int] = []
         self._next = self._end = 0
-        self._free: dict[int, list[int]] = {}
-        self.used_before = False  # whether the span that was taken last had an owner before
+        self._free: dict[int, list[int]] = {}  # settled
+        self._unsettled: dict[int, list[int]] = {}
 
     def take(self, nbytes: int) -> int:
-        """Address of a span, the last one given back first.
+        """Address of a span that no queued work writes, the last one given back first.
 
         Raises
         ------
@@ -41,7 +50,6 @@ class SlabArena(HostArena):
         """
         with self._lock:
             spans = self._free.get(nbytes)
-            self.used_before = bool(spans)
             if spans:
                 return spans.pop()
             if nbytes > SLAB // 2:
@@ -52,10 +60,34 @@ class SlabArena(HostArena):
             address, self._next = self._next, self._next + nbytes
             return address
 
-    def give(self, address: int, nbytes: int) -> None:
-        """Take a span back, to be handed out again; its bytes stay as they are."""
+    def needs_settling(self, nbytes: int) -> bool:
+        """Whether a wait would spare fresh memory for a span of this size."""
         with self._lock:
-            self._free.setdefault(nbytes, []).append(address)
+            return bool(self._unsettled.get(nbytes)) and not self._free.get(nbytes)
+
+    def settle(self, wait: Callable[[], bool]) -> None:
+        """Wait, and let what was given back before be handed out again if `wait` returned True. It is called without
+        the lock."""
+        with self._lock:
+            before, self._unsettled = self._unsettled, {}
+        into = self._unsettled
+        try:
+            into = self._free if wait() else self._unsettled
+        finally:
+            with self._lock:
+                for nbytes, addresses in before.items():
+                    into.setdefault(nbytes, []).extend(addresses)
+
+    def give(self, address: int, nbytes: int) -> None:
+        """Take a span back, to be handed out again once it is settled; its bytes stay as they are."""
+        with self._lock:
+            self._unsettled.setdefault(nbytes, []).append(address)
+
+    @property
+    def used(self) -> int:
+        with self._lock:
+            free = (*self._free.items(), *self._unsettled.items())
+            return self._next - sum(nbytes * len(addresses) for nbytes, addresses in free)
 
     def holds(self, address: int) -> bool:
         with self._lock:
@@ -67,12 +99,7 @@ class SlabArena(HostArena):
         return self.size
 
     def _malloc(self, nbytes: int) -> int:
-        runtime = self._cp.cuda.runtime
-        with relaxed_capture(), self._cp.cuda.Device(self._device):
-            try:
-                address = int(runtime.malloc(nbytes))
-            except runtime.CUDARuntimeError as error:
-                raise MemoryError(f"cudaMalloc of {nbytes} bytes: {error}") from None
+        address = self._device_malloc(nbytes)
         at = bisect_right(self._starts, address)
         self._starts.insert(at, address)
         self._stops.insert(at, address + nbytes)

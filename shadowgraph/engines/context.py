@@ -1,0 +1,141 @@
+"""One device's primary context: made current in whatever thread calls the driver for our engine.
+
+A plain thread that frees a guarded tensor has device 0 current, or no device at all. There a launch is refused, or runs
+on the wrong device, and `cudaSetDevice` to leave ours again would make a context of hundreds of megabytes on device 0.
+So our context is pushed, and popped afterwards. Thread-safe; no lock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from shadowgraph.compat import relaxed_capture
+from shadowgraph.engines.losses import error_of
+
+_RELAXED = 2  # CUstreamCaptureMode
+_NOT_IDLE = 600  # CUDA_ERROR_NOT_READY
+_CAPTURES_ELSEWHERE = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: of the legacy stream, while a blocking stream captures
+# A stream takes about a thousand launches before the next one waits, and each takes a microsecond of host time. So for
+# half a millisecond after it was idle, no launch on it waits.
+_SHALLOW = 500_000  # nanoseconds
+
+
+class PrimaryContext:
+    """The primary context of one device, retained for the life of the process."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        # The interpreter's lock is held during calls that return at once, and given away in those that may wait.
+        self._calls: Any = ctypes.PyDLL("libcuda.so.1")
+        self._handle, self._current = ctypes.c_void_p(), ctypes.c_void_p()
+        device = ctypes.c_int()
+        self.check("cuInit", self._calls.cuInit(0))
+        self.check("cuDeviceGet", self._calls.cuDeviceGet(ctypes.byref(device), index))
+        retained = self._calls.cuDevicePrimaryCtxRetain(ctypes.byref(self._handle), device)
+        self.check("cuDevicePrimaryCtxRetain", retained)
+        self._idle: tuple[int, int] = (-1, 0)  # a stream, and when it was idle
+
+    def check(self, name: str, code: int) -> None:
+        """Raise `DeviceLostError` or `CudaCallError` unless a call succeeded."""
+        if code:
+            raise error_of(f"{name}: {self.name_of(code)}", code)
+
+    def name_of(self, code: int) -> str:
+        """CUDA's own name of an error."""
+        text = ctypes.c_char_p()
+        if self._calls.cuGetErrorName(code, ctypes.byref(text)) or text.value is None:
+            return f"error {code}"
+        return f"{text.value.decode()} ({code})"
+
+    def enter(self) -> bool:
+        """Make the context current in this thread; what is returned goes to `leave`."""
+        current = ctypes.c_void_p()
+        self._calls.cuCtxGetCurrent(ctypes.byref(current))
+        if current.value == self._handle.value:
+            return False
+        self.check("cuCtxPushCurrent", self._calls.cuCtxPushCurrent_v2(self._handle))
+        return True
+
+    def leave(self, entered: bool) -> None:
+        """Make current again what was before `enter`."""
+        if entered:
+            self._calls.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """The context is current in the block, and calls are allowed that a capture elsewhere would forbid."""
+        entered = self.enter()
+        try:
+            with relaxed_capture():
+                yield
+        finally:
+            self.leave(entered)
+
+    def captures(self, stream: int) -> bool:
+        """Whether a stream captures, or must not be used because another one does. The context must be current."""
+        status = ctypes.c_int()
+        code = self._calls.cuStreamIsCapturing(ctypes.c_void_p(stream), ctypes.byref(status))
+        if code == _CAPTURES_ELSEWHERE:
+            return True
+        self.check("cuStreamIsCapturing", code)
+        return bool(status.value)
+
+    def takes_launches(self, stream: int) -> bool:
+        """Whether the next launch on a stream returns at once, since its queue cannot be full.
+
+        A launch into a full queue waits for the device. A host callback in Python, queued before it, waits for the
+        interpreter's lock meanwhile, so that the lock must be given away around such a launch. The context must be
+        current.
+        """
+        known, when = self._idle
+        now = time.perf_counter_ns()
+        if stream == known and now - when < _SHALLOW:
+            return True
+        mode = ctypes.c_int(_RELAXED)
+        exchange = self._calls.cuThreadExchangeStreamCaptureMode
+        exchange(ctypes.byref(mode))  # a query would break another thread's capture
+        try:
+            code = self._calls.cuStreamQuery(ctypes.c_void_p(stream))
+        finally:
+            exchange(ctypes.byref(mode))
+        if code == _NOT_IDLE:
+            return False
+        self.check("cuStreamQuery", code)
+        self._idle = stream, now
+        return True
+
+    def may_be_unmapped(self, address: int) -> bool:
+        """Whether an address lies in memory of ``cuMemMap``, which a memory saver, a sleep mode or an allocator in
+        pieces may unmap at any time, or in none at all."""
+        allocation = ctypes.c_uint64()
+        if not self._calls.cuMemRetainAllocationHandle(ctypes.byref(allocation), ctypes.c_void_p(address)):
+            self._calls.cuMemRelease(allocation)
+            return True
+        return not self.is_mapped(address)
+
+    def is_mapped(self, address: int) -> bool:
+        """Whether there is memory at an address now."""
+        mapped = ctypes.c_int()
+        pointer = ctypes.c_uint64(address)
+        code = self._calls.cuPointerGetAttribute(ctypes.byref(mapped), _MAPPED, pointer)
+        return not code and bool(mapped.value)
+
+
+_MAPPED = 13  # CU_POINTER_ATTRIBUTE_MAPPED
+
+
+@cache
+def primary_context(index: int) -> PrimaryContext:
+    """The primary context of a device, the same object at each call.
+
+    Raises
+    ------
+    CudaCallError
+        When the driver refuses it.
+    """
+    return PrimaryContext(index)

@@ -1,0 +1,101 @@
+"""Bytes of device memory brought to the host: at once, or queued and asked for later.
+
+What is read may have been unmapped by a memory saver or a sleep mode since it was tracked. A device that reads such
+memory kills the context, so that each range is asked about before it is read. Called by the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shadowgraph.engines.base import Result
+from shadowgraph.engines.device import Device
+from shadowgraph.tracking.ranges import ByteRange
+
+_TO_HOST = 2  # cudaMemcpyKind
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Bytes on their way to the host."""
+
+    tag: object
+    parts: tuple[tuple[object, ByteRange], ...]
+    pinned: Any
+    event: Any
+
+    def arrived(self, device: Device) -> bool:
+        """Whether the bytes are there; then the event goes back to the device."""
+        with device.context.current():
+            if not self.event.done:
+                return False
+        device.done_with(self.event)
+        return True
+
+    def result(self) -> Result:
+        """What arrived, by key; ranges without bytes are left out."""
+        data, at, fetched = memoryview(self.pinned), 0, []
+        for key, where in self.parts:
+            if where.nbytes:
+                fetched.append((key, bytes(data[at : at + where.nbytes])))
+                at += where.nbytes
+        return Result(self.tag, (), tuple(fetched))
+
+
+def fetched(device: Device, tag: object, parts: Sequence[tuple[object, ByteRange]]) -> Fetch:
+    """Queue copies into one block of pinned memory on the current stream, which must not capture."""
+    readable = tuple((key, where) for key, where in parts if where.nbytes)
+    _check(device, (where for _, where in readable))
+    with device.context.current():
+        pinned = device.cp.cuda.alloc_pinned_memory(sum(where.nbytes for _, where in readable))
+        stream, at, event = device.stream(), 0, device.event()
+        for _, where in readable:
+            device.runtime.memcpyAsync(pinned.ptr + at, where.start, where.nbytes, _TO_HOST, stream.ptr)
+            at += where.nbytes
+        event.record(stream)
+    return Fetch(tag, readable, pinned, event)
+
+
+def read(device: Device, where: ByteRange) -> bytes:
+    """Bytes of a range after what the current stream has queued; waits for it.
+
+    Raises
+    ------
+    LookupError
+        When no memory is mapped there any more.
+    """
+    host = np.empty(where.nbytes, dtype=np.uint8)
+    if where.nbytes:
+        _check(device, (where,))
+        with device.context.current():
+            stream = device.stream()
+            device.runtime.memcpyAsync(host.ctypes.data, where.start, where.nbytes, _TO_HOST, stream.ptr)
+            stream.synchronize()
+    return host.tobytes()
+
+
+def read_many(device: Device, ranges: Sequence[ByteRange]) -> list[memoryview]:
+    """Bytes of ranges in one pinned block, as `read` does; beside the current stream while that one captures."""
+    _check(device, (where for where in ranges if where.nbytes))
+    views: list[memoryview] = []
+    total, at = max(1, sum(where.nbytes for where in ranges)), 0
+    stream = device.loading if device.captures else device.stream()
+    with device.context.current():
+        pinned = device.cp.cuda.alloc_pinned_memory(total)
+        room = np.frombuffer(pinned, dtype=np.uint8, count=total).data
+        for where in ranges:
+            if where.nbytes:
+                device.runtime.memcpyAsync(pinned.ptr + at, where.start, where.nbytes, _TO_HOST, stream.ptr)
+            views.append(room[at : at + where.nbytes])
+            at += where.nbytes
+        stream.synchronize()
+    return views
+
+
+def _check(device: Device, ranges: Iterable[ByteRange]) -> None:
+    for where in ranges:
+        device.check_readable(where)
