@@ -207,9 +207,24 @@ class CupyEngine:
         in_full: bool = False,
     ) -> None:
         """One launch on the current stream; nothing at all while that stream captures."""
-        device = self._device
-        if device.captures:
-            return
+        context, stream = self._device.context, self._device.raw_stream()
+        entered = context.enter()
+        try:
+            if not context.captures(stream):
+                self._check(tag, guards, take, compare, in_full, stream)
+        finally:
+            context.leave(entered)
+
+    def _check(
+        self,
+        tag: object,
+        guards: Sequence[Guard],
+        take: Shadow | None,
+        compare: Shadow | None,
+        in_full: bool,
+        stream: int,
+    ) -> None:
+        """`check` where the context is current and the stream does not capture."""
         shadow: Any = take if take is not None else compare
         if shadow is not None and (not shadow.chunk_count or (take is None and id(shadow) in self._stale)):
             shadow = None
@@ -229,8 +244,7 @@ class CupyEngine:
             if mode == COPY:
                 self._stale.discard(id(shadow))
             self._pending[serial] = tag, guards, shadow.parts if mode == COMPARE else (), (table, shadow)
-            device.note_stream()
-            stream = device.raw_stream()
+            self._device.note_stream()
             try:
                 if stream not in self._arming.ordered:
                     self._arming.order(stream)
@@ -262,7 +276,7 @@ class CupyEngine:
         if prepared.far_blocks:
             prepared.far_turn.value = self._far_turn
             self._far_turn += prepared.far_blocks
-        prepared.launcher.launch(prepared.grid, THREADS, stream)
+        prepared.launcher.launch_here(prepared.grid, THREADS, stream)
 
     def _look_everywhere(self, table: GuardTable, serial: int, stream: int) -> None:
         """One launch that reads every guard in full."""
@@ -272,7 +286,7 @@ class CupyEngine:
         prepared.step.far_blocks, prepared.far_turn.value, prepared.far_all.value = blocks, 0, 1
         prepared.check.value = serial
         try:
-            prepared.launcher.launch(prepared.step.guard_blocks + blocks, THREADS, stream)
+            prepared.launcher.launch_here(prepared.step.guard_blocks + blocks, THREADS, stream)
         finally:
             prepared.grid, prepared.far_all.value = -1, 0
 

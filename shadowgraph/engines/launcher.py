@@ -79,15 +79,18 @@ class Launcher:
         CudaCallError
             When the driver refuses this launch.
         """
+        entered = self._context.enter()
+        try:
+            self.launch_here(blocks, threads, stream)
+        finally:
+            self._context.leave(entered)
+
+    def launch_here(self, blocks: int, threads: int, stream: int) -> None:
+        """`launch` where the context is current."""
         form = blocks, threads, stream
         if form != self._form:
             self._config.blocks, self._config.threads, self._config.stream = self._form = form
-        context = self._context
-        entered = context.enter()
-        try:
-            launch = self._at_once if context.takes_launches(stream) else self._patient
-            code = launch(self._how, self._function, self._given, self._nothing)
-        finally:
-            context.leave(entered)
+        launch = self._at_once if self._context.takes_launches(stream) else self._patient
+        code = launch(self._how, self._function, self._given, self._nothing)
         if code:
-            raise error_of(f"the CUDA driver refuses a launch: {context.name_of(code)}", code)
+            raise error_of(f"the CUDA driver refuses a launch: {self._context.name_of(code)}", code)
