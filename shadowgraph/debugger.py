@@ -310,6 +310,17 @@ class Debugger(Declarations):
         """What is worth knowing and no fault, a tuple."""
         return Findings(self._work.book.notes)
 
+    @property
+    def inferred(self) -> Findings:
+        """Reads by the host of what a graph had changed, a tuple: inferences (SG102), counted and no findings.
+
+        Such a read is what outputs, counters and tokens that are fed back are for. Empty with
+        ``Settings.list_inferred``: then they are notes.
+        """
+        if self._started:
+            self._work.gather()
+        return Findings(self._work.inferred.notes)
+
     def check(self) -> Findings:
         """Check guards and declared rules now, and return all findings so far."""
         self._work.recheck()

@@ -40,7 +40,7 @@ def facts_of(
         last_launches=work.last_words.launches() if work.lost else (),
         names_unread=names.unread,
         names_cut_short=names.truncated,
-        limits=tuple(filter(None, (work.outside.limit.sentence(), _naps(work)))),
+        limits=tuple(filter(None, (work.outside.limit.sentence(), _naps(work), _inferred(work)))),
         failures=tuple(work.outside.failures),
         watches=tuple((watch.name, tuple(watch.changes), watch.dropped) for watch in work.watches.watches),
     )
@@ -49,3 +49,13 @@ def facts_of(
 def _naps(work: Supervisor) -> str | None:
     """What naps left unwatched, unless that was told when the first one began."""
     return work.naps.sentence() if work.outside.tell is None else None
+
+
+def _inferred(work: Supervisor) -> str | None:
+    """How many inferences there are that are no findings."""
+    notes = work.inferred.notes
+    if not notes:
+        return None
+    times = sum(note.occurrences for note in notes)
+    count = f"{times:,} reads" if times != 1 else "1 read"
+    return f"{count} by the host of what a graph had changed (SG102) counted as no finding; list_inferred shows them"

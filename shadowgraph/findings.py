@@ -190,13 +190,20 @@ class RowOverrun(msgspec.Struct, frozen=True):
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """Who reads the bytes next: a graph's node, or the host at a line."""
+    """Who reads the bytes next: a graph's node, or the host at a line.
+
+    Attributes
+    ----------
+    wrote
+        What the host wrote what it had read into, where a graph reads that as indices or offsets.
+    """
 
     kind: str
     name: str
     node: int | None = None
     file: str | None = None
     line: int | None = None
+    wrote: str | None = None
 
 
 class Window(msgspec.Struct, frozen=True):

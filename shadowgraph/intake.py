@@ -35,6 +35,8 @@ class Intake:
     ----------
     book
         The findings.
+    inferred
+        What follows from reads by the host alone and is no finding: counted, and listed on request.
     locator, stepper, context
         Who takes closer looks, and what checks share; set by the owner before the first draft comes.
     """
@@ -47,11 +49,12 @@ class Intake:
         self._settings, self._outside, self._coverage = settings, outside, coverage
         self._suppressions = read_suppressions(settings.suppressions) if settings.suppressions else frozenset()
         self.book = FindingBook(self._suppressions)
+        self.inferred = FindingBook()
         self._overruns: Overruns | None = None
 
     def start_over(self) -> None:
         """In a forked child: what was found, and what is looked for, is the parent's."""
-        self.book = FindingBook(self._suppressions)
+        self.book, self.inferred = FindingBook(self._suppressions), FindingBook()
         self.locator.forget()
         self.stepper.forget()
 
@@ -60,6 +63,9 @@ class Intake:
         self.context.names.refresh()
         self._outside.name_all(draft, self.context)
         finding = finding_of(draft, self.context)
+        if draft.inferred and not self._settings.list_inferred:
+            self.inferred.add(msgspec.structs.replace(finding, message=verdict(finding)), draft.key)
+            return
         # Which sightings belong together must not depend on whether a closer look was being taken.
         stepped = self.stepper.identity(draft)
         key, mark = stepped or (draft.key, fingerprint(finding))

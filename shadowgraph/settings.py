@@ -48,6 +48,9 @@ class Settings:
         Path of a file of fingerprints (one a line, ``#`` comments) whose findings are counted but not shown.
     infer
         Apply the inferred rules (SG102 and SG109 without a declaration).
+    list_inferred
+        Show as notes what is only counted otherwise: reads by the host of what a graph had changed (SG102), which
+        outputs, counters and tokens that are fed back are for. `Debugger.inferred` lists them all the same.
     dump_limit
         Largest dump in bytes; what does not fit is left out, the least useful first.
     dump_whole
@@ -85,6 +88,7 @@ class Settings:
     shadow_limit: int = 1 << 20
     suppressions: str | os.PathLike[str] | None = None
     infer: bool = True
+    list_inferred: bool = False
     dump_limit: int = 64 << 20
     dump_whole: int = 64 << 10
     guard_eager: str = "off"
@@ -100,7 +104,7 @@ class Settings:
         _check_choice("layout", self.layout, ("isolate", "faithful"))
         _check_choice("locate", self.locate, ("auto", "off", "all"))
         _check_choice("watch_eager", self.watch_eager, ("always", "sampled"))
-        for name in ("sync", "infer"):
+        for name in ("sync", "infer", "list_inferred"):
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise UsageError(f"{name} must be True or False, not {_shown(value)}")
@@ -210,7 +214,7 @@ def parse_option(name: str, text: str, called: str) -> Any:
     UsageError
         For a text that does not parse.
     """
-    if name in {"sync", "infer"}:
+    if name in {"sync", "infer", "list_inferred"}:
         lowered = text.strip().lower()
         if lowered in {"1", "true", "yes", "on"}:
             return True

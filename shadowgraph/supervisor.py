@@ -143,6 +143,11 @@ class Supervisor(Listener):
     def book(self, book: FindingBook) -> None:
         self._intake.book = book
 
+    @property
+    def inferred(self) -> FindingBook:
+        """What follows from reads by the host alone."""
+        return self._intake.inferred
+
     @survives
     def flush(
         self,

@@ -173,6 +173,8 @@ class Draft:
         What makes two drafts of one kind, buffer and side the same cause.
     located
         Nodes that a look after every node showed to have done it, the culprit first; they come before `culprits`.
+    inferred
+        It follows from what the host reads alone: counted, and told where somebody asks.
     ended
         For SG104; then `first` and `last` are the bytes that the graph was given, none of which need have changed.
     """
@@ -202,6 +204,7 @@ class Draft:
     view: TensorView | None = None
     key: str = ""
     located: tuple[Culprit, ...] = ()
+    inferred: bool = False
     ended: Ended | None = None
     stale: Stale | None = None
     rebound: Rebound | None = None

@@ -1,12 +1,14 @@
 """SG102: a replay changed a buffer that host code owns.
 
-Declared with `protect()`, it is reported at the first replay that changes a value. Inferred, it takes four facts: the
-host wrote more than a constant into an integer buffer, the host read those values as they were, a replay changed
-them, and the host reads them again with no write of its own in between. Without the earlier read, and for a counter
-(every changed element moved by the same amount), it is a note: reading back what a graph wrote is what outputs are for.
+Declared with `protect()`, it is reported at the first replay that changes a value. Without, what the host reads after a
+replay has changed it is an inference: it is counted, and listed on request. Reading back what a graph wrote is what
+outputs are for, and a token that is fed back is the normal case.
 
-A buffer that is both in one, such as input ids whose prompt the host read and that a graph then feeds the next token
-back into, shows the same four facts as overwritten index pointers. It is reported too; hence the medium confidence.
+An inference becomes an error by what the host does with the values. First it takes four facts: the host wrote more
+than a constant into an integer buffer, the host read those values as they were, a replay changed them, each by another
+amount, and the host reads them again with no write of its own in between. Then one of three: an adapter knows that a
+planner reads them; they were index pointers, and the graph does not make the new ones from the old; or the host wrote
+them, or the lengths between them, into another buffer that a graph reads as indices or offsets (`planning`).
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ import numpy as np
 
 from shadowgraph.checks.base import Check, Checkpoint, Context, Draft
 from shadowgraph.checks.blame import suspects
+from shadowgraph.checks.planning import Planning, Written
 from shadowgraph.engines.base import Evidence
 from shadowgraph.findings import Reader, Severity
-from shadowgraph.graphs.model import Graph
+from shadowgraph.graphs.model import Access, Graph
 from shadowgraph.tracking.buffers import Buffer, Role
 from shadowgraph.tracking.foreign import still_there
 from shadowgraph.tracking.launches import LaunchKind
@@ -35,6 +38,7 @@ _HOST_WRITES = 512  # remembered for evidence that arrives late
 _INTEGERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"}
 _ARITHMETIC = {"add_", "sub_", "index_add_", "scatter_add_", "_foreach_add_", "_foreach_sub_"}
 _DIRTY = 64  # replays remembered for each buffer
+PLANNER = "plan"  # how an adapter says that a planner reads
 _EAGER_JUDGINGS = 8  # after these, a device's buffer that the host fills with constants is read ever more seldom
 
 
@@ -80,6 +84,10 @@ class _Story:
         Bytes that the host read while they held what the host had written.
     dirty
         What replays changed, the latest last; no byte is in two of them.
+    replayed
+        The graph whose writes are all in `graph_made`, by serial; 0 after any other write.
+    read
+        What the host read as its own after a replay had changed it, since the last replay.
     """
 
     buffer: Buffer
@@ -89,6 +97,8 @@ class _Story:
     graph_made: RangeSet = field(default_factory=RangeSet)
     clean_reads: RangeSet = field(default_factory=RangeSet)
     dirty: list[_Dirty] = field(default_factory=list)
+    replayed: int = 0
+    read: list[tuple[Draft, RangeSet]] = field(default_factory=list)
 
     def clean_dirt(self, part: ByteRange) -> None:
         """Forget what replays changed in some bytes."""
@@ -117,6 +127,8 @@ class InGraphMutation(Check):
         super().__init__(context)
         self._protected: list[_Protected] = []
         self._stories: dict[int, _Story] = {}
+        self._followed: dict[int, list[tuple[_Story, RangeSet]]] = {}  # by graphs, with what each overwrites
+        self._planning = Planning(context)
         self.declared = 0
         self._host_writes: deque[tuple[int, RangeSet]] = deque(maxlen=_HOST_WRITES)
         self._since = 0  # what replays changed before may have been rewritten by the host, unseen
@@ -135,6 +147,14 @@ class InGraphMutation(Check):
         self._protected.append(_Protected(buffer, where))
         self.declared += 1
 
+    def planned(self, view: TensorView, given: bytes) -> None:
+        """An adapter saw a planner that was given these bytes, of which it knows that they stand for a view."""
+        for buffer in self.context.ledger.overlapping(view.start, view.stop):
+            story = self._stories.get(buffer.serial)
+            for draft, changed in tuple(story.read) if story is not None else ():
+                if changed.overlaps(view.hull) and _is_given(draft, view, given):
+                    self.context.report(_sure(draft))
+
     def parts(self, graph: Graph) -> Iterable[tuple[object, ByteRange]]:
         self._stories = {serial: story for serial, story in self._stories.items() if story.buffer.alive}
         protected = [declared for declared in self._protected if declared.buffer.alive]
@@ -143,12 +163,31 @@ class InGraphMutation(Check):
         if not self.context.settings.infer:
             return
         covered = RangeSet.of(declared.where for declared in protected)
+        followed = []
         for buffer in self.context.ledger:
             if self._is_candidate(buffer, graph) and not covered.overlaps(buffer.range):
+                followed.append((self._story(buffer), _overwritten(graph, buffer)))
                 yield _Candidate(buffer), buffer.range
+        self._followed = {serial: each for serial, each in self._followed.items() if serial in self.context.graphs}
+        self._followed[graph.serial] = followed
+
+    def replay_begins(self, checkpoint: Checkpoint) -> None:
+        """What the graph overwrites is the graph's from here on, also where the values stay."""
+        serial = checkpoint.graph.serial if checkpoint.graph is not None else 0
+        for story, overwritten in self._followed.get(serial, ()):
+            story.read.clear()
+            if story.replayed != serial:
+                story.graph_made, story.replayed = story.graph_made | overwritten, serial
+
+    def checkpoint_ends(self, checkpoint: Checkpoint) -> None:
+        self._planning.boundary(checkpoint)
 
     def owns(self, key: object) -> bool:
-        return isinstance(key, _Protected | _Candidate)
+        return isinstance(key, _Protected | _Candidate | Written)
+
+    def fetched(self, key: object, data: bytes, checkpoint: Checkpoint) -> None:
+        assert isinstance(key, Written)
+        self._planning.compare(key, data)
 
     def changed(self, evidence: Evidence[object], checkpoint: Checkpoint) -> None:
         subject = evidence.subject
@@ -185,6 +224,7 @@ class InGraphMutation(Check):
     def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         if graph is not None:
             return
+        self._planning.wrote(write.ranges)
         self._host_writes.append((next(self.context.clock), write.ranges))
         for story in self._stories.values():
             pieces = write.ranges.intersection(story.buffer.range)
@@ -192,6 +232,8 @@ class InGraphMutation(Check):
                 continue
             if story.host_made is False:
                 self._reopen(story, pieces)
+            story.replayed = 0
+            story.read.clear()
             for part in pieces:
                 story.graph_made.discard(part)
                 story.clean_dirt(part)
@@ -222,25 +264,32 @@ class InGraphMutation(Check):
             if hit and not self._rewritten_unseen(dirty):
                 latest[dirty.draft.key] = dirty, hit
         for dirty, hit in latest.values():
-            self._report_read(story, dirty, hit, how, stack)
+            self._report_read(story, dirty, hit, where, how, stack)
         for part in where if latest else ():
             story.clean_dirt(part)
 
-    def _report_read(self, story: _Story, dirty: _Dirty, hit: list[ByteRange], how: str, stack: Stack) -> None:
-        known = any(story.clean_reads.overlaps(part) for part in hit)
-        sure = known and not dirty.counter
+    def _report_read(
+        self, story: _Story, dirty: _Dirty, hit: list[ByteRange], where: RangeSet, how: str, stack: Stack
+    ) -> None:
+        draft, changed = dirty.draft, RangeSet.of(hit)
         frame = stack[0] if stack else None
         reader = Reader("host", how, None, frame.file if frame else None, frame.line if frame else None)
-        draft = dirty.draft
-        self.context.report(
-            replace(
-                draft,
-                reader=reader,
-                checkpoint=Checkpoint("host_read", draft.phase, draft.graph, draft.replay),
-                severity=Severity.ERROR if sure else Severity.NOTE,
-                confidence="medium",
-            )
+        draft = replace(
+            draft,
+            reader=reader,
+            checkpoint=Checkpoint("host_read", draft.phase, draft.graph, draft.replay),
+            severity=Severity.NOTE,
+            confidence="medium",
+            inferred=True,
         )
+        own = not dirty.counter and any(story.clean_reads.overlaps(part) for part in hit)
+        if own and (how == PLANNER or self._planning.held_offsets(draft, changed)):
+            draft = _sure(draft)
+        elif own:
+            story.read.append((draft, changed))
+            mine = RangeSet.of(piece for part in where if (piece := part.intersect(story.buffer.range)))
+            self._planning.follow(draft, changed, mine)
+        self.context.report(draft)
 
     def _draft(self, evidence: Evidence[object], buffer: Buffer, checkpoint: Checkpoint) -> Draft:
         culprits = suspects(self.context, checkpoint, buffer, evidence.parts)
@@ -289,6 +338,27 @@ class InGraphMutation(Check):
         now = self.context.engine.read(window)
         places = [slice(part.start - start, part.stop - start) for part in dirty.ranges.intersection(window)]
         return any(now[place] != found[place] for place in places)
+
+
+def _sure(draft: Draft) -> Draft:
+    return replace(draft, severity=Severity.ERROR, inferred=False)
+
+
+def _is_given(draft: Draft, view: TensorView, given: bytes) -> bool:
+    """Whether what a planner was given in place of a view is what a replay left there, as far as both are known."""
+    window = draft.window if draft.window is not None else view.start
+    first, last = max(window, view.start), min(window + len(draft.found), view.start + len(given))
+    found = draft.found[first - window : last - window]
+    return first >= last or found == given[first - view.start : last - view.start]
+
+
+def _overwritten(graph: Graph, buffer: Buffer) -> RangeSet:
+    """Bytes of a buffer that a graph writes for sure: operators do, a kernel may only read what it is given."""
+    pointers = [p for _, p in graph.pointing_into(buffer.range) if p.access in (Access.WRITE, Access.READ_WRITE)]
+    extents = [extent(pointer.view) for pointer in pointers]
+    return RangeSet.of(
+        piece for ranges, gaps in extents if not gaps for part in ranges if (piece := part.intersect(buffer.range))
+    )
 
 
 def _may_be_owned(buffer: Buffer) -> bool:

@@ -65,6 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suppressions", metavar="FILE", help="fingerprints of findings to leave out")
     parser.add_argument("--sync", action="store_true", help="check after every launch, raise at the first finding")
     parser.add_argument("--no-infer", action="store_true", help="apply declared rules only")
+    parser.add_argument(
+        "--list-inferred", action="store_true", help="show what the host reads of a graph's changes (SG102) as notes"
+    )
     parser.add_argument("--every", type=int, metavar="N", help="check one replay of each graph in N (default: 1)")
     parser.add_argument(
         "--budget-percent",
@@ -181,6 +184,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     options |= {"suppressions": _readable(args.suppressions)} if args.suppressions is not None else {}
     options |= {"sync": True} if args.sync else {}
     options |= {"infer": False} if args.no_infer else {}
+    options |= {"list_inferred": True} if args.list_inferred else {}
     unusual = (args.guard_eager, args.overhead, args.guard_memory, args.every) != (None,) * 4
     if unusual or any(n.startswith(_PREFIX) for n in os.environ):
         from shadowgraph.settings import Settings

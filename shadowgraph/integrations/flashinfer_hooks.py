@@ -17,6 +17,7 @@ import torch
 
 from shadowgraph import session
 from shadowgraph.checks.bindings import Planned
+from shadowgraph.checks.mutation import PLANNER
 from shadowgraph.faults import contained
 from shadowgraph.graphs import host_reads, passing
 from shadowgraph.graphs.events import Listener
@@ -130,7 +131,7 @@ class Hooks(Listener):
             plan = self._note(wrapper, args)
         for argument in args[_WORKSPACES:] if not host_reads.resting() else ():
             if isinstance(argument, torch.Tensor) and argument.is_cpu:
-                host_reads.note_read(argument, "plan")  # compiled code reads it; on the host it is tracked memory
+                host_reads.note_read(argument, PLANNER)  # compiled code reads it; on the host it is tracked memory
         marked = self._mark(wrapper)
         try:
             return original(*args, **kwargs)
@@ -174,6 +175,8 @@ class Hooks(Listener):
         )
         work = debugger.supervisor
         work.journal.host_plans.note(plan)
+        if plan.into is not None and plan.into.dtype == plan.dtype:
+            work.checks.mutation.planned(plan.into, plan.indptr)
         self._keep(wrapper, work, plan, graph, kv_indptr, _WORKSPACES + (qo_indptr is not None))
         if not work.naps.blind:  # else what it is compared with passes unseen
             values = {layout.kv_indptr: kv_indptr, layout.qo_indptr: qo_indptr, layout.kv_lens: kv_lens}

@@ -13,7 +13,7 @@ REMEDIES: dict[str, str] = {
     "SG102": (
         "A graph replays its writes every time. Keep a copy that no graph is given and restore from it before each "
         "plan, let the graph write a buffer of its own, or plan from the values that the graph will write. If it "
-        "is meant to write what the host reads, as a token that is fed back, suppress the fingerprint."
+        "is meant to write what the host plans from, suppress the fingerprint."
     ),
     "SG103": (
         "Give the padded rows a value before each padded replay, as other inputs get one (zero_ or fill_ all, then "

@@ -141,7 +141,8 @@ def _mutation(finding: Finding) -> str:
     changed = f"{who(finding)} changed {plural(facts.count, 'byte')} of {finding.buffer.name},"
     if finding.reader is None:
         return f"{changed} which host code owns,"
-    return f"{changed} which the host had read before and read again ({finding.reader.name}) without writing it,"
+    said = f"{changed} which the host had read before and read again ({finding.reader.name}) without writing it,"
+    return said if finding.reader.wrote is None else f"{said} to write from it {finding.reader.wrote},"
 
 
 def _dangling(finding: Finding) -> str:

@@ -183,8 +183,8 @@ def test_a_host_that_reads_what_a_graph_makes_is_not_accused_after_a_nap(debugge
     for _ in range(ROUNDS):
         graph.replay()
         tokens.tolist()
-    assert debugger.findings == ()
-    assert {note.code for note in debugger.notes} == {"SG102"}, "precondition: it is followed"
+    assert debugger.findings == debugger.notes == ()
+    assert {each.code for each in debugger.inferred} == {"SG102"}, "precondition: it is followed"
 
 
 class Theirs(TorchDispatchMode):

@@ -104,6 +104,47 @@ def test_a_clone_that_no_plan_fills(debugger: sg.Debugger, fixed: bool) -> None:
     assert "which host code did not refresh, but attn.kv_indptr, as the plan needs, while pre" in found.message
 
 
+# -- SG102 -----------------------------------------------------------------------------------------------------------
+
+
+def overwritten(debugger: sg.Debugger, given: str) -> torch.Tensor:
+    """Plans from index pointers, one entry a row, that the graph overwrites; they go up by one, as positions do."""
+    backend = Backend(debugger)
+    with debugger.guard():
+        lens = ints(1, 2, 2)
+    pointers, wrapper = backend.kv_indptr[:4], backend.wrappers[3]
+    pointers.copy_(torch.arange(4))
+    wrapper.begin_forward(pointers, backend.kv_indices[:3], backend.last[:3])
+    with sg.host_graph(backend.graphs[3]):
+        pointers[1:].copy_(lens.cumsum(0))
+        wrapper.run()
+    wrappers.plan_fast(wrapper)
+    for _ in range(3):
+        if given == "nothing":
+            pointers.tolist()
+        else:
+            seen = pointers.to("cpu", copy=True)
+            host = seen if given == "read" else ints(0, 7, 8, 9)
+            module, workspaces = wrapper._cached_module, wrapper._workspaces()
+            wrapper._plan_info = module.plan(*workspaces, host, 3, 8, 8, 1, True)
+        backend.graphs[3].replay()
+    return pointers
+
+
+def test_a_planner_that_is_given_what_a_graph_overwrote(debugger: sg.Debugger) -> None:
+    overwritten(debugger, "read")
+    found = next(each for each in debugger.check() if each.code == "SG102")
+    assert (found.buffer.name, found.replay, found.severity) == ("attn.kv_indptr", 1, "error")
+    assert (found.reader.name, found.reader.wrote) == ("to", None)
+
+
+@pytest.mark.parametrize("given", ["nothing", "other values"])
+def test_pointers_that_are_read_and_not_planned_from(debugger: sg.Debugger, given: str) -> None:
+    overwritten(debugger, given)
+    assert "SG102" not in {each.code for each in (*debugger.check(), *debugger.notes)}
+    assert {each.code for each in debugger.inferred} == {"SG102"}
+
+
 class Mla:
     """An MLA wrapper over buffers of a backend, and a graph of it."""
 

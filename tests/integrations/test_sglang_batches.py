@@ -53,7 +53,7 @@ def test_nothing_grows_and_no_tensor_is_kept() -> None:
 
 
 def test_reading_lengths_is_no_read_by_the_program() -> None:
-    """A host read of what a graph changed would be a finding of its own."""
+    """A host read of what a graph changed would be counted."""
     with sg.debug(backend="host") as debugger:
         with debugger.guard():
             lengths = torch.tensor([5, 6, 7])
@@ -65,9 +65,9 @@ def test_reading_lengths_is_no_read_by_the_program() -> None:
         batches = Batches()
         batches.note(graph.model, 4, SimpleNamespace(batch_size=3, seq_lens_cpu=lengths))
         assert batches.of(graph.model, 2) == Batch(3, 4, (25, 36, 49))
-        assert debugger.findings == debugger.notes == ()
+        assert debugger.findings == debugger.notes == debugger.inferred == ()
         assert lengths.tolist() == [25, 36, 49]
-        assert [found.code for found in debugger.findings] == ["SG102"], "this one is a read"
+        assert [read.code for read in debugger.inferred] == ["SG102"], "this one is a read"
 
 
 def test_a_batch_in_words() -> None:

@@ -1,0 +1,123 @@
+"""What flows from some bytes through the nodes of a graph: back into them, or to where it serves as indices.
+
+Worked out from the arguments of launches, when the check of in-graph mutation asks, under the debugger's lock. A
+kernel's pointer of unknown access may be read and written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from shadowgraph.graphs.indexing import takes_indices
+from shadowgraph.graphs.model import Access, Graph, Launch, LaunchKind, Node, Pointer
+from shadowgraph.tracking.ranges import ByteRange, RangeSet
+from shadowgraph.tracking.views import TensorView
+from shadowgraph.tracking.writes import extent
+
+# Arguments of operators that say where something begins, ends or lies; `indexing` knows the operators that check them.
+_OFFSETS = re.compile(
+    r"(^|_)(ind(ex|ices)|offsets?|cu_?seq\w*|cum_seq\w*|seqused\w*|(block|page)_table|repeats)(_|$|\[)"
+)
+_INDEX = re.compile(r"(index|indices)(\[|$)")
+_LOOKUPS = {"embedding", "embedding_bag", "_embedding_bag"}
+# Write in place, as their schema says, and put there what they are given.
+_PUTS = {
+    "index_copy_", "index_put_", "_index_put_impl_", "index_fill_", "scatter_", "put_", "masked_fill_",
+    "masked_scatter_", "where",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Indexing:
+    """A node that uses values as indices or offsets.
+
+    Attributes
+    ----------
+    table
+        What is indexed; None where that is not known, of a kernel for instance.
+    lookup
+        Whether it is the lookup of an embedding: what is looked up are tokens or positions, not places in memory.
+    """
+
+    node: Node
+    table: TensorView | None
+    lookup: bool
+
+
+def advances(graph: Graph, where: RangeSet) -> bool:
+    """Whether what a graph writes into some bytes stems from what they held: lengths, positions, a token fed back."""
+    for node, led in _flow(graph, where, lambda view: True):
+        for pointer in node.launch.pointers:
+            into = pointer.may_write and any(pointer.view.hull.overlaps(part) for part in where)
+            if into and any(source is not pointer or _reads_itself(node.launch, pointer) for source in led):
+                return True
+    return False
+
+
+def reads_back(graph: Graph, where: ByteRange) -> bool:
+    """Whether a graph reads bytes in another node than one that writes them."""
+    writers = {node.index for node in graph.writers(where)}
+    return any(node.index not in writers for node in graph.readers(where))
+
+
+def indexed_by(graph: Graph, where: RangeSet) -> Iterator[Indexing]:
+    """Nodes that use the values of some bytes as indices or offsets, directly or after integer arithmetic."""
+    for node, led in _flow(graph, where, lambda view: is_integer(view.dtype)):
+        for pointer in led:
+            if is_integer(pointer.view.dtype) and _is_index(node.launch, pointer):
+                lookup = _operator(node.launch) in _LOOKUPS and pointer.argument != "offsets"
+                yield Indexing(node, _table(node.launch), lookup)
+
+
+def is_integer(dtype: str) -> bool:
+    """Whether a dtype, such as ``"int32"``, can hold indices."""
+    return dtype.startswith(("int", "uint"))
+
+
+def _flow(
+    graph: Graph, where: RangeSet, through: Callable[[TensorView], bool]
+) -> Iterator[tuple[Node, tuple[Pointer, ...]]]:
+    """Nodes that read what stems from some bytes, with the pointers that lead there. `through`: what carries it on."""
+    stemming = where.copy()
+    for node in graph.nodes:
+        led = tuple(p for p in node.launch.pointers if p.may_read and stemming.overlaps(p.view.hull))
+        if led:
+            yield node, led
+        for pointer in node.launch.pointers:
+            if pointer.may_write and pointer.view.nbytes:
+                _carry(stemming, pointer, bool(led) and through(pointer.view))
+
+
+def _carry(stemming: RangeSet, pointer: Pointer, on: bool) -> None:
+    if on:
+        stemming.add(pointer.view.hull)
+    elif pointer.access is Access.WRITE:
+        ranges, gaps = extent(pointer.view)
+        for part in ranges if not gaps else ():
+            stemming.discard(part)
+
+
+def _reads_itself(launch: Launch, pointer: Pointer) -> bool:
+    """Whether new values are known to be made from the old ones; a kernel need not read what it is given to write."""
+    return pointer.access is not Access.UNKNOWN and _operator(launch) not in _PUTS
+
+
+def _is_index(launch: Launch, pointer: Pointer) -> bool:
+    if launch.kind is not LaunchKind.ATEN or not launch.name.startswith("aten."):
+        return True  # a kernel that is given integers works by them
+    if takes_indices(launch.name):
+        return _INDEX.match(pointer.argument) is not None
+    return _OFFSETS.search(pointer.argument) is not None
+
+
+def _table(launch: Launch) -> TensorView | None:
+    named = {pointer.argument: pointer.view for pointer in launch.pointers}
+    return named.get("self", named.get("weight")) if takes_indices(launch.name) else None
+
+
+def _operator(launch: Launch) -> str:
+    """``copy_`` of ``aten.copy_.default``."""
+    parts = launch.name.split(".")
+    return parts[1] if len(parts) > 1 and parts[0] == "aten" else ""
