@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from shadowgraph.graphs.model import Graph
 from shadowgraph.tracking.buffers import Buffer
-from shadowgraph.tracking.launches import Launch, Pointer
+from shadowgraph.tracking.launches import RESULT, Launch, Pointer
 from shadowgraph.tracking.ranges import ByteRange, RangeSet
 from shadowgraph.tracking.views import TensorView
 
@@ -38,9 +38,21 @@ def cells_of(graph: Graph, buffer: Buffer) -> list[ByteRange]:
     return [ByteRange(start, stop) for start, stop in pairwise(cuts)]
 
 
-def own_of(pointers: tuple[Pointer, ...]) -> RangeSet:
-    """Every byte of some views."""
+def own_of(launch: Launch, pointers: tuple[Pointer, ...], buffer: Buffer) -> RangeSet:
+    """Every byte that a launch may write through some of its pointers into a buffer.
+
+    An operator that made its result may have written all of the allocation before it cut the result out of it: losses
+    are computed element by element, then reduced and shrunk to one.
+    """
+    if any(pointer.argument == RESULT and _is_fresh(launch, pointer) for pointer in pointers):
+        return RangeSet.of([buffer.range])
     return RangeSet.of(_runs(pointers))
+
+
+def _is_fresh(launch: Launch, result: Pointer) -> bool:
+    """Whether none of a launch's arguments has the storage of its result."""
+    storage = result.view.storage_address
+    return all(p.argument == RESULT or p.view.storage_address != storage for p in launch.pointers)
 
 
 def _runs(pointers: tuple[Pointer, ...]) -> Iterator[ByteRange]:

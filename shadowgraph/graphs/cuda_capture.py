@@ -25,6 +25,7 @@ from shadowgraph.graphs.schemas import schema_of
 from shadowgraph.graphs.tensors import is_plain, named_tensors, tensors_in
 from shadowgraph.tracking.buffers import Ledger, Role
 from shadowgraph.tracking.foreign import track_foreign
+from shadowgraph.tracking.launches import RESULT
 from shadowgraph.tracking.stacks import Stack
 from shadowgraph.tracking.traces import Trace, gather, stacks_of
 from shadowgraph.tracking.views import TensorView
@@ -47,7 +48,7 @@ class _Operator:
     def node(self, index: int, stack: Stack) -> Node:
         schema = schema_of(self.func)
         pointers = [Pointer(name, _view(facts), schema.access(name)) for name, facts in self.inputs]
-        pointers += [Pointer("result", _view(facts), Access.WRITE) for facts in self.results]
+        pointers += [Pointer(RESULT, _view(facts), Access.WRITE) for facts in self.results]
         return Node(index, Launch(LaunchKind.ATEN, schema.name, tuple(pointers), stack))
 
 

@@ -38,6 +38,7 @@ from shadowgraph.graphs.tensors import (
 from shadowgraph.tracking.allocator import HostAllocator, Pool
 from shadowgraph.tracking.buffers import Buffer, Role
 from shadowgraph.tracking.foreign import track_foreign
+from shadowgraph.tracking.launches import RESULT
 from shadowgraph.tracking.stacks import Stack, current_stack
 from shadowgraph.tracking.views import TensorView
 
@@ -139,7 +140,7 @@ class Recorder(TorchDispatchMode):
     ) -> None:
         plain = [(name, t) for name, t in given if is_plain(t)]
         pointers = [Pointer(name, view_facts(t), schema.access(name)) for name, t in plain]
-        pointers += [Pointer("result", view_facts(t), Access.WRITE) for t in fresh if t is not None]
+        pointers += [Pointer(RESULT, view_facts(t), Access.WRITE) for t in fresh if t is not None]
         node = self._node(Launch(LaunchKind.ATEN, schema.name, tuple(pointers), self._caller()))
         for _, tensor in plain:
             self._note_foreign(tensor, node)
@@ -160,7 +161,7 @@ class Recorder(TorchDispatchMode):
         """A node that copies bytes; it keeps neither side alive."""
         pointers = (
             Pointer("self", TensorView.of(source), Access.READ),
-            Pointer("result", TensorView.of(target), Access.WRITE),
+            Pointer(RESULT, TensorView.of(target), Access.WRITE),
         )
         node = self._node(Launch(LaunchKind.ATEN, name, pointers, self._caller()))
         self._note_foreign(source, node)

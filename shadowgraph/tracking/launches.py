@@ -11,6 +11,8 @@ import msgspec
 from shadowgraph.tracking.stacks import Stack
 from shadowgraph.tracking.views import TensorView
 
+RESULT = "result"  # `Pointer.argument` of what an operator returned and was not given
+
 
 class LaunchKind(StrEnum):
     """What kind of work a launch is."""

@@ -12,7 +12,7 @@ from playing import played
 from programs import guarded, only, poke
 
 import shadowgraph as sg
-from shadowgraph.graphs.model import Graph, LaunchKind, Node
+from shadowgraph.graphs.model import Access, Graph, LaunchKind, Node
 
 ROWS, WIDTH = 4, 16
 Body = Callable[[torch.Tensor], None]
@@ -152,6 +152,36 @@ def operator(graph: Graph) -> None:
     launch = graph.nodes[0].launch
     view = msgspec.structs.replace(launch.pointers[0], argument="self")
     graph.nodes[0] = Node(0, replace(launch, kind=LaunchKind.ATEN, name="aten.add_.Tensor", pointers=(view,)))
+
+
+@pytest.mark.parametrize("made", ["fresh", "given", "of its argument"])
+def test_an_operator_may_shrink_the_result_that_it_made(watching: tuple[sg.Debugger, int], made: str) -> None:
+    """As losses do: all elements are written, then reduced into one, and the result is a view of that."""
+    debugger, replays = watching
+    graph, table = sg.HostGraph(), guarded(debugger, WIDTH)
+    debugger.name("table", table)
+
+    def shrunk() -> None:
+        poke(table, 0, table.nbytes, value=int(table[1]) % 100 + 1)
+
+    with sg.host_graph(graph):
+        graph.call(shrunk, writes=(table[0],))
+        kept = table + 1
+    launch = graph.model.nodes[0].launch
+    result = msgspec.structs.replace(launch.pointers[0], argument="result" if made != "given" else "out")
+    argument = msgspec.structs.replace(result, argument="self", access=Access.READ)
+    pointers = (argument, result) if made == "of its argument" else (result,)
+    loss = replace(launch, kind=LaunchKind.ATEN, name="aten.binary_cross_entropy.default", pointers=pointers)
+    graph.model.nodes[0] = Node(0, loss)
+    look = debugger.locate(graph)
+    for _ in range(replays):
+        graph.replay()
+    debugger.check()
+    assert look.write_sets is not None
+    assert look.write_sets.written[0].last == table.nbytes - 1, "it wrote more than its result"
+    assert [found.code for found in debugger.findings] == ["SG101"] * (made != "fresh")
+    assert debugger.notes == ()
+    del kept
 
 
 def bumped(table: torch.Tensor, row: int) -> None:

@@ -122,3 +122,28 @@ def transposed(table: torch.Tensor) -> None:
 def test_what_is_meant_is_silent(watching: Any, body: Callable[[torch.Tensor], None]) -> None:
     looked_at(watching, body, ROWS, WIDTH)
     assert watching.findings == watching.notes == ()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("loss", ["binary_cross_entropy", "soft_margin_loss"])
+def test_losses_that_shrink_their_own_result(watching: Any, loss: str, reduction: str) -> None:
+    """They compute each element's loss into what they return, and cut that to one element."""
+    function = getattr(torch.nn.functional, loss)
+    values, target = guarded(watching, WIDTH, dtype=torch.float32), guarded(watching, WIDTH, dtype=torch.float32)
+
+    def refresh() -> None:
+        values.uniform_(0.1, 0.9)
+        target.fill_(1.0)
+        torch.cuda.synchronize()
+
+    refresh()
+    graph, kept = capture(lambda: (function(values, target, reduction=reduction), values + 1))
+    assert kept[0].untyped_storage().nbytes() > kept[0].nbytes, "the result has all elements' memory"
+    for _ in range(4):
+        refresh()
+        look = watching.locate(graph)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert watching.check() == watching.notes == ()
+    assert look.write_sets is not None
+    assert look.write_sets.written
