@@ -276,12 +276,15 @@ class Staleness(msgspec.Struct, frozen=True):
         First and last of each stretch of rows that were written for this replay.
     padded
         Other inputs of the graph that were written for this replay in the stale rows.
+    viewed
+        What the buffer is called by has another shape, rows of which are not these.
     """
 
     rows: int
     stale: tuple[StaleRows, ...]
     refreshed: tuple[tuple[int, int], ...]
     padded: tuple[str, ...] = ()
+    viewed: bool = False
 
 
 class Rebinding(msgspec.Struct, frozen=True):

@@ -20,4 +20,15 @@ def staleness_of(draft: Draft, context: Context) -> Staleness | None:
         stale=tuple(StaleRows(*rows) for rows in stale.rows),
         refreshed=tuple(stretches(stale.fresh)),
         padded=tuple(names),
+        viewed=_is_viewed(draft, context),
     )
+
+
+def _is_viewed(draft: Draft, context: Context) -> bool:
+    """Whether rows are counted of a view that no owner has, whose name would stand for other rows."""
+    view = draft.view
+    if view is None:
+        return False
+    name = context.names.name_of(draft.buffer, view.hull)[0]
+    owners = context.names.owners_of(view.hull, draft.buffer.serial)
+    return all(owner.view.shape != view.shape for owner in owners if owner.path == name)

@@ -12,6 +12,7 @@ from functools import cache
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from shadowgraph.tracking.launches import Access, LaunchKind
 from shadowgraph.tracking.ranges import ByteRange
@@ -21,6 +22,7 @@ from shadowgraph.tracking.writes import Write
 LIMIT = 512  # runs of one buffer; one that is written in more pieces is not judged
 _ROWS = 1 << 14
 _ROW_NBYTES = 1 << 16
+_HIDDEN = -1e4  # added to a score, and less, it hides the row
 _CONSTANT = {"fill_", "zero_", "_foreach_zero_"}
 # In place, and of what they are given to write they may leave elements alone.
 _PARTIAL = ("index", "scatter", "mask", "put", "diagonal", "resize", "set_")
@@ -228,6 +230,28 @@ def pads(by_row: Sequence[Sequence[Run]], last: float, cut: int) -> bool | None:
     if not before.isdisjoint(ours):
         return None if len(before | ours) == 1 and all(run.time > last for run in by_row[cut - 1]) else False
     return len(ours) == 1 or all(run.constant for run in tail)
+
+
+def masks(rows: Rows, data: bytes, cut: int) -> bool:
+    """Whether values of rows, of which a cut is known, are a mask.
+
+    That is ones and zeros, or zeros and a large negative number that is added to a score: one of them alone from the
+    cut on, and in each row before it the other one too. Slots or lengths may happen to be that.
+    """
+    held = b"".join(data[start : start + rows.nbytes] for start in range(0, len(data), rows.stride))
+    dtype = rows.view.dtype
+    if dtype == "bfloat16":
+        values = (np.frombuffer(held, np.uint16).astype(np.uint32) << 16).view(np.float32)
+    elif dtype.startswith(("int", "uint")) or dtype in ("float16", "float32", "float64"):
+        values = np.frombuffer(held, dtype)
+    else:
+        return dtype == "bool"
+    low, *others = np.unique(values).tolist()
+    if others != [1 if low == 0 else 0] or not (low == 0 or low <= _HIDDEN):
+        return False
+    by_row = values.reshape(-1, rows.nbytes // rows.view.itemsize)
+    padding = by_row[cut:].ravel()
+    return bool((padding == padding[:1]).all() and (by_row[:cut] != padding[:1]).any(axis=1).all())
 
 
 def stretches(rows: Sequence[int]) -> Iterator[tuple[int, int]]:

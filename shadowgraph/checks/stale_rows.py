@@ -4,8 +4,9 @@ A batch of two that replays a graph captured for four is padded: the program giv
 harm. Where it forgets one of its inputs, these rows of it hold what another request left there. To tell that from rows
 that are meant to stay, a witness is asked for: another input of the same graph, of as many rows, in which this very
 step wrote exactly these rows as padding. Then it is an error. If the other input was written in full at once, it may
-have been padded before it was copied, or simply have needed more of its rows: that is a note. Without a witness nothing
-is said, since caches, tables and persistent batches are refreshed row by row. `Debugger.padding` overrules: rows
+have been padded before it was copied, or simply have needed more of its rows: that is a note. A mask is no witness: it
+is there so that padded rows do not matter. Without a witness nothing is said, since caches, tables and persistent
+batches are refreshed row by row. `Debugger.padding` overrules: rows
 declared not to matter are never reported, those declared to be refreshed need no witness, and those that were declared
 to be judged are judged as above where all others are given the benefit of the doubt (`StaleRows.lenient`).
 
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from shadowgraph.checks.base import Check, Checkpoint, Context, Draft, Stale
-from shadowgraph.checks.row_epochs import Mixture, Rows, Run, mixture, pads, stretches
+from shadowgraph.checks.row_epochs import Mixture, Rows, Run, masks, mixture, pads, stretches
 from shadowgraph.checks.row_log import Begun, RowLog, copied
 from shadowgraph.checks.static_inputs import Input, StaticInputs
 from shadowgraph.findings import Severity
@@ -34,21 +35,47 @@ from shadowgraph.tracking.ranges import ByteRange, RangeSet
 from shadowgraph.tracking.writes import Write
 
 _REPLAYS = 4096  # to which a row's value can be dated
+_BESIDE = 1 << 15  # bytes of a witness on each side of the cut that are looked at
 _LOOKS = 8  # after these, a finding's rows are looked at ever more seldom
 _Replay = tuple[int, int, int]  # of a graph that reads static inputs: when, the graph's serial, the replay's number
 POLICIES = ("refresh", "dont_care", "judged")  # what `Debugger.padding` takes
 _WHOLE = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Suspicion:
-    """Key of bytes that are asked for: stale rows that are a finding unless they hold zeros."""
+    """Key of bytes that are asked for: stale rows that are a finding unless they hold zeros.
 
-    buffer: Buffer
+    Attributes
+    ----------
+    fault
+        Whether it is an error where it is sure.
+    declared
+        It takes no witness.
+    padded, full
+        Witnesses that were padded, and those that were written in full at once.
+    masks
+        Those of them that turn out to be masks.
+    """
+
     input: Input
     draft: Draft
     runs: dict[int, Run]
     where: ByteRange
+    fault: bool
+    declared: bool
+    padded: list[Input]
+    full: list[Input]
+    masks: list[Input] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Witness:
+    """Key of bytes that are asked for: rows of a witness, `before` of them in front of the cut."""
+
+    of: _Suspicion
+    input: Input
+    before: int
 
 
 @dataclass(slots=True)
@@ -136,7 +163,7 @@ class StaleRows(Check):
             if suspicion is not None:
                 told.add(each.rows.start)
                 if self._worth_a_look(suspicion.draft):
-                    self.context.engine.fetch(checkpoint, [(suspicion, suspicion.where)])
+                    self.context.engine.fetch(checkpoint, [*_asked(suspicion), (suspicion, suspicion.where)])
 
     def _suspicion(self, each: Input, inputs: list[Input], checkpoint: Checkpoint) -> _Suspicion | None:
         rows, epochs = each.rows, each.story.epochs
@@ -146,34 +173,29 @@ class StaleRows(Check):
         if not stale or not seen.fresh:
             return None
         declared = {row: run for row, run in stale.items() if known.refresh.overlaps(rows.span(row, row))}
-        sure, witnesses = (True, []) if declared else self._witnesses(each, inputs, seen)
+        padded, full = ([], []) if declared else self._witnesses(each, inputs, seen)
         stale = declared or stale
-        if not declared and not witnesses:
+        if not declared and not padded and not full:
             return None
-        draft = self._draft(each, seen, witnesses, checkpoint)
-        fault = sure and (bool(declared) or not self.lenient or _judged(rows, stale, known))
-        confidence = "low" if not sure else "high" if fault else "medium"
-        draft = replace(draft, severity=Severity.ERROR if fault else Severity.NOTE, confidence=confidence)
-        return _Suspicion(each.story.buffer, each, draft, stale, rows.span(min(stale), max(stale)))
+        draft, where = self._draft(each, seen, checkpoint), rows.span(min(stale), max(stale))
+        fault = bool(declared) or not self.lenient or _judged(rows, stale, known)
+        return _Suspicion(each, draft, stale, where, fault, bool(declared), padded, full)
 
-    def _witnesses(self, each: Input, inputs: list[Input], seen: Mixture) -> tuple[bool, list[Input]]:
-        """Other inputs in which this step wrote these very rows: as padding, and then it is sure; else in full."""
+    def _witnesses(self, each: Input, inputs: list[Input], seen: Mixture) -> tuple[list[Input], list[Input]]:
+        """Other inputs in which this step wrote these very rows: as padding, and in full."""
         cut = seen.cut
-        if cut is None:
-            return False, []
         padded: list[Input] = []
         full: list[Input] = []
-        for other in inputs:
-            if other.rows.count == each.rows.count and other.rows.start != each.rows.start:
+        for other in inputs if cut is not None else ():
+            alike = other.rows.count == each.rows.count and other.rows.start != each.rows.start
+            if cut is not None and alike and other.rows.view.dtype != "bool":
                 found = pads(other.story.epochs.by_row(other.rows), other.story.epochs.last, cut)
                 if found is not False:
                     (padded if found else full).append(other)
-        if padded:
-            return True, padded
-        return False, full if each.rows.view.dtype in _WHOLE else []
+        return padded, full if each.rows.view.dtype in _WHOLE else []
 
-    def _draft(self, each: Input, seen: Mixture, witnesses: list[Input], checkpoint: Checkpoint) -> Draft:
-        """All but the bytes, which are known when values are."""
+    def _draft(self, each: Input, seen: Mixture, checkpoint: Checkpoint) -> Draft:
+        """All but the bytes and the witnesses, which are known when values are."""
         rows, buffer, graph = each.rows, each.story.buffer, checkpoint.graph
         assert graph is not None
         siblings = {id(run.write): run.write for run in self._fresh_runs(each) if run.write is not None}
@@ -191,7 +213,7 @@ class StaleRows(Check):
             replay=checkpoint.replay,
             view=None if _begins(rows, buffer) else rows.view,
             key=f"{graph.serial} {rows.start - buffer.start}",
-            stale=Stale(rows.count, seen.fresh, (), tuple((o.story.buffer, o.rows.view) for o in witnesses)),
+            stale=Stale(rows.count, seen.fresh, (), ()),
         )
 
     def _fresh_runs(self, each: Input) -> Iterator[Run]:
@@ -207,20 +229,33 @@ class StaleRows(Check):
         return looks <= _LOOKS or looks.bit_count() == 1
 
     def owns(self, key: object) -> bool:
-        return isinstance(key, _Suspicion)
+        return isinstance(key, _Suspicion | _Witness)
 
     def fetched(self, key: object, data: bytes, checkpoint: Checkpoint) -> None:
+        if isinstance(key, _Witness):  # they come before the rows that they are asked for
+            if masks(key.input.rows, data, key.before):
+                key.of.masks.append(key.input)
+            return
         assert isinstance(key, _Suspicion)
         rows, first = key.input.rows, min(key.runs)
         begins = {row: (row - first) * rows.stride for row in key.runs}
         filled = [row for row in key.runs if any(data[begins[row] : begins[row] + rows.nbytes])]
-        if not filled or key.draft.stale is None:
+        if filled:
+            self._told(key, filled, checkpoint)
+
+    def _told(self, key: _Suspicion, filled: list[int], checkpoint: Checkpoint) -> None:
+        """Stale rows hold something: report them if a witness is left, or none is needed."""
+        padded, full = ([each for each in some if each not in key.masks] for some in (key.padded, key.full))
+        if key.draft.stale is None or not (key.declared or padded or full):
             return
+        rows, sure = key.input.rows, bool(key.declared or padded)
+        fault = sure and key.fault
         spans = [rows.span(*pair) for pair in stretches(filled)] if rows.stride == rows.nbytes else []
         spans = spans or [rows.span(row, row) for row in filled]
         dated = tuple(self._dated(key, filled, checkpoint))
-        if checkpoint.graph is not None and key.draft.severity is Severity.ERROR:
+        if checkpoint.graph is not None and fault:
             self._log.keep(checkpoint.graph.serial)
+        witnesses = tuple((each.story.buffer, each.rows.view) for each in padded or full)
         self.context.report(
             replace(
                 key.draft,
@@ -229,7 +264,9 @@ class StaleRows(Check):
                 count=len(filled) * rows.nbytes,
                 ranges=tuple((span.start, span.stop - 1) for span in spans[:16]),
                 ranges_total=len(spans),
-                stale=replace(key.draft.stale, rows=dated),
+                severity=Severity.ERROR if fault else Severity.NOTE,
+                confidence="low" if not sure else "high" if fault else "medium",
+                stale=replace(key.draft.stale, rows=dated, witnesses=witnesses),
             )
         )
 
@@ -249,6 +286,15 @@ class StaleRows(Check):
             for first, last in stretches([row for row in filled if since[row] == replay]):
                 name, number = (self._names.get(replay[1]), replay[2]) if replay is not None else (None, None)
                 yield first, last, name, number
+
+
+def _asked(suspicion: _Suspicion) -> Iterator[tuple[_Witness, ByteRange]]:
+    """Rows of witnesses on both sides of the cut, which show whether they are masks."""
+    cut = min(suspicion.runs)
+    for each in (*suspicion.padded, *suspicion.full):
+        beside = max(1, _BESIDE // each.rows.stride)
+        first, last = max(0, cut - beside), min(each.rows.count, cut + beside) - 1
+        yield _Witness(suspicion, each, cut - first), each.rows.span(first, last)
 
 
 def _exempt(each: Input, row: int, known: _Declared) -> bool:

@@ -179,6 +179,8 @@ def _stale(finding: Finding) -> str:
     named = f"{buffer.name} ({form(buffer.dtype, buffer.shape)})"
     if stale is None:
         return f"rows of {named} hold what they held in an older replay"
+    if stale.viewed:
+        named = f"{buffer.name} seen as {form(buffer.dtype, buffer.shape)}"
     left = rows_said((rows.first, rows.last) for rows in stale.stale)
     fresh = rows_said(stale.refreshed)
     since = [rows for rows in stale.stale if rows.replay is not None]

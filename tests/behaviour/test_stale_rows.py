@@ -129,6 +129,26 @@ def test_inputs_in_one_flat_tensor(debugger: sg.Debugger) -> None:
     del out
 
 
+@pytest.mark.parametrize("at", [0, 8])
+def test_rows_of_a_view_that_has_no_name(debugger: sg.Debugger, at: int) -> None:
+    """Rows are counted of what the graph reads; the name is that of all that it is cut out of."""
+    with debugger.guard():
+        lens, flat = torch.ones(4, dtype=torch.int64), torch.zeros(24, dtype=torch.int64)
+    debugger.name("batch", types.SimpleNamespace(lens=lens, flat=flat))
+    graph = sg.HostGraph()
+    with sg.host_graph(graph):
+        out = flat[at : at + 16].view(4, 4).sum(1) * lens
+    for count in (4, 2):
+        lens.fill_(1)
+        lens[:count].copy_(torch.arange(count) + 2)
+        flat[at : at + 4 * count].copy_(torch.arange(4 * count) + 5)
+        graph.replay()
+    found = only(debugger.findings)
+    assert (found.buffer.name, found.buffer.shape, found.stale.viewed) == ("batch.flat", (4, 4), True)
+    assert "rows 2 to 3 of batch.flat seen as int64[4, 4] still hold what was written" in found.message
+    del out
+
+
 def test_a_triton_kernel_refreshes_the_rows_that_it_stores(debugger: sg.Debugger) -> None:
     from shadowgraph.demos.kernels import fill
 

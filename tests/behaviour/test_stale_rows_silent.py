@@ -176,3 +176,75 @@ def test_nothing_is_known_after_a_pause(debugger: sg.Debugger) -> None:
     debugger.resume()
     batch.step([6])
     assert told(debugger) == []
+
+
+MASKS = {
+    "bool": (torch.bool, True, False),
+    "integers": (torch.int64, 1, 0),
+    "floats": (torch.float32, 1.0, 0.0),
+    "of the padding": (torch.int32, 0, 1),
+    "added": (torch.float32, 0.0, float("-inf")),
+    "half": (torch.bfloat16, 0.0, -1e9),
+}
+
+
+def masked(debugger: sg.Debugger, kind: str, width: int, whole: bool, lens: bool) -> None:
+    """Ids and positions whose padded rows are left as they were, and a mask that says which rows count."""
+    dtype, on, off = MASKS[kind]
+    shape = (4, width) if width else (4,)
+    with debugger.guard():
+        ids, positions = torch.zeros(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
+        mask, lengths = torch.full(shape, off, dtype=dtype), torch.ones(4, dtype=torch.int64)
+    debugger.name("batch", {"ids": ids, "positions": positions, "mask": mask, "lengths": lengths})
+    graph = sg.HostGraph()
+    with sg.host_graph(graph):
+        rows = mask.reshape(4, -1)[:, :1].float()
+        out = (ids * 3 + positions)[:, None] * rows + (lengths[:, None] if lens else 0)
+    for count in (4, 2, 3):
+        fresh = torch.full(shape, off, dtype=dtype)
+        fresh[:count] = on
+        if width:
+            fresh[:count, width - 1] = off
+        if whole:
+            mask.copy_(fresh)
+        else:
+            mask[:count].copy_(fresh[:count])
+            mask[count:].fill_(off)
+        if lens:
+            lengths.fill_(1)
+            lengths[:count].copy_(torch.arange(count) + 2)
+        ids[:count].copy_(torch.arange(count) + 5)
+        positions[:count].copy_(torch.arange(count) + 7)
+        graph.replay()
+    del out
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["in full", "by parts"])
+@pytest.mark.parametrize("width", [0, 3])
+@pytest.mark.parametrize("kind", MASKS)
+def test_a_mask_is_no_witness(debugger: sg.Debugger, kind: str, width: int, whole: bool) -> None:
+    masked(debugger, kind, width, whole, lens=False)
+    assert told(debugger) == []
+
+
+def test_beside_a_mask_other_witnesses_are_heard(debugger: sg.Debugger) -> None:
+    masked(debugger, "integers", 0, whole=False, lens=True)
+    assert {name for _, name in told(debugger)} == {'batch["ids"]', 'batch["positions"]'}
+    assert {found.stale.padded for found in debugger.findings} == {('batch["lengths"]',)}
+
+
+def test_flags_of_the_real_rows_are_no_mask(debugger: sg.Debugger) -> None:
+    """Ones and zeros among the real rows: what is left in the padded rows of the ids is told."""
+    with debugger.guard():
+        ids, flags = torch.zeros(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
+    debugger.name("batch", {"ids": ids, "flags": flags})
+    graph = sg.HostGraph()
+    with sg.host_graph(graph):
+        out = ids + flags
+    for count in (4, 3):
+        flags[:count].copy_(torch.tensor([1, 0, 1, 1])[:count])
+        flags[count:].fill_(0)
+        ids[:count].copy_(torch.arange(count) + 5)
+        graph.replay()
+    assert told(debugger) == [("SG103", 'batch["ids"]')]
+    del out
