@@ -109,6 +109,12 @@ class RunFolderError(ShadowgraphError):
     exit_code: ClassVar[int] = 15
 
 
+class UnsafeFolderError(RunFolderError):
+    """A folder named with ``--run-dir`` belongs to another user, or is a link."""
+
+    exit_code: ClassVar[int] = 16
+
+
 class NotExecutableError(ShadowgraphError):
     """The command to wrap exists and cannot be run (a shell's own code for that)."""
 

@@ -1,33 +1,46 @@
-"""One process's file of the run folder: a record a line, each with one `write`, so no way to die loses a line."""
+"""One process's file of the run folder: a record a line, each with one `write`, so no way to die loses a line.
+
+Any thread of a wrapped process appends, under the journal's own lock. What cannot be written now, on a full disk, is
+kept in memory and goes first once there is room.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
 import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from shadowgraph.forking import forkable
+from shadowgraph.wholefiles import create
 
 FORMAT = 1  # of the records; readers refuse a higher one
 LIMIT = 16 << 20  # bytes a process may write; its summary and its end are written even then
 _LAST = frozenset({"summary", "end", "capped"})
+_FOUND = frozenset({"finding", "note", "failure"})
+_BACKLOG = 1 << 20  # bytes kept in memory while nothing can be written
+_RESERVED = 32 << 10  # bytes of the disk that are held for the first findings
+_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE of <linux/falloc.h>
+_SPARES = 4  # descriptors: a dump takes one at a time, a module's import two
 
 
 class Journal:
-    """Appends records. Never raises: where the disk is full or the folder gone, records are counted as lost.
+    """Appends records. Never raises: what cannot be written to its end is counted as lost.
 
     Attributes
     ----------
     path
         The file.
     lost
-        Records that could not be written.
+        Records that were given up.
     closed
         Whether nothing more can be written.
     """
@@ -35,11 +48,16 @@ class Journal:
     def __init__(self, folder: str | os.PathLike[str], limit: int = LIMIT) -> None:
         self.path = Path(folder) / f"findings-{os.getpid()}-{time.time_ns()}.jsonl"
         self.lost = 0
+        self._lost_findings = 0
         self._limit, self._written = limit, 0
-        self._capped = self._complained = self._torn = False
+        self._capped = False
         self._lock = forkable(threading.RLock())
         self._file: int | None = None
+        self._inode: tuple[int, int] | None = None
+        self._spares: list[int] = []
         self._preface = b""
+        self._waiting: deque[tuple[str, bytes]] = deque()  # of the first, what is not written of it yet
+        self._why = ""  # the first failure's reason
         self.closed = False
 
     def write(self, kind: str, **facts: Any) -> None:
@@ -58,53 +76,143 @@ class Journal:
                 return  # what remains is for findings; the pulse tells the latest numbers
             line, self._preface = self._preface + _line(kind, body), b""
             if self._written + len(line) > self._limit and kind not in _LAST:
-                self.lost += 1
-                if not self._capped:
-                    self._capped = True
-                    self._append(_line("capped", b""))
-                return
-            self._append(line)
+                self._lose(kind)
+                if self._capped:
+                    return
+                self._capped, kind, line = True, "capped", _line("capped", b"")
+            self._append(kind, line)
+
+    @contextmanager
+    def room(self) -> Iterator[None]:
+        """Inside, a few files can be opened, also where the program has used up its descriptors."""
+        with self._lock:
+            if self._is_short():
+                self._free_spares()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._take_spares()
 
     def close(self) -> None:
-        """Give the file back; what comes later is lost."""
+        """Give the file back; what comes later is lost, and so is what still waits. That is one line on standard error:
+        the report, which is made of the file, cannot know of it."""
+        with self._lock:
+            for kind, _ in self._waiting:
+                self._lose(kind)
+            self._waiting.clear()
+            if self._why and self.lost and not self.closed:
+                lost = f"{self.lost:,} records, {self._lost_findings:,} of them findings"
+                say(f"process {os.getpid()}: {lost}, could not be written to {self.path}: {self._why}")
+            if self._is_ours(self._file):
+                _trim(self._file)
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Give the file back without a word, as a forked child does: what waits is its parent's to write."""
         with self._lock:
             self.closed = True
-            if self._file is not None:
+            self._waiting.clear()
+            self._free_spares()
+            if self._file is not None and self._is_ours(self._file):
                 os.close(self._file)
-                self._file = None
+            self._file = None
 
-    def _open(self) -> int | None:
-        try:
-            number = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            if number > 2:
-                return number
-            above = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)  # what the program has closed stays closed
-            os.close(number)
-            return above
-        except OSError as error:
-            self._complain(error)
-            return None
+    def _lose(self, kind: str) -> None:
+        self.lost += 1
+        self._lost_findings += kind in _FOUND
 
-    def _append(self, line: bytes) -> None:
-        if self._file is None and not self.closed and not self._complained:
-            self._file = self._open()
-        if self._file is None:
-            self.lost += 1
+    def _append(self, kind: str, line: bytes) -> None:
+        if self.closed or sum(len(each) for _, each in self._waiting) + len(line) > _BACKLOG:
+            self._lose(kind)
             return
+        self._waiting.append((kind, line))
         try:
-            wanted = (b"\n" if self._torn else b"") + line  # after half a line a whole one begins
-            done = os.write(self._file, wanted)
-            self._torn = done != len(wanted)
-            self._written += done
-            self.lost += self._torn
+            self._write_waiting()
         except OSError as error:
-            self.lost += 1
             self._complain(error)
+
+    def _write_waiting(self) -> None:
+        if not self._is_ours(self._file):
+            self._file = self._open()
+        while self._waiting:
+            kind, line = self._waiting[0]
+            done = os.write(self._file, line)  # type: ignore[arg-type]
+            self._written += done
+            if done == len(line):
+                self._waiting.popleft()
+            else:
+                self._waiting[0] = kind, line[done:]
+
+    def _open(self) -> int:
+        if self._inode is None:
+            number = create(self.path, os.O_APPEND)
+        else:  # the program has closed all that it did not open, as one that becomes a daemon does
+            number = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if number <= 2:  # what the program has closed stays closed
+            low, number = number, fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)
+            os.close(low)
+        if self._inode is None:
+            _reserve(number)
+            self._inode = _inode(number)
+        self._file = number
+        self._take_spares()
+        return number
+
+    def _is_ours(self, number: int | None) -> bool:
+        """Whether a descriptor is still of our file: the program may have closed it, and opened its own."""
+        return number is not None and self._inode is not None and _inode(number) == self._inode
+
+    def _is_short(self) -> bool:
+        """Whether the program has fewer descriptors left than we may need."""
+        taken: list[int] = []
+        try:
+            while self._file is not None and len(taken) < _SPARES:
+                taken.append(os.dup(self._file))
+            return False
+        except OSError:
+            return True
+        finally:
+            for number in taken:
+                os.close(number)
+
+    def _take_spares(self) -> None:
+        self._spares = [number for number in self._spares if self._is_ours(number)]
+        with suppress(OSError):
+            while self._file is not None and len(self._spares) < _SPARES:
+                self._spares.append(fcntl.fcntl(self._file, fcntl.F_DUPFD_CLOEXEC, 3))
+
+    def _free_spares(self) -> None:
+        for number in filter(self._is_ours, self._spares):
+            os.close(number)
+        self._spares.clear()
 
     def _complain(self, error: OSError) -> None:
-        if not self._complained:
-            self._complained = True
-            say(f"cannot write {self.path}: {error.strerror}; the program goes on, its findings are lost")
+        if not self._why:
+            self._why = error.strerror or type(error).__name__
+            say(f"cannot write {self.path}: {self._why}; the program goes on, what it finds waits in memory")
+
+
+def _inode(number: int) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(number)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _reserve(number: int) -> None:
+    """Take room on the disk, which `os.posix_fallocate` cannot without making the file longer."""
+    with suppress(OSError, AttributeError):  # a C library without it
+        size = ctypes.c_int64
+        ctypes.CDLL(None).fallocate(number, _KEEP_SIZE, size(0), size(_RESERVED))
+
+
+def _trim(number: int | None) -> None:
+    """Give back what was reserved and not written."""
+    if number is not None:
+        with suppress(OSError):
+            os.ftruncate(number, os.fstat(number).st_size)
 
 
 def printable(word: str) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 
 import msgspec
 
 from shadowgraph.coverage import Coverage
+from shadowgraph.wholefiles import replace_whole
 
 MOST_COUNTS = 256
 _LARGEST = 64 << 10
@@ -63,14 +63,8 @@ def pulse_file(findings: Path) -> Path:
 
 def write_pulse(path: Path, pulse: Pulse) -> None:
     """Replace a pulse file. What cannot be written is not: the next one comes."""
-    fresh = path.with_name(f".{path.name}.new")
-    try:
-        with open(fresh, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            file.write(msgspec.json.encode(pulse))
-        os.replace(fresh, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(fresh)
+    with contextlib.suppress(OSError):
+        replace_whole(path, msgspec.json.encode(pulse), durable=False)
 
 
 def read_pulse(path: Path) -> Pulse | None:

@@ -116,6 +116,7 @@ def test_commands_that_cannot_run(command: list[str], code: int, said: str, tmp_
         (("--every", "some"), "invalid int value: 'some'"),
         (("--status", "70000"), "--status must be a port from 1 to 65535"),
         (("--status", "-1"), "--status must be a port from 1 to 65535"),
+        (("--status", "unix:"), "--status must be a port from 1 to 65535, 0 for any free one, or unix:PATH"),
         (("python",), "unrecognized arguments: python"),
     ],
 )
@@ -190,7 +191,7 @@ def test_a_full_disk_costs_findings_and_not_the_program(tmp_path: Path) -> None:
     env = environment(PYTHONPATH=os.pathsep.join([str(PROGRAMS), environment()["PYTHONPATH"]]))
     done = wrap(tmp_path, sys.executable, "-c", f"import signal; signal.signal(25, signal.SIG_IGN); {code}", env=env)
     assert done.code == 0, done.err
-    assert done.err.count("the program goes on, its findings are lost") == 1
+    assert done.err.count("the program goes on, what it finds waits in memory") == 1
     (process,) = done.run.processes
     assert process.cut or not process.findings
 
