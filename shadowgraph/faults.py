@@ -44,6 +44,7 @@ class FaultLog:
                 "shadowgraph fault in %s (the program goes on)",
                 key,
                 exc_info=None if isinstance(error, ShadowgraphError) else error,
+                extra={"fault": key},  # what quotes the program, for a formatter that redacts
             )
             if self.heard is not None:
                 self.heard(key)

@@ -80,7 +80,7 @@ class Intake:
         kept = self._tied(kept, draft)
         self._outside.found(kept)
         if new and kept.severity is Severity.ERROR:
-            logger.error("%s", kept.message)  # at once: the program may not live to its report
+            logger.error("%s", kept.message, extra={"finding": kept})  # at once: the program may not live to its report
         with shielded("closer look"):
             if finding.detected_at != NAP:  # else nobody knows where to look, until it happens again
                 self.locator.noticed(draft, kept, new)
@@ -132,7 +132,7 @@ class Intake:
     def _revise(self, id: int, culprit: Culprit, candidates: tuple[Culprit, ...]) -> Finding | None:
         kept = self.book.revise(id, culprit, candidates)
         if kept is not None:
-            logger.warning("%s", revised(kept))
+            logger.warning("%s", revised(kept), extra={"finding": kept})
         return kept
 
 

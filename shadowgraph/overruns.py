@@ -220,7 +220,8 @@ class Overruns:
             return None
         kept = self.book.reach(known.id, listed, len(met))
         if kept is not None and _gist(kept) != _gist(before):
-            logger.warning("finding #%d, revision %d: %s", kept.id, kept.revision, kept.message)
+            said = "finding #%d, revision %d: %s"
+            logger.warning(said, kept.id, kept.revision, kept.message, extra={"finding": kept})
         return kept
 
     def _reached(self, known: _Broken, sides: list[_Broken]) -> Reached | None:

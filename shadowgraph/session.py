@@ -12,6 +12,7 @@ from shadowgraph.debugger import Debugger
 from shadowgraph.errors import ShadowgraphError, UsageError
 from shadowgraph.graphs.eager import leave_stopped_modes
 from shadowgraph.settings import Settings
+from shadowgraph.uncaught import uncaught
 
 _current: Debugger | None = None
 _modest: Debugger | None = None  # steps aside when the program starts a debugger of its own
@@ -139,7 +140,7 @@ def _begin(options: dict[str, Any]) -> Debugger:
 
 def _at_exit() -> None:
     if _current is not None:
-        _join(_current, getattr(sys, "last_value", None))  # what ended the main thread, if an exception did
+        _join(_current, uncaught())
     uninstall()
 
 

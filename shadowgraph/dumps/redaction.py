@@ -161,10 +161,15 @@ def _argument(argument: Argument) -> Argument:
     return msgspec.structs.replace(argument, buffer=hidden(argument.buffer))
 
 
+def redacted_fault(fault: str) -> str:
+    """Where a fault was and of what class, without what its exception says."""
+    return ": ".join(fault.split(": ", 2)[:2])
+
+
 def _faults(counts: dict[str, int]) -> dict[str, int]:
     """Faults without what their exceptions say: a user's own rule may have put a value into it."""
     found: dict[str, int] = {}
     for fault, count in counts.items():
-        brief = ": ".join(fault.split(": ", 2)[:2])
+        brief = redacted_fault(fault)
         found[brief] = found.get(brief, 0) + count
     return found

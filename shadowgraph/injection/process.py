@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import os
 import platform
 import sys
@@ -17,6 +16,7 @@ from shadowgraph import forking
 from shadowgraph.injection.signals import on_signal
 from shadowgraph.runs.journal import FORMAT, Journal, command_line, rank, say, tell_rank
 from shadowgraph.runs.orders import Orders
+from shadowgraph.uncaught import is_crash, uncaught
 
 if TYPE_CHECKING:
     from shadowgraph.debugger import Debugger
@@ -135,11 +135,13 @@ class WatchedProcess:
             self._starter = threading.get_ident()
             if self._state == _WAITING:
                 self._state = _STARTING
-                self._begin()
+                with self.journal.room():
+                    self._begin()
                 self._state = _WATCHING
         except Exception as error:
             self._state = _OVER
-            reason = f"{type(error).__name__}: {error}".split("\n", 1)[0]
+            said = "" if self.orders.redact else f": {_first_line(error)}"
+            reason = f"{type(error).__name__}{said}"
             self.journal.write("event", text=f"not watched: {reason}")
             say(f"process {os.getpid()} is not watched: {reason}")
         finally:
@@ -147,19 +149,18 @@ class WatchedProcess:
             self._starting.release()
 
     def _begin(self) -> None:
-        from shadowgraph import session
-        from shadowgraph.faults import faults, logger
+        # What a finding and the end of the process take: then the program may have no descriptor left for an import.
+        import numpy.ma  # noqa: F401
+
+        from shadowgraph import joining, session  # noqa: F401
+        from shadowgraph.faults import faults
         from shadowgraph.graphs import triton_host
+        from shadowgraph.injection.messages import to_stderr
+        from shadowgraph.runs import dumping  # noqa: F401
         from shadowgraph.settings import Settings
 
         settings = Settings.from_environment().with_options(**self.orders.options, backend=self.backend)
-        logger.propagate = False  # the program's own logging may go to its standard output
-        if self.orders.quiet:
-            logger.setLevel("CRITICAL")
-        elif sys.__stderr__ is not None:
-            handler = logging.StreamHandler(sys.__stderr__)
-            handler.setFormatter(logging.Formatter("%(message)s"))
-            logger.addHandler(handler)
+        to_stderr(self.orders.quiet, self.orders.redact)
         faults.heard = self._fault
         if self.backend == "host":
             triton_host.wait_for_triton()
@@ -206,7 +207,9 @@ class WatchedProcess:
             self._beat.leave(debugger)
 
     def _fault(self, what: str) -> None:
-        self.journal.write("fault", text=what)
+        from shadowgraph.dumps.redaction import redacted_fault
+
+        self.journal.write("fault", text=redacted_fault(what) if self.orders.redact else what)
 
     # -- dumps -------------------------------------------------------------------------------------------------
 
@@ -230,7 +233,8 @@ class WatchedProcess:
         if self._debugger is None:
             return
         stem = self.journal.path.stem.replace("findings", "dump", 1) + mark
-        path = dump_to(Path(self.orders.folder), self._debugger, stem, reason, self.orders.redact)
+        with self.journal.room():
+            path = dump_to(Path(self.orders.folder), self._debugger, stem, reason, self.orders.redact)
         if path is not None:
             self.journal.write("event", text=f"dump written: {path.name}")
 
@@ -252,7 +256,7 @@ class WatchedProcess:
         self._held.clear()
         forking.renew()
         self._starting = threading.Lock()
-        self.journal.close()
+        self.journal.abandon()
         self.journal = Journal(self.orders.folder)
         self.introduce("fork")
         debugger = self._debugger
@@ -290,14 +294,17 @@ class WatchedProcess:
         if self._state == _OVER and self.journal.closed:
             return
         self._state = _OVER
-        error = _ended_by()
+        error = uncaught()
+        crashed = error is not None and is_crash(error)
         if error is not None:
-            said = "" if self.orders.redact else _first_line(error)
-            self.journal.write("event", text=f"ended by {type(error).__name__}{': ' if said else ''}{said}")
-        if self._debugger is not None:
-            if error is not None:
-                self.join(error)
-            self._conclude(error is not None)
+            said = "" if self.orders.redact or not crashed else _first_line(error)
+            how = "ended by" if crashed else "stopped, which is no crash, by"
+            self.journal.write("event", text=f"{how} {type(error).__name__}{': ' if said else ''}{said}")
+        with self.journal.room():
+            if self._debugger is not None:
+                if error is not None and crashed:
+                    self.join(error)
+                self._conclude(crashed)
         self.journal.write("end", lost=self.journal.lost)
         self.journal.close()
 
@@ -317,13 +324,6 @@ class WatchedProcess:
                 self._dump("exception", "exception")
             self._dump("exit", "exit")
             session.uninstall()
-
-
-def _ended_by() -> BaseException | None:
-    """The exception that ended the main thread, or, in a child of multiprocessing, is about to end it."""
-    error: BaseException | None = getattr(sys, "last_value", None)
-    passing = sys.exc_info()[1]
-    return error if error is not None or not isinstance(passing, Exception) else passing
 
 
 def _first_line(error: BaseException) -> str:

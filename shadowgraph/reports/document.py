@@ -126,3 +126,20 @@ def _version(package: str) -> str:
 def to_json(facts: RunFacts) -> str:
     """The document as indented JSON text."""
     return msgspec.json.format(msgspec.json.encode(document(facts)), indent=2).decode()
+
+
+def without_memory(facts: RunFacts) -> RunFacts:
+    """Facts of a report without bytes and values of memory; names and texts stay."""
+    return msgspec.structs.replace(
+        facts,
+        findings=tuple(msgspec.structs.replace(finding, window=None) for finding in facts.findings),
+        notes=tuple(msgspec.structs.replace(finding, window=None) for finding in facts.notes),
+        last_values=(),
+        last_launches=tuple(
+            msgspec.structs.replace(launch, values=(), asserted=None) for launch in facts.last_launches
+        ),
+        failures=tuple(
+            msgspec.structs.replace(each, plan=msgspec.structs.replace(each.plan, indptr=()) if each.plan else None)
+            for each in facts.failures
+        ),
+    )

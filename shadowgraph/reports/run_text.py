@@ -13,7 +13,7 @@ from rich.text import Text
 
 from shadowgraph.display import Shown
 from shadowgraph.reports.console import console
-from shadowgraph.reports.document import document
+from shadowgraph.reports.document import document, without_memory
 from shadowgraph.reports.text import lines as report_lines
 from shadowgraph.reports.verdicts import plural
 from shadowgraph.runs.glance import UNSEEN, cut
@@ -37,18 +37,22 @@ class RunReport(Shown):
             for line in self._lines():
                 out.print(line)
 
-    def to_json(self) -> str:
-        """One JSON document: that of a report, with the run's processes under ``run``."""
-        return msgspec.json.format(msgspec.json.encode(self._document()), indent=2).decode()
+    def to_json(self, memory: bool = True) -> str:
+        """One JSON document: that of a report, with the run's processes under ``run``; without `memory`, without bytes
+        of the program's."""
+        return msgspec.json.format(msgspec.json.encode(self._document(memory)), indent=2).decode()
 
     def __str__(self) -> str:
         return "".join(f"{line.plain}\n" for line in self._lines())
 
-    def _document(self) -> dict[str, Any]:
+    def _document(self, memory: bool) -> dict[str, Any]:
+        # A document is passed on; the address of the status pages opens them.
+        said = {name: value for name, value in self.run.manifest.items() if name != "status"}
         return {
-            **document(self.facts),
+            **document(self.facts if memory else without_memory(self.facts)),
             "run": {
-                **self.run.manifest,
+                **said,
+                **({"unread": self.run.unread} if self.run.unread else {}),
                 "folder": os.path.abspath(self.run.folder),
                 "dumps": [path.name for path in self.run.dumps],
                 "processes": list(map(_plain, self.run.processes)),
@@ -66,7 +70,12 @@ def title(run: Run) -> str:
     """What was wrapped, and how it ended."""
     command = run.manifest.get("command")
     words = [word for word in command if isinstance(word, str)] if isinstance(command, list) else []
-    return f"shadowgraph wrap: {cut(shlex.join(words), 100)}: {_ended(run)}"
+    return f"shadowgraph wrap: {cut(shlex.join(words), 100) or 'unknown command'}: {_ended(run)}"
+
+
+def missing(run: Run) -> str:
+    """What is not known where the manifest cannot be read."""
+    return f"command, settings and end of the run are not known: {run.unread}"
 
 
 def where(run: Run) -> str:
@@ -78,6 +87,8 @@ def where(run: Run) -> str:
 def head_lines(run: Run) -> Iterator[Text]:
     """What ran, how it ended, and its processes."""
     yield Text(title(run), style="bold")
+    if run.unread:
+        yield Text(missing(run), style="yellow")
     if not run.processes:
         yield Text(UNSEEN, style="yellow")
     for process in shown(run.processes)[:_SHOWN]:
@@ -97,6 +108,8 @@ def shown(processes: Sequence[ProcessRun]) -> list[ProcessRun]:
 
 
 def _ended(run: Run) -> str:
+    if run.unread:
+        return "end unknown"
     if run.manifest.get("signal"):
         return f"ended by {run.manifest['signal']}"
     if "exit_code" in run.manifest:
@@ -130,7 +143,7 @@ def _plain(process: ProcessRun) -> dict[str, Any]:
             name: getattr(process, name)
             for name in ("pid", "ppid", "argv", "born", "rank", "started", "backend", "title")
         },
-        **{name: getattr(process, name) for name in ("ended", "events", "damaged", "cut")},
+        **{name: getattr(process, name) for name in ("ended", "events", "lost", "damaged", "cut")},
         "findings": process.found,
         "pulse": process.pulse,
     }

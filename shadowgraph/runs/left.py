@@ -24,7 +24,8 @@ class ProcessRun:
     title
         Of a child of multiprocessing its name and what it was started to run.
     ended
-        ``exit``, ``running``, ``killed`` (or left by ``os._exit``), ``replaced`` (by `exec`), ``unknown``.
+        ``exit``, ``running``, ``killed`` (by a signal), ``os._exit``, ``gone`` (one of these two, and it is not known
+        which), ``replaced`` (by `exec`), ``unknown``.
     findings
         The last known state of each finding and note, in order of arrival.
     summaries
@@ -35,6 +36,8 @@ class ProcessRun:
         Exceptions of its program that were joined with what was known.
     events
         What else it said, one line each.
+    lost
+        Records that it could not write.
     damaged
         Lines that could not be read.
     cut
@@ -57,6 +60,7 @@ class ProcessRun:
     failures: list[Failure] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    lost: int = 0
     damaged: int = 0
     cut: bool = False
 

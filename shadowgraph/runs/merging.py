@@ -12,6 +12,11 @@ from shadowgraph.findings import Finding, Severity
 from shadowgraph.reports.document import RunFacts
 from shadowgraph.runs.left import ProcessRun
 
+_ENDS = {
+    "running": "still running", "killed": "killed", "os._exit": "ended by os._exit",
+    "gone": "killed, or ended by os._exit",
+}  # fmt: skip
+
 
 def merge(processes: Sequence[ProcessRun]) -> RunFacts:
     """Findings of all processes in order of their time, with ids of their own; everything else summed."""
@@ -90,6 +95,8 @@ def _limits(processes: Iterable[ProcessRun]) -> tuple[str, ...]:
             unchecked.setdefault(process.ended, []).append(process.pid)
         if process.damaged:
             said.append(f"process {process.pid}: {process.damaged} damaged lines in its file were left out")
+        if process.lost:
+            said.append(f"process {process.pid}: {process.lost:,} records could not be written")
         if process.cut:
             said.append(f"process {process.pid}: its file ends in the middle of a line, or met its limit")
     return (*said, *(_unchecked(ended, pids) for ended, pids in unchecked.items()))
@@ -109,7 +116,7 @@ def _off(process: ProcessRun) -> str | None:
 
 
 def _unchecked(ended: str, pids: list[int]) -> str:
-    how = {"running": "still running", "killed": "killed, or ended by os._exit"}.get(ended, "end unknown")
+    how = _ENDS.get(ended, "end unknown")
     noun = "process" if len(pids) == 1 else "processes"
     shown = ", ".join(map(str, pids[:8])) + (" ..." if len(pids) > 8 else "")
     return f"no last check in {noun} {shown} ({how}): what came after the last replay or capture was not judged"

@@ -44,6 +44,7 @@ class Record(msgspec.Struct, frozen=True):
     finding: Finding | None = None
     facts: RunFacts | None = None
     failure: Failure | None = None
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,10 @@ class Run:
     Attributes
     ----------
     manifest
-        What the supervising parent wrote: command, settings, times, how the command ended.
+        What the supervising parent wrote: command, settings, times, how the command ended. Empty where that cannot be
+        read.
+    unread
+        Why it cannot; empty where it can.
     processes
         In order of their start.
     dumps
@@ -64,19 +68,22 @@ class Run:
     manifest: dict[str, Any]
     processes: tuple[ProcessRun, ...]
     dumps: tuple[Path, ...]
+    unread: str = ""
 
     def merged(self) -> RunFacts:
         """One run's facts out of all processes', for a `Report`; findings get ids of their own."""
         return merge(self.processes)
 
 
-def read_run(path: str | os.PathLike[str]) -> Run:
+def read_run(path: str | os.PathLike[str], manifest: dict[str, Any] | None = None) -> Run:
     """Read a run folder.
 
     Parameters
     ----------
     path
         The folder, whether its run has ended or not. Nothing in it is changed.
+    manifest
+        The manifest, where the caller has written it: on a full disk the file may be older.
 
     Returns
     -------
@@ -86,21 +93,30 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     Raises
     ------
     RunFolderError
-        When it is none, cannot be read, or a newer shadowgraph wrote it. Damaged lines are counted instead.
+        When it is none. A manifest that cannot be read is said in `Run.unread` where processes wrote something, and
+        damaged lines are counted.
     """
     folder = Path(path)
-    said = read_manifest(folder)
-    processes = [_read_process(file) for file in sorted(folder.glob("findings-*.jsonl"))]
+    files, dumps = sorted(folder.glob("findings-*.jsonl")), tuple(sorted(folder.glob("*.dump")))
+    said = manifest or {}
+    unread = ""
+    try:
+        said = manifest or read_manifest(folder)
+    except RunFolderError as error:
+        if not files and not dumps:
+            raise
+        unread = str(error)
+    processes = [_read_process(file) for file in files]
     processes.sort(key=lambda process: (process.started, process.path.name))
     _settle_ends(processes, said)
-    return Run(folder, said, tuple(processes), tuple(sorted(folder.glob("*.dump"))))
+    return Run(folder, said, tuple(processes), dumps, unread)
 
 
-def read_settled(path: str | os.PathLike[str], seconds: float) -> Run:
+def read_settled(path: str | os.PathLike[str], seconds: float, manifest: dict[str, Any] | None = None) -> Run:
     """Read a run folder once none of its processes runs any more, or after some time; raises as `read_run`."""
     deadline = time.monotonic() + seconds
     while True:
-        run = read_run(path)
+        run = read_run(path, manifest)
         if time.monotonic() > deadline or all(process.ended != "running" for process in run.processes):
             return run
         time.sleep(_POLL)
@@ -198,7 +214,7 @@ def _take(process: ProcessRun, record: Record) -> None:
     elif record.kind == "title":
         process.title = record.title
     elif record.kind == "end":
-        process.ended = "exit"
+        process.ended, process.lost = "exit", record.lost
     elif record.kind == "capped":
         process.cut = True
     elif record.kind == "fault":
@@ -217,8 +233,10 @@ def _settle_ends(processes: list[ProcessRun], said: dict[str, Any]) -> None:
             process.ended = "replaced"
         elif here and process.pid and _lives(process.pid, process.started):
             process.ended = "running"
-        elif here or said.get("child") == process.pid:
-            process.ended = "killed"
+        elif said.get("child") == process.pid and "exit_code" in said:
+            process.ended = "killed" if said.get("signal") else "os._exit"
+        elif here:
+            process.ended = "gone"
 
 
 def _lives(pid: int, started: float) -> bool:

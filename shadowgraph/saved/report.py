@@ -54,12 +54,14 @@ class _Process(msgspec.Struct, frozen=True):
     cut: bool
     findings: int
     pulse: Pulse | None = None
+    lost: int = 0
 
 
 class _Processes(msgspec.Struct, frozen=True):
     processes: tuple[_Process, ...]
     folder: str = ""
     dumps: tuple[str, ...] = ()
+    unread: str = ""
 
 
 class _Whole(msgspec.Struct, frozen=True):
@@ -151,4 +153,4 @@ def _run_of(said: _Processes, manifest: dict[str, Any]) -> Run:
     for each in said.processes:
         fields = {name: getattr(each, name) for name in each.__struct_fields__ if name != "findings"}
         processes.append(_Counted(Path(), **fields, told=each.findings))
-    return Run(Path(said.folder), manifest, tuple(processes), tuple(map(Path, said.dumps)))
+    return Run(Path(said.folder), manifest, tuple(processes), tuple(map(Path, said.dumps)), said.unread)

@@ -114,7 +114,7 @@ def spoil(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda folder: (folder / "run.json").unlink(), "is no run folder"),
+        (lambda folder: (folder / "run.json").unlink(), "has no run.json"),
         (lambda folder: (folder / "run.json").write_text("{"), "is damaged: no JSON"),
         (lambda folder: (folder / "run.json").write_text("[" * 100_000), "is damaged: no JSON"),
         (lambda folder: (folder / "run.json").write_bytes(b"\xff" * 10), "is damaged: no JSON"),
@@ -134,6 +134,22 @@ def test_what_is_no_run_of_ours_is_one_error(
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert error.startswith("shadowgraph: error: ")
+
+    journal_of(folder)  # what a process wrote is read all the same, and one line says what is missing
+    assert main(["report", str(folder), "--error-exitcode", "9"]) == 9
+    out = capsys.readouterr().out
+    assert "shadowgraph wrap: unknown command: end unknown" in out
+    (line,) = [line for line in out.splitlines() if "command, settings and end of the run are not known: " in line]
+    assert "SUMMARY: shadowgraph: SG101" in out
+    assert main(["report", str(folder), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert said.split(":")[0] in document["run"]["unread"]
+    (folder / "report.json").write_text(json.dumps(document))
+    assert main(["report", str(folder / "report.json")]) == 0
+    assert line in capsys.readouterr().out
+    assert main(["report", str(folder), "--html", str(folder / "page.html")]) == 0
+    assert "command, settings and end of the run are not known" in (folder / "page.html").read_text()
+    assert main(["pause", str(folder)]) == 0
 
 
 def test_strange_manifests_do_not_break_the_report(folder: Path) -> None:
@@ -187,12 +203,15 @@ def test_each_record_is_there_as_soon_as_it_is_written(tmp_path: Path) -> None:
 def test_a_folder_that_is_gone_is_said_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     journal = Journal(tmp_path / "gone")
     journal.write("event", text="a")
-    journal.write("event", text="b")
-    assert journal.lost == 2
+    journal.write("finding", book=1)
+    assert journal.lost == 0, "it waits"
     assert capfd.readouterr().err.count("cannot write") == 1
+    journal.close()
+    assert journal.lost == 2
+    assert capfd.readouterr().err.count("2 records, 1 of them findings, could not be written") == 1
 
 
 def test_a_manifest_is_replaced_whole(folder: Path) -> None:
     with pytest.raises(RunFolderError, match="holds another run already"):
         RunFolder(folder)
-    assert sorted(os.listdir(folder)) == ["run.json"]
+    assert sorted(os.listdir(folder)) == [".run.json.new", "run.json"]

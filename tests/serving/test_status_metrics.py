@@ -66,7 +66,7 @@ def test_numbers_of_two_processes(tmp_path: Path) -> None:
     assert at(samples, "finding_occurrences_total", code="SG101", severity="error") == 28
     assert (at(samples, "replays_total"), at(samples, "replays_checked_total")) == (110, 35)
     assert (at(samples, "coverage_ratio"), at(samples, "records_dropped_total")) == (0.75, 3)
-    assert (at(samples, "processes", state="running"), at(samples, "processes", state="killed")) == (1, 1)
+    assert (at(samples, "processes", state="running"), at(samples, "processes", state="gone")) == (1, 1)
     assert at(samples, "switched_on") == 1
     pids = {dict(labels)["pid"] for (name, labels) in samples if name == "shadowgraph_checking"}
     (pid,) = pids  # the other is dead

@@ -26,7 +26,7 @@ from shadowgraph.reports.html.tables import (
     process_row,
 )
 from shadowgraph.reports.map_text import DumpedMap
-from shadowgraph.reports.run_text import RunReport, title, where
+from shadowgraph.reports.run_text import RunReport, missing, title, where
 from shadowgraph.reports.text import failure_lines, limit_lines, lost_lines, summary, watch_lines
 from shadowgraph.runs.glance import UNSEEN
 from shadowgraph.runs.reader import Run
@@ -154,7 +154,11 @@ def with_run(page: Page, run: Run) -> Page:
     """A page with what ran, how it ended, and its processes."""
     return replace(
         page,
-        head=(Said(title(run), "head"), *([] if run.processes else [Said(UNSEEN, "warn")])),
+        head=(
+            Said(title(run), "head"),
+            *([Said(missing(run), "warn")] if run.unread else []),
+            *([] if run.processes else [Said(UNSEEN, "warn")]),
+        ),
         is_run=True,
         processes=tuple(process_row(process) for process in run.processes[:_PROCESSES]),
         more_processes=max(0, len(run.processes) - _PROCESSES),
