@@ -14,6 +14,7 @@ from shadowgraph.errors import MissingFileError, ShadowgraphError, UsageError
 from shadowgraph.injection.environment import wrapped_environment
 from shadowgraph.runs.folder import DEFAULT_PARENT, RunFolder, default_folder
 from shadowgraph.runs.orders import DUMP_MOMENTS, Orders
+from shadowgraph.wholefiles import write_whole
 
 if TYPE_CHECKING:
     from shadowgraph.reports.run_text import RunReport
@@ -79,9 +80,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--status",
-        type=int,
-        metavar="PORT",
-        help="show findings, coverage and overhead over HTTP on 127.0.0.1 while the program runs; 0: any free port",
+        metavar="PORT|unix:PATH",
+        help="show findings, coverage and overhead over HTTP while the program runs: on a port of 127.0.0.1 (0: any "
+        "free one) with the token of the address that is printed, or on a Unix socket with mode 0600",
+    )
+    parser.add_argument(
+        "--status-memory", action="store_true", help="the status pages' JSON has the bytes of memory of findings too"
     )
     parser.add_argument(
         "--dump",
@@ -128,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
             server.stop()
     name = signal.Signals(ended.signal).name if ended.signal else None
     folder.note(exit_code=ended.code, **({"signal": name} if name else {}))
-    return _conclude(args, folder.path, ended)
+    return _conclude(args, folder, ended)
 
 
 def _status_server(args: argparse.Namespace, folder: RunFolder) -> StatusServer | None:
@@ -136,11 +140,13 @@ def _status_server(args: argparse.Namespace, folder: RunFolder) -> StatusServer 
     from shadowgraph.runs.journal import say
     from shadowgraph.serving.server import ADDRESS, StatusServer
 
+    where = _status_place(args.status)
     try:
-        server = StatusServer(folder.path, args.status)
+        server = StatusServer(folder.path, where, args.status_memory)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        say(f"no status page: port {args.status} of {ADDRESS}: {reason}; the program runs without")
+        place = f"port {where} of {ADDRESS}" if isinstance(where, int) else where
+        say(f"no status page: {place}: {reason}; the program runs without")
         return None
     folder.note(status=server.url)
     if not args.quiet:
@@ -169,8 +175,8 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         raise UsageError(
             f"--budget-percent must be a share of the time in percent, or 0 for no limit, not {args.overhead:g}"
         )
-    if args.status is not None and not 0 <= args.status <= 65535:
-        raise UsageError(f"--status must be a port from 1 to 65535, or 0 for any free one, not {args.status}")
+    if args.status is not None:
+        _status_place(args.status)
     if args.json is not None:
         _require_place(args.json)
     options = {name: value for name, value in _DEFAULTS.items() if _PREFIX + name.upper() not in os.environ}
@@ -195,6 +201,15 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         "backend": args.backend, "options": options, "dumps": dumps, "redact": args.redact, "quiet": args.quiet,
         "dump_signal": "" if args.dump_signal == "none" else args.dump_signal,
     }  # fmt: skip
+
+
+def _status_place(text: str) -> int | str:
+    """A port, or the path of a socket."""
+    if text.startswith("unix:") and text != "unix:":
+        return text.removeprefix("unix:")
+    if text.isdecimal() and int(text) <= 65535:
+        return int(text)
+    raise UsageError(f"--status must be a port from 1 to 65535, 0 for any free one, or unix:PATH, not {text}")
 
 
 def _bytes(text: str) -> int:
@@ -240,7 +255,7 @@ def _tell_outer_wrap(inner: str) -> None:
         journal.close()
 
 
-def _conclude(args: argparse.Namespace, folder: str, ended: Ended) -> int:
+def _conclude(args: argparse.Namespace, folder: RunFolder, ended: Ended) -> int:
     """Report; nothing that fails here may hide how the command ended."""
     code = ended.code
     try:
@@ -259,20 +274,20 @@ def _conclude(args: argparse.Namespace, folder: str, ended: Ended) -> int:
     return code
 
 
-def _report(args: argparse.Namespace, folder: str, ended: Ended) -> int:
+def _report(args: argparse.Namespace, folder: RunFolder, ended: Ended) -> int:
     """Print and write what was asked for; the number of findings."""
     if args.json is None and ended.signal is None:
         from shadowgraph.runs.glance import idle_report
 
-        shown = folder.removeprefix(os.getcwd() + os.sep)
-        idle = idle_report(folder, shown, args.program, ended.code)
+        shown = folder.path.removeprefix(os.getcwd() + os.sep)
+        idle = idle_report(folder.path, shown, args.program, ended.code)
         if idle is not None:
             sys.stderr.write("" if args.quiet else "".join(f"{line}\n" for line in idle))
             return 0
     from shadowgraph.reports.run_text import RunReport
     from shadowgraph.runs.reader import read_settled
 
-    report = RunReport(read_settled(folder, _PATIENCE))
+    report = RunReport(read_settled(folder.path, _PATIENCE, folder.manifest))
     if not args.quiet:
         report.print(sys.stderr)
     if args.json is not None:
@@ -281,11 +296,7 @@ def _report(args: argparse.Namespace, folder: str, ended: Ended) -> int:
 
 
 def _write(path: str, report: RunReport) -> None:
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(report.to_json() + "\n")
-    except OSError as error:
-        raise MissingFileError(f"cannot write {path}: {error.strerror}") from None
+    write_whole(path, (report.to_json() + "\n").encode("utf-8", "backslashreplace"))
 
 
 def _die_of(number: int) -> NoReturn:

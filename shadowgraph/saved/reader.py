@@ -23,7 +23,7 @@ from shadowgraph.errors import (
 )
 from shadowgraph.reports.console import tame
 from shadowgraph.reports.document import SCHEMA, RunFacts
-from shadowgraph.saved.fetching import MOST, fetched, is_url
+from shadowgraph.saved.fetching import MOST, fetched, is_url, shown
 
 T = TypeVar("T")
 
@@ -129,7 +129,7 @@ def read_saved(path: str) -> Saved:
     UsageError
         For a server that is not on this machine.
     """
-    source = tame(path)
+    source = shown(path) if is_url(path) else tame(path)
     text = fetched(path) if is_url(path) else _file(path)
     if not text.strip():
         raise ForeignFileError(f"{source} is empty, and so no shadowgraph document")

@@ -62,7 +62,7 @@ def _body(path: Path, dump: Dump) -> Iterator[str]:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(about.time))
     yield f"<h1>Memory of process {about.pid:d} at {when}</h1>"
     yield f'<p class="dim">from the newest dump, {text(path.name)} (reason: {text(about.reason)})</p>'
-    yield '<nav><a href="/">status</a></nav>'
+    yield '<nav><a href="./">status</a></nav>'
     names = BufferNames(dump)
     facts = about.facts
     found: dict[int, list[str]] = {}

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 from shadowgraph.findings import Finding
-from shadowgraph.reports.run_text import RunReport
+from shadowgraph.reports.run_text import RunReport, missing
 from shadowgraph.runs.glance import cut
 from shadowgraph.runs.left import ProcessRun
 from shadowgraph.runs.reader import Run
@@ -52,7 +52,9 @@ def _head(run: Run) -> Iterator[str]:
     since = f", since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(started))}" if started else ""
     yield f"<h1><code>{text(cut(shlex.join(words), 300))}</code></h1>"
     yield f'<p class="dim">shadowgraph {text(run.manifest.get("shadowgraph", "?"))}{since}; {text(run.folder)}</p>'
-    yield '<nav><a href="/json">JSON</a><a href="/metrics">metrics</a><a href="/map">memory map</a></nav>'
+    if run.unread:
+        yield f'<p class="warn">{text(missing(run))}</p>'
+    yield '<nav><a href="json">JSON</a><a href="metrics">metrics</a><a href="map">memory map</a></nav>'
 
 
 def _tiles(report: RunReport) -> Iterator[str]:

@@ -18,10 +18,16 @@ _HTML = "text/html; charset=utf-8"
 
 
 class Pages:
-    """The pages of one run folder. What makes them is loaded when somebody first asks: the command must start fast."""
+    """The pages of one run folder. What makes them is loaded at the first request: the command must start fast.
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self._folder = folder
+    Parameters
+    ----------
+    memory
+        Whether the JSON has the bytes of memory that findings show.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], memory: bool = False) -> None:
+        self._folder, self._memory = folder, memory
         self._lock = threading.Lock()
         self._loaded: tuple[Snapshot, MapPage] | None = None
         self._by_path: dict[str, Callable[[], Made]] = {
@@ -53,7 +59,7 @@ class Pages:
 
     def _json(self) -> Made:
         def encoded(report: RunReport) -> bytes:
-            return (report.to_json() + "\n").encode()
+            return (report.to_json(self._memory) + "\n").encode()
 
         return "application/json", self._parts()[0].page("/json", encoded)
 

@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(folder: Path) -> Iterator[str]:
-    made = StatusServer(folder, 0)
+    made = StatusServer(folder, 0, memory=True)
     made.start()
     yield made.url
     made.stop()
@@ -214,7 +214,7 @@ def test_places_without_json_and_servers_that_are_gone(server: str, capsys: Capt
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
     said = refused(capsys, 3, "report", f"http://127.0.0.1:{port}")
-    assert "Connection refused; is it the port that `shadowgraph wrap --status` named" in said
+    assert "Connection refused; is it what `shadowgraph wrap --status` named" in said
 
 
 @pytest.mark.parametrize(

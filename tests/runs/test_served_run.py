@@ -94,7 +94,7 @@ def test_a_server_is_watched_switched_off_and_on_and_ended(tmp_path: Path) -> No
         with pytest.raises(OSError, match="refused"):
             run.get("json")
     assert run.supervisor.returncode == 0
-    assert said.count("status on http://127.0.0.1:") == 1
+    assert said.count(f"status on {run.url}\n") == 1
     assert said.count("SUMMARY: shadowgraph: SG101") == 1
     assert "checking was switched off once, for " in said
     (finding,) = read_run(run.folder).merged().findings
@@ -145,7 +145,10 @@ def test_in_a_browser(tmp_path: Path) -> None:
     with served(tmp_path) as run:
         run.until(lambda: run.metric("replays_checked_total") > 0)
         text = in_browser(run.url, tmp_path)
-        memory = in_browser(run.url + "map", tmp_path)
+        memory = in_browser(run.url.rstrip("/") + "/" + re.findall('href="([^"]*)">memory map', text)[0], tmp_path)
+        stranger = in_browser(re.sub("[^/]+/$", "", run.url), tmp_path)
+    assert "needs the token" in stranger
+    assert "SG101" not in stranger
     assert '<b class="bad">1</b>findings' in text
     assert '<b class="good">on</b>checking' in text
     assert re.search(r"<td>SG101</td><td>error</td>.*8 bytes past the end of decode.page_table", text)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from run_folders import COVERAGE, made_folder, with_process
@@ -35,11 +37,16 @@ def server(folder: Path) -> Iterator[StatusServer]:
 
 
 def port_of(server: StatusServer) -> int:
-    return int(server.url.rstrip("/").rsplit(":", 1)[1])
+    return urlsplit(server.url).port or 0
+
+
+def token_of(server: StatusServer) -> str:
+    return urlsplit(server.url).path.strip("/")
 
 
 def ask(server: StatusServer, path: str, method: str = "GET", **headers: str) -> tuple[int, str, dict[str, str]]:
-    """Status, body and headers of one request."""
+    """Status, body and headers of one request, with the token unless other headers are given for it."""
+    headers.setdefault("Authorization", f"Bearer {token_of(server)}")
     connection = http.client.HTTPConnection("127.0.0.1", port_of(server), timeout=20)
     try:
         connection.request(method, path, headers=headers)
@@ -77,8 +84,20 @@ def test_json_is_what_the_report_gives(server: StatusServer, folder: Path, capsy
     status, text, headers = ask(server, "/json")
     assert (status, headers["content-type"]) == (200, "application/json")
     assert main(["report", str(folder), "--json"]) == 0
-    assert json.loads(text) == json.loads(capsys.readouterr().out)
-    assert json.loads(text)["run"]["processes"][0]["pulse"]["replays"] == 7
+    whole, given = json.loads(capsys.readouterr().out), json.loads(text)
+    assert whole["findings"][0].pop("window")["found"]
+    assert given["findings"][0].pop("window") is None
+    assert given == whole
+    assert given["run"]["processes"][0]["pulse"]["replays"] == 7
+
+
+def test_the_bytes_of_findings_are_given_where_that_was_asked_for(folder: Path) -> None:
+    server = StatusServer(folder, 0, memory=True)
+    server.start()
+    try:
+        assert json.loads(ask(server, "/json")[1])["findings"][0]["window"]["found"]
+    finally:
+        server.stop()
 
 
 def test_metrics_and_map(server: StatusServer) -> None:
@@ -94,6 +113,86 @@ def test_head_has_the_length_and_no_body(server: StatusServer) -> None:
     status, body, headers = ask(server, "/metrics", "HEAD")
     assert (status, body) == (200, "")
     assert int(headers["content-length"]) > 100
+
+
+@pytest.mark.parametrize("path", ["/", "/json", "/metrics", "/map", "/nothing"])
+@pytest.mark.parametrize("wrong", ["", "x" * 32, "{token}x", "{cut}"])
+def test_without_the_token_nothing_is_given(path: str, wrong: str, server: StatusServer) -> None:
+    token = token_of(server)
+    word = wrong.format(token=token, cut=token[:-1])
+    asked = (
+        ask(server, path, Authorization=f"Bearer {word}"),
+        ask(server, f"/{word}{path}", Authorization=""),
+        ask(server, f"{path}?token={word}", Authorization=""),
+        ask(server, path, Authorization="", Cookie=f"token={token}", Referer=server.url),
+        ask(server, path, Authorization=f"Basic {token}"),
+    )
+    for status, body, headers in asked:
+        assert (status, headers["www-authenticate"]) == (401, "Bearer")
+        assert "`shadowgraph wrap --status` printed" in body
+        assert "serve" not in body
+        assert token not in body
+
+
+def test_the_token_in_the_path_in_a_header_or_in_the_query(server: StatusServer) -> None:
+    token = token_of(server)
+    assert len(token) >= 32
+    for path, header in (
+        (f"/{token}/metrics", ""), ("/metrics", f"bearer {token}"), (f"/metrics?token={token}", ""),
+    ):  # fmt: skip
+        status, text, headers = ask(server, path, Authorization=header)
+        assert (status, "shadowgraph_replays_total 7\n" in text) == (200, True)
+        assert headers["referrer-policy"] == "no-referrer"
+    assert ask(server, f"/{token}/nothing", Authorization="")[0] == 404
+    status, _, headers = ask(server, f"/{token}", Authorization="")
+    assert (status, headers["location"]) == (308, f"/{token}/")
+
+
+def test_links_stay_below_the_token_and_pages_do_not_have_it(server: StatusServer) -> None:
+    for path in ("", "map"):
+        _, page, _ = ask(server, f"/{token_of(server)}/{path}", Authorization="")
+        links = re.findall(r'href="([^"]*)"', page)
+        assert not any(link.startswith("/") or ":" in link for link in links)
+        assert token_of(server) not in page
+
+
+def test_each_server_has_a_token_of_its_own(server: StatusServer, folder: Path) -> None:
+    other = StatusServer(folder, 0)
+    other.stop()
+    assert token_of(other) != token_of(server)
+
+
+def test_a_socket_for_this_user_alone_wants_no_token(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / "status.sock"
+    server = StatusServer(folder, str(path))
+    server.start()
+    try:
+        assert (server.url, path.stat().st_mode & 0o777) == (f"unix:{path}", 0o600)
+        assert main(["report", server.url, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["run"]["processes"][0]["pulse"]["replays"] == 7
+        with pytest.raises(OSError, match="in use"):
+            StatusServer(folder, str(path))
+        assert path.exists(), "that of the other one"
+    finally:
+        server.stop()
+    assert not path.exists()
+
+
+def test_verbs_take_the_address_and_do_not_print_the_token(
+    server: StatusServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token = token_of(server)
+    bare = server.url.replace(f"{token}/", "")
+    for url in (server.url, f"{server.url}json", f"{bare}?token={token}", f"{bare}json?token={token}"):
+        assert main(["report", url]) == 0
+        assert "alert(1)" in capsys.readouterr().out
+    assert main(["report", server.url, "--html", str(tmp_path / "page.html")]) == 0
+    assert token not in (tmp_path / "page.html").read_text() + capsys.readouterr().out
+    for url, code in ((bare, 3), (f"{bare}{'x' * 32}/", 3), (f"{server.url}map", 2), (f"{bare}?name={token}", 2)):
+        assert main(["report", url]) == code
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert code == 2 or "401 this needs the token" in said
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "localhost:9999", "LocalHost:1", "[::1]:8080"])
@@ -130,10 +229,10 @@ def test_other_methods_are_refused(method: str, server: StatusServer) -> None:
 @pytest.mark.parametrize(
     ("request_bytes", "status"),
     [
-        (b"GET /" + b"a" * 1000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", b"404"),
+        (b"GET /" + b"a" * 1000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", b"401"),
         (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", b"414"),
-        (b"GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n", b"404"),
-        (b"GET /run.json HTTP/1.1\r\nHost: localhost\r\n\r\n", b"404"),
+        (b"GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n", b"401"),
+        (b"GET /run.json HTTP/1.1\r\nHost: localhost\r\n\r\n", b"401"),
         (b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n", b"505"),
         (b"\x16\x03\x01\x02\x00 nonsense\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n", b"431"),
@@ -171,13 +270,11 @@ def test_who_takes_too_long_is_cut_off(server: StatusServer, monkeypatch: pytest
 
 
 def test_a_run_that_cannot_be_read_is_said_and_may_come_back(server: StatusServer, folder: Path) -> None:
-    manifest = folder / "run.json"
-    whole = manifest.read_bytes()
-    manifest.write_bytes(b"{")
+    away = folder.rename(folder.with_name("away"))
     status, body, _ = ask(server, "/")
     assert status == 503
-    assert "is damaged: no JSON" in body
-    manifest.write_bytes(whole)
+    assert "is no run folder" in body
+    away.rename(folder)
     deadline = time.monotonic() + 30
     while ask(server, "/")[0] != 200:
         assert time.monotonic() < deadline
