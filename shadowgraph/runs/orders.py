@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -29,6 +30,8 @@ class Orders(NamedTuple):
         Signal at which a process dumps, ``USR2``; empty for none.
     quiet
         Do not log findings to the program's standard error.
+    python
+        The version of Python that shadowgraph was started with; interpreters of another one are left alone.
     """
 
     folder: str
@@ -38,6 +41,7 @@ class Orders(NamedTuple):
     redact: bool = False
     quiet: bool = False
     dump_signal: str = ""
+    python: str = f"{sys.version_info.major}.{sys.version_info.minor}"
 
     def encode(self) -> str:
         """As the value of the variable."""

@@ -13,6 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "runs"))
 from wrapping import PROGRAMS, environment
 
+from shadowgraph.compat import OLDEST_TORCH
 from shadowgraph.injection.environment import SITE, wrapped_environment
 from shadowgraph.runs.orders import VARIABLE, Orders
 from shadowgraph.runs.reader import read_run
@@ -124,6 +125,49 @@ def test_python_path_is_kept_and_the_hook_is_there_once() -> None:
     assert wrapped_environment(orders, {})["PYTHONPATH"] == SITE
     assert Orders.from_environment(twice) == orders
     assert Orders.from_environment({}) is None
+
+
+SHOW = (
+    "import os, subprocess, sys, torch; print(sorted(n for n in sys.modules if n.partition('.')[0] == 'shadowgraph'))"
+)
+
+
+@pytest.mark.parametrize("below", ["", "subprocess.run([sys.executable, '-c', 'import torch'], check=True)"])
+def test_another_python_is_left_alone_with_one_line(folder: Path, below: str) -> None:
+    env = wrapped_environment(Orders(str(folder), "host", python="3.1"), environment(PYTHONPATH=""))
+    show = f"{SHOW}\ntry:\n    import shadowgraph\nexcept ImportError:\n    print('none')\n{below}"
+    done = subprocess.run(
+        [sys.executable, "-c", show], env=env, cwd=folder, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "[]"), done.stderr
+    (line,) = done.stderr.splitlines()
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert f"is not watched, nor are those below it that are alike: it has Python {here}" in line
+    assert "shadowgraph runs with 3.1" in line
+    assert not list(folder.glob("findings-*"))
+
+
+def test_another_python_that_never_imports_torch_says_nothing(folder: Path) -> None:
+    env = wrapped_environment(Orders(str(folder), "host", python="3.1"), environment())
+    done = subprocess.run([sys.executable, "-c", "print(1)"], env=env, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+@pytest.mark.parametrize("version", ["2.9.1+cu126", "1.13.0", None])
+def test_another_torch_is_left_alone_with_one_line(folder: Path, tmp_path: Path, version: str | None) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "torch.py").write_text(f"__version__ = {version!r}" if version else "")
+    env = wrapped_environment(Orders(str(folder), "host"), environment(PYTHONPATH=str(tmp_path / "own")))
+    done = subprocess.run([sys.executable, "-c", SHOW], env=env, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+    (line,) = done.stderr.splitlines()
+    assert f"it has torch {version or 'of no version'}, and shadowgraph needs 2.10 or later" in line
+    assert not list(folder.glob("findings-*"))
+
+
+def test_the_hook_and_the_package_agree_on_the_oldest_torch() -> None:
+    text = Path(SITE, "sitecustomize.py").read_text()
+    assert f"_OLDEST_TORCH = {OLDEST_TORCH}" in text
 
 
 def test_without_orders_the_hook_is_inert(folder: Path) -> None:

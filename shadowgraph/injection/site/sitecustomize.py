@@ -1,8 +1,9 @@
 """The start-up hook of `shadowgraph wrap`: first on ``PYTHONPATH``, so that every Python below runs it.
 
 It imports nothing but what every interpreter has loaded, waits until torch has been imported, and then hands over to
-`shadowgraph.injection.attach`. Outside a wrap, and where torch is never imported, it does nothing. A `sitecustomize`
-that the environment has already runs after it, as if this one were not there.
+`shadowgraph.injection.attach`. Outside a wrap, and where torch is never imported, it does nothing; where Python or
+torch is not one that shadowgraph runs with, it says so then, and imports nothing of it. A `sitecustomize` that the
+environment has already runs after it, as if this one were not there.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE = os.path.dirname(os.path.dirname(_HERE))
 _MARK = "_shadowgraph_hook"  # this module's second name, under which it stays reachable
 _RUN = "SHADOWGRAPH_WRAP"
+_PYTHON = '"python":"'  # in the orders, which are JSON: no interpreter has its reader loaded
+_TOLD = '{"told":true,'  # how they begin once a process above has said that it is not watched
+_OLDEST_TORCH = (2, 10)  # as in shadowgraph.compat
 
 
 class AfterImport:
@@ -145,16 +149,45 @@ def _say(text: str) -> None:
         return
 
 
+def _other_python() -> str:
+    """What is wrong with this Python; nothing where it is of the version that shadowgraph was started with."""
+    _, found, rest = os.environ.get(_RUN, "").partition(_PYTHON)
+    wanted, here = rest.partition('"')[0], "{}.{}".format(*sys.version_info)
+    return f"it has Python {here}, and shadowgraph runs with {wanted}" if found and wanted != here else ""
+
+
+def _other_torch() -> str:
+    """What is wrong with the torch that was imported; nothing where it is new enough."""
+    version = str(getattr(sys.modules["torch"], "__version__", "of no version"))
+    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
+    wanted = ".".join(map(str, _OLDEST_TORCH))
+    return f"it has torch {version}, and shadowgraph needs {wanted} or later" if numbers < _OLDEST_TORCH else ""
+
+
 def _attach() -> None:
+    wrong = _other_python() or _other_torch()
+    if wrong:
+        sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder) is not OurPackage]
+        _say_once(f"process {os.getpid()} is not watched, nor are those below it that are alike: {wrong}")
+        return
     from shadowgraph.injection.attach import torch_loaded
 
     torch_loaded(when_imported)
 
 
+def _say_once(text: str) -> None:
+    """Say it once in a tree of processes: what is below inherits the orders."""
+    orders = os.environ.get(_RUN, "")
+    if not orders.startswith(_TOLD):
+        os.environ[_RUN] = _TOLD + orders[1:]
+        _say(text)
+
+
 def _start() -> None:
     sys.modules[_MARK] = sys.modules[__name__]
     sys.meta_path.insert(0, _after)
-    sys.meta_path.insert(0, OurPackage())
+    if not _other_python():
+        sys.meta_path.insert(0, OurPackage())
     when_imported("torch", _attach)
 
 
