@@ -36,6 +36,7 @@ from shadowgraph.reports.document import RunFacts
 from shadowgraph.reports.text import Report
 from shadowgraph.settings import Settings
 from shadowgraph.supervisor import Supervisor
+from shadowgraph.tracking import quiet
 from shadowgraph.tracking.aliases import NameBook
 from shadowgraph.tracking.guards import GuardPolicy
 from shadowgraph.tracking.phases import Phase
@@ -116,6 +117,7 @@ class Debugger(Declarations):
         if self._resizes:
             shrinking.install(self._allocator, self._work.naps.needed)
         self._started = True
+        quiet.install()
         self._work.naps.begin()
 
     def stop(self) -> None:
@@ -143,6 +145,7 @@ class Debugger(Declarations):
             if self._resizes:
                 shrinking.uninstall()
             self._backend.stop()
+            quiet.uninstall()
             interrupts.uninstall()
 
     def abandon(self) -> None:
@@ -150,6 +153,7 @@ class Debugger(Declarations):
         more, as in a child forked from a process with a CUDA context."""
         if self._started:
             self._started = False
+            quiet.uninstall()
             self._work.paused = True
             self._work.naps.end()
             if self._mode is not None:

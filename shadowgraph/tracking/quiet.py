@@ -31,6 +31,7 @@ _sections: list[weakref.ref[Any]] = []  # locks: a thread that owns one is in a 
 _adding = forkable(threading.Lock())
 _queue: deque[Work] = deque()
 _collecting: int | None = None  # the thread that runs the garbage collector
+_installed = 0
 _abandoned = False
 
 
@@ -39,6 +40,27 @@ def later(work: Work) -> None:
     if _abandoned:
         return
     _queue.append(work)
+    settle()
+
+
+def install() -> None:
+    """Listen to the garbage collector, for as long as a debugger watches; counted, undone by `uninstall`. Without one,
+    finalizers work where they are: nothing then looks at memory in the middle of what they change."""
+    global _installed
+    with _adding:
+        _installed += 1
+        if _note_collector not in gc.callbacks:
+            gc.callbacks.append(_note_collector)
+
+
+def uninstall() -> None:
+    """Undo one `install`."""
+    global _installed, _collecting
+    with _adding:
+        _installed = max(0, _installed - 1)
+        if not _installed and _note_collector in gc.callbacks:
+            gc.callbacks.remove(_note_collector)
+            _collecting = None
     settle()
 
 
@@ -91,8 +113,6 @@ class QuietLock:
         self._lock = lock = forkable(threading.RLock())
         with _adding:
             _sections[:] = [*(section for section in _sections if section() is not None), weakref.ref(lock)]
-        if _note_collector not in gc.callbacks:
-            gc.callbacks.append(_note_collector)
 
     @property
     def section(self) -> AbstractContextManager[object]:

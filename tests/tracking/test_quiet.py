@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from shadowgraph.faults import faults
+from shadowgraph.tracking import quiet
 from shadowgraph.tracking.quiet import QuietLock, later, settle
 
 
@@ -26,7 +27,9 @@ class Storage:
 @pytest.fixture(autouse=True)
 def _no_collector_of_its_own() -> Iterator[None]:
     gc.disable()
+    quiet.install()
     yield
+    quiet.uninstall()
     gc.enable()
 
 
@@ -106,6 +109,24 @@ def test_in_the_collector_work_waits(settled_by: str) -> None:
         with lock.section:
             assert done == ["collected"]
     assert done[0] == "collected"
+
+
+def test_the_collector_is_listened_to_only_while_a_debugger_watches() -> None:
+    ours = list(gc.callbacks)
+    quiet.install()
+    assert gc.callbacks == ours
+    quiet.uninstall()
+    assert gc.callbacks == ours
+    quiet.uninstall()
+    assert [each for each in ours if each not in gc.callbacks] == [quiet._note_collector]
+    done: list[str] = []
+    storage = Storage()
+    storage.itself = storage  # type: ignore[attr-defined]
+    weakref.finalize(storage, later, lambda: done.append("collected")).atexit = False
+    del storage
+    gc.collect()
+    assert done == ["collected"]
+    quiet.install()
 
 
 def test_work_that_fails_is_a_fault_and_the_rest_is_done() -> None:
