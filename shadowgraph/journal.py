@@ -83,7 +83,8 @@ class Journal:
     """
 
     def __init__(self) -> None:
-        self.launches: deque[Ran] = deque(maxlen=LAUNCHES)
+        self.launches: deque[tuple[Launch, float, Phase | None, int | None, int | None]]  # fields of `Ran`
+        self.launches = deque(maxlen=LAUNCHES)
         self.replays: deque[tuple[int, int, float, int]] = deque(maxlen=REPLAYS)  # fields of `Replayed`
         self.given: deque[Given] = deque(maxlen=GIVEN)
         self.stored: dict[tuple[int, int], Stored] = {}
@@ -98,13 +99,13 @@ class Journal:
     def launched(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         """Note a launch, `graph` for a node of its replay."""
         serial = graph.serial if graph is not None else None
-        self.launches.append(Ran(write.launch, time.time(), phase, serial, write.node))
+        self.launches.append((write.launch, time.time(), phase, serial, write.node))
         if write.stores is not None and serial is not None and write.node is not None:
             self._keep(serial, write.node, write.ranges)
 
     def ran(self, launch: Launch, phase: Phase | None) -> None:
         """Note a launch of host code whose writes nobody has worked out."""
-        self.launches.append(Ran(launch, time.time(), phase, None, None))
+        self.launches.append((launch, time.time(), phase, None, None))
 
     def _keep(self, graph: int, node: int, ranges: RangeSet) -> None:
         key, spans = (graph, node), list(ranges)
@@ -124,13 +125,14 @@ class Journal:
         meanwhile."""
         while True:
             try:
-                launches, replays = tuple(self.launches), [*map(Replayed._make, tuple(self.replays))]
+                launches, replays = tuple(self.launches), tuple(self.replays)
                 break
             except RuntimeError:  # one was appended just now
                 continue
-        order = replays[-1].order if replays else 0
-        replays += [Replayed(each.graph.serial, each.replay, each.time, order) for each in passing.pending()]
-        return launches, tuple(replays)
+        began = [*map(Replayed._make, replays)]
+        order = began[-1].order if began else 0
+        began += [Replayed(each.graph.serial, each.replay, each.time, order) for each in passing.pending()]
+        return tuple(map(Ran._make, launches)), tuple(began)
 
     def passed(self, replay: Passed, order: int) -> None:
         """Note a replay that passed unseen."""

@@ -29,13 +29,22 @@ class SeenWrites:
         self._context, self._journal, self._naps = context, journal, naps
         self._told = [check for check in checks if type(check).written is not Check.written]
         self._told_asleep = [check for check in self._told if check not in registry.sighted]
-        self._of_nodes: dict[tuple[int, int], Write] = {}
+        self._told_of_nodes = self._told
+        self._of_nodes: dict[int, dict[int, Write]] = {}  # by graph and node
+
+    def replay_begins(self) -> None:
+        """Nodes of the host backend run next: most checks know what these write, and need not be told each time."""
+        self._told_of_nodes = [check for check in self._told if check.wants_known_writes]
 
     def note(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         """Something wrote, in a phase; of a replay, with its graph."""
         self._context.writes.add(write)
         self._journal.launched(write, phase, graph)
-        for check in self._told_asleep if self._naps.blind else self._told:
+        if graph is not None and write.stores is None:
+            told = self._told_of_nodes
+        else:
+            told = self._told_asleep if self._naps.blind else self._told
+        for check in told:
             check.written(write, phase, graph)
 
     def defer(self, launch: Launch, phase: Phase | None, model: Graph | None) -> None:
@@ -47,12 +56,14 @@ class SeenWrites:
         """What a node wrote; where its stores are not known, the same each time."""
         if stores is not None:
             return write_of(node.launch, stores, node.index)
-        key = (graph.serial, node.index)
-        if key not in self._of_nodes:
-            self._of_nodes[key] = write_of(node.launch, None, node.index)
-        return self._of_nodes[key]
+        known = self._of_nodes.get(graph.serial)
+        if known is None:
+            known = self._of_nodes[graph.serial] = {}
+        write = known.get(node.index)
+        if write is None:
+            write = known[node.index] = write_of(node.launch, None, node.index)
+        return write
 
     def dropped(self, serial: int) -> None:
         """A graph is gone."""
-        for key in [key for key in self._of_nodes if key[0] == serial]:
-            del self._of_nodes[key]
+        self._of_nodes.pop(serial, None)

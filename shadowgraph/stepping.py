@@ -16,7 +16,7 @@ from shadowgraph.checks.base import Context, Draft, Step
 from shadowgraph.faults import logger
 from shadowgraph.findings import Culprit, Finding, Severity, Status
 from shadowgraph.graphs.model import Graph
-from shadowgraph.journal import Journal, Replayed
+from shadowgraph.journal import Journal, Ran, Replayed
 from shadowgraph.tracking.guards import Guard, Side
 from shadowgraph.tracking.launches import Launch
 from shadowgraph.tracking.phases import Phase
@@ -176,7 +176,7 @@ class Stepper:
     def _is_under_way(self) -> bool:
         """Whether host code has launched anything since the last replay began."""
         launches, replays = self._journal.launches, self._journal.replays
-        return bool(launches) and (not replays or launches[-1].time >= Replayed._make(replays[-1]).time)
+        return bool(launches) and (not replays or Ran._make(launches[-1]).time >= Replayed._make(replays[-1]).time)
 
     def ends(self, graph: Graph) -> bool:
         """Whether a look is over when a graph's replay begins."""

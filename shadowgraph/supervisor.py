@@ -298,6 +298,7 @@ class Supervisor(Listener):
             look = self.locator.is_due(graph)
             if look and self.context.engine.asynchronous:
                 self.drain()  # what other streams do must not show while the nodes are looked at
+            self._seen.replay_begins()
             self._local.replays.append((graph, shadow))
             self.journal.replayed(graph, checkpoint.order)
             if look:
@@ -312,10 +313,11 @@ class Supervisor(Listener):
         settle()
 
     def node_ran(self, graph: Graph, node: Node, stores: StoreLog | None) -> None:
-        if self.paused or self._replaying is not graph:
+        replays = self._local.replays
+        if self.paused or not replays or replays[-1][0] is not graph:
             return
         write = self._seen.of_node(graph, node, stores)
-        with self._lock.section:
+        with self._section:
             self._seen.note(write, Phase.REPLAY, graph)
         if write.opaque or self.settings.sync:
             self._bounds.guards_now(Checkpoint("node", Phase.REPLAY, graph, graph.replays))

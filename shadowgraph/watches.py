@@ -60,6 +60,10 @@ class Watches(Check):
         if id(watch) not in self._hit:
             self._note(watch, None, Phase.REPLAY, checkpoint.graph, evidence.first, evidence.last)
 
+    @property
+    def wants_known_writes(self) -> bool:
+        return bool(self.watches)
+
     def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         for watch in self.watches:
             parts = write.ranges.intersection(watch.where)

@@ -271,6 +271,11 @@ class Check:
     def __init__(self, context: Context) -> None:
         self.context = context
 
+    @property
+    def wants_known_writes(self) -> bool:
+        """Whether `written` does anything now with what a node's signature says that it writes, in each replay."""
+        return True
+
     def captured(self, graph: Graph) -> None:
         """A graph was captured."""
 

@@ -145,6 +145,10 @@ class Invariants(Check):
                 reader = Reader("host", how, None, frame.file if frame else None, frame.line if frame else None)
                 self._judge(invariant, part, checkpoint, reader)
 
+    @property
+    def wants_known_writes(self) -> bool:
+        return bool(self.invariants)
+
     def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         if any(write.ranges.overlaps(invariant.where) for invariant in self.invariants):
             self._writes.append(_Noted(write, phase, graph, self.context.replays(), next(self.context.clock)))

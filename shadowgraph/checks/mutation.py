@@ -221,6 +221,10 @@ class InGraphMutation(Check):
                 for piece in RangeSet.of(filter(None, [part.intersect(buffer.range)])) - story.graph_made:
                     story.clean_reads.add(piece)
 
+    @property
+    def wants_known_writes(self) -> bool:
+        return False
+
     def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         if graph is not None:
             return

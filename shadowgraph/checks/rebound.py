@@ -141,6 +141,10 @@ class ReboundInputs(Check):
             self._begin(binding)
             binding.since = graph.captured_at
 
+    @property
+    def wants_known_writes(self) -> bool:
+        return False
+
     def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         if not self._bindings:
             return

@@ -131,6 +131,10 @@ class StaleRows(Check):
         replays = copied(self._replays)
         return self._log.history(self._inputs.known(), Begun(replays, len(replays) < _REPLAYS))
 
+    @property
+    def wants_known_writes(self) -> bool:
+        return False
+
     def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         self._inputs.written(write, graph)
 

@@ -1,4 +1,4 @@
-"""Near parts of many guards compared at once, without a loop in Python."""
+"""Near parts of many guards compared at once, without a loop in Python; and one in full."""
 
 from __future__ import annotations
 
@@ -10,17 +10,28 @@ import numpy.typing as npt
 
 from shadowgraph.tracking.canary import canary
 from shadowgraph.tracking.guards import Guard
+from shadowgraph.tracking.intact import Intact
 from shadowgraph.tracking.memory import raw_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Group:
-    """Guards whose near parts have one size: their places among all guards, where those lie, what they hold."""
+    """Guards whose near parts have one size: their places among all guards, where those lie among all windows of that
+    size, and what they hold."""
 
     places: npt.NDArray[np.intp]
     offsets: npt.NDArray[np.intp]
-    nbytes: int
+    windows: npt.NDArray[np.uint8]
     expected: npt.NDArray[np.uint8]
+    image: bytes
+
+    def broken(self) -> list[int]:
+        """Places of the guards whose near part does not hold its canary."""
+        rows = self.windows[self.offsets]
+        if rows.tobytes() == self.image:  # all of them at once: most checks find nothing
+            return []
+        broken: list[int] = self.places[(rows != self.expected).any(axis=1)].tolist()
+        return broken
 
 
 class NearParts:
@@ -35,29 +46,32 @@ class NearParts:
     def __init__(self, guards: Sequence[Guard], origin: int) -> None:
         self.guards = guards
         self._low = min(guard.near.start for guard in guards)
-        self._span = max(guard.near.stop for guard in guards) - self._low
+        self._memory = raw_bytes(self._low, max(guard.near.stop for guard in guards) - self._low)
         by_size: dict[int, list[int]] = {}
         for place, guard in enumerate(guards):
             by_size.setdefault(guard.near.nbytes, []).append(place)
         self._groups = [self._group(places, nbytes, origin) for nbytes, places in by_size.items() if nbytes]
+        self._origin = origin
+        self._wholes: dict[int, Intact] = {}
 
     def broken(self) -> set[int]:
         """Places of the guards whose near part does not hold its canary."""
-        memory = raw_bytes(self._low, self._span)
-        found: set[int] = set()
-        for group in self._groups:
-            rows = np.lib.stride_tricks.sliding_window_view(memory, group.nbytes)[group.offsets]
-            bad = (rows != group.expected).any(axis=1)
-            if bad.any():
-                found.update(group.places[bad].tolist())
-        return found
+        return {place for group in self._groups for place in group.broken()}
+
+    def is_intact(self, place: int) -> bool:
+        """Whether a guard holds its canary over its whole length."""
+        whole = self._wholes.get(place)
+        if whole is None:
+            whole = self._wholes[place] = Intact((self.guards[place].whole,), self._origin)
+        return whole()
 
     def _group(self, places: list[int], nbytes: int, origin: int) -> _Group:
         starts = [self.guards[place].near.start for place in places]
-        expected = b"".join(canary(start - origin, nbytes) for start in starts)
+        image = b"".join(canary(start - origin, nbytes) for start in starts)
         return _Group(
             np.array(places, dtype=np.intp),
             np.array([start - self._low for start in starts], dtype=np.intp),
-            nbytes,
-            np.frombuffer(expected, dtype=np.uint8).reshape(len(places), nbytes),
+            np.lib.stride_tricks.sliding_window_view(self._memory, nbytes),
+            np.frombuffer(image, dtype=np.uint8).reshape(len(places), nbytes),
+            image,
         )

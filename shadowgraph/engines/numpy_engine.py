@@ -18,6 +18,7 @@ from shadowgraph.tracking.memory import raw_bytes
 from shadowgraph.tracking.ranges import ByteRange
 
 Bytes = npt.NDArray[np.uint8]
+_KNOWN = 8  # sets of guards that are asked for in turn, of which what is made once for each is kept
 
 
 @dataclass(slots=True)
@@ -62,7 +63,7 @@ class NumpyEngine:
         self.lost: str | None = None
         self._results: list[Result] = []
         self._turn = -1
-        self._near: NearParts | None = None  # of the guards that were asked for last
+        self._near: list[NearParts] = []  # of the guards that were asked for lately
 
     def arm(self, guard: Guard) -> None:
         self._kept.pop(guard.whole.start, None)
@@ -95,13 +96,17 @@ class NumpyEngine:
 
     def _broken(self, guards: Sequence[Guard], in_full: bool) -> list[Evidence[object]]:
         evidence: list[Evidence[object]] = []
-        for index in self._to_read_in_full(guards, in_full):
+        if not guards:
+            return evidence
+        near = self._near_parts(guards)
+        for index in self._to_read_in_full(near, in_full):
             guard = guards[index]
+            if near.is_intact(index):
+                self._kept.pop(guard.whole.start, None)
+                continue
             held = _view(guard.whole).copy()
             found = differences(guard, guard.whole, self._canary(guard.whole), held)
-            if found is None:
-                self._kept.pop(guard.whole.start, None)
-            elif self._is_news(guard, held):
+            if found is not None and self._is_news(guard, held):
                 evidence.append(found)
                 if guard.rearm and not self.keeps:
                     self.arm(guard)
@@ -115,13 +120,22 @@ class NumpyEngine:
         self._kept[guard.whole.start] = now
         return told != now
 
-    def _to_read_in_full(self, guards: Sequence[Guard], in_full: bool) -> Sequence[int]:
+    def _to_read_in_full(self, near: NearParts, in_full: bool) -> Sequence[int]:
         """Those whose near part is broken, and the one whose turn it is; in the order in which they were asked for."""
-        if in_full or not guards:
-            return range(len(guards))
-        if self._near is None or self._near.guards is not guards:
-            self._near = NearParts(guards, self.origin)
-        return sorted(self._near.broken() | {self._turn % len(guards)})
+        count = len(near.guards)
+        return range(count) if in_full else sorted(near.broken() | {self._turn % count})
+
+    def _near_parts(self, guards: Sequence[Guard]) -> NearParts:
+        known = self._near
+        if known and known[0].guards is guards:
+            return known[0]
+        near = next((each for each in known if each.guards is guards), None)
+        if near is not None:
+            self._near = [near, *(each for each in known if each is not near)]
+            return near
+        near = NearParts(guards, self.origin)
+        self._near = [*known[: _KNOWN - 1], near]  # the last place is for those that nobody asks for again
+        return near
 
     def _changed(self, shadow: NumpyShadow) -> list[Evidence[object]]:
         evidence: list[Evidence[object]] = []

@@ -94,7 +94,7 @@ class TenancyNode:
     allocator: HostAllocator
 
     def run(self, watched: bool) -> StoreLog | None:
-        self.allocator.install_tenant(self.tenancy.buffer)
+        self.allocator.replay_tenant(self.tenancy)
         return None
 
 

@@ -18,6 +18,7 @@ from shadowgraph.tracking.arena import ALIGNMENT, HostArena, round_up
 from shadowgraph.tracking.buffers import Buffer, Ledger, Role
 from shadowgraph.tracking.canary import canary
 from shadowgraph.tracking.guards import NO_GUARDS, Guard, GuardPolicy, GuardSizes
+from shadowgraph.tracking.handover import Handover
 from shadowgraph.tracking.memory import storage_at
 from shadowgraph.tracking.quiet import QuietLock, later
 from shadowgraph.tracking.ranges import ByteRange
@@ -50,6 +51,7 @@ class Tenancy:
     """
 
     buffer: Buffer
+    handover: Handover | None = None  # from the tenant that it took a block over from last
 
 
 class Pool:
@@ -138,7 +140,8 @@ class HostAllocator:
         self.ledger = Ledger()
         self.policy: GuardPolicy | None = None
         self.tenants: dict[int, Buffer] = {}
-        self.tenancies = 0  # changes of tenant or of where its guards stand, so far
+        self.tenancies = 0  # changes of tenant or of where its guards stand, so far, those of `turns` not counted
+        self.turns = 0  # blocks that went to the tenant that a replay gives them to in its course
         self._claims: dict[int, list[weakref.ref[Tenancy]]] = {}  # by block address
         self.before_retire: Callable[[Buffer], None] | None = None
         self.isolate_captures = False
@@ -271,6 +274,31 @@ class HostAllocator:
             self.arm(buffer)
             self.tenants[buffer.start] = buffer
             self.tenancies += 1
+
+    def replay_tenant(self, tenancy: Tenancy) -> None:
+        """`install_tenant` in a replay, which does it again each time: a block goes from and to the same tenants.
+
+        Where the guards of the one before are intact it is not said that it retires, and they stay where they are.
+        """
+        buffer, known = tenancy.buffer, tenancy.handover
+        previous = self.tenants.get(buffer.start)
+        if previous is buffer and not buffer.gap:
+            return
+        with self._lock.within:  # a replay settles by itself
+            if known is None or known.previous is not previous or not self._handed_over(known, buffer):
+                self.install_tenant(buffer)
+                tenancy.handover = None
+                if previous is not None and self.tenants.get(buffer.start) is buffer is not previous:
+                    tenancy.handover = Handover(self.arena, previous, buffer)
+
+    def _handed_over(self, handover: Handover, buffer: Buffer) -> bool:
+        """Whether a block could go to its next tenant as its last one left it."""
+        if not handover.is_possible(buffer) or (buffer.freed_at is None and self._gap(buffer)) or not handover.intact():
+            return False
+        handover.arm()
+        self.tenants[buffer.start] = buffer
+        self.turns += 1
+        return True
 
     def arm(self, buffer: Buffer) -> None:
         """Fill a buffer's guards with canaries."""

@@ -82,8 +82,15 @@ class WriteLog:
     def __init__(self, dropped: int = 0) -> None:
         self.entries: list[Write | _Deferred] = []
         self.dropped = dropped
+        self._stores_known = False
 
-    def add(self, write: Write | _Deferred) -> None:
+    def add(self, write: Write) -> None:
+        """Add a write."""
+        if write.stores is not None:
+            self._stores_known = True
+        self._append(write)
+
+    def _append(self, write: Write | _Deferred) -> None:
         if len(self.entries) >= LIMIT:
             del self.entries[0]
             self.dropped += 1
@@ -91,7 +98,7 @@ class WriteLog:
 
     def defer(self, launch: Launch, prepares: int | None) -> None:
         """Add the write of a launch whose stores are not known; it is worked out if somebody asks."""
-        self.add((launch, prepares))
+        self._append((launch, prepares))
 
     def _all(self) -> list[Write]:
         entries = tuple(self.entries)  # others may add meanwhile

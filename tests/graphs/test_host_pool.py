@@ -124,12 +124,12 @@ def test_a_block_with_a_new_tenant_gets_its_guards_moved(
     assert two.data_ptr() == address
     assert intact(allocator, buffer_of(two))
     allocator.before_retire = lambda buffer: retired.append((buffer.nbytes // 4, intact(allocator, buffer)))
-    for _ in range(2):
+    for _ in range(3):
         graph.replay()
         assert total.item() == first
         assert torch.equal(two, torch.full((second,), 2.0))
         assert intact(allocator, buffer_of(two))
-    assert retired == [(second, True), (first, True)] * 2
+    assert retired == [(second, True), (first, True)], "told once: intact guards are handed on from then on"
     assert allocator.tenants[address] is buffer_of(two)
 
 
@@ -143,9 +143,10 @@ def test_an_overrun_of_an_early_tenant_is_seen_when_it_retires(allocator: HostAl
         del one
         two = torch.full((128,), 2.0)
     allocator.before_retire = lambda b: None if intact(allocator, b) else broken.append(b.nbytes)
-    graph.replay()
-    assert broken == [400]
-    assert intact(allocator, buffer_of(two))
+    for replay in (1, 2, 3):
+        graph.replay()
+        assert broken == [400] * replay
+        assert intact(allocator, buffer_of(two))
 
 
 def test_guards_of_another_graphs_live_tensor_are_not_moved_over_its_bytes(
