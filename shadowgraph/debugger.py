@@ -69,7 +69,7 @@ class Debugger(Declarations):
         self._live_names = enrolled(LiveNames(self._work.context))
         self._mode: eager.EagerMode | None = None
         self._mode_thread: int | None = None
-        self._resizes = settings.guard_eager != "off" or self._work.naps.wanted
+        self._resizes = settings.guard_eager != "off" or settings.watch_eager == "sampled"
         self._started = False
         self._faults_before: dict[str, int] = {}
 
@@ -108,8 +108,10 @@ class Debugger(Declarations):
             # Nothing that leads back here: a debugger in a cycle would be freed, with what its backend has on a device,
             # by a collection at any time, in the middle of a capture too.
             partial(getattr, self._work.naps, "asleep"),
+            self._work.idleness,
         )
         if watch_thread:
+            self._mode.home = threading.get_ident()
             self._mode.__enter__()  # type: ignore[no-untyped-call]
             self._mode_thread = threading.get_ident()
         if self.settings.guard_eager == "auto":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shadowgraph.findings import Finding
+from shadowgraph.graphs.eager import anyone_rests
 from shadowgraph.reports.document import RunFacts
 from shadowgraph.supervisor import Supervisor
 from shadowgraph.tracking.guards import GuardPolicy
@@ -40,7 +41,7 @@ def facts_of(
         last_launches=work.last_words.launches() if work.lost else (),
         names_unread=names.unread,
         names_cut_short=names.truncated,
-        limits=tuple(filter(None, (work.outside.limit.sentence(), _naps(work), _inferred(work)))),
+        limits=tuple(filter(None, (work.outside.limit.sentence(), _naps(work), _idle(work), _inferred(work)))),
         failures=tuple(work.outside.failures),
         watches=tuple((watch.name, tuple(watch.changes), watch.dropped) for watch in work.watches.watches),
     )
@@ -59,3 +60,10 @@ def _inferred(work: Supervisor) -> str | None:
     times = sum(note.occurrences for note in notes)
     count = f"{times:,} reads" if times != 1 else "1 read"
     return f"{count} by the host of what a graph had changed (SG102) counted as no finding; list_inferred shows them"
+
+
+def _idle(work: Supervisor) -> str | None:
+    """What passed unseen before the first capture; where it was told as it began, only what is known since."""
+    if work.outside.tell is not None and work.naps.idle:
+        return None
+    return work.idleness.sentence(work.context.graphs.values(), anyone_rests())

@@ -16,6 +16,7 @@ import random
 from collections.abc import Callable
 
 from shadowgraph.graphs import eager, host_reads, passing
+from shadowgraph.graphs.leaving import call_main_back
 
 STEADY = 512  # replays after the last news before the first nap
 AWAKE = 16  # replays between two naps; every rule that looks back gets its chance in them
@@ -45,6 +46,8 @@ class Naps:
     ----------
     asleep
         Whether eager operators pass unseen now.
+    idle
+        Whether they do because there is no graph (`shadowgraph.idleness`).
     blind
         Whether some do: after a nap, those of a thread that has not got its mode back yet.
     taken
@@ -64,7 +67,7 @@ class Naps:
         exact: Callable[[], bool] = lambda: False,
         every: Callable[[], int] = lambda: 1,
     ) -> None:
-        self.wanted, self.asleep, self.blind = wanted, False, False
+        self.wanted, self.asleep, self.blind, self.idle = wanted, False, False, False
         self._news, self._busy, self._turned, self._exact, self._every = news, busy, turned, exact, every
         self._left, self._known, self.taken = STEADY, 0, 0
         self._watched: dict[int, int] = {}  # replays while all was watched, by the graphs' serials
@@ -92,8 +95,12 @@ class Naps:
 
         A graph that was not watched enough yet, of another batch size for instance, ends a nap until it replays again.
         """
-        if not self.wanted:
-            if eager.rests:  # a debugger before this one has stopped while it slept
+        if not self.wanted and self.asleep:
+            self.rouse()
+        elif not self.wanted:
+            if self.blind:
+                self.look()
+            elif eager.rests:  # a debugger before this one has stopped while it slept
                 eager.follow(False)
             return
         self._count(serial)
@@ -144,6 +151,11 @@ class Naps:
         if watched >= min(ENOUGH, STEADY):
             self._familiar.add(serial)
 
+    def begin_idle(self) -> None:
+        """Operators pass unseen from here on, until `rouse`: there is no graph."""
+        self.asleep = self.idle = True
+        self._turned(True)
+
     def rouse(self) -> None:
         """Something happened: watch for long, and in this thread at once."""
         self._left = STEADY
@@ -180,6 +192,9 @@ class Naps:
 
     def _wake(self) -> None:
         self.asleep = False
+        if self.idle:
+            self.idle = False
+            call_main_back()
         self._pass(0)
         host_reads.rest(False)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from math import inf
 
 from shadowgraph.backwards import back
@@ -20,6 +21,7 @@ from shadowgraph.graphs import host_reads, passing
 from shadowgraph.graphs.eager import rests
 from shadowgraph.graphs.events import Listener
 from shadowgraph.graphs.model import Graph, Launch, Node
+from shadowgraph.idleness import Idleness
 from shadowgraph.intake import Intake
 from shadowgraph.journal import Journal
 from shadowgraph.judging import Judge
@@ -78,8 +80,8 @@ class Supervisor(Listener):
         Find the node, or the launch, that did it, in a replay or a prepare that is looked at closely.
     outside
         Hooks of who runs the debugger from outside, and its limits.
-    naps
-        When eager operators pass unseen.
+    naps, idleness
+        When eager operators pass unseen, with graphs and without.
     """
 
     def __init__(self, settings: Settings, allocator: HostAllocator, engine: Engine) -> None:
@@ -126,6 +128,9 @@ class Supervisor(Listener):
             back(self._nap_turned),
             back(self._is_exact),
             lambda: outside.limit.stride,
+        )
+        self.idleness = Idleness(
+            settings.watch_eager == "sampled", partial(getattr, self.naps, "idle"), back(self._falls_idle)
         )
         self._back = LookingBack(self.context, self.journal, outside, self.naps, self._bounds)
         self._seen = SeenWrites(self.context, self.journal, self.naps, self.checks, self._all)
@@ -241,6 +246,7 @@ class Supervisor(Listener):
         self._capturing.add(graph.serial)
         self.outside.capture_began()
         self.naps.rouse()
+        self.idleness.captured()
 
     @survives
     def capture_ended(self, graph: Graph) -> None:
@@ -353,7 +359,7 @@ class Supervisor(Listener):
                     self.locator.replay_ended(graph, meanwhile)
         settle()
         self.outside.replay_ended()
-        if self.naps.wanted or rests:
+        if self.naps.wanted or self.naps.blind or rests:
             self.naps.replay_ended(graph.serial)
 
     @survives
@@ -455,8 +461,20 @@ class Supervisor(Listener):
                 self.checks.forget_writers()
                 self.naps.seen_since = time.time()
             self.naps.blind = asleep
+        if not asleep:
+            self.idleness.again()
         if asleep and self.naps.taken == 1 and self.outside.tell is not None:
             self.outside.tell(str(self.naps.sentence()))
+
+    def _falls_idle(self) -> None:
+        """Nothing was captured for long: what was written until now is judged, then operators pass unseen."""
+        if self.paused or self._capturing or self.context.graphs or self.naps.asleep:
+            return
+        self.flush("idle")
+        self.naps.begin_idle()
+        self.idleness.begin()
+        if self.outside.tell is not None:
+            self.outside.tell(str(self.idleness.sentence((), False)))
 
     @property
     def _defers(self) -> bool:

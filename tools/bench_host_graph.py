@@ -2,7 +2,11 @@
 
 The program adds 64 x 64 matrices, so little work that our own shows. Recording is measured with the garbage collector
 on and off, because the records of a capture make it run; replay plain, with guards, and watched by a listener. Prints
-the medians of some rounds; there is no limit to meet, so the exit code is always 0.
+the medians of some rounds.
+
+Then what `shadowgraph wrap` makes of it: a graph of 40 nodes replayed plain and under the settings of `wrap`, in turns,
+and the same eager operators plain, under a mode that does nothing, and watched. A watched replay may take twice as long
+as a plain one; where it takes longer in most rounds, the exit code is 1.
 """
 
 from __future__ import annotations
@@ -10,17 +14,27 @@ from __future__ import annotations
 import argparse
 import gc
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter
+from typing import Any
 
 import torch
 
+from shadowgraph import session
+from shadowgraph.commands.wrap import _DEFAULTS as DEFAULTS
 from shadowgraph.graphs.events import Listener, listeners
 from shadowgraph.graphs.host import HostGraph, host_graph
+from shadowgraph.graphs.light_mode import LightMode
+from shadowgraph.injection import modes
+from shadowgraph.settings import Settings
 from shadowgraph.tracking.allocator import host_allocator
 from shadowgraph.tracking.guards import GuardPolicy
 
 Step = Callable[[], object]
+Around = Callable[[], AbstractContextManager[object]]
+COUNT = 10  # times that a step is taken in each round
+NODES, MOST = 40, 2.0  # of the graph that is replayed under `wrap`, and how many times a plain replay that may take
 
 
 def chain(operators: int) -> Step:
@@ -52,7 +66,64 @@ def microseconds(step: Step, operators: int, rounds: int) -> float:
     return statistics.median(times) / operators * 1e6
 
 
-def main() -> None:
+class Bare(LightMode):
+    """The least that any dispatch mode costs."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Replays as without a debugger."""
+    heard = list(listeners)
+    for listener in heard:
+        listeners.remove(listener)
+    yield
+    for listener in heard:
+        listeners.append(listener)
+
+
+def in_turns(steps: dict[str, tuple[Around, Step]], rounds: int) -> dict[str, list[float]]:
+    """Microseconds of each step in each round, in its context, of all before the next round."""
+    times: dict[str, list[float]] = {what: [] for what in steps}
+    for _ in range(rounds):
+        for what, (around, step) in steps.items():
+            with around():
+                step()
+                start = perf_counter()
+                for _ in range(COUNT):
+                    step()
+                times[what].append((perf_counter() - start) / COUNT * 1e6)
+    return times
+
+
+def wrapped(rounds: int) -> float:
+    """Print what `wrap` makes of a replay and of an operator; how many times a plain replay a watched one takes."""
+    program = chain(NODES)  # holds what the graphs read
+    plain = recorded(program)
+    debugger = session.attach(Settings().with_options(**{**DEFAULTS, "backend": "host", "watch_eager": "always"}))
+    watched = recorded(program)
+    times = in_turns({"plain": (unheard, plain.replay), "watched": (nullcontext, watched.replay)}, rounds)
+    ratio = statistics.median(w / p for w, p in zip(times["watched"], times["plain"], strict=True))
+    print(
+        f"{NODES} nodes replayed: plain {min(times['plain']):.0f} us, under wrap {min(times['watched']):.0f} us at best; "
+        f"x {ratio:.2f}, the median of {rounds} rounds"
+    )
+    x = torch.zeros(16)
+
+    def operator() -> None:
+        x.add_(1)
+
+    thread = modes.ThreadMode(lambda args, kwargs: debugger.eager_mode)
+    contexts: dict[str, Around] = {"plain": nullcontext, "under a mode": Bare, "watched": lambda: thread}
+    eager = in_turns({what: (around, operator) for what, around in contexts.items()}, rounds)
+    print("an eager operator: " + ", ".join(f"{what} {min(each):.1f} us" for what, each in eager.items()))
+    session.uninstall()
+    return ratio
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--operators", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=7)
@@ -74,9 +145,13 @@ def main() -> None:
     host_allocator().policy = GuardPolicy(near=512, far=None, budget=1 << 30)
     guarded = recorded(program)
     show("replayed, guarded", guarded.replay)
-    listeners.append(Listener())
+    listener = Listener()
+    listeners.append(listener)
     show("replayed, guarded and watched", guarded.replay)
+    listeners.remove(listener)
+    host_allocator().policy = None
+    return int(wrapped(10 * options.rounds) > MOST)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

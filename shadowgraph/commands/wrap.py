@@ -60,7 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--watch-eager",
         choices=("sampled", "always"),
         help="sampled: where nothing has happened for long, watch eager operators around one replay in 256 only, "
-        "and check one in 64 to 192 of the others (default: sampled)",
+        "and check one in 64 to 192 of the others; where 100,000 of them were followed by no capture, watch none until "
+        "there is one (default: sampled)",
     )
     parser.add_argument("--guard-memory", metavar="BYTES", help="most bytes that guards may add, such as 512M")
     parser.add_argument("--suppressions", metavar="FILE", help="fingerprints of findings to leave out")

@@ -51,6 +51,18 @@ _local = _Local()
 rests: dict[int, weakref.ref[_Rest]] = {}  # of all threads that live, by id
 
 
+class Idle:
+    """Is told of operators before anything is captured; see `shadowgraph.idleness`."""
+
+    counting = False
+
+    def operator(self, works: bool) -> None:
+        """One is about to run; `works` as in `Path`."""
+
+    def passed(self) -> None:
+        """One passed unseen."""
+
+
 def _is_traced() -> bool:
     """Whether ``make_fx`` traces this thread; it knows tensors as objects, so that none may be replaced."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
@@ -122,6 +134,8 @@ class EagerMode(LightMode):
         Tell of every operator that takes indices before it runs, be they tracked or not.
     asleep
         Whether operators are to pass unseen now, in threads that cannot be rid of their mode too.
+    idle
+        Counts operators for as long as nothing is captured.
     """
 
     inert = False  # its debugger has stopped, in a thread that could not take it off this one's stack
@@ -134,12 +148,13 @@ class EagerMode(LightMode):
         rule: EagerGuard | None = None,
         thorough: bool = False,
         asleep: Callable[[], bool] = lambda: False,
+        idle: Idle | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._allocator, self._rule, self._thorough = allocator, rule, thorough
         place = torch.device(allocator.device)
         self._device, self._index, self._place = place.type, -1 if place.index is None else place.index, str(place)
-        self._asleep = asleep
+        self._asleep, self._idle = asleep, idle if idle is not None else Idle()
         self._announces = thorough or self._device != "cpu"  # what runs on the host raises by itself
         self._relevance = Relevance(allocator.ledger, tracked, self._device, self._index)
 
@@ -151,6 +166,7 @@ class EagerMode(LightMode):
     def dispatch(self, func: OpOverload | HigherOrderOperator, args: Any, kwargs: Any) -> Any:
         """Run an operator and note what it did; for a mode that stands in this one's place too."""
         if self.inert or self._asleep():
+            self._idle.passed()
             return func(*args, **kwargs)
         if _local.capturing or not isinstance(func, OpOverload) or func.namespace == "prim":
             return func(*args, **kwargs)  # a higher-order operator or an attribute of a tensor that only fakes it
@@ -159,6 +175,9 @@ class EagerMode(LightMode):
             path = path_of(func, args)
         if path is None:
             return func(*args, **kwargs)
+        if self._idle.counting:
+            with shielded("count of operators"):
+                self._idle.operator(path.works)
         guarding = self._guards(path.schema)
         if path.quiet and not guarding:
             return func(*args, **kwargs)

@@ -10,7 +10,7 @@ from shadowgraph.graphs.schemas import Schema
 
 LARGEST = 64 << 20  # bytes; larger ones are weights and caches
 _REPLAYS = 8  # after the latest capture: until then more static buffers may be made, as for a draft model
-_MAKERS = frozenset(
+MAKERS = frozenset(
     f"aten.{name}"
     for name in (
         *("arange", "bartlett_window", "cat", "clone", "empty", "empty_like", "empty_permuted", "empty_strided", "eye"),
@@ -67,7 +67,7 @@ class EagerGuard:
         """Whether what an operator made, called from here, is to be guarded."""
         if self.every:
             return True
-        if schema.name.rsplit(".", 1)[0] not in _MAKERS:
+        if schema.name.rsplit(".", 1)[0] not in MAKERS:
             return False
         return _called_within(self._within) if self._within is not None else not _called_by_nn()
 

@@ -34,10 +34,13 @@ class LightMode(TorchDispatchMode):
     ----------
     steps_aside
         Whether it may be taken off a thread's stack while something is captured there.
+    home
+        The thread that it was put into, where it may leave from.
     """
 
     supports_higher_order_operators = True
     steps_aside = False
+    home: int | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         own = vars(cls).get("__torch_dispatch__")

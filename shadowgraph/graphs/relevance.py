@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from shadowgraph.graphs.eager_guard import MAKERS
 from shadowgraph.graphs.schemas import Schema, schema_of
 from shadowgraph.graphs.tensors import is_lazy_copy
 from shadowgraph.tracking.buffers import Ledger
 from shadowgraph.tracking.ranges import ByteRange
 
 _KNOWN = 8192  # ranges remembered, and operators
+_LOADING = MAKERS | {f"aten.{name}" for name in ("fill_", "zero_", "normal_", "uniform_", "set_", "resize_")}
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -32,6 +34,8 @@ class Path:
         It writes nothing, takes no indices, hands nothing to the host and changes no storage.
     copies_to_host
         It may be a copy from a device to the host.
+    works
+        It computes something: no view, no copy, no allocation, as loading a model takes many of.
     concerns
         Positions and names of the arguments whose memory decides whether anybody cares; None for all arguments.
     """
@@ -40,6 +44,7 @@ class Path:
     schema: Schema
     quiet: bool
     copies_to_host: bool
+    works: bool
     concerns: tuple[tuple[int, str], ...] | None
 
 
@@ -60,6 +65,7 @@ def path_of(operator: OpOverload, args: tuple[Any, ...]) -> Path:
         schema,
         quiet=not loud and schema.name != "aten._lazy_clone.default",
         copies_to_host=copies,
+        works=not (copies or operator.is_view or schema.name.rsplit(".", 1)[0] in _LOADING),
         concerns=None if schema.takes_indices else written,
     )
     if not schema.by_call:

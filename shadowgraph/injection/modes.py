@@ -44,6 +44,7 @@ class ThreadMode(LightMode):
 def enter(target: Target) -> ThreadMode:
     """Put a mode into this thread."""
     mode = ThreadMode(target)
+    mode.home = threading.get_ident()
     mode.__enter__()  # type: ignore[no-untyped-call]
     return mode
 
