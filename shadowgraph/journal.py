@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from shadowgraph.checks.base import Checkpoint
@@ -102,6 +103,11 @@ class Journal:
         self.launches.append((write.launch, time.time(), phase, serial, write.node))
         if write.stores is not None and serial is not None and write.node is not None:
             self._keep(serial, write.node, write.ranges)
+
+    def replay_launched(self, writes: Iterable[Write], graph: Graph) -> None:
+        """Note nodes of a replay whose stores are not known."""
+        now, serial = time.time(), graph.serial
+        self.launches.extend([(write.launch, now, Phase.REPLAY, serial, write.node) for write in writes])
 
     def ran(self, launch: Launch, phase: Phase | None) -> None:
         """Note a launch of host code whose writes nobody has worked out."""

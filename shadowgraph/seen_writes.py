@@ -47,6 +47,17 @@ class SeenWrites:
         for check in told:
             check.written(write, phase, graph)
 
+    @property
+    def tells_of_nodes(self) -> bool:
+        """Whether some check is to be told of each node."""
+        return bool(self._told_of_nodes)
+
+    def note_nodes(self, graph: Graph, nodes: Iterable[Node]) -> None:
+        """Nodes of a replay wrote whose stores are not known, and no check is to be told of each."""
+        writes = [self.of_node(graph, node, None) for node in nodes]
+        self._context.writes.extend(writes)
+        self._journal.replay_launched(writes, graph)
+
     def defer(self, launch: Launch, phase: Phase | None, model: Graph | None) -> None:
         """Keep a launch that nobody wants to hear of now, for who is accused later."""
         self._context.writes.defer(launch, model.serial if model else None)

@@ -62,8 +62,8 @@ class Settings:
         in a function and what it calls, at any time; several separated by commas). In watched threads.
     watch_eager
         ``"always"``, or ``"sampled"``: once nothing has happened for long, eager operators are watched around one
-        replay in 256 only, and of the others one in 64 to 192 is checked; after 100,000 operators without a capture they
-        are not watched until there is one. See `shadowgraph.naps` and `shadowgraph.idleness`.
+        replay in 256 only, and of the others one in 64 to 192 is checked; after 100,000 operators without a capture
+        they are not watched until there is one. See `shadowgraph.naps` and `shadowgraph.idleness`.
     every
         Check every how many-th replay of each graph, from the first on. What a replay in between breaks is seen at the
         next one that is checked.

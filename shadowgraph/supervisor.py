@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -327,6 +328,16 @@ class Supervisor(Listener):
             self._seen.note(write, Phase.REPLAY, graph)
         if write.opaque or self.settings.sync:
             self._bounds.guards_now(Checkpoint("node", Phase.REPLAY, graph, graph.replays))
+
+    @property
+    def wants_each_node(self) -> bool:
+        return self.settings.sync or self.context.engine.asynchronous or self._seen.tells_of_nodes
+
+    def nodes_ran(self, graph: Graph, nodes: Sequence[Node]) -> None:
+        replays = self._local.replays
+        if not self.paused and replays and replays[-1][0] is graph:
+            with self._section:
+                self._seen.note_nodes(graph, nodes)
 
     @survives
     def replay_failed(self, graph: Graph) -> None:

@@ -107,8 +107,8 @@ def wrapped(rounds: int) -> float:
     times = in_turns({"plain": (unheard, plain.replay), "watched": (nullcontext, watched.replay)}, rounds)
     ratio = statistics.median(w / p for w, p in zip(times["watched"], times["plain"], strict=True))
     print(
-        f"{NODES} nodes replayed: plain {min(times['plain']):.0f} us, under wrap {min(times['watched']):.0f} us at best; "
-        f"x {ratio:.2f}, the median of {rounds} rounds"
+        f"{NODES} nodes replayed: plain {min(times['plain']):.0f} us, under wrap {min(times['watched']):.0f} us "
+        f"at best; x {ratio:.2f}, the median of {rounds} rounds"
     )
     x = torch.zeros(16)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from shadowgraph.errors import ShadowgraphError
@@ -33,8 +33,16 @@ class Listener:
     def replay_began(self, graph: Graph) -> None:
         """A replay is about to run; ``graph.replays`` already counts it."""
 
+    @property
+    def wants_each_node(self) -> bool:
+        """Whether `node_ran` is to be called after each node of the replay that runs, not `nodes_ran` later on."""
+        return type(self).node_ran is not Listener.node_ran
+
     def node_ran(self, graph: Graph, node: Node, stores: StoreLog | None) -> None:
         """A node of a replay ran; stores are known for Triton nodes."""
+
+    def nodes_ran(self, graph: Graph, nodes: Sequence[Node]) -> None:
+        """Operators of a replay ran, one after the other, and no other node, look at guards or listener since."""
 
     def replay_failed(self, graph: Graph) -> None:
         """A replay raised; it ran in part or not at all."""

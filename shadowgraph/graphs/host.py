@@ -25,6 +25,7 @@ from shadowgraph.graphs.model import Graph
 from shadowgraph.graphs.nodes import Step, TenancyNode
 from shadowgraph.graphs.probe import Probe
 from shadowgraph.graphs.recorder import Recorder
+from shadowgraph.graphs.telling import run_telling, run_telling_each
 from shadowgraph.tracking.allocator import Pool, host_allocator
 from shadowgraph.tracking.quiet import later, settle
 
@@ -199,10 +200,13 @@ class HostGraph:
             if probe is not None:
                 run_probed(self._steps, self.model, watched, probe)
                 return
-            for step in self._steps:
-                stores = step.run(watched)
-                if watched and not isinstance(step, TenancyNode):
-                    emit("node_ran", self.model, step.node, stores)
+            if watched and any(listener.wants_each_node for listener in listeners):
+                run_telling_each(self._steps, self.model)
+            elif watched:
+                run_telling(self._steps, self.model)
+            else:
+                for step in self._steps:
+                    step.run(False)
 
     def call(
         self,

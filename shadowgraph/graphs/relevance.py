@@ -98,6 +98,10 @@ class Relevance:
         if path.concerns is None:
             return self._any((*args, *kwargs.values()))
         count = len(args)
+        if len(path.concerns) == 1 and path.concerns[0][0] < count:  # most operators that write, write one argument
+            value = args[path.concerns[0][0]]
+            if type(value) in _ORDINARY:
+                return self._may_be_tracked(value)
         return self._any([args[at] if at < count else kwargs.get(name) for at, name in path.concerns])
 
     def _any(self, values: Any) -> bool:
@@ -117,6 +121,10 @@ class Relevance:
         try:
             if is_lazy_copy(tensor) or not tensor.is_contiguous():
                 return True
+            if self._version == self._ledger.version:  # what `tracked` does first, without a call
+                known = self._known.get((tensor.data_ptr(), tensor.nbytes))
+                if known is not None:
+                    return known
             return self.tracked(tensor.data_ptr(), tensor.nbytes)
         except RuntimeError:  # no strided memory of its own
             return True

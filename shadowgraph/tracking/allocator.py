@@ -280,24 +280,30 @@ class HostAllocator:
 
         Where the guards of the one before are intact it is not said that it retires, and they stay where they are.
         """
-        buffer, known = tenancy.buffer, tenancy.handover
-        previous = self.tenants.get(buffer.start)
-        if previous is buffer and not buffer.gap:
+        if self.hand_over(tenancy):
             return
-        with self._lock.within:  # a replay settles by itself
-            if known is None or known.previous is not previous or not self._handed_over(known, buffer):
-                self.install_tenant(buffer)
-                tenancy.handover = None
-                if previous is not None and self.tenants.get(buffer.start) is buffer is not previous:
-                    tenancy.handover = Handover(self.arena, previous, buffer)
+        buffer = tenancy.buffer
+        with self._lock.within:
+            previous = self.tenants.get(buffer.start)
+            self.install_tenant(buffer)
+            tenancy.handover = None
+            if previous is not None and self.tenants.get(buffer.start) is buffer is not previous:
+                tenancy.handover = Handover(self.arena, previous, buffer)
 
-    def _handed_over(self, handover: Handover, buffer: Buffer) -> bool:
-        """Whether a block could go to its next tenant as its last one left it."""
-        if not handover.is_possible(buffer) or (buffer.freed_at is None and self._gap(buffer)) or not handover.intact():
-            return False
-        handover.arm()
-        self.tenants[buffer.start] = buffer
-        self.turns += 1
+    def hand_over(self, tenancy: Tenancy) -> bool:
+        """Whether `replay_tenant` could be done so that nothing of it is told."""
+        buffer, known = tenancy.buffer, tenancy.handover
+        with self._lock.within:  # a replay settles by itself
+            previous = self.tenants.get(buffer.start)
+            if previous is buffer and not buffer.gap:
+                return True
+            if known is None or known.previous is not previous or not known.is_possible(buffer):
+                return False
+            if (buffer.freed_at is None and self._gap(buffer)) or not known.intact():
+                return False
+            known.arm()
+            self.tenants[buffer.start] = buffer
+            self.turns += 1
         return True
 
     def arm(self, buffer: Buffer) -> None:

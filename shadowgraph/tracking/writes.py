@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -89,6 +89,14 @@ class WriteLog:
         if write.stores is not None:
             self._stores_known = True
         self._append(write)
+
+    def extend(self, writes: Sequence[Write]) -> None:
+        """Add writes whose stores are not known, in order."""
+        self.entries += writes
+        past = len(self.entries) - LIMIT
+        if past > 0:
+            del self.entries[:past]
+            self.dropped += past
 
     def _append(self, write: Write | _Deferred) -> None:
         if len(self.entries) >= LIMIT:
