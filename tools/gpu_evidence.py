@@ -1,11 +1,16 @@
 """Run what needs a GPU and keep what it printed.
 
     python tools/gpu_evidence.py [--only tests|bench|locate|sanitizer] [--out DIR]
+    python tools/gpu_evidence.py --only tests --times 3 -- -n 13
+    python tools/gpu_evidence.py --repeat 20 tests/cuda/test_cuda_graphs.py tests/cuda/test_cuda_findings.py --workers 6
     python tools/gpu_evidence.py --source
 
-Writes small JSON files: the card, versions, each GPU test with its outcome, the benchmarks, and what compute-sanitizer
-says of the same overflow. In each are the command that makes it again and a hash of the source that it is of;
-`--source` prints that of the source at hand.
+Writes small JSON files: the card, versions, each GPU test with its outcome and the message of each failure, the
+benchmarks, and what compute-sanitizer says of the same overflow. In each are the command that makes it again and a hash
+of the source that it is of; `--source` prints that of the source at hand.
+
+Tests that run several times are kept after each run. After the first one no run begins that would end after `--limit`:
+the same command goes on then, where the file in `--out` is of the same command, source, card and packages.
 """
 
 from __future__ import annotations
@@ -18,14 +23,18 @@ import platform
 import re
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+OUTCOMES = ("passed", "skipped", "failure", "error")  # the worst last
+LONGEST_MESSAGE = 4_000
 PACKAGES = ("torch", "triton", "cupy-cuda13x", "cuda-bindings", "numpy", "flashinfer-python", "sglang", "transformers")
 
 OVERFLOW = """
@@ -55,11 +64,11 @@ print('control done')
 """
 
 
-def source() -> str:
+def source(root: Path = ROOT) -> str:
     """A short hash of the package's source, by which one sees whether a result is of the code at hand."""
     digest = hashlib.sha256()
-    for path in sorted([*(ROOT / "shadowgraph").rglob("*.py"), *(ROOT / "shadowgraph").rglob("*.cu")]):
-        digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    for path in sorted([*(root / "shadowgraph").rglob("*.py"), *(root / "shadowgraph").rglob("*.cu")]):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
 
 
@@ -85,26 +94,113 @@ def circumstances(command: str) -> dict[str, Any]:
     }
 
 
-def tests(out: Path, words: list[str]) -> int:
-    """Every test that carries the marker ``gpu``."""
+class Runs:
+    """Runs of pytest over GPU tests, kept in a file as each ends.
+
+    Parameters
+    ----------
+    path
+        The file; runs in it that are of the same command, source, card and packages count.
+    command
+        What makes the file again, as one types it.
+    words
+        What pytest is given besides.
+    times
+        How many runs there are to be.
+    """
+
+    def __init__(self, path: Path, command: str, words: list[str], times: int) -> None:
+        self._path, self._words, self._times = path, words, times
+        self._about = circumstances(command)
+        before = json.loads(path.read_text()) if path.exists() else {}
+        same = all(before.get(key) == self._about[key] for key in self._about if key != "date")
+        same = same and len(before.get("runs", ())) < times  # complete ones are made anew
+        self._runs: list[dict[str, Any]] = before.get("runs", []) if same else []
+        self._rows: dict[str, dict[str, Any]] = {row["test"]: row for row in before["tests"]} if self._runs else {}
+
+    def go_on(self, limit: float) -> int:
+        """Run once, and until there are enough or another one would end after so many seconds; 0 when all passed."""
+        began, longest = time.perf_counter(), max((run["seconds"] for run in self._runs), default=0.0)
+        first = True
+        while len(self._runs) < self._times and (first or time.perf_counter() - began + longest < limit):
+            first = False
+            started = time.perf_counter()
+            code, rows = run_pytest(self._words)
+            longest = max(longest, time.perf_counter() - started)
+            if not rows:
+                print("pytest ended before it wrote its results; this run is not kept")
+                return code or 1
+            self._keep(rows, round(time.perf_counter() - started, 1), code)
+        if len(self._runs) < self._times:
+            print(f"{len(self._runs)} of {self._times} runs; the same command goes on")
+        return int(any(run["exit_code"] for run in self._runs))
+
+    def _keep(self, rows: list[dict[str, Any]], seconds: float, code: int) -> None:
+        counts = Counter(row["outcome"] for row in rows)
+        run = {**{kind: counts[kind] for kind in OUTCOMES}, "seconds": seconds, "exit_code": code}
+        self._runs.append(run)
+        for row in rows:
+            self._merge(row, len(self._runs))
+        total = Counter(row["outcome"] for row in self._rows.values())
+        counted = {kind: total[kind] for kind in OUTCOMES}
+        write(
+            self._path,
+            {**self._about, "asked": self._times, **counted, "runs": self._runs, "tests": [*self._rows.values()]},
+        )
+
+    def _merge(self, row: dict[str, Any], number: int) -> None:
+        """A test's row: its worst outcome of all runs, and the message of each run in which it failed."""
+        before = self._rows.get(row["test"], row)
+        message = row.pop("message", None)
+        failures = before.get("failures", [])
+        if message is not None:
+            failures = [*failures, {"run": number, "message": message}]
+        worst = max(before["outcome"], row["outcome"], key=OUTCOMES.index)
+        self._rows[row["test"]] = {**row, "outcome": worst, **({"failures": failures} if failures else {})}
+
+
+def run_pytest(words: list[str]) -> tuple[int, list[dict[str, Any]]]:
+    """Run every test that carries the marker ``gpu``: pytest's exit code, and a row for each test."""
     with tempfile.TemporaryDirectory() as folder:
         xml = Path(folder) / "results.xml"
         command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", f"--junitxml={xml}"]
         code = subprocess.run([*command, *words], cwd=ROOT).returncode
-        rows = []
-        if not xml.exists():
-            print("pytest ended before it wrote its results; nothing is kept")
-            return code or 1
-        for case in ElementTree.parse(xml).getroot().iter("testcase"):
-            outcome = next((kind for kind in ("failure", "error", "skipped") if case.find(kind) is not None), "passed")
-            name = f"{case.get('classname', '').removeprefix('tests.')}::{case.get('name')}"
-            row: dict[str, Any] = {"test": name, "outcome": outcome, "seconds": round(float(case.get("time", 0)), 2)}
-            told = {each.get("name", ""): each.get("value") for each in case.iter("property")}
-            rows.append({**row, **({"said": told} if told else {})})
-    counts = {kind: sum(row["outcome"] == kind for row in rows) for kind in ("passed", "failure", "error", "skipped")}
-    said = " ".join(["tools/gpu_evidence.py --only tests", *(["--", *words] if words else [])])
-    write(out / "gpu_tests.json", {**circumstances(said), **counts, "tests": rows})
-    return code
+        return code, rows_of(xml) if xml.exists() else []
+
+
+def rows_of(xml: Path) -> list[dict[str, Any]]:
+    """Each test of a JUnit file: name, outcome, seconds, what it recorded, and the message of a failure."""
+    rows = []
+    for case in ElementTree.parse(xml).getroot().iter("testcase"):
+        outcome = next((kind for kind in ("failure", "error", "skipped") if case.find(kind) is not None), "passed")
+        name = f"{case.get('classname', '').removeprefix('tests.')}::{case.get('name')}"
+        row: dict[str, Any] = {"test": name, "outcome": outcome, "seconds": round(float(case.get("time", 0)), 2)}
+        told = {each.get("name", ""): each.get("value") for each in case.iter("property")}
+        if outcome in ("failure", "error"):
+            row["message"] = "\n".join(filter(None, (_message(each) for each in case if each.tag in OUTCOMES)))
+        rows.append({**row, **({"said": told} if told else {})})
+    return rows
+
+
+def _message(element: ElementTree.Element) -> str:
+    """What pytest said of a failure, the end of it where it is long, without this machine's paths."""
+    text = element.text or element.get("message") or ""
+    for path, said in ((f"{ROOT}/", ""), (f"{sysconfig.get_path('purelib')}/", "")):
+        text = text.replace(path, said)
+    return text if len(text) <= LONGEST_MESSAGE else f"... {text[-LONGEST_MESSAGE:]}"
+
+
+def tests(out: Path, words: list[str], times: int, limit: float) -> int:
+    """The whole of the GPU tests, as often as asked."""
+    said = ["tools/gpu_evidence.py", "--only", "tests", *(["--times", str(times)] if times > 1 else [])]
+    command = " ".join([*said, *(["--", *words] if words else [])])
+    return Runs(out / "gpu_tests.json", command, words, times).go_on(limit)
+
+
+def repeats(out: Path, files: list[str], times: int, workers: int, limit: float) -> int:
+    """Some files of GPU tests, over and over."""
+    command = " ".join(["tools/gpu_evidence.py", "--repeat", str(times), *files, "--workers", str(workers)])
+    return Runs(out / "gpu_repeats.json", command, [*files, "-n", str(workers)], times).go_on(limit)
 
 
 def bench(out: Path, name: str = "bench_cuda", what: str = "bench") -> int:
@@ -161,15 +257,21 @@ def main() -> int:
     parser.add_argument("--only", choices=("tests", "bench", "locate", "sanitizer"))
     parser.add_argument("--source", action="store_true", help="only print the hash of the source at hand")
     parser.add_argument("--out", type=Path, default=ROOT / "tools" / "evidence")
-    parser.add_argument("pytest", nargs="*", help="further words for pytest, after --")
+    parser.add_argument("--times", type=int, default=1, help="how often the tests run")
+    parser.add_argument("--repeat", type=int, default=0, metavar="N", help="run the given files N times, nothing else")
+    parser.add_argument("--workers", type=int, default=6, help="processes of a repeated run (default: %(default)s)")
+    parser.add_argument("--limit", type=float, default=540, help="seconds of one call (default: %(default)s)")
+    parser.add_argument("pytest", nargs="*", help="further words for pytest, after --; files to repeat")
     args = parser.parse_args()
     if args.source:
         print(source())
         return 0
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    if args.repeat:
+        return repeats(args.out, args.pytest, args.repeat, args.workers, args.limit)
     code = 0
     if args.only in (None, "tests"):
-        code = tests(args.out, args.pytest)
+        code = tests(args.out, args.pytest, args.times, args.limit)
     if args.only in (None, "bench"):
         code = bench(args.out) or code
     if args.only in (None, "locate"):
