@@ -183,12 +183,46 @@ def _tests() -> str:
     counts = ", ".join(f"{body[key]:,} {said}" for key, said in (
         ("passed", "passed"), ("failure", "failed"), ("error", "ended in an error"), ("skipped", "skipped")
     ))  # fmt: skip
-    return f"Tests on a GPU: {counts}.\n\n{provenance('gpu_tests')}"
+    runs = body.get("runs", [])
+    often = f", in {len(runs)} runs" if len(runs) > 1 else ""
+    return f"Tests on a GPU: {counts}{often}.\n\n{provenance('gpu_tests')}"
+
+
+def _programs() -> str:
+    """Clean programs, plain and watched, and the same with a write past a buffer; other projects' own tests."""
+    return "\n\n".join([*_clean_programs(), *_suites()])
+
+
+def _clean_programs() -> Iterator[str]:
+    head = ("programs", "ran", "clean", "accused, broken or other", "notes per 500", "writes planted", "of them found")
+    for path in sorted(EVIDENCE.glob("clean_*.json")):
+        body = evidence(path.stem)
+        clean, planted = body["clean"], body["planted"]["variants"]
+        of_all, failing = clean["sources"]["all"], len(clean["failing"])
+        counts = [of_all.get(key, 0) for key in ("programs", "ran", "clean")]
+        made = sum(row["ran"] - row.get("not planted", 0) for row in planted.values())
+        found = sum(row.get("found", 0) for row in planted.values())
+        versions = ", ".join(f"{name} {version}" for name, version in body["packages"].items())
+        of = f"{body['card']}, {versions}, {body['date']}; {_source(body)}"
+        told = f"*{of}; [{path.name}](../tools/evidence/{path.name})*"
+        yield f"{_figures(head, [[*counts, failing, clean['notes_per_500'], made, found]])}\n\n{told}"
+
+
+def _suites() -> Iterator[str]:
+    if not (EVIDENCE / "third_party.json").exists():
+        return
+    rows = [
+        [name, suite["versions"][name], suite["tests"], suite["plain"].get("passed", 0), len(suite["differing"])]
+        for name, suite in evidence("third_party")["suites"].items()
+    ]
+    head = ("tests of", "version", "tests", "pass plainly", "other outcome under --shadowgraph")
+    yield f"{_figures(head, rows)}\n\n[third_party.json](../tools/evidence/third_party.json)"
 
 
 def _rest() -> str:
     """Every figure of files that no table above is of."""
     told = {"bench_cuda", "bench_locate", "compute_sanitizer", "gpu_tests", "live_small", "live_large", "live_many"}
+    told |= {"third_party", *(path.stem for path in EVIDENCE.glob("clean_*.json"))}
     parts = []
     for path in sorted(EVIDENCE.glob("*.json")):
         if path.stem not in told:
@@ -219,5 +253,6 @@ _SUBJECTS: dict[str, Callable[[], str]] = {
     "serving": _serving,
     "sanitizer": _sanitizer,
     "tests": _tests,
+    "programs": _programs,
     "rest": _rest,
 }
