@@ -38,7 +38,12 @@ def cells_of(graph: Graph, buffer: Buffer) -> list[ByteRange]:
     return [ByteRange(start, stop) for start, stop in pairwise(cuts)]
 
 
-def own_of(launch: Launch, pointers: tuple[Pointer, ...], buffer: Buffer) -> RangeSet:
+def own_of(pointers: tuple[Pointer, ...]) -> RangeSet:
+    """Every byte of some views."""
+    return RangeSet.of(_runs(pointers))
+
+
+def writable(launch: Launch, pointers: tuple[Pointer, ...], buffer: Buffer) -> RangeSet:
     """Every byte that a launch may write through some of its pointers into a buffer.
 
     An operator that made its result may have written all of the allocation before it cut the result out of it: losses
@@ -46,7 +51,7 @@ def own_of(launch: Launch, pointers: tuple[Pointer, ...], buffer: Buffer) -> Ran
     """
     if any(pointer.argument == RESULT and _is_fresh(launch, pointer) for pointer in pointers):
         return RangeSet.of([buffer.range])
-    return RangeSet.of(_runs(pointers))
+    return own_of(pointers)
 
 
 def _is_fresh(launch: Launch, result: Pointer) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from shadowgraph.checks.cells import given, own_of
+from shadowgraph.checks.cells import given, writable
 from shadowgraph.checks.probed import CellChange, disturbed_parts
 from shadowgraph.culprits import node_at
 from shadowgraph.findings import Severity
@@ -97,7 +97,7 @@ def _writers(
         launch = graph.launch_of(node) if node is not None and node.kind not in _OPEN else None
         own = given(launch, made[0].buffer) if launch is not None else ()
         if launch is not None and own and launch.kind is not LaunchKind.CALLABLE:
-            yield _Writer(index, launch, own, own_of(launch, own, made[0].buffer), tuple(made))
+            yield _Writer(index, launch, own, writable(launch, own, made[0].buffer), tuple(made))
 
 
 def _judged(buffer: Buffer, writer: _Writer, writers: Sequence[_Writer]) -> Iterator[Spill]:
