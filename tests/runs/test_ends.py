@@ -167,7 +167,7 @@ def test_a_redacted_run_says_nothing_on_standard_error_either(tmp_path: Path) ->
         "debugger = sg.current()\n"
         "held = {'token SECRET123': indptr}\n"
         "debugger.name('held', held)\n"
-        "debugger.invariant(indptr, sg.nondecreasing())\n"
+        "debugger.invariant(indptr, sg.nondecreasing)\n"
         "from shadowgraph.faults import faults\n"
         "graph.replay()\n"
         "indptr.copy_(torch.tensor([0, 0, 15043, 7, 7], dtype=torch.int32))\n"
@@ -185,4 +185,3 @@ def test_a_redacted_run_says_nothing_on_standard_error_either(tmp_path: Path) ->
         assert secret not in done.err
     assert done.err.startswith("SG109 ")
     assert "shadowgraph fault in rule: ValueError (the program goes on)" in done.err
-    assert "fault in rule: ValueError\n" not in plain.err
