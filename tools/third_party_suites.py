@@ -133,8 +133,9 @@ class Runner:
 
     def circumstances(self, commit: str) -> dict[str, Any]:
         """Versions in the environment of the suite."""
-        code = "import sys, json, platform, importlib; "
-        code += "found = {name: importlib.import_module(name).__version__ for name in sys.argv[1:]}; "
+        code = "import sys, json, platform, importlib, importlib.metadata as metadata; "
+        code += "found = {name: metadata.version(name) for name in sys.argv[2:]}; "
+        code += "found[sys.argv[1]] = importlib.import_module(sys.argv[1]).__version__; "  # of the checkout
         code += "print(json.dumps({'python': platform.python_version(), **found}))"
         names = [self._suite.package, "torch", "numpy", "pytest"]
         done = subprocess.run(
@@ -226,7 +227,7 @@ def place_of(word: str) -> tuple[str, Path, str]:
     """``NAME=SRC[@COMMIT]`` as name, checkout and commit; git is asked where no commit is given."""
     name, _, rest = word.partition("=")
     place, _, commit = rest.partition("@")
-    if name not in SUITES or not Path(place).is_dir():
+    if name not in SUITES or not place or not Path(place).is_dir():
         raise SystemExit(f"{word}: one of {', '.join(SUITES)}, =, and a folder")
     if not commit:
         asked = subprocess.run(["git", "-C", place, "rev-parse", "HEAD"], capture_output=True, text=True)
