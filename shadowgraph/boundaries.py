@@ -1,8 +1,13 @@
-"""What happens between two phases: guards are checked, evidence that has arrived is judged, a new segment begins."""
+"""What happens between two phases: guards are checked, evidence that has arrived is judged, a new segment begins.
+
+Called by the supervisor, in the thread of an event. A device is waited for without the debugger's lock (`wait`), so
+that the replays of other threads go on; all else is done under it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from shadowgraph.checks.base import Check, Checkpoint, Context, Step
@@ -20,7 +25,7 @@ _NONE = WriteLog()  # nobody adds to it
 
 
 class Boundaries:
-    """Asks the engine and hands out its answers. The caller holds the debugger's lock.
+    """Asks the engine and hands out its answers. The caller holds the debugger's lock, but for `wait`.
 
     Parameters
     ----------
@@ -41,6 +46,7 @@ class Boundaries:
         self._context, self._evidence, self._standing, self._stepper = context, judge, standing, stepper
         self._outside, self._paused = outside, paused
         self._engine, self._sync = context.engine, context.settings.sync
+        self._arrived: deque[Result] = deque()  # while somebody waited; judged by who has the lock next
         self._still = context.allocator.lock.within  # no guard moves, and no block changes hands, while it is held
         # Only the checks that do something: this is the replay path.
         self._enders = [c for c in checks if type(c).checkpoint_ends is not Check.checkpoint_ends]
@@ -95,27 +101,43 @@ class Boundaries:
             context.engine.check(checkpoint, self._standing.now())
         self.poll()
 
+    def wait(self, here: bool = False) -> None:
+        """Wait for everything that was asked for, or for what the current stream was asked for; the next `poll` judges
+        it. The caller holds no lock, as far as what it needs allows."""
+        with self._outside.limit.waiting():
+            self._arrived.extend(self._engine.poll(wait=True, here=here))
+
     def poll(self) -> None:
-        """Judge what has arrived; in sync mode wait for all."""
+        """Judge what has arrived.
+
+        In sync mode wait for what the current stream was asked for, under the lock: the finding is raised from the very
+        event that asked, before anything else runs and before another thread's evidence is judged.
+        """
         if self._sync:
-            self.drain()
-            return
-        results = self._engine.poll()
-        if results or self._engine.lost is not None:
-            self._hand_out(results)
+            self.wait(here=True)
+        self._judge(self._engine.poll())
 
     def last(self, reason: str) -> None:
         """The device is gone: judge what had reached the host in time."""
-        self._context.engine.lose(reason)
-        self._evidence.hand_out(self._context.engine.poll())
+        self._engine.lose(reason)
+        self._evidence.hand_out(_in_order([*self._taken(), *self._engine.poll()]))
 
-    def drain(self, here: bool = False) -> None:
-        """Wait for everything that was asked for, or for what the current stream was asked for, and judge it."""
-        with self._outside.limit.waiting():
-            results = self._context.engine.poll(wait=True, here=here)
-        self._hand_out(results)
+    def _judge(self, results: Sequence[Result]) -> None:
+        if self._arrived:
+            results = _in_order([*self._taken(), *results])
+        if results or self._engine.lost is not None:
+            self._hand_out(results)
+
+    def _taken(self) -> Iterator[Result]:
+        while self._arrived:
+            yield self._arrived.popleft()
 
     def _hand_out(self, results: Sequence[Result]) -> None:
         self._evidence.hand_out(results)
         if self._context.engine.lost is not None and not self._paused():
             raise DeviceLostError(self._context.engine.lost)
+
+
+def _in_order(results: list[Result]) -> list[Result]:
+    """Results in the order in which they were asked for: several threads may have waited at the same time."""
+    return sorted(results, key=lambda result: result.tag.order if isinstance(result.tag, Checkpoint) else 0)

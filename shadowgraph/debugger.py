@@ -269,11 +269,11 @@ class Debugger(Declarations):
         """
         model = model_of(graph)
         self._work.flush("prepare_begin")
-        self._work.preparing.append(model)
+        mark = self._work.preparing.begin(model)
         try:
             yield
         finally:
-            self._work.preparing.pop()
+            self._work.preparing.end(mark)
             self._work.flush("prepare_end", Phase.PREPARE, model, model.replays + 1 if model else None)
 
     def locate(self, graph: HostGraph | torch.cuda.CUDAGraph | None = None) -> Location:
@@ -376,8 +376,8 @@ class Debugger(Declarations):
         redact
             Leave out every value of the program's memory (prompt ids may be anywhere) and the command line.
         background
-            Return when the bytes are copied; a thread writes the file, and the interpreter's end waits for it. The file
-            appears when it is complete. What goes wrong in that thread is counted and logged.
+            Return when the bytes are copied; a thread writes the file, and the interpreter's end waits for it, half a
+            minute at most. The file appears when it is complete. What goes wrong in that thread is counted and logged.
         check
             Check first, as `report` does. Not done for a lost device, of which nothing is read. Pass False where a
             check may be under way: in a signal handler, or in a log handler that is told of a finding.

@@ -6,12 +6,23 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 
 from shadowgraph.errors import ShadowgraphError
 from shadowgraph.forking import forkable
+from shadowgraph.outbox import outbox
 
 logger = logging.getLogger("shadowgraph")
+
+
+def log(level: int, text: str, *args: object, **extra: object) -> None:
+    """Log a line as soon as this thread holds no lock of ours. The handlers are the program's: one of them may wait for
+    a thread that waits for us, or format a tensor, which is a read that is watched.
+
+    `extra` are attributes of the record: what quotes the program, for a formatter that redacts.
+    """
+    outbox.say(partial(logger.log, level, text, *args, extra=extra))
 
 
 class FaultLog:
@@ -20,7 +31,7 @@ class FaultLog:
     Attributes
     ----------
     heard
-        Called with the first fault of each kind, at once.
+        Called with the first fault of each kind, as soon as the thread holds no lock of ours.
     theirs
         Says of an exception that came up in our code whether it is the program's own, which goes on to the program.
     """
@@ -31,23 +42,35 @@ class FaultLog:
         self.theirs: Callable[[BaseException], bool] | None = None
         self._counts: Counter[str] = Counter()
 
-    def note(self, where: str, error: BaseException) -> None:
-        """Count one fault; the first of its kind is logged with its traceback."""
-        if self.theirs is not None and self.theirs(error):
+    def note(self, where: str, error: BaseException, now: bool = True) -> None:
+        """Count one fault; the first of its kind is logged with its traceback.
+
+        Parameters
+        ----------
+        now
+            Log in this event. False under a lock that is not ours, such as that of torch's allocator.
+        """
+        key, first = self._count(where, error)
+        if not first:
             return
+        if self.heard is not None:
+            outbox.write(partial(self.heard, key), now)
+        shown = None if isinstance(error, ShadowgraphError) else error
+        said = "shadowgraph fault in %s (the program goes on)"
+        outbox.say(partial(logger.warning, said, key, exc_info=shown, extra={"fault": key}), now)
+
+    def count(self, where: str, error: BaseException) -> None:
+        """Count one fault and log nothing, where logging itself is at fault."""
+        self._count(where, error)
+
+    def _count(self, where: str, error: BaseException) -> tuple[str, bool]:
+        """What a fault is counted as, and whether it is the first of its kind."""
+        if self.theirs is not None and self.theirs(error):
+            return "", False
         key = f"{where}: {type(error).__name__}: {_said(error)}".split("\n", 1)[0]
         with self._lock:
             self._counts[key] += 1
-            first = self._counts[key] == 1
-        if first:
-            logger.warning(
-                "shadowgraph fault in %s (the program goes on)",
-                key,
-                exc_info=None if isinstance(error, ShadowgraphError) else error,
-                extra={"fault": key},  # what quotes the program, for a formatter that redacts
-            )
-            if self.heard is not None:
-                self.heard(key)
+            return key, self._counts[key] == 1
 
     @property
     def counts(self) -> dict[str, int]:
@@ -72,6 +95,7 @@ def _said(error: BaseException) -> str:
 
 
 faults = FaultLog()
+outbox.failed = partial(faults.count, "log or record")
 
 
 class shielded:

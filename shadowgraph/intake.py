@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import msgspec
@@ -11,7 +12,7 @@ from shadowgraph.book import FindingBook, read_suppressions
 from shadowgraph.checks.base import Context, Draft
 from shadowgraph.coverage import Coverage
 from shadowgraph.errors import FindingsError
-from shadowgraph.faults import logger, shielded
+from shadowgraph.faults import log, shielded
 from shadowgraph.findings import NAP, Culprit, Finding, Severity, Status, fingerprint
 from shadowgraph.locating import Locator
 from shadowgraph.outside import Outside
@@ -80,7 +81,8 @@ class Intake:
         kept = self._tied(kept, draft)
         self._outside.found(kept)
         if new and kept.severity is Severity.ERROR:
-            logger.error("%s", kept.message, extra={"finding": kept})  # at once: the program may not live to its report
+            # In this event: the program may not live to its report.
+            log(logging.ERROR, "%s", kept.message, finding=kept)
         with shielded("closer look"):
             if finding.detected_at != NAP:  # else nobody knows where to look, until it happens again
                 self.locator.noticed(draft, kept, new)
@@ -132,7 +134,7 @@ class Intake:
     def _revise(self, id: int, culprit: Culprit, candidates: tuple[Culprit, ...]) -> Finding | None:
         kept = self.book.revise(id, culprit, candidates)
         if kept is not None:
-            logger.warning("%s", revised(kept), extra={"finding": kept})
+            log(logging.WARNING, "%s", revised(kept), finding=kept)
         return kept
 
 

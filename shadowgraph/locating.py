@@ -6,6 +6,7 @@ bytes is the culprit. The same look over all tracked memory gives write sets.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence, Sized
 from contextlib import ExitStack
@@ -17,7 +18,7 @@ from shadowgraph.checks.cells import cells_of
 from shadowgraph.checks.probed import CellChange, Change, Probed
 from shadowgraph.checks.registry import Checks
 from shadowgraph.culprits import culprit_of_node
-from shadowgraph.faults import logger, shielded
+from shadowgraph.faults import log, shielded
 from shadowgraph.findings import Culprit, Finding, Severity, Status
 from shadowgraph.graphs.model import Graph
 from shadowgraph.graphs.probe import Fallback, Hit, Outcome, Probe
@@ -264,7 +265,8 @@ class Locator:
         sets = None
         if outcome.refused is not None:
             how = "no closer look" if outcome.search is None else "looked at by running its first nodes only"
-            logger.warning("shadowgraph: replay %d of %s: %s: %s", outcome.replay, graph.name, how, outcome.refused)
+            said = "shadowgraph: replay %d of %s: %s: %s"
+            log(logging.WARNING, said, outcome.replay, graph.name, how, outcome.refused)
             self._refused.add(graph.serial)
             self._drop_suspicions(graph)
         else:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
+
+import torch
 
 from shadowgraph.checks.base import Check, Context
 from shadowgraph.coverage import Coverage, CoverageLog
@@ -22,7 +25,7 @@ class Newcomers:
     Attributes
     ----------
     capturing
-        Serials of graphs whose captures run. It stays the same object.
+        The threads in which captures run, by the serials of their graphs. It stays the same object.
     waiting
         Graphs that nobody has looked at yet, oldest first.
     """
@@ -30,12 +33,26 @@ class Newcomers:
     def __init__(self, context: Context, allocator: HostAllocator, outside: Outside, checks: Iterable[Check]) -> None:
         self._context, self._allocator, self._outside, self._checks = context, allocator, outside, tuple(checks)
         self._coverage = CoverageLog()
-        self.capturing: set[int] = set()
+        self.capturing: dict[int, int] = {}
         self.waiting: list[Graph] = []
+
+    def capture_began(self, graph: Graph) -> None:
+        """A capture has begun in this thread."""
+        self.capturing[graph.serial] = threading.get_ident()
+
+    @property
+    def captures_here(self) -> bool:
+        """Whether what this thread launches now is recorded, not run: it captures, or its current stream does, which
+        another thread may have begun. What other threads launch meanwhile runs as ever."""
+        if not self.capturing:
+            return False
+        return threading.get_ident() in self.capturing.values() or (
+            self._allocator.device != "cpu" and torch.cuda.is_current_stream_capturing()
+        )
 
     def captured(self, graph: Graph, wanted: bool) -> None:
         """A capture has ended; `wanted` says whether anybody will look at its graph."""
-        self.capturing.discard(graph.serial)
+        self.capturing.pop(graph.serial, None)
         self._context.graphs[graph.serial] = graph
         graph.captured_at = next(self._context.clock)
         if not wanted:
@@ -60,7 +77,7 @@ class Newcomers:
 
     def dropped(self, graph: Graph) -> None:
         """A graph is gone."""
-        self.capturing.discard(graph.serial)
+        self.capturing.pop(graph.serial, None)
         self._context.graphs.pop(graph.serial, None)
         self.waiting = [each for each in self.waiting if each is not graph]
 

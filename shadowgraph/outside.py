@@ -1,20 +1,29 @@
-"""What those who run a debugger from outside the program hang on to it, and what it gives up for the program's sake."""
+"""What those who run a debugger from outside the program hang on to it, and what it gives up for the program's sake.
+
+Events come in under the debugger's lock. What hangs on to them writes files, so that it is posted (see `outbox`) and
+called in the same thread, in the same event, once the lock is released.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeVar
 
 from shadowgraph.checks.base import Context, Draft
 from shadowgraph.failures import Failure
-from shadowgraph.faults import faults, logger, shielded
+from shadowgraph.faults import faults, log, shielded
 from shadowgraph.findings import Batch, Finding
 from shadowgraph.graphs.eager_guard import EagerGuard
 from shadowgraph.graphs.model import Graph
+from shadowgraph.outbox import outbox
 from shadowgraph.selflimit import SelfLimit
 from shadowgraph.settings import Settings
 from shadowgraph.tracking.buffers import Buffer, Role
 from shadowgraph.tracking.places import PlaceFinder
 
+_T = TypeVar("_T")
 _FAILURES = 16  # kept; a server may go on and fail again
 
 
@@ -33,7 +42,8 @@ class Outside:
     batch_of
         Says what a replay of a graph was prepared for; of an adapter that knows the program.
     hearers
-        Called with every finding as it is kept, new or seen again, before anything else happens to it.
+        Called with every finding as it is kept, new or seen again, before it is logged. Two threads may come in another
+        order than their findings were kept in: revision and occurrences tell.
     begins
         Called when a replay begins, checked or not, before anything else is done about it.
     replayed
@@ -71,8 +81,7 @@ class Outside:
         if len(self.failures) < _FAILURES:
             self.failures.append(failure)
             if self.failed is not None:
-                with shielded("record of an exception"):
-                    self.failed(failure)
+                outbox.write(partial(_call, "record of an exception", self.failed, failure))
 
     def capture_began(self) -> None:
         if self.guarding is not None:
@@ -82,7 +91,7 @@ class Outside:
         """Replays passed unseen."""
         self.replays += count
         if self.begins is not None:
-            self.begins()
+            outbox.write(self.begins)
 
     def replay_due(self, replay: int, glances: bool = False) -> bool:
         """Whether a graph's replay, which begins now, is to be checked; one that gets a glance is, in any case.
@@ -97,7 +106,7 @@ class Outside:
         if self.limit.limited and self.limit.judge(faults.total - self._faults_before):
             if self.guarding is not None:
                 self.guarding.stop()
-            logger.warning("shadowgraph: %s", self.limit.sentence())
+            log(logging.WARNING, "shadowgraph: %s", self.limit.sentence())
         return self.limit.stopped is None and (glances or self.limit.due(replay))
 
     @property
@@ -113,8 +122,7 @@ class Outside:
     def found(self, finding: Finding) -> None:
         """A finding was kept; one that is suppressed has no id and is nobody's business."""
         for hear in self.hearers if finding.id else ():
-            with shielded("record of a finding"):
-                hear(finding)
+            outbox.write(partial(_call, "record of a finding", hear, finding))
 
     def batch(self, draft: Draft) -> Batch | None:
         """What the replay that a finding belongs to was prepared for, where somebody knows."""
@@ -158,3 +166,8 @@ class Outside:
             self.places.find_new(b for b in own if not context.names.owners_of(b.range, b.serial))
             given = [b for graph in graphs for b in graph.inputs.values() if b.role is Role.STATIC and b.alive]
             self.places.note_former(b for b in given if not context.names.owners_of(b.range, b.serial))
+
+
+def _call(what: str, told: Callable[[_T], None], fact: _T) -> None:
+    with shielded(what):
+        told(fact)

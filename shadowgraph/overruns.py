@@ -7,12 +7,13 @@ began, and no guard between the two is whole on the way.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from shadowgraph.book import FindingBook
 from shadowgraph.checks.base import Draft
-from shadowgraph.faults import logger
+from shadowgraph.faults import log
 from shadowgraph.findings import Culprit, Finding, Status
 from shadowgraph.graphs.device_nodes import NodeKind
 from shadowgraph.reaches import Origin, Reached
@@ -221,7 +222,7 @@ class Overruns:
         kept = self.book.reach(known.id, listed, len(met))
         if kept is not None and _gist(kept) != _gist(before):
             said = "finding #%d, revision %d: %s"
-            logger.warning(said, kept.id, kept.revision, kept.message, extra={"finding": kept})
+            log(logging.WARNING, said, kept.id, kept.revision, kept.message, finding=kept)
         return kept
 
     def _reached(self, known: _Broken, sides: list[_Broken]) -> Reached | None:

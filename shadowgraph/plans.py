@@ -29,6 +29,13 @@ class Plans:
         self._context, self._checks = context, checks
         self._plans: dict[int, _Plan] = {}
 
+    def waits(self, graph: Graph, declared: int) -> bool:
+        """Whether `of` will read memory, which waits for a device."""
+        known = self._plans.get(graph.serial)
+        if known is not None and known[0] == (self._context.ledger.version, declared):
+            return False
+        return any(check.reads(graph) for check in self._checks)
+
     def of(self, graph: Graph, declared: int) -> Shadow:
         """The shadow of a graph; `declared` changes with every declaration."""
         known = self._plans.get(graph.serial)

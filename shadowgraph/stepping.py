@@ -8,12 +8,13 @@ while no other thread is in the middle of a launch.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from shadowgraph.checks.base import Context, Draft, Step
-from shadowgraph.faults import logger
+from shadowgraph.faults import log
 from shadowgraph.findings import Culprit, Finding, Severity, Status
 from shadowgraph.graphs.model import Graph
 from shadowgraph.journal import Journal, Ran, Replayed
@@ -158,7 +159,8 @@ class Stepper:
     def give_up(self) -> bool:
         """Whether so many launches were checked that the look ends here."""
         if self._steps > _MOST:
-            logger.warning("shadowgraph: %s launches were checked one by one, and none did it again", f"{_MOST:,}")
+            said = "shadowgraph: %s launches were checked one by one, and none did it again"
+            log(logging.WARNING, said, f"{_MOST:,}")
             self.forget()
         return not self.armed
 

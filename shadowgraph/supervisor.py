@@ -1,13 +1,21 @@
-"""Listens to a backend, runs the checks at every boundary between two phases, keeps the findings."""
+"""Listens to a backend, runs the checks at every boundary between two phases, keeps the findings.
+
+Events come in any thread of the program. What they change is changed under one lock, `_lock`. Under it nothing calls
+code of the program's, writes a file or waits for a device, but where a comment says why: lines for the log and records
+for the run folder are posted and delivered when the event ends (see `outbox`), and a device is waited for before the
+lock is taken.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
+from typing import TypeVar
 
 from shadowgraph.backwards import back
 from shadowgraph.book import FindingBook
@@ -17,7 +25,7 @@ from shadowgraph.checks.registry import Checks
 from shadowgraph.coverage import Coverage
 from shadowgraph.engines.base import Engine, Shadow
 from shadowgraph.errors import FindingsError
-from shadowgraph.faults import logger, shielded
+from shadowgraph.faults import log, shielded
 from shadowgraph.graphs import host_reads, passing
 from shadowgraph.graphs.eager import rests
 from shadowgraph.graphs.events import Listener
@@ -31,8 +39,10 @@ from shadowgraph.locating import Locator
 from shadowgraph.looking_back import LookingBack
 from shadowgraph.naps import Naps
 from shadowgraph.newcomers import Newcomers
+from shadowgraph.outbox import delivers, outbox
 from shadowgraph.outside import Outside
 from shadowgraph.plans import Plans
+from shadowgraph.preparing import Preparing
 from shadowgraph.rearming import Rearming
 from shadowgraph.seen_writes import SeenWrites
 from shadowgraph.settings import Settings
@@ -51,8 +61,11 @@ from shadowgraph.tracking.ranges import ByteRange
 from shadowgraph.tracking.stacks import current_stack
 from shadowgraph.tracking.stores import StoreLog
 from shadowgraph.tracking.views import TensorView
-from shadowgraph.tracking.writes import write_of
+from shadowgraph.tracking.writes import WriteLog, write_of
 from shadowgraph.watches import Watches
+
+_T = TypeVar("_T")
+_PATIENCE = 2.0  # seconds for a dump to wait for the lock: a thread that hangs may be what it is wanted for
 
 
 class _Local(threading.local):
@@ -72,7 +85,7 @@ class Supervisor(Listener):
     lost
         Why nothing can be read from the device any more, or None.
     preparing
-        Graphs of the `prepare` blocks that are open, innermost last.
+        The `prepare` blocks that are open, of each thread.
     last_words
         What launches were given just before they ran.
     plans
@@ -110,7 +123,7 @@ class Supervisor(Listener):
         self.last_words = LastWords(self.context, self.journal, self.checks.indices, self.outside.name)
         self.paused = False
         self.lost: str | None = None
-        self.preparing: list[Graph | None] = []
+        self.preparing = Preparing()
         preparing, outside = self.preparing, self.outside
         self._all: tuple[Check, ...] = (*self.checks.all, self.watches)
         self.plans = Plans(self.context, self._all)
@@ -119,13 +132,13 @@ class Supervisor(Listener):
             self.context, judge, self._all, self._standing, self.stepper, self.outside, back(self._is_paused)
         )
         self._newcomers = Newcomers(self.context, allocator, outside, self._all)
-        self._capturing = capturing = self._newcomers.capturing
+        self._capturing = capturing = self._newcomers.capturing  # empty in most events
         # Only the checks that do something: this is the replay path.
         self._beginners = [c for c in self._all if type(c).replay_begins is not Check.replay_begins]
         self.naps = Naps(
             settings.watch_eager == "sampled" and engine.asynchronous,
             lambda: take.book.stirs,
-            lambda: bool(stepper.armed or outside.guards_eager or preparing or capturing),
+            lambda: bool(stepper.armed or outside.guards_eager or preparing.anywhere or capturing),
             back(self._nap_turned),
             back(self._is_exact),
             lambda: outside.limit.stride,
@@ -154,6 +167,7 @@ class Supervisor(Listener):
         """What follows from reads by the host alone."""
         return self._intake.inferred
 
+    @delivers
     @survives
     def flush(
         self,
@@ -170,6 +184,7 @@ class Supervisor(Listener):
                 self._back.look()
                 self._bounds.close(at, phase, graph, replay, in_full=in_full)
 
+    @delivers
     @survives
     def recheck(self) -> None:
         """Check guards and declared rules now."""
@@ -185,6 +200,7 @@ class Supervisor(Listener):
         self._intake.start_over()
         self.outside.start_over()
 
+    @delivers
     def lose(self, error: Exception) -> None:
         """The device is gone: stop checking, keep what is on the host."""
         self.paused = True
@@ -192,11 +208,12 @@ class Supervisor(Listener):
             self._back.enter()
         if self.lost is None:
             self.lost = str(error).split("\n", 1)[0]
-            logger.warning("shadowgraph: checking ends, the device is lost: %s", self.lost)
+            log(logging.WARNING, "shadowgraph: checking ends, the device is lost: %s", self.lost)
             with shielded("last evidence"), suppress(FindingsError), self._lock.section:
                 self._bounds.last(self.lost)
             self.last_words.examine()
 
+    @delivers
     @survives
     def rearm(self) -> None:
         """Arm every standing guard anew, without looking at it."""
@@ -223,6 +240,18 @@ class Supervisor(Listener):
             self._newcomers.introduce()
         return self._newcomers.coverage()
 
+    @delivers
+    def still(self, work: Callable[[], _T]) -> _T:
+        """Call `work` while nothing is judged and no block changes hands, so that what it copies fits together.
+
+        What it reads of a device has been waited for before. Where another thread keeps the lock for seconds, as one
+        that hangs does, `work` is called without.
+        """
+        if self.lost is None and self.context.engine.lost is None:
+            with shielded("wait before a copy"):
+                self._bounds.wait(here=True)
+        return self._lock.run(partial(self.allocator.lock.run, work, _PATIENCE), _PATIENCE)
+
     def guards(self) -> tuple[Guard, ...]:
         """The guards that stand now."""
         return self._standing.now()
@@ -239,16 +268,18 @@ class Supervisor(Listener):
         replays = self._local.replays
         return replays[-1][0] if replays else None
 
+    @delivers
     @survives
     def capture_began(self, graph: Graph) -> None:
         self.flush("capture_begin")
         if self.context.engine.asynchronous and not self.paused:
             self.drain(here=True)  # a capture has a stream of its own, and no launch of a later phase waits for it
-        self._capturing.add(graph.serial)
+        self._newcomers.capture_began(graph)
         self.outside.capture_began()
         self.naps.rouse()
         self.idleness.captured()
 
+    @delivers
     @survives
     def capture_ended(self, graph: Graph) -> None:
         self._newcomers.captured(graph, self.lost is None and self.outside.limit.stopped is None)
@@ -262,14 +293,18 @@ class Supervisor(Listener):
         self.journal.dropped(graph.serial)
         self.naps.dropped(graph.serial)
 
+    @delivers
     @survives
     def replay_refused(self, graph: Graph) -> None:
         if not self.paused:
             drop_stale(self.context.ledger)
+            if self.context.engine.asynchronous and self._newcomers.waiting:
+                self._bounds.wait(here=True)
             with self._lock.section:
                 self._newcomers.introduce()
                 self.checks.dangling.replay_begins(Checkpoint("replay_refused", None, graph, graph.replays + 1))
 
+    @delivers
     @survives
     def replay_began(self, graph: Graph) -> None:
         due = self.outside.replay_due(graph.replays, self.naps.glances)
@@ -279,6 +314,8 @@ class Supervisor(Listener):
             return
         if self.context.engine.asynchronous:
             settle()
+            if self._newcomers.waiting or self.plans.waits(graph, self.declared):
+                self._bounds.wait(here=True)  # so that what is read of it under the lock is there at once
         else:
             drop_stale(self.context.ledger)
         with self._section:
@@ -299,19 +336,44 @@ class Supervisor(Listener):
                 self._bounds.poll()
             if self.naps.blind:
                 self.stepper.look_away()  # launches of this prepare passed unseen: the look is at a later one
-            elif self.stepper.armed and self.stepper.ends(graph):
-                self.drain()
-                self.stepper.replay_began(graph, self._intake.needs_culprit)
+            step_ends = self.stepper.armed and not self.naps.blind and self.stepper.ends(graph)
             look = self.locator.is_due(graph)
-            if look and self.context.engine.asynchronous:
-                self.drain()  # what other streams do must not show while the nodes are looked at
-            self._seen.replay_begins()
-            self._local.replays.append((graph, shadow))
-            self.journal.replayed(graph, checkpoint.order)
-            if look:
-                self.locator.replay_begins(graph)
+            if not (step_ends or look):
+                self._replay_goes_on(graph, shadow, checkpoint)
+        if step_ends or look:
+            self._look_closely(graph, shadow, checkpoint, step_ends)
         settle()
 
+    def _looked(self, graph: Graph, meanwhile: WriteLog) -> None:
+        """A replay has ended in which nodes were looked at."""
+        if self.context.engine.asynchronous:
+            self._bounds.wait(here=True)  # so that what is read of it under the lock is there at once
+        with self._section:
+            self.locator.replay_ended(graph, meanwhile)
+
+    def _replay_goes_on(self, graph: Graph, shadow: Shadow, checkpoint: Checkpoint) -> None:
+        self._seen.replay_begins()
+        self._local.replays.append((graph, shadow))
+        self.journal.replayed(graph, checkpoint.order)
+
+    def _look_closely(self, graph: Graph, shadow: Shadow, checkpoint: Checkpoint, step_ends: bool) -> None:
+        """A replay begins in which nodes are looked at, or before which a look at launches ends: both must know what
+        was checked before, and what other streams do must not show while nodes are looked at.
+
+        The wait for the whole device needs no lock: what others launch after it is in the way of a look whether or not
+        they were kept from it until here.
+        """
+        if self.context.engine.asynchronous:
+            self._bounds.wait()
+        with self._section:
+            self._bounds.poll()
+            if step_ends and self.stepper.armed:
+                self.stepper.replay_began(graph, self._intake.needs_culprit)
+            self._replay_goes_on(graph, shadow, checkpoint)
+            if self.locator.is_due(graph):
+                self.locator.replay_begins(graph)
+
+    @delivers
     @survives
     def replays_passed(self, graph: Graph) -> None:
         settle()
@@ -339,6 +401,7 @@ class Supervisor(Listener):
             with self._section:
                 self._seen.note_nodes(graph, nodes)
 
+    @delivers
     @survives
     def replay_failed(self, graph: Graph) -> None:
         """What its nodes did before it raised was done in this replay."""
@@ -351,6 +414,7 @@ class Supervisor(Listener):
             finally:
                 self.locator.replay_ended(graph, complete=False)
 
+    @delivers
     @survives
     def replay_ended(self, graph: Graph) -> None:
         replays = self._local.replays
@@ -362,22 +426,23 @@ class Supervisor(Listener):
             return
         settle()  # a graph that died during this one took its pool along
         meanwhile = self.context.writes
-        with self._section:
-            try:
+        try:
+            with self._section:
                 self._bounds.close("replay_end", Phase.REPLAY, graph, graph.replays, compare=shadow)
-            finally:
-                if self.locator.armed:
-                    self.locator.replay_ended(graph, meanwhile)
+        finally:
+            if graph.serial in self.locator.armed:
+                self._looked(graph, meanwhile)
         settle()
         self.outside.replay_ended()
         if self.naps.wanted or self.naps.blind or rests:
             self.naps.replay_ended(graph.serial)
 
+    @delivers
     @survives
     def launch_begins(self, launch: Launch, rules: tuple[IndexRule, ...]) -> None:
-        if passing.on or self.paused or self._capturing or self._replaying is not None:
+        if passing.on or self.paused or self._replaying is not None or self._captures_here:
             return
-        model = self.preparing[-1] if self.preparing else None
+        model = self.preparing.graph
         phase = Phase.PREPARE if self.preparing else None
         # Judged when the device is lost, after others have begun: which replays had begun by now counts.
         step = Step(launch, False, False, self.context.replays()) if rules else None
@@ -395,14 +460,14 @@ class Supervisor(Listener):
         if self.stepper.armed:
             self._step(launch, before=True)
 
+    @delivers
     @survives
     def launch_ran(self, launch: Launch, stores: StoreLog | None) -> None:
-        if passing.on or self.paused or self._capturing or self._replaying is not None:
+        if passing.on or self.paused or self._replaying is not None or self._captures_here:
             return
         if self.naps.blind:
             self.naps.look()
-        marked = bool(self.preparing)
-        model = self.preparing[-1] if marked else None
+        marked, model = bool(self.preparing), self.preparing.graph
         if stores is None and self._defers:
             with self._lock.section:
                 self._seen.defer(launch, Phase.PREPARE if marked else None, model)
@@ -416,9 +481,10 @@ class Supervisor(Listener):
         if self.stepper.armed:
             self._step(launch, before=False)
 
+    @delivers
     @survives
     def host_read(self, view: TensorView, how: str, waits: bool = True) -> None:
-        if self.paused or self._capturing or self._replaying is not None:
+        if self.paused or self._replaying is not None or self._captures_here:
             return
         if self.naps.blind:
             self.naps.look()
@@ -432,10 +498,11 @@ class Supervisor(Listener):
             if not self.naps.blind or check not in self.checks.sighted:
                 check.host_read(view, how, stack, Checkpoint("host_read"))
 
+    @delivers
     @survives
     def retiring(self, buffer: Buffer) -> None:
         """A tenant's guards are about to be overwritten by the next tenant's: look a last time."""
-        if self.paused or self._capturing:
+        if self.paused or self._captures_here:
             return
         graph = self._replaying
         phase, replay = (Phase.REPLAY, graph.replays) if graph else (None, None)
@@ -447,6 +514,11 @@ class Supervisor(Listener):
         self.context.engine.check(checkpoint, guards)  # judged later: who calls holds the allocator's lock
 
     # -- parts -------------------------------------------------------------------------------------------------
+
+    @property
+    def _captures_here(self) -> bool:
+        """Whether what this thread launches now is recorded by a capture."""
+        return bool(self._capturing) and self._newcomers.captures_here
 
     def _is_paused(self) -> bool:
         return self.paused
@@ -475,7 +547,7 @@ class Supervisor(Listener):
         if not asleep:
             self.idleness.again()
         if asleep and self.naps.taken == 1 and self.outside.tell is not None:
-            self.outside.tell(str(self.naps.sentence()))
+            outbox.write(partial(self.outside.tell, str(self.naps.sentence())))
 
     def _falls_idle(self) -> None:
         """Nothing was captured for long: what was written until now is judged, then operators pass unseen."""
@@ -485,7 +557,7 @@ class Supervisor(Listener):
         self.naps.begin_idle()
         self.idleness.begin()
         if self.outside.tell is not None:
-            self.outside.tell(str(self.idleness.sentence((), False)))
+            outbox.write(partial(self.outside.tell, str(self.idleness.sentence((), False))))
 
     @property
     def _defers(self) -> bool:
@@ -496,14 +568,20 @@ class Supervisor(Listener):
         """Check beside a launch, as the end of a phase."""
         if self.stepper.give_up():
             return
-        model = self.preparing[-1] if self.preparing else None
+        model = self.preparing.graph
         phase, replay = (Phase.PREPARE if self.preparing else None), (model.replays + 1 if model else None)
+        if before:
+            self._bounds.wait()
         with self._lock.section:
-            if before:  # what other streams do must not show between this check and the next
-                self.drain()
+            if before:
+                # What other streams do must not show between this check and the next, so that nothing may be launched
+                # between the wait and the check: under the lock, but only for what came since the wait before it.
+                self._bounds.wait()
+                self._bounds.poll()
             step = self.stepper.begins(launch) if before else self.stepper.ran(launch)
             self._bounds.close("launch_begins" if before else "launch", phase, model, replay, step=step)
 
+    @delivers
     @survives
     def gather(self) -> None:
         """Judge what has arrived; never waits."""
@@ -513,4 +591,6 @@ class Supervisor(Listener):
 
     def drain(self, here: bool = False) -> None:
         """Wait for everything that was asked for, or for what the current stream was asked for, and judge it."""
-        self._bounds.drain(here)
+        self._bounds.wait(here)
+        with self._lock.section:
+            self._bounds.poll()

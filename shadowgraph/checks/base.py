@@ -283,6 +283,10 @@ class Check:
         """Ranges to compare across the coming replay, each under a key of this check's own."""
         return ()
 
+    def reads(self, graph: Graph) -> bool:
+        """Whether `parts` will read memory now: the device is waited for before, without the debugger's lock."""
+        return False
+
     def owns(self, key: object) -> bool:
         """Whether a key came from this check's `parts`."""
         return False

@@ -40,10 +40,11 @@ def suspects(
 def draft_phase(context: Context, checkpoint: Checkpoint, where: ByteRange, culprits: tuple[Write, ...]) -> Blame:
     """Phase, graph and replay of damage to `where`, or done by `culprits`, since the checkpoint before.
 
-    A checkpoint that knows its phase settles it, `eager_phase` the rest.
+    A checkpoint that knows its phase settles it, `eager_phase` the rest; but what another thread launched meanwhile and
+    marked as preparing a graph is that graph's.
     """
     if checkpoint.phase is not None:
-        return checkpoint.phase, checkpoint.graph, checkpoint.replay
+        return _prepared(context, culprits) or (checkpoint.phase, checkpoint.graph, checkpoint.replay)
     coming = checkpoint.graph
     done = dict(checkpoint.step.done) if checkpoint.step is not None else context.replays()
     if coming is not None and checkpoint.replay is not None:
@@ -96,6 +97,13 @@ def _graphs(context: Context, coming: Graph | None, where: ByteRange, culprits: 
     if coming is not None and coming not in touched and (_marked(coming, culprits) or coming.leads_into(where)):
         touched.append(coming)
     return touched
+
+
+def _prepared(context: Context, culprits: tuple[Write, ...]) -> Blame | None:
+    """Blame of what is known to have prepared a graph; it was launched in no replay."""
+    serial = culprits[-1].prepares if culprits and not culprits[-1].opaque else None
+    graph = context.graphs.get(serial) if serial is not None else None
+    return (Phase.PREPARE, graph, graph.replays + 1) if graph is not None else None
 
 
 def _marked(coming: Graph, culprits: tuple[Write, ...]) -> bool:

@@ -182,6 +182,9 @@ class InGraphMutation(Check):
     def checkpoint_ends(self, checkpoint: Checkpoint) -> None:
         self._planning.boundary(checkpoint)
 
+    def reads(self, graph: Graph) -> bool:
+        return self.context.settings.infer and any(self._is_unread(buffer, graph) for buffer in self.context.ledger)
+
     def owns(self, key: object) -> bool:
         return isinstance(key, _Protected | _Candidate | Written)
 
@@ -309,10 +312,20 @@ class InGraphMutation(Check):
             key=f"{checkpoint.graph.serial if checkpoint.graph else ''}",
         )
 
-    def _is_candidate(self, buffer: Buffer, graph: Graph) -> bool:
-        if not _may_be_owned(buffer):
+    def _is_written(self, buffer: Buffer, graph: Graph) -> bool:
+        """Whether a graph writes a buffer that host code may own."""
+        if not _may_be_owned(buffer) or buffer.nbytes > self.context.settings.shadow_limit:
             return False
-        if buffer.nbytes > self.context.settings.shadow_limit or not graph.writers(buffer.range):
+        return bool(graph.writers(buffer.range))
+
+    def _is_unread(self, buffer: Buffer, graph: Graph) -> bool:
+        """Whether it takes a look at a buffer's bytes to tell whether it is a candidate."""
+        story = self._stories.get(buffer.serial)
+        known = story is not None and story.host_made is not None and (story.host_made or not story.rewrites)
+        return not known and self._is_written(buffer, graph)
+
+    def _is_candidate(self, buffer: Buffer, graph: Graph) -> bool:
+        if not self._is_written(buffer, graph):
             return False
         story = self._story(buffer)
         if story.host_made is None:

@@ -129,7 +129,7 @@ class GuardedPools:
                 self.added += head + nbytes + tail
                 return base + head
             except Exception as error:
-                faults.note("guarded segment", error)
+                faults.note("guarded segment", error, now=False)  # torch calls this under its own lock
             try:  # without guards, as torch would have
                 with relaxed_capture():
                     plain = int(runtime.malloc(nbytes))
@@ -150,7 +150,7 @@ class GuardedPools:
                 with relaxed_capture():
                     runtime.free(address)
             except Exception as error:
-                faults.note("free of a guarded segment", error)
+                faults.note("free of a guarded segment", error, now=False)
 
         callbacks = _Alloc(allocate), _Free(free)
         addresses = [ctypes.cast(callback, ctypes.c_void_p).value or 0 for callback in callbacks]

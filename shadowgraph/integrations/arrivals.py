@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 Tell = Callable[[str], None]
@@ -43,9 +44,9 @@ def tell(text: str) -> None:
     if _tell is not None:
         _tell(text)
         return
-    from shadowgraph.faults import logger
+    from shadowgraph.faults import log
 
-    logger.warning("shadowgraph: %s", text)
+    log(logging.WARNING, "shadowgraph: %s", text)
 
 
 def tell_once(text: str) -> None:

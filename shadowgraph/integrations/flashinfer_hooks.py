@@ -32,6 +32,7 @@ from shadowgraph.tracking.views import TensorView
 if TYPE_CHECKING:
     from shadowgraph.debugger import Debugger
     from shadowgraph.graphs.model import Graph
+    from shadowgraph.preparing import Mark, Preparing
     from shadowgraph.supervisor import Supervisor
 
 _INTEGERS = {torch.int32: np.int32, torch.int64: np.int64}
@@ -121,8 +122,8 @@ class Hooks(Listener):
         try:
             return original(wrapper, *args, **kwargs)
         finally:
-            if marked:
-                marked.pop()
+            if marked is not None:
+                marked[0].end(marked[1])
 
     def plan(self, wrapper: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A wrapper's planner is called, on behalf of whatever function plans."""
@@ -140,8 +141,8 @@ class Hooks(Listener):
                 self.failed(plan, error)
             raise
         finally:
-            if marked:
-                marked.pop()
+            if marked is not None:
+                marked[0].end(marked[1])
 
     def failed(self, plan: HostPlan | Again, error: BaseException) -> None:
         """A planner raised; told at once, since a server may catch it and have itself killed."""
@@ -202,15 +203,15 @@ class Hooks(Listener):
     def _graph(self, debugger: Debugger, wrapper: Any) -> Graph | None:
         """The graph whose coming replay a wrapper plans for: the one that was announced, or the only one that captured
         the wrapper."""
-        preparing = debugger.supervisor.preparing
-        if preparing and preparing[-1] is not None:
-            return preparing[-1]
+        announced = debugger.supervisor.preparing.graph
+        if announced is not None:
+            return announced
         graphs = debugger.supervisor.checks.rebound.graphs_of(wrapper)
         return graphs[0] if len(graphs) == 1 else None
 
-    def _mark(self, wrapper: Any) -> list[Graph | None] | None:
-        """Mark what the calling thread launches from here on, unless somebody else has said what it is: the list whose
-        last entry says so, for the caller to take off."""
+    def _mark(self, wrapper: Any) -> tuple[Preparing, Mark] | None:
+        """Mark what the calling thread launches from here on, unless it has been said what that is: what was told, and
+        the block that the caller is to end there."""
         if passing.on:
             return None
         with _harmless():
@@ -219,8 +220,7 @@ class Hooks(Listener):
                 graphs = debugger.supervisor.checks.rebound.graphs_of(wrapper)
                 if graphs:
                     preparing = debugger.supervisor.preparing
-                    preparing.append(graphs[0] if len(graphs) == 1 else None)
-                    return preparing
+                    return preparing, preparing.begin(graphs[0] if len(graphs) == 1 else None)
         return None
 
     # -- names -------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from shadowgraph.integrations.flashinfer_planner import Onlooker, StandIn
 
 if TYPE_CHECKING:
     from shadowgraph.graphs.model import Graph
+    from shadowgraph.preparing import Preparing
 
 
 class Planner(Onlooker, Protocol):
@@ -41,7 +42,7 @@ class Steady(NamedTuple):
     into
         Address, length and type of the wrapper's own index pointers.
     preparing
-        Graphs that were announced, the latest last.
+        Which graph was announced, to the thread that plans.
     graph
         Which one it plans for; None where nobody knows.
     alone
@@ -54,7 +55,7 @@ class Steady(NamedTuple):
     place: int
     given: torch.dtype
     into: tuple[int, int, torch.dtype]
-    preparing: list[Graph | None]
+    preparing: Preparing
     graph: Graph | None
     alone: bool
 
@@ -83,7 +84,8 @@ class SteadyModule(StandIn):
         """Note a plan that differs from the last one in its values only, if it does; few calls, on the path of each."""
         steady = self._steady
         graph = steady.graph
-        if steady.preparing[-1] is not graph if steady.preparing else not steady.alone:  # it is for another graph
+        announced = steady.preparing
+        if announced.graph is not graph if announced else not steady.alone:  # it is for another graph
             return None
         try:
             given, into = args[steady.place], vars(self._wrapper).get(steady.plan.attribute)

@@ -5,12 +5,13 @@ None of them changes what sglang's method is given or returns, and no failure of
 
 from __future__ import annotations
 
+import logging
 import weakref
 from bisect import bisect_left
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from shadowgraph.faults import contained, logger
+from shadowgraph.faults import contained, log
 from shadowgraph.graphs import passing
 from shadowgraph.integrations import arrivals, sglang_padding
 from shadowgraph.integrations.sglang_batches import Batches
@@ -19,9 +20,10 @@ from shadowgraph.joining import join, join_timeout
 if TYPE_CHECKING:
     from shadowgraph.debugger import Debugger
     from shadowgraph.graphs.model import Graph
+    from shadowgraph.preparing import Mark, Preparing
     from shadowgraph.tracking.allocator import HostAllocator
 
-Mark = tuple["Debugger", "Graph"]  # who was told that a replay of which graph is being prepared
+Marked = tuple["Preparing", "Mark"]  # what was told that a replay is being prepared, and the block that this opened
 _ROLES = {
     "CudaGraphRunner": "decode",
     "DecodeCudaGraphRunner": "decode",
@@ -39,7 +41,7 @@ class Hooks:
     def __init__(self) -> None:
         self._known: dict[str, weakref.ref[Any]] = {}
         self._padded: list[weakref.ref[Any]] = []  # graph runners
-        self._marks: dict[int, Mark] = {}  # of draft runners that prepare now, by id
+        self._marks: dict[int, Marked] = {}  # of draft runners that prepare now, by id
         self._listens = False
         self.batches = Batches()
 
@@ -170,7 +172,7 @@ class Hooks:
         if debugger is not None:
             debugger.name(known, owner)
 
-    def _begin(self, runner: Any, batch: Any) -> Mark | None:
+    def _begin(self, runner: Any, batch: Any) -> Marked | None:
         """Mark what the calling thread does from here on as preparing a replay, if it can be told of which graph."""
         with harmless():
             debugger = self._debugger()
@@ -179,8 +181,8 @@ class Hooks:
                 model, size = coming
                 debugger.supervisor.outside.batch_of = self.batches.of
                 self.batches.note(model, size, batch)
-                debugger.supervisor.preparing.append(model)
-                return debugger, model
+                preparing = debugger.supervisor.preparing
+                return preparing, preparing.begin(model)
         return None
 
 
@@ -194,7 +196,7 @@ def tell_memory(allocator: HostAllocator, tokens: object) -> None:
         f"its max_total_num_tokens, {tokens:,}, is smaller by at least what fits in there"
     )
     arrivals.tell_once(text)
-    logger.warning("shadowgraph: %s", text)
+    log(logging.WARNING, "shadowgraph: %s", text)
 
 
 def _place(runner: Any) -> None:
@@ -230,14 +232,9 @@ class _Alarm:
         return self._before() if self._before is not None else ""
 
 
-def _end(mark: Mark | None) -> None:
-    if mark is None:
-        return
-    preparing, model = mark[0].supervisor.preparing, mark[1]
-    for at in range(len(preparing) - 1, -1, -1):
-        if preparing[at] is model:
-            del preparing[at]
-            return
+def _end(mark: Marked | None) -> None:
+    if mark is not None:
+        mark[0].end(mark[1])
 
 
 def _role(runner: Any) -> str:

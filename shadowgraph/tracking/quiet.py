@@ -14,12 +14,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeVar
 
 from shadowgraph.faults import faults
 from shadowgraph.forking import forkable
+from shadowgraph.outbox import outbox
 
 Work = Callable[[], None]
+_T = TypeVar("_T")
 
 
 class _Local(threading.local):
@@ -69,6 +71,7 @@ def forked(abandon: bool) -> None:
     touch a device that belongs to the parent."""
     global _collecting, _abandoned
     _collecting = None
+    outbox.forked()
     if abandon:
         _abandoned = True
         _queue.clear()
@@ -76,7 +79,7 @@ def forked(abandon: bool) -> None:
 
 def settle() -> None:
     """Do the work that waits, unless this thread is in a section or in the garbage collector."""
-    if not _queue or _local.settling or _collecting == threading.get_ident() or _in_section():
+    if not _queue or _is_busy():
         return
     try:
         _local.settling = True
@@ -93,6 +96,16 @@ def settle() -> None:
         _local.settling = False
 
 
+def _is_busy() -> bool:
+    """Whether this thread is where neither finalizers nor the program's own code may run."""
+    return _finalizes() or _in_section()
+
+
+def _finalizes() -> bool:
+    """Whether this thread does finalizers' work, or collects garbage."""
+    return _local.settling or _collecting == threading.get_ident()
+
+
 def _in_section() -> bool:
     """Whether this thread holds a lock. The locks know: a count could be left wrong by what a signal handler raises."""
     for section in list(_sections):
@@ -100,6 +113,9 @@ def _in_section() -> bool:
         if lock is not None and lock._is_owned():
             return True
     return False
+
+
+outbox.busy, outbox.finalizes = _is_busy, _finalizes
 
 
 class QuietLock:
@@ -127,6 +143,19 @@ class QuietLock:
         """The lock, for a thread that holds another one already, or that settles by itself."""
         lock: AbstractContextManager[object] = self._lock
         return lock
+
+    def run(self, work: Callable[[], _T], patience: float) -> _T:
+        """Call `work` with the lock, or without it where another thread keeps it for more than `patience` seconds: for
+        what is asked for just when a thread hangs."""
+        lock = self._lock
+        if lock._is_owned():
+            return work()
+        try:
+            lock.acquire(timeout=patience)
+            return work()
+        finally:  # the lock knows: a signal handler may raise before its answer is noted
+            if lock._is_owned():
+                lock.release()
 
 
 def _note_collector(phase: str, info: Mapping[str, int]) -> None:

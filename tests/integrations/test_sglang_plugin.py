@@ -226,7 +226,7 @@ def test_what_is_launched_while_a_replay_is_prepared_belongs_to_it(debugger: sg.
     decode.runner.buffers.req_pool_indices.zero_()
     marked = [change for change in watch.changes if change.phase == "prepare"]
     assert [change.writer for change in marked] == ["aten._foreach_copy_.default"]
-    assert debugger.supervisor.preparing == []
+    assert not debugger.supervisor.preparing.anywhere
 
 
 def test_while_replays_pass_nothing_is_marked(debugger: sg.Debugger, hung: Any) -> None:
@@ -238,7 +238,7 @@ def test_while_replays_pass_nothing_is_marked(debugger: sg.Debugger, hung: Any) 
         decode.step([2, 5])
     finally:
         passing.let(0)
-    assert debugger.supervisor.preparing == []
+    assert not debugger.supervisor.preparing.anywhere
     assert not [ran for ran in list(debugger.supervisor.journal.launches)[before:] if ran.phase == "prepare"]
     assert debugger.supervisor.outside.replays == 1
     assert not debugger.check()
@@ -250,7 +250,7 @@ def test_a_preparation_that_raises_leaves_no_mark(debugger: sg.Debugger, hung: A
     del decode.runner.seq_len_fill_value
     with pytest.raises(AttributeError, match="seq_len_fill_value"):
         decode.step([2, 5, 4])
-    assert debugger.supervisor.preparing == []
+    assert not debugger.supervisor.preparing.anywhere
 
 
 def test_eagles_draft_by_the_runners_own_replay(debugger: sg.Debugger, hung: Any) -> None:
@@ -268,7 +268,7 @@ def test_eagles_draft_by_the_runners_own_replay(debugger: sg.Debugger, hung: Any
     assert "draft.attn_backends[1].cuda_graph_kv_indices[0]" in {alias.name for alias in found.aliases}
     names = {name for buffer in debugger.buffers for name in debugger.names.name_of(buffer)[1]}
     assert {"draft.buffers.topk_p", "draft.kv_indptr"} <= names
-    assert debugger.supervisor.preparing == []
+    assert not debugger.supervisor.preparing.anywhere
     assert debugger.facts().faults == {}
 
 
