@@ -1,4 +1,8 @@
-"""The first step of a dump, for which the program waits: copy the bytes, and take hold of every fact on the host."""
+"""The first step of a dump, for which the program waits: copy the bytes, and take hold of every fact on the host.
+
+What must fit together is copied under the debugger's lock, once what the device has queued is done; the nodes of
+graphs, which a driver may take long to tell, are read after it. In the thread that asks for the dump.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
 from shadowgraph.coverage import Coverage
@@ -104,23 +109,32 @@ def collect(work: Supervisor, facts: Callable[[], RunFacts], reason: str, limit:
     redact
         Copy no contents of memory at all.
     """
+    drop_stale(work.context.ledger)
+    work.context.names.refresh()
+    collected, graphs = work.still(partial(_collect, work, facts, reason, limit, redact))
+    return replace(collected, graphs=tuple(map(_with_nodes, collected.graphs, graphs)))
+
+
+def _collect(
+    work: Supervisor, facts: Callable[[], RunFacts], reason: str, limit: int, redact: bool
+) -> tuple[Collected, list[Graph]]:
+    """Everything but the device nodes of the graphs, and these graphs."""
     context = work.context
-    drop_stale(context.ledger)
-    context.names.refresh()
     known = [*work.book.findings, *work.book.notes]
     live = tuple(context.ledger)
     plan = Plan() if redact else plan_of(known, live, work.settings.dump_whole, limit)
     read, unread = _read(work, plan)
     mirrored = [] if redact else _mirrored(work)
     launches, replays = work.journal.taken()
-    return Collected(
+    graphs = list(context.graphs.values())
+    collected = Collected(
         reason=reason,
         settings=work.settings,
         facts=_facts(work, facts),
         live=live,
         freed=context.ledger.freed,
         owners=tuple(context.names.living()),
-        graphs=tuple(map(_graph, list(context.graphs.values()))),
+        graphs=tuple(GraphNow(g.serial, g.name, g.replays, tuple(g.nodes)) for g in graphs),
         guards=work.guards(),
         replays=replays,
         launches=launches,
@@ -135,17 +149,18 @@ def collect(work: Supervisor, facts: Callable[[], RunFacts], reason: str, limit:
         versions=versions(),
         packages=_packages(),
     )
+    return collected, graphs
 
 
-def _graph(graph: Graph) -> GraphNow:
-    """A graph as it is, as far as it can be read: not reading its nodes must not cost the dump."""
+def _with_nodes(now: GraphNow, graph: Graph) -> GraphNow:
+    """A graph with its device nodes, as far as they can be read: not reading them must not cost the dump."""
     device, unread = None, ""
     try:
         device = graph.read_nodes
     except Exception as error:
         unread = first_line(error)
         faults.note("dump", error)
-    return GraphNow(graph.serial, graph.name, graph.replays, tuple(graph.nodes), device, unread or graph.unread)
+    return replace(now, device=device, unread=unread or graph.unread)
 
 
 _ORDER = {why: place for place, why in enumerate(Why)}

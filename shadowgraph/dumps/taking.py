@@ -1,10 +1,17 @@
-"""A dump from start to end, at once or with the file written in the background."""
+"""A dump from start to end, at once or with the file written in the background.
+
+In the background a daemon thread writes, one dump after another: a slow disk keeps neither a replay nor, for more than
+`LIMIT` seconds, the end of the process. A forked child has none of the threads and writes none of the dumps.
+"""
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
+import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from shadowgraph.dumps.collecting import Collected, collect, first_line
@@ -15,7 +22,9 @@ from shadowgraph.reports.document import RunFacts
 from shadowgraph.settings import SMALLEST_DUMP
 from shadowgraph.supervisor import Supervisor
 
+LIMIT = 30.0  # seconds that the end of a process waits for dumps to be written
 _in_background: list[threading.Thread] = []
+os.register_at_fork(after_in_child=_in_background.clear)
 
 
 def take_dump(
@@ -27,8 +36,14 @@ def take_dump(
     limit: int,
     redact: bool,
     background: bool,
+    written: Callable[[Path], None] = lambda path: None,
 ) -> Path:
     """Collect, then write; see `Debugger.dump`.
+
+    Parameters
+    ----------
+    written
+        Called when the file is there, by the thread that wrote it.
 
     Raises
     ------
@@ -41,10 +56,12 @@ def take_dump(
         target = destination(path)
         collected = collect(work, facts, reason, limit, redact)
         if background:
-            _write_later(collected, target, limit)
+            _write_later(collected, target, limit, written)
             return target
         finish()  # an earlier dump that is still being written must not replace this one
-        return write_dump(collected, target, limit)
+        write_dump(collected, target, limit)
+        written(target)
+        return target
     except ShadowgraphError:
         raise
     except Exception as error:
@@ -52,14 +69,18 @@ def take_dump(
         raise ShadowgraphError(f"the dump could not be made: {first_line(error)}") from error
 
 
-def finish() -> None:
-    """Wait for the dumps that are being written in the background."""
-    for thread in list(_in_background):
-        thread.join()
+def finish() -> bool:
+    """Wait for the dumps that are being written in the background; whether all are, after `LIMIT` seconds at most."""
+    deadline = time.monotonic() + LIMIT
+    waited = [thread for thread in list(_in_background) if thread is not threading.current_thread()]
+    for thread in waited:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return not any(thread.is_alive() for thread in waited)
 
 
-def _write_later(collected: Collected, target: Path, limit: int) -> None:
+def _write_later(collected: Collected, target: Path, limit: int, written: Callable[[Path], None]) -> None:
     """Write in a thread that the interpreter's end waits for, one dump after another."""
+    _finish_at_exit()
     before = _in_background[-1] if _in_background else None
 
     def write() -> None:
@@ -67,9 +88,18 @@ def _write_later(collected: Collected, target: Path, limit: int) -> None:
             before.join()
         try:
             write_dump(collected, target, limit)
+            written(target)
         except Exception as error:  # nobody is there to be told but the report and the log
             faults.note("dump", error)
 
-    thread = threading.Thread(target=write, name="shadowgraph-dump")
+    thread = threading.Thread(target=write, name="shadowgraph-dump", daemon=True)
     _in_background[:] = [*(known for known in _in_background if known.is_alive()), thread]
     thread.start()
+
+
+@cache
+def _finish_at_exit() -> None:
+    """Wait for the threads where the interpreter waits for its own: later no pool of threads takes work, and the
+    children of multiprocessing run no `atexit`."""
+    register = getattr(threading, "_register_atexit", atexit.register)
+    register(finish)

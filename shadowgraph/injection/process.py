@@ -217,26 +217,35 @@ class WatchedProcess:
         """A debugger has its first finding; the dump of the process's first one is not written over."""
         if not self._erred:
             self._erred = True
-            self._dump("findings", "finding")
+            self._dump("findings", "finding", background=True)
 
     def _asked(self) -> None:
         """Somebody sent the signal; each time there is a dump of its own."""
         self._write_dump("signal", f"-{next(self._dumps)}")
 
-    def _dump(self, moment: str, reason: str) -> None:
+    def _dump(self, moment: str, reason: str, background: bool = False) -> None:
         if moment in self.orders.dumps:
-            self._write_dump(reason)
+            self._write_dump(reason, background=background)
 
-    def _write_dump(self, reason: str, mark: str = "") -> None:
+    def _write_dump(self, reason: str, mark: str = "", background: bool = False) -> None:
+        """Write a dump; in the background where the thread is the program's and goes on."""
         from shadowgraph.runs.dumping import dump_to
 
         if self._debugger is None:
             return
         stem = self.journal.path.stem.replace("findings", "dump", 1) + mark
-        with self.journal.room():
-            path = dump_to(Path(self.orders.folder), self._debugger, stem, reason, self.orders.redact)
-        if path is not None:
-            self.journal.write("event", text=f"dump written: {path.name}")
+        folder, told = Path(self.orders.folder), self.journal
+        # In the background later: what keeps a descriptor free is not held for that long.
+        with contextlib.nullcontext() if background else self.journal.room():
+            dump_to(
+                folder,
+                self._debugger,
+                stem,
+                reason,
+                self.orders.redact,
+                background=background,
+                written=lambda path: told.write("event", text=f"dump written: {path.name}"),
+            )
 
     # -- forks -------------------------------------------------------------------------------------------------
 
@@ -305,8 +314,18 @@ class WatchedProcess:
                 if error is not None and crashed:
                     self.join(error)
                 self._conclude(crashed)
+            self._write_the_rest()
         self.journal.write("end", lost=self.journal.lost)
         self.journal.close()
+
+    def _write_the_rest(self) -> None:
+        """Write what other threads had no time for: they may have ended, or be in the middle of it."""
+        from shadowgraph.outbox import outbox
+
+        outbox.write_all()
+        taking = sys.modules.get("shadowgraph.dumps.taking")
+        if taking is not None and not taking.finish():
+            self.tell(f"a dump was not written within {taking.LIMIT:g} s of the end")
 
     def join(self, error: BaseException, where: str = "") -> None:
         """Write down what is known that bears on an exception of the program's, at once."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shadowgraph.dumps.taking import take_dump
+from shadowgraph.errors import FindingsError
 from shadowgraph.faults import faults
 
 if TYPE_CHECKING:
@@ -13,7 +17,15 @@ if TYPE_CHECKING:
 _CHECKED = ("exception", "exit")
 
 
-def dump_to(folder: Path, debugger: Debugger, stem: str, reason: str, redact: bool) -> Path | None:
+def dump_to(
+    folder: Path,
+    debugger: Debugger,
+    stem: str,
+    reason: str,
+    redact: bool,
+    background: bool = False,
+    written: Callable[[Path], None] = lambda path: None,
+) -> Path | None:
     """Let a debugger write a dump into a run folder; None, and a fault of ours, where that fails.
 
     Parameters
@@ -22,11 +34,27 @@ def dump_to(folder: Path, debugger: Debugger, stem: str, reason: str, redact: bo
         First part of the file's name.
     reason
         Why: ``finding``, ``exception``, ``signal`` or ``exit``. Nothing is checked first for a finding, which is told
-        of in the middle of a check, nor for a signal, whose thread has streams of its own.
+        of in the middle of an event, nor for a signal, whose thread has streams of its own.
+    background
+        Return when the bytes are copied.
+    written
+        Called when the file is there, by the thread that wrote it.
     """
     try:
         path = folder / f"{stem}-{reason}.dump"
-        return debugger.dump(path, reason=reason, redact=redact, check=reason in _CHECKED)
+        if reason in _CHECKED and debugger.started and debugger.supervisor.lost is None:
+            with suppress(FindingsError):  # it is in the book
+                debugger.check()
+        return take_dump(
+            debugger.supervisor,
+            debugger.facts,
+            path,
+            reason=reason,
+            limit=debugger.settings.dump_limit,
+            redact=redact,
+            background=background,
+            written=written,
+        )
     except Exception as error:  # deliberate ones too: nobody in the program asked for a dump
         faults.note("dump", error)
         return None

@@ -1,7 +1,12 @@
-"""Writes what a debugger finds into its process's journal, as it happens."""
+"""Writes what a debugger finds into its process's journal, as it happens.
+
+Called in the thread of the event that found it, after the debugger's lock is released and before the event returns. A
+lock of the recorder's own keeps the records of a finding in order; only the journal's is taken under it.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -11,6 +16,7 @@ from shadowgraph.debugger import Debugger
 from shadowgraph.dumps.redaction import redacted_facts, redacted_failure, redacted_finding
 from shadowgraph.failures import Failure
 from shadowgraph.findings import Finding, Severity
+from shadowgraph.forking import forkable
 from shadowgraph.runs.journal import Journal, rank
 
 _FIRST_INTERVAL, _LONGEST_INTERVAL = 10.0, 600.0  # seconds between interim summaries, each twice as long
@@ -37,7 +43,9 @@ class Recorder:
         self.debugger = debugger
         self._journal, self._book, self._on_error = journal, book, on_error
         self._redact = redact
-        self._written: dict[int, Finding] = {}
+        self._lock = forkable(threading.RLock())
+        self._written: dict[int, Finding] = {}  # of those that the book keeps, which is bounded
+        self._erred = False
         self._next, self._interval = 0.0, _FIRST_INTERVAL
         outside = debugger.supervisor.outside
         outside.hearers.append(self.hear)
@@ -45,16 +53,15 @@ class Recorder:
 
     def hear(self, finding: Finding) -> None:
         """A finding was kept, or seen again."""
-        before = self._written.get(finding.id)
-        if before is not None:
-            more = finding.occurrences > before.occurrences and finding.occurrences.bit_count() == 1
-            if not more and (finding.revision, finding.severity) == (before.revision, before.severity):
+        with self._lock:
+            before = self._written.get(finding.id)
+            if before is not None and not _says_more(finding, before):
                 return
-        self._write(finding, before is None)
-        if finding.severity is Severity.ERROR and not (before and before.severity is Severity.ERROR):
-            errors = [known for known in self._written.values() if known.severity is Severity.ERROR]
-            if len(errors) == 1:
-                self._on_error()
+            self._write(finding, before is None)
+            first = finding.severity is Severity.ERROR and not self._erred
+            self._erred = self._erred or first
+        if first:  # a dump takes the debugger's lock
+            self._on_error()
 
     def fail(self, failure: Failure) -> None:
         """The program has met an exception; it may be killed for that at once."""
@@ -71,15 +78,21 @@ class Recorder:
     def summarise(self, kind: str = "summary") -> None:
         """Write what changed since, and everything else of the report."""
         facts = self.debugger.facts()
-        for finding in (*facts.findings, *facts.notes):
-            before = self._written.get(finding.id)
-            if kind == "interim" and before is not None:  # how often it was seen is in the pulse
-                before = msgspec.structs.replace(before, occurrences=finding.occurrences)
-            if before != finding:
-                self._write(finding, finding.id not in self._written)
+        with self._lock:
+            for finding in (*facts.findings, *facts.notes):
+                self._catch_up(finding, interim=kind == "interim")
         facts = msgspec.structs.replace(facts, findings=(), notes=(), failures=())
         body = msgspec.json.encode(redacted_facts(facts) if self._redact else facts)
         self._journal.write_json(kind, b'"book":%d,"facts":' % self._book + body)
+
+    def _catch_up(self, finding: Finding, interim: bool) -> None:
+        """Write a finding's last state, if it is not written yet; how often it was seen is in the pulse meanwhile."""
+        before = self._written.get(finding.id)
+        if before is not None:
+            seen = msgspec.structs.replace(before, occurrences=finding.occurrences) if interim else before
+            if finding == seen or _state(finding) < _state(before):
+                return
+        self._write(finding, before is None)
 
     def _write(self, finding: Finding, new: bool) -> None:
         self._written[finding.id] = finding
@@ -87,3 +100,15 @@ class Recorder:
         shown = redacted_finding(finding) if self._redact else finding
         body = msgspec.json.encode(msgspec.structs.replace(shown, rank=rank()))
         self._journal.write_json(kind, b'"book":%d,"finding":' % self._book + body)
+
+
+def _state(finding: Finding) -> tuple[int, int]:
+    """What only grows from one state of a finding to the next."""
+    return finding.revision, finding.occurrences
+
+
+def _says_more(finding: Finding, before: Finding) -> bool:
+    """Whether a finding is worth a record after the last one, which may be of a later state: another thread's."""
+    if _state(finding) <= _state(before):
+        return False
+    return finding.occurrences.bit_count() == 1 or finding.revision != before.revision

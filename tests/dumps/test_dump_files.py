@@ -22,6 +22,7 @@ from shadowgraph.dumps.reader import read_dump
 from shadowgraph.dumps.schema import Why
 from shadowgraph.errors import MissingFileError
 from shadowgraph.faults import faults
+from shadowgraph.runs.dumping import dump_to
 
 
 def names_in(folder: Path) -> list[str]:
@@ -204,6 +205,57 @@ def test_the_end_of_the_interpreter_waits_for_the_file(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     read_dump(path).close()
+
+
+def test_a_slow_disk_keeps_neither_the_program_nor_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, disk, told = threading.Event(), threading.Event(), list[tuple[str, bool]]()
+    write = taking.write_dump
+
+    def slow(*args: Any) -> Path:
+        assert disk.wait(30)
+        return write(*args)
+
+    def tell(path: Path) -> None:
+        told.append((threading.current_thread().name, path.exists()))
+        written.set()
+
+    monkeypatch.setattr(taking, "write_dump", slow)
+    with sg.debug() as debugger:
+        path = dump_to(tmp_path, debugger, "run", "finding", redact=False, background=True, written=tell)
+        assert path == tmp_path / "run-finding.dump"
+        assert not list(tmp_path.iterdir())
+        (thread,) = (thread for thread in threading.enumerate() if thread.name == "shadowgraph-dump")
+        assert thread.daemon
+        monkeypatch.setattr(taking, "LIMIT", 0.05)
+        assert not taking.finish()
+        disk.set()
+        monkeypatch.setattr(taking, "LIMIT", 30.0)
+        assert taking.finish()
+    assert written.is_set()
+    assert told == [("shadowgraph-dump", True)]
+
+
+def test_a_process_ends_though_its_dump_cannot_be_written(tmp_path: Path) -> None:
+    code = (
+        "import threading, shadowgraph as sg\nfrom shadowgraph.dumps import taking\n"
+        "taking.LIMIT, taking.write_dump = 0.2, lambda *_: threading.Event().wait()\n"
+        f"with sg.debug() as debugger: debugger.dump({str(tmp_path / 'run')!r}, background=True)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_forked_child_waits_for_none_of_its_parent_s_dumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = threading.Event()
+    monkeypatch.setattr(taking, "write_dump", lambda *_: disk.wait(30))
+    with sg.debug() as debugger:
+        debugger.dump(tmp_path / "run", background=True)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if taking.finish() and not taking._in_background else 1)
+        disk.set()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert taking.finish()
 
 
 def test_what_goes_wrong_in_the_background_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

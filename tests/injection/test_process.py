@@ -146,6 +146,38 @@ def test_dumps_come_when_they_are_due(tmp_path: Path) -> None:
     assert dumps["exit"].findings[0].past_end == 8
 
 
+def test_the_first_finding_is_on_record_and_its_dump_is_written_while_the_program_goes_on(tmp_path: Path) -> None:
+    code = (
+        f"import os, threading; folder = {str(tmp_path / 'run')!r}\n"
+        "from overrun import Decode\nfrom shadowgraph.dumps import taking\n"
+        "disk, write = threading.Event(), taking.write_dump\n"
+        "taking.write_dump = lambda *words: (disk.wait(60), write(*words))\n"
+        "decode = Decode()\ndecode.step(8)\n"
+        "(file,) = [name for name in os.listdir(folder) if name.startswith('findings')]\n"
+        'print(open(os.path.join(folder, file)).read().count(\'"kind":"finding"\'))\n'
+        "print(len([name for name in os.listdir(folder) if name.endswith('.dump')]))\n"
+        "decode.step(0); disk.set()\n"
+    )
+    done, run = python(tmp_path, code, options={"guard_eager": "auto"}, dumps=("findings",))
+    assert done.stdout == "1\n0\n", done.stderr
+    (dump,) = map(read_dump, run.dumps)
+    assert (dump.manifest.reason, [found.past_end for found in dump.facts().findings]) == ("finding", [8])
+    assert sum("dump written: " in event for event in only(run).events) == 1
+
+
+def test_a_dump_that_cannot_be_written_is_said_at_the_end(tmp_path: Path) -> None:
+    code = (
+        "import threading\nfrom overrun import run\nfrom shadowgraph.dumps import taking\n"
+        "taking.LIMIT, taking.write_dump = 0.2, lambda *words: threading.Event().wait()\n"
+        "run(8)\n"
+    )
+    done, run = python(tmp_path, code, options={"guard_eager": "auto"}, dumps=("findings",))
+    assert done.returncode == 0, done.stderr
+    assert not run.dumps
+    assert "a dump was not written within 0.2 s of the end" in only(run).events
+    assert only(run).ended == "exit"
+
+
 def test_a_second_debugger_does_not_write_over_the_first_ones_dump(tmp_path: Path) -> None:
     code = (
         "import shadowgraph\nfrom overrun import run\n"

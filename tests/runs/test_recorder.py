@@ -1,0 +1,38 @@
+"""Records of findings that several threads tell of, each when it has released the debugger's lock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from finding_samples import altered
+
+import shadowgraph as sg
+from shadowgraph.runs.journal import Journal
+from shadowgraph.runs.recorder import Recorder
+
+
+def records(path: Path) -> list[tuple[str, int, int]]:
+    """Kind, revision and occurrences of each record of a finding."""
+    lines = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
+    told = [line for line in lines if "finding" in line]
+    return [(line["kind"], line["finding"]["revision"], line["finding"]["occurrences"]) for line in told]
+
+
+def test_an_older_state_that_comes_late_is_not_written_over_a_newer_one(tmp_path: Path) -> None:
+    journal, errors = Journal(tmp_path), list[int]()
+    with sg.debug() as debugger:
+        recorder = Recorder(journal, debugger, 1, lambda: errors.append(1))
+        for revision, occurrences in ((1, 1), (3, 4), (2, 2), (3, 3), (3, 8), (4, 8)):
+            recorder.hear(altered(id=1, revision=revision, occurrences=occurrences))
+        assert records(journal.path) == [("finding", 1, 1), ("revision", 3, 4), ("revision", 3, 8), ("revision", 4, 8)]
+        recorder.hear(altered(id=2, revision=1, occurrences=1))
+    assert errors == [1], "the first error alone is dumped for"
+
+
+def test_a_dump_is_asked_for_without_the_recorder_s_lock(tmp_path: Path) -> None:
+    with sg.debug() as debugger:
+        free: list[bool] = []
+        recorder = Recorder(Journal(tmp_path), debugger, 1, lambda: free.append(not recorder._lock._is_owned()))  # type: ignore[attr-defined]
+        recorder.hear(altered(id=1))
+    assert free == [True]
