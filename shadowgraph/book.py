@@ -16,6 +16,7 @@ from shadowgraph.nap_sightings import Where as _Where
 from shadowgraph.reaches import Origin, Reached
 from shadowgraph.reports.verdicts import verdict
 
+MOST = 4096  # causes kept: with each its texts and bytes, some KB, in every report
 _Launch = tuple[_Where, str | None, int | None, str | None]
 _Place = tuple[str, int, str, str, str | None]
 
@@ -52,9 +53,12 @@ class FindingBook:
     ----------
     suppressed
         How many findings (occurrences too) matched a suppression.
+    dropped
+        Sightings of further causes after the first `most`, which are not kept: a server that allocates the same broken
+        buffer for each request has a cause for each, and its memory is not ours to fill.
     """
 
-    def __init__(self, suppressions: frozenset[str] = frozenset()) -> None:
+    def __init__(self, suppressions: frozenset[str] = frozenset(), most: int = MOST) -> None:
         self._ids = itertools.count(1)
         self._by_cause: dict[Cause, Finding] = {}
         self._latest: dict[Cause, Finding] = {}  # the last sighting of each
@@ -64,7 +68,8 @@ class FindingBook:
         self._late: dict[_Where, Cause] = {}  # those that were seen too late to know who did it
         self._naps = NapSightings()
         self._suppressions = suppressions
-        self.suppressed = 0
+        self.suppressed = self.dropped = 0
+        self._most = most
 
     def add(self, finding: Finding, key: str, mark: str | None = None, exact: bool = False) -> tuple[Finding, bool]:
         """Enter a finding, or count one more occurrence of a known cause.
@@ -86,7 +91,7 @@ class FindingBook:
         Returns
         -------
         tuple
-            The finding as kept, and whether it is new and not suppressed.
+            The finding as kept, and whether it is new and not suppressed. One that is not kept has no id.
         """
         finding = msgspec.structs.replace(finding, fingerprint=mark or fingerprint(finding))
         where = _where(finding)
@@ -103,6 +108,9 @@ class FindingBook:
         if cause not in self._by_cause and finding.detected_at != NAP:
             cause = self._known_as(finding) or cause
         known, latest = self._by_cause.get(cause), self._latest.get(cause)
+        if known is None and len(self._by_cause) >= self._most:
+            self.dropped += 1
+            return finding, False
         self._latest[cause] = finding
         self._naps.entered(finding, where, cause, known is None)
         if known is None or latest is None:
@@ -121,6 +129,12 @@ class FindingBook:
         self._by_cause[cause] = kept
         promoted = known.severity is Severity.NOTE and kept.severity is Severity.ERROR
         return kept, promoted
+
+    def sentence(self) -> str | None:
+        """What was not kept, for the report; None where all was."""
+        if not self.dropped:
+            return None
+        return f"findings of the first {self._most:,} causes are kept; {self.dropped:,} sightings of others are not"
 
     @property
     def stirs(self) -> int:

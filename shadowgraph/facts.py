@@ -41,10 +41,15 @@ def facts_of(
         last_launches=work.last_words.launches() if work.lost else (),
         names_unread=names.unread,
         names_cut_short=names.truncated,
-        limits=tuple(filter(None, (work.outside.limit.sentence(), _naps(work), _idle(work), _inferred(work)))),
+        limits=tuple(filter(None, _limits(work))),
         failures=tuple(work.outside.failures),
         watches=tuple((watch.name, tuple(watch.changes), watch.dropped) for watch in work.watches.watches),
     )
+
+
+def _limits(work: Supervisor) -> tuple[str | None, ...]:
+    """What was not watched, not kept or not counted as a finding."""
+    return work.outside.limit.sentence(), _naps(work), _idle(work), _inferred(work), work.book.sentence()
 
 
 def _naps(work: Supervisor) -> str | None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Container
+from typing import TypeVar
 
 from shadowgraph.findings import NAP, Finding
 
 Cause = tuple[str, int, str, str]
 Where = tuple[str, int, str]
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+_MOST = 4096  # places remembered, which suppressed sightings have as well
 
 
 class NapSightings:
-    """Places at which replays that passed had left something.
+    """Places at which replays that passed had left something. Those that were known first are forgotten first.
 
     Attributes
     ----------
@@ -25,16 +30,19 @@ class NapSightings:
         self._open: dict[Where, Cause] = {}  # causes of which it is known only that they happened in a nap
         self._also: dict[Cause, Cause] = {}  # what those turned out to be, by what was seen of it
         self._last: dict[Where, Cause] = {}
-        self._quiet: set[Where] = set()  # where findings were suppressed
-        self._times: Counter[Where] = Counter()
+        self._quiet: dict[Where, None] = {}  # where findings were suppressed
+        self._times: dict[Where, int] = {}
 
     def suppressed(self, finding: Finding, where: Where, is_suppressed: bool) -> bool:
         """Whether a sighting is suppressed: one in a nap is where one outside naps was, since it cannot tell who did
         it."""
         if finding.detected_at != NAP:
-            (self._quiet.add if is_suppressed else self._quiet.discard)(where)
+            if is_suppressed:
+                _keep(self._quiet, where, None)
+            else:
+                self._quiet.pop(where, None)
             return is_suppressed
-        self._times[where] += 1
+        _keep(self._times, where, self._times.get(where, 0) + 1)
         if self._times[where].bit_count() == 1:
             self.stirs += 1
         return is_suppressed or where in self._quiet
@@ -44,7 +52,7 @@ class NapSightings:
         if finding.detected_at == NAP:
             return self._last.get(where, cause)
         if where in self._open and cause not in known:
-            self._also[cause] = self._open[where]
+            _keep(self._also, cause, self._open[where])
         return self._also.get(cause, cause)
 
     def entered(self, finding: Finding, where: Where, cause: Cause, is_new: bool) -> None:
@@ -63,3 +71,9 @@ class NapSightings:
             return False
         del self._open[where]
         return True
+
+
+def _keep(known: dict[_K, _V], key: _K, value: _V) -> None:
+    known[key] = value
+    if len(known) > _MOST:
+        del known[next(iter(known))]

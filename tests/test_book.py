@@ -32,6 +32,27 @@ def book() -> FindingBook:
     return FindingBook()
 
 
+# -- bounds ----------------------------------------------------------------------------------------------------------
+
+
+def test_further_causes_are_counted_and_not_kept() -> None:
+    """Such as one for each request of a server that makes the same broken buffer again and again."""
+    book = FindingBook(most=3)
+    for serial in range(10):
+        kept, new = book.add(altered(id=0, buffer__serial=serial), "kernel")
+        assert (new, kept.id) == ((True, serial + 1) if serial < 3 else (False, 0))
+    assert (len(book), book.dropped) == (3, 7)
+    assert book.sentence() == "findings of the first 3 causes are kept; 7 sightings of others are not"
+    kept, _ = book.add(altered(id=0, buffer__serial=1), "kernel")
+    assert (kept.id, kept.occurrences) == (2, 2), "known ones are counted on"
+    assert {len(known) for known in vars(book).values() if isinstance(known, dict)} <= {0, 1, 2, 3}
+
+
+def test_a_book_that_kept_all_says_nothing(book: FindingBook) -> None:
+    book.add(FINDING, "kernel")
+    assert book.sentence() is None
+
+
 # -- merging ---------------------------------------------------------------------------------------------------------
 
 

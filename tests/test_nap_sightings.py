@@ -6,6 +6,7 @@ import pytest
 from finding_samples import FINDING, altered
 from msgspec.structs import replace
 
+from shadowgraph import nap_sightings
 from shadowgraph.book import FindingBook
 from shadowgraph.findings import Culprit, Severity, Status, fingerprint
 
@@ -29,6 +30,16 @@ def test_what_was_seen_in_a_nap_is_told_by_the_next_sighting(book: FindingBook) 
     assert book.add(altered(replay=13), "kernel")[0].occurrences == 4
     assert book.add(altered(**UNSEEN), "")[0].occurrences == 5, "of the cause that was last seen there"
     assert book.findings == (book.get(1),)
+
+
+def test_places_that_were_suppressed_are_forgotten_after_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nap_sightings, "_MOST", 3)
+    book = FindingBook(frozenset([PRINT]))
+    for serial in range(10):
+        book.add(altered(buffer__serial=serial), "kernel")
+        book.add(altered(**UNSEEN, buffer__serial=serial), "")
+    assert (len(book), book.suppressed) == (0, 20)
+    assert {len(known) for known in vars(book._naps).values() if isinstance(known, dict)} == {0, 3}
 
 
 def test_another_side_or_buffer_is_another_matter(book: FindingBook) -> None:
