@@ -262,6 +262,7 @@ def test_a_debugger_that_goes_in_the_middle_of_somebodys_capture(source: torch.T
     work = weakref.ref(debugger.supervisor)
     del table, inner, kept
     held = [debugger]
+    gc.collect()  # a graph that another test left as garbage must not die below, where nothing watches any more
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="global"):
         doubled = source * 2
