@@ -20,7 +20,7 @@ from shadowgraph.graphs.growing import call_with_outs, grow, wanted_size
 from shadowgraph.graphs.indexing import index_uses
 from shadowgraph.graphs.light_mode import LightMode
 from shadowgraph.graphs.model import Launch, LaunchKind, Pointer
-from shadowgraph.graphs.relevance import Path, Relevance, path_of
+from shadowgraph.graphs.relevance import Path, Relevance, path_of, paths
 from shadowgraph.graphs.schemas import Schema
 from shadowgraph.graphs.tensors import Rehomed, is_plain, named_tensors, storage_key, tensors_in, view_facts
 from shadowgraph.tracking.allocator import HostAllocator
@@ -170,7 +170,10 @@ class EagerMode(LightMode):
             return func(*args, **kwargs)
         if _local.capturing or not isinstance(func, OpOverload) or func.namespace == "prim":
             return func(*args, **kwargs)  # a higher-order operator or an attribute of a tensor that only fakes it
-        path: Path | None = None
+        path = paths.get(id(func))
+        if path is not None and path.plain and path.operator is func and self._passes(path, args, kwargs):
+            return func(*args, **kwargs)
+        path = None
         with shielded("eager operator"):
             path = path_of(func, args)
         if path is None:
@@ -182,6 +185,17 @@ class EagerMode(LightMode):
         if path.quiet and not guarding:
             return func(*args, **kwargs)
         return self._run(path, guarding, args, kwargs)
+
+    def _passes(self, path: Path, args: Any, kwargs: Any) -> bool:
+        """Whether nothing is to be done about an operator with a plain path: most operators come by here."""
+        if self._thorough or _local.guard_depth or (self._rule is not None and self._rule.every):
+            return False
+        if not path.quiet and self._relevance.of(path, args, kwargs):
+            return False
+        if self._idle.counting:
+            with shielded("count of operators"):
+                self._idle.operator(path.works)
+        return True
 
     def _run(self, path: Path, guarding: bool, args: Any, kwargs: Any) -> Any:
         func, schema = path.operator, path.schema

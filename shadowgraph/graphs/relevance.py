@@ -34,6 +34,9 @@ class Path:
         It writes nothing, takes no indices, hands nothing to the host and changes no storage.
     copies_to_host
         It may be a copy from a device to the host.
+    plain
+        Where it touches nothing tracked there is nothing to do but to run it: it allocates no static buffer either, as
+        long as not every result is to be one.
     works
         It computes something: no view, no copy, no allocation, as loading a model takes many of.
     concerns
@@ -44,34 +47,38 @@ class Path:
     schema: Schema
     quiet: bool
     copies_to_host: bool
+    plain: bool
     works: bool
     concerns: tuple[tuple[int, str], ...] | None
 
 
-_paths: dict[int, Path] = {}
+paths: dict[int, Path] = {}  # by the operator's id, as far as they are known
 
 
 def path_of(operator: OpOverload, args: tuple[Any, ...]) -> Path:
     """The path of an operator's call, worked out once; one whose facts depend on its arguments each time."""
-    known = _paths.get(id(operator))
+    known = paths.get(id(operator))
     if known is not None and known.operator is operator:
         return known
     schema = schema_of(operator, args)
     copies = schema.name.startswith(("aten.copy_", "aten._to_copy"))
     loud = schema.written or schema.takes_indices or schema.host_read or schema.resizes or schema.outs or copies
     written = tuple((at, name) for at, name in enumerate(schema.names) if name in schema.written)
+    lazy, packet = schema.name == "aten._lazy_clone.default", schema.name.rsplit(".", 1)[0]
+    moves = schema.host_read or schema.resizes or schema.outs
     path = Path(
         operator,
         schema,
-        quiet=not loud and schema.name != "aten._lazy_clone.default",
+        quiet=not loud and not lazy,
         copies_to_host=copies,
-        works=not (copies or operator.is_view or schema.name.rsplit(".", 1)[0] in _LOADING),
+        plain=not (moves or lazy or copies or packet in MAKERS),
+        works=not (copies or operator.is_view or packet in _LOADING),
         concerns=None if schema.takes_indices else written,
     )
     if not schema.by_call:
-        if len(_paths) >= _KNOWN:
-            _paths.clear()
-        _paths[id(operator)] = path
+        if len(paths) >= _KNOWN:
+            paths.clear()
+        paths[id(operator)] = path
     return path
 
 

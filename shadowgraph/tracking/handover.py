@@ -31,11 +31,10 @@ class Handover:
         Whether the guards of `previous` hold their canaries.
     """
 
-    __slots__ = ("_alike", "_canary", "_room", "intact", "previous")
+    __slots__ = ("_canary", "_room", "intact", "previous")
 
     def __init__(self, arena: HostArena, previous: Buffer, buffer: Buffer) -> None:
         self.previous = previous
-        self._alike = previous.graph == buffer.graph
         stop = previous.stop + previous.tail_guard + previous.gap
         head = ByteRange(previous.start - previous.head_guard, previous.start)
         self.intact = Intact((head, ByteRange(previous.stop, stop)), arena.base)
@@ -51,6 +50,5 @@ class Handover:
             self._room[:] = self._canary
 
     def is_possible(self, buffer: Buffer) -> bool:
-        """Whether both have no gap now, and the guards of `previous` may make way for those of `buffer`."""
-        previous = self.previous
-        return not (previous.gap or buffer.gap) and (self._alike or previous.freed_at is not None)
+        """Whether both have no gap now. That the one may make way for the other was so before, and stays so."""
+        return not (self.previous.gap or buffer.gap)

@@ -39,10 +39,10 @@ class Asked:
 
 @pytest.fixture
 def asked() -> Iterator[Asked]:
-    before = dict(relevance._paths)
+    before = dict(relevance.paths)
     yield Asked()
-    relevance._paths.clear()
-    relevance._paths.update(before)
+    relevance.paths.clear()
+    relevance.paths.update(before)
 
 
 def test_what_an_operator_writes_decides_and_what_takes_indices_by_all_it_is_given(asked: Asked) -> None:
