@@ -23,7 +23,6 @@ import platform
 import re
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
@@ -177,17 +176,16 @@ def rows_of(xml: Path) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"test": name, "outcome": outcome, "seconds": round(float(case.get("time", 0)), 2)}
         told = {each.get("name", ""): each.get("value") for each in case.iter("property")}
         if outcome in ("failure", "error"):
-            row["message"] = "\n".join(filter(None, (_message(each) for each in case if each.tag in OUTCOMES)))
+            row["message"] = "\n".join(filter(None, (message_of(each) for each in case if each.tag in OUTCOMES)))
         rows.append({**row, **({"said": told} if told else {})})
     return rows
 
 
-def _message(element: ElementTree.Element) -> str:
-    """What pytest said of a failure, the end of it where it is long, without this machine's paths."""
-    text = element.text or element.get("message") or ""
-    for path, said in ((f"{ROOT}/", ""), (f"{sysconfig.get_path('purelib')}/", "")):
-        text = text.replace(path, said)
-    return text if len(text) <= LONGEST_MESSAGE else f"... {text[-LONGEST_MESSAGE:]}"
+def message_of(element: ElementTree.Element, longest: int = LONGEST_MESSAGE) -> str:
+    """What pytest said of a failure, its error and its end where it is long, without this machine's paths."""
+    error, text = element.get("message") or "", element.text or ""
+    said = text if len(text) <= longest else f"{error[: longest // 4]}\n...\n{text[-longest:]}"
+    return re.sub(r"(/[\w.+-]+)+/(site-packages|shadowgraph)/", r"\2/", (said or error).replace(f"{ROOT}/", ""))
 
 
 def tests(out: Path, words: list[str], times: int, limit: float) -> int:

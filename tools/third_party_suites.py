@@ -65,8 +65,8 @@ SUITES = {
         variables={"EINOPS_TEST_BACKENDS": "numpy,torch"},
     ),
     "opt_einsum": Suite("opt_einsum", ("opt_einsum/tests",)),
-    # Of some 400,000 tests those of what all metrics share, and of metrics that need no model and no network. Tests of
-    # several processes are left out: they are torch's own, and take ports.
+    # Of its many thousand tests those of what all metrics share and of a few metrics: no model, no network. Tests that
+    # start processes are left out (what a test starts is not watched), and half precision, which takes long on a CPU.
     "torchmetrics": Suite(
         "torchmetrics",
         (
@@ -165,9 +165,9 @@ def outcomes_of(xml: Path) -> tuple[dict[str, str], dict[str, str]]:
         test = node_id(case.get("file") or "", case.get("classname") or "", case.get("name") or "")
         found = [kind for kind in order if case.find(kind) is not None]
         outcomes[test] = max(outcomes.get(test, "passed"), *found, "passed", key=order.index)
-        texts = [each.text or each.get("message") or "" for each in case if each.tag in ("failure", "error")]
+        texts = [gpu_evidence.message_of(each, LONGEST) for each in case if each.tag in ("failure", "error")]
         if texts:
-            messages[test] = _without_paths("\n".join(texts))[-LONGEST:]
+            messages[test] = "\n".join(texts)
     return outcomes, messages
 
 
@@ -176,10 +176,6 @@ def node_id(file: str, classname: str, name: str) -> str:
     module = re.sub(r"\.py$", "", file).replace("/", ".")
     classes = classname.removeprefix(module).strip(".") if classname.startswith(module) else ""
     return "::".join(filter(None, (file, *classes.split("."), name)))
-
-
-def _without_paths(text: str) -> str:
-    return re.sub(r"(/[\w.+-]+)+/(site-packages|shadowgraph)/", r"\2/", text)
 
 
 def summary_of(output: str) -> list[str]:

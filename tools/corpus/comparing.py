@@ -55,17 +55,24 @@ def _checked(made: Summary, base: Summary) -> Iterator[tuple[str, Summary]]:
     """By variant, as pairs: before, now."""
     for variant, before in base.get("clean", {}).get("variants", {}).items():
         now = made.get("clean", {}).get("variants", {}).get(variant)
-        if now is not None:
-            pairs = {"replays checked": [before["replays"]["share_checked"], now["replays"]["share_checked"]]}
-            for role, sizes in before["bytes"].items():
-                here = now["bytes"].get(role, {"exact": 0, "share_exact": 0.0})
-                pairs[f"share of {role} bytes guarded"] = [sizes["share_exact"], here["share_exact"]]
-                pairs[f"{role} bytes guarded"] = [sizes.get("exact", 0), here.get("exact", 0)]
-            yield variant, pairs
+        if now is None:
+            continue
+        sizes = {}
+        for role, size in before["bytes"].items():
+            here = now["bytes"].get(role, {"share_exact": 0.0})
+            share, nbytes = [size["share_exact"], here["share_exact"]], [size.get("exact", 0), here.get("exact", 0)]
+            sizes[role] = {"share": share, "bytes": nbytes}
+        checked = [before["replays"]["share_checked"], now["replays"]["share_checked"]]
+        yield variant, {"replays checked": checked, "guarded": sizes}
 
 
 def _less_checked(checked: Summary) -> Iterator[str]:
-    for variant, pairs in checked.items():
-        for what, (before, now) in pairs.items():
-            if now < before:
-                yield f"{variant}: {what} {now}, {before} before"
+    """Fewer bytes may be all that there are, and a lower share may come of more: it is worse where both are lower."""
+    for variant, told in checked.items():
+        before, now = told["replays checked"]
+        if now < before:
+            yield f"{variant}: share of replays checked {now}, {before} before"
+        for role, pairs in told["guarded"].items():
+            if all(now < before for before, now in pairs.values()):
+                (_, share), (before, now) = pairs["share"], pairs["bytes"]
+                yield f"{variant}: {now} {role} bytes guarded ({share:.2%}), {before} before"
