@@ -11,7 +11,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 from shadowgraph.dumps.collecting import Collected, collect, first_line
@@ -24,6 +23,7 @@ from shadowgraph.supervisor import Supervisor
 
 LIMIT = 30.0  # seconds that the end of a process waits for dumps to be written
 _in_background: list[threading.Thread] = []
+_ended = False  # whether it is too late for threads of ours
 os.register_at_fork(after_in_child=_in_background.clear)
 
 
@@ -55,7 +55,7 @@ def take_dump(
     try:
         target = destination(path)
         collected = collect(work, facts, reason, limit, redact)
-        if background:
+        if background and not _ended:
             _write_later(collected, target, limit, written)
             return target
         finish()  # an earlier dump that is still being written must not replace this one
@@ -80,7 +80,6 @@ def finish() -> bool:
 
 def _write_later(collected: Collected, target: Path, limit: int, written: Callable[[Path], None]) -> None:
     """Write in a thread that the interpreter's end waits for, one dump after another."""
-    _finish_at_exit()
     before = _in_background[-1] if _in_background else None
 
     def write() -> None:
@@ -97,9 +96,15 @@ def _write_later(collected: Collected, target: Path, limit: int, written: Callab
     thread.start()
 
 
-@cache
-def _finish_at_exit() -> None:
-    """Wait for the threads where the interpreter waits for its own: later no pool of threads takes work, and the
-    children of multiprocessing run no `atexit`."""
-    register = getattr(threading, "_register_atexit", atexit.register)
-    register(finish)
+def _end() -> None:
+    """Wait where the interpreter waits for its own threads: later no pool of threads takes work and no thread starts,
+    and the children of multiprocessing run no `atexit`."""
+    global _ended
+    _ended = True
+    finish()
+
+
+try:
+    getattr(threading, "_register_atexit", atexit.register)(_end)
+except RuntimeError:  # the interpreter's end has begun
+    _ended = True

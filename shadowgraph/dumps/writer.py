@@ -74,8 +74,11 @@ def _checksums(payloads: Sequence[Bytes]) -> list[int]:
     data = [each.data for each in payloads]
     if sum(map(len, data)) < _WORTH_THREADS:
         return [crc32(part) for part in data]
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        return list(pool.map(crc32, data))
+    try:
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+            return list(pool.map(crc32, data))
+    except RuntimeError:  # at the end of the interpreter no pool takes work
+        return [crc32(part) for part in data]
 
 
 def _replace(path: Path, parts: Iterable[Part]) -> None:

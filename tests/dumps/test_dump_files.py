@@ -235,6 +235,24 @@ def test_a_slow_disk_keeps_neither_the_program_nor_its_end(tmp_path: Path, monke
     assert told == [("shadowgraph-dump", True)]
 
 
+@pytest.mark.parametrize("background", [True, False])
+def test_at_the_very_end_a_large_dump_is_written_at_once(tmp_path: Path, background: bool) -> None:
+    """Of a finding of the last check: no thread starts any more, and no pool takes work."""
+    path = tmp_path / "run"
+    code = (
+        "import atexit, torch, shadowgraph as sg\n"
+        "debugger = sg.install(backend='host')\n"
+        "with debugger.guard(): tables = [torch.zeros(1 << 20) for _ in range(5)]\n"
+        f"atexit.register(lambda: debugger.dump({str(path)!r}, background={background}))\n"
+    )
+    options = {**os.environ, "SHADOWGRAPH_DUMP_WHOLE": str(8 << 20)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=options)
+    assert done.returncode == 0, done.stderr
+    assert "Error" not in done.stderr
+    with read_dump(path) as dump:
+        assert sum(row.nbytes for row in dump.manifest.payloads) > 16 << 20
+
+
 def test_a_process_ends_though_its_dump_cannot_be_written(tmp_path: Path) -> None:
     code = (
         "import threading, shadowgraph as sg\nfrom shadowgraph.dumps import taking\n"
