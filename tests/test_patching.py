@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from shadowgraph.patching import PatchSet
+from shadowgraph.patching import PatchSet, holders
 
 
 class Base:
@@ -143,3 +145,42 @@ def test_two_sets_over_one_attribute_undone_in_reverse(patches: PatchSet) -> Non
     assert Base().say() == "base !"
     patches.uninstall()
     assert Base().say() == "base "
+
+
+def test_a_method_patched_for_instances_alone() -> None:
+    patches, before, shown = PatchSet(instances_only=True), dict(vars(Base)), Base.say
+    patches.install([(Base, "say", louder)])
+    assert Base.say is shown
+    assert Child.say is shown
+    assert (Base().say("x"), Child().say("y"), Base.say(Base(), "z")) == ("base x!", "base y!", "base z")
+    assert super(Child, Child()).say("w") == "base w!"
+    patches.uninstall()
+    assert dict(vars(Base)) == before
+
+
+def test_a_slot_method_patched_for_instances_alone() -> None:
+    class Shown(Base):
+        def __repr__(self) -> str:
+            return "shown"
+
+    patches, before = PatchSet(instances_only=True), Shown.__repr__
+    patches.install([(Shown, "__repr__", louder)])
+    assert repr(Shown()) == "shown!"
+    assert Shown.__repr__ is before
+    patches.uninstall()
+    assert repr(Shown()) == "shown"
+
+
+def test_a_function_is_found_in_every_module_that_imported_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    home, importer, other = ModuleType("home"), ModuleType("importer"), ModuleType("other")
+    home.work = importer.work = lambda: "done"  # type: ignore[attr-defined]
+    other.work = lambda: "other"  # type: ignore[attr-defined]
+    for module in (home, importer, other):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert holders(home, "work") == [home, importer]
+    assert holders(home, "missing") == []
+    patches = PatchSet()
+    patches.install([(module, "work", louder) for module in holders(home, "work")])
+    assert [module.work() for module in (home, importer, other)] == ["done!", "done!", "other"]  # type: ignore[attr-defined]
+    patches.uninstall()
+    assert importer.work() == "done"  # type: ignore[attr-defined]

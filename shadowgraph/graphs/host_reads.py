@@ -1,4 +1,8 @@
-"""Host reads that no dispatch mode sees: methods of torch.Tensor that hand bytes to Python."""
+"""Host reads that no dispatch mode sees: methods of torch.Tensor that hand bytes to Python.
+
+They are patched for instances alone, and what is asked of a tensor here is asked with ``__torch_function__`` off: the
+program's subclasses and torch function modes see the calls that the program makes, with torch's own functions.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ class _Local(threading.local):
 
 
 _local = _Local()
-_patches = PatchSet()
+_patches = PatchSet(instances_only=True)
 _resting = False
 _of_host_memory = 0  # installs that want to hear of reads of host memory too
 
@@ -72,7 +76,7 @@ def note_read(tensor: torch.Tensor, how: str, waits: bool = True) -> None:
     _local.busy = True
     try:
         view: TensorView | None = None
-        with shielded("host read"):
+        with shielded("host read"), torch._C.DisableTorchFunction():
             view = _view_of(tensor)
         if view is not None and view.nbytes:
             emit("host_read", view, how, waits)
@@ -96,8 +100,9 @@ def _wrapper(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             if _local.refuse is None:
                 note_read(tensor, name, not (kwargs.get("non_blocking") or True in args[1:]))
             elif name not in _HARMLESS_IN_CAPTURE:
-                _local.refuse(name, tensor)
-            _local.busy = True  # one read is one event: __array__ calls numpy, a torch function mode calls us twice
+                with torch._C.DisableTorchFunction():
+                    _local.refuse(name, tensor)
+            _local.busy = True  # one read is one event: __array__ calls numpy
             try:
                 return original(tensor, *args, **kwargs)
             finally:

@@ -19,7 +19,8 @@ from shadowgraph.graphs.tensors import is_lazy_copy
 from shadowgraph.patching import PatchSet
 from shadowgraph.tracking.allocator import HostAllocator
 
-_patches = PatchSet()
+_storages = PatchSet()
+_tensors = PatchSet(instances_only=True)
 
 
 def install(allocator: HostAllocator, rouse: Callable[[], None]) -> None:
@@ -43,20 +44,21 @@ def install(allocator: HostAllocator, rouse: Callable[[], None]) -> None:
 
     def wrap_tensors(original: Callable[..., Any]) -> Callable[..., Any]:
         def resize(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            with shielded("resize of a tensor"):
+            with shielded("resize of a tensor"), torch._C.DisableTorchFunction():
                 if tensor.layout is torch.strided and _is_fixed(tensor) and allocator.holds(tensor.data_ptr()):
                     rouse()
             return original(tensor, *args, **kwargs)
 
         return resize
 
-    tensors = [(torch.Tensor, name, wrap_tensors) for name in ("resize_", "resize_as_")]
-    _patches.install([(torch.UntypedStorage, "resize_", wrap), *tensors])
+    _storages.install([(torch.UntypedStorage, "resize_", wrap)])
+    _tensors.install([(torch.Tensor, name, wrap_tensors) for name in ("resize_", "resize_as_")])
 
 
 def uninstall() -> None:
     """Undo one `install`."""
-    _patches.uninstall()
+    _tensors.uninstall()
+    _storages.uninstall()
 
 
 def _is_fixed(tensor: torch.Tensor) -> bool:
