@@ -11,7 +11,7 @@ import torch
 
 from shadowgraph.engines.base import Engine
 from shadowgraph.engines.numpy_engine import NumpyEngine
-from shadowgraph.graphs import host_reads, triton_host
+from shadowgraph.graphs import active_pools, host_reads, triton_host
 from shadowgraph.settings import Settings
 from shadowgraph.tracking.allocator import HostAllocator, host_allocator
 
@@ -103,12 +103,14 @@ class CudaBackend:
 
         triton_cuda.install()
         host_reads.install(of_host_memory=False)
+        active_pools.install()
         self.graphs.install()
 
     def stop(self) -> None:
         from shadowgraph.graphs import triton_cuda
 
         self.graphs.uninstall()
+        active_pools.uninstall()
         host_reads.uninstall(of_host_memory=False)
         triton_cuda.uninstall()
 

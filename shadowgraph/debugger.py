@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -23,12 +23,13 @@ from shadowgraph.errors import FindingsError, UnknownBufferError, UsageError
 from shadowgraph.facts import facts_of
 from shadowgraph.faults import faults
 from shadowgraph.forking import forkable
-from shadowgraph.graphs import eager, parameters, passing, shrinking
+from shadowgraph.graphs import eager, parameters, passing, shrinking, tracing
 from shadowgraph.graphs.eager import leave_stopped_modes
 from shadowgraph.graphs.events import listeners
 from shadowgraph.graphs.host import HostGraph
 from shadowgraph.graphs.lookup import model_of
 from shadowgraph.graphs.model import Graph
+from shadowgraph.graphs.stepping_aside import begin_count
 from shadowgraph.listings import Buffers, Findings
 from shadowgraph.live_names import LiveNames
 from shadowgraph.location import Location
@@ -72,6 +73,7 @@ class Debugger(Declarations):
         self._resizes = settings.guard_eager != "off" or settings.watch_eager == "sampled"
         self._started = False
         self._faults_before: dict[str, int] = {}
+        self._stepped_aside: Mapping[str, int] = {}
 
     # -- life --------------------------------------------------------------------------------------------------
 
@@ -91,7 +93,9 @@ class Debugger(Declarations):
         if any(isinstance(listener, Supervisor) for listener in listeners):
             raise UsageError("a debugger is active already; stop it, or use that one (shadowgraph.current())")
         self._faults_before = faults.counts
+        self._stepped_aside = begin_count()
         interrupts.install()
+        tracing.install()
         self._backend.start()
         self._allocator.policy = self._policy
         self._allocator.isolate_captures = self.settings.layout == "isolate"
@@ -147,6 +151,7 @@ class Debugger(Declarations):
             if self._resizes:
                 shrinking.uninstall()
             self._backend.stop()
+            tracing.uninstall()
             quiet.uninstall()
             interrupts.uninstall()
 
@@ -395,7 +400,8 @@ class Debugger(Declarations):
 
     def facts(self) -> RunFacts:
         """Everything a report is made of, as data."""
-        return facts_of(self._work, self._policy, tuple(self.findings), self._faults(), self._backend.left_alone())
+        told = self._faults(), self._backend.left_alone(), self._stepped_aside
+        return facts_of(self._work, self._policy, tuple(self.findings), *told)
 
     def _faults(self) -> dict[str, int]:
         """Our own faults since this debugger started."""

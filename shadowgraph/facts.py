@@ -17,13 +17,14 @@ def facts_of(
     findings: tuple[Finding, ...],
     faults: Mapping[str, int],
     left_alone: Mapping[str, int],
+    stepped_aside: Mapping[str, int],
 ) -> RunFacts:
     """The facts as they are now, as data.
 
     Parameters
     ----------
-    faults, left_alone
-        Faults of ours, and captures without guards by reason.
+    faults, left_alone, stepped_aside
+        Faults of ours; captures without guards, and what else was left to the program, by reason.
     """
     names = work.context.names
     return RunFacts(
@@ -36,6 +37,7 @@ def facts_of(
         guards_shrunk=policy.shrunk,
         guards_dropped=policy.dropped + work.allocator.unguarded_for_memory,
         left_alone=dict(left_alone),
+        stepped_aside=dict(stepped_aside),
         lost=work.lost,
         last_values=tuple(work.plans.last_values()) if work.lost else (),
         last_launches=work.last_words.launches() if work.lost else (),

@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 
 from shadowgraph.faults import shielded
 from shadowgraph.graphs import eager
+from shadowgraph.graphs.calling import call
 from shadowgraph.graphs.capture_watch import CaptureWatch
 from shadowgraph.graphs.driver import driver
 from shadowgraph.graphs.light_mode import LightMode
@@ -71,7 +72,7 @@ class CaptureMode(LightMode):
     """
 
     def __init__(self, graph: Graph, ledger: Ledger, isolate: bool, marks: Marks | None = None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._graph, self._ledger, self._isolate = graph, ledger, isolate
         self.marks = marks
         self.watch: CaptureWatch | None = None
@@ -86,14 +87,14 @@ class CaptureMode(LightMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not isinstance(func, OpOverload) or func.is_view:
-            return func(*args, **kwargs) if kwargs else func(*args)
+            return call(func, args, kwargs)
         marks, token = self.marks, self._next()
         if marks is None:
-            results = func(*args, **kwargs) if kwargs else func(*args)
+            results = call(func, args, kwargs)
         else:
             marks.begin(token)
             try:
-                results = func(*args, **kwargs) if kwargs else func(*args)
+                results = call(func, args, kwargs)
             finally:
                 marks.end()
         self._noted.append((func, args, kwargs, results, gather(), token))

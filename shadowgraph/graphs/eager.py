@@ -13,7 +13,8 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from shadowgraph.faults import shielded
-from shadowgraph.graphs import host_reads
+from shadowgraph.graphs import active_pools, host_reads
+from shadowgraph.graphs.calling import call
 from shadowgraph.graphs.eager_guard import EagerGuard
 from shadowgraph.graphs.events import emit, listeners
 from shadowgraph.graphs.growing import call_with_outs, grow, wanted_size
@@ -22,6 +23,7 @@ from shadowgraph.graphs.light_mode import LightMode
 from shadowgraph.graphs.model import Launch, LaunchKind, Pointer
 from shadowgraph.graphs.relevance import Path, Relevance, path_of, paths
 from shadowgraph.graphs.schemas import Schema
+from shadowgraph.graphs.stepping_aside import MADE_FX, POOLED, stepped_aside
 from shadowgraph.graphs.tensors import Rehomed, is_plain, named_tensors, storage_key, tensors_in, view_facts
 from shadowgraph.tracking.allocator import HostAllocator
 from shadowgraph.tracking.buffers import Role
@@ -63,7 +65,7 @@ class Idle:
         """One passed unseen."""
 
 
-def _is_traced() -> bool:
+def _is_made_fx() -> bool:
     """Whether ``make_fx`` traces this thread; it knows tensors as objects, so that none may be replaced."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
 
@@ -150,7 +152,7 @@ class EagerMode(LightMode):
         asleep: Callable[[], bool] = lambda: False,
         idle: Idle | None = None,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._allocator, self._rule, self._thorough = allocator, rule, thorough
         place = torch.device(allocator.device)
         self._device, self._index, self._place = place.type, -1 if place.index is None else place.index, str(place)
@@ -167,23 +169,23 @@ class EagerMode(LightMode):
         """Run an operator and note what it did; for a mode that stands in this one's place too."""
         if self.inert or self._asleep():
             self._idle.passed()
-            return func(*args, **kwargs)
+            return call(func, args, kwargs)
         if _local.capturing or not isinstance(func, OpOverload) or func.namespace == "prim":
-            return func(*args, **kwargs)  # a higher-order operator or an attribute of a tensor that only fakes it
+            return call(func, args, kwargs)  # a higher-order operator or an attribute of a tensor that only fakes it
         path = paths.get(id(func))
         if path is not None and path.plain and path.operator is func and self._passes(path, args, kwargs):
-            return func(*args, **kwargs)
+            return call(func, args, kwargs)
         path = None
         with shielded("eager operator"):
             path = path_of(func, args)
         if path is None:
-            return func(*args, **kwargs)
+            return call(func, args, kwargs)
         if self._idle.counting:
             with shielded("count of operators"):
                 self._idle.operator(path.works)
         guarding = self._guards(path.schema)
         if path.quiet and not guarding:
-            return func(*args, **kwargs)
+            return call(func, args, kwargs)
         return self._run(path, guarding, args, kwargs)
 
     def _passes(self, path: Path, args: Any, kwargs: Any) -> bool:
@@ -217,7 +219,7 @@ class EagerMode(LightMode):
         elif schema.name == "aten._lazy_clone.default":
             results = self._cloned(func, args[0])
         else:
-            results = func(*args, **kwargs)
+            results = call(func, args, kwargs)
         if schema.resizes and self._device != "cpu":  # on the host each replay looks for what has moved
             with shielded("eager resize"):
                 drop_stale(self._allocator.ledger)
@@ -235,7 +237,12 @@ class EagerMode(LightMode):
         """Whether what an operator makes becomes a guarded static buffer."""
         rule = self._rule
         wanted = bool(_local.guard_depth) or (rule is not None and rule.active and rule.wants(schema))
-        return wanted and not _is_traced()
+        if not wanted:
+            return False
+        reason = POOLED if active_pools.routed() else MADE_FX if _is_made_fx() else None
+        if reason is not None:
+            stepped_aside(reason)
+        return reason is None
 
     def _cloned(self, func: OpOverload, tensor: torch.Tensor) -> torch.Tensor:
         """A lazy clone; memory of ours cannot be copied on write, so that of it a clone is made at once."""

@@ -12,6 +12,8 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from shadowgraph.graphs import mode_sensitive
+
 
 def skip_when_compiling(code: CodeType) -> bool:
     """Let dynamo run frames of `code`, and all below them, as they are. False where torch has no such switch."""
@@ -28,7 +30,7 @@ def skip_when_compiling(code: CodeType) -> bool:
 
 
 class LightMode(TorchDispatchMode):
-    """Base of modes that only look: what is compiled, and into what, stays the same with them.
+    """Base of modes that only look: what is compiled, and into what, stays the same with them, and so do results.
 
     Attributes
     ----------
@@ -41,6 +43,10 @@ class LightMode(TorchDispatchMode):
     supports_higher_order_operators = True
     steps_aside = False
     home: int | None = None
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        mode_sensitive.install()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         own = vars(cls).get("__torch_dispatch__")
@@ -58,3 +64,7 @@ class LightMode(TorchDispatchMode):
     def ignore_compile_internals(cls) -> bool:
         """Let a compiled function compile exactly as without us; its inside is not seen."""
         return True
+
+    def take_whole(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operator whose parts must not meet a mode (`mode_sensitive`)."""
+        return self.__torch_dispatch__(func, (), args, kwargs)  # type: ignore[no-untyped-call]

@@ -17,7 +17,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shadowgraph.errors import CaptureError
-from shadowgraph.graphs import triton_host
+from shadowgraph.graphs import mode_sensitive, triton_host
+from shadowgraph.graphs.calling import call
 from shadowgraph.graphs.growing import bytes_of, call_with_outs, grow, wanted_size
 from shadowgraph.graphs.model import Access, Graph, Launch, LaunchKind, Node, Pointer
 from shadowgraph.graphs.nodes import AtenNode, CallableNode, Step, TenancyNode, TritonNode
@@ -65,6 +66,7 @@ class Recorder(TorchDispatchMode):
 
     def __init__(self, graph: Graph, pool: Pool, allocator: HostAllocator) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        mode_sensitive.install()
         self.graph, self.pool, self.allocator = graph, pool, allocator
         self._arena = allocator.arena
         self.steps: list[Step] = []
@@ -98,6 +100,11 @@ class Recorder(TorchDispatchMode):
                 if schema.python_bodied:
                     return func.redispatch(_CPU_KERNEL, *args, **kwargs)
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
+        return self.take_whole(func, args, kwargs)
+
+    def take_whole(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        """Run an operator and make it a node, whatever it is made of (`mode_sensitive`)."""
+        schema = schema_of(func, args)
         self._stack = None
         given = list(named_tensors(schema.names, args, kwargs))
         self._refuse_what_cannot_be_held(schema, args, kwargs, given)
@@ -117,7 +124,7 @@ class Recorder(TorchDispatchMode):
         if schema.outs:
             results = call_with_outs(func, schema.outs, args, kwargs, self._allocate, take_empty=True)
         else:
-            results = func(*args, **kwargs)
+            results = call(func, args, kwargs)
         if schema.random:
             self._generators.drew(kwargs.get("generator"))
         moved = Rehomed(results, {storage_key(t) for _, t in given if not t.is_meta}, self._allocate)

@@ -57,7 +57,7 @@ class Schema:
     outs
         Names of its ``out=`` arguments.
     composite
-        Nothing but other operators; a graph holds those.
+        Nothing but other operators on the host; a graph holds those.
     python_bodied
         Its kernel is a Python function, whose operators a graph holds instead.
     random
@@ -121,7 +121,7 @@ def _facts(operator: OpOverload, training: bool) -> Schema:
         overwrites=bool(outs) or schema.name.split("::")[1] in _OVERWRITES,
         allocates=schema.name in _ALLOCATIONS,
         outs=outs,
-        composite=torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd"),
+        composite=_has_kernel(operator, "CompositeImplicitAutograd") and not _has_kernel(operator, "CPU"),
         python_bodied=_python_bodied(operator),
         random=torch.Tag.nondeterministic_seeded in tags,
         resizes=schema.name in _RESIZES,
@@ -130,6 +130,10 @@ def _facts(operator: OpOverload, training: bool) -> Schema:
         takes_indices=takes_indices(str(operator)),
         by_call=schema.name in _TRAINS,
     )
+
+
+def _has_kernel(operator: OpOverload, key: str) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), key)
 
 
 def _python_bodied(operator: OpOverload) -> bool:

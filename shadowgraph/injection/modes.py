@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from shadowgraph.graphs import tracing
+from shadowgraph.graphs.calling import call
 from shadowgraph.graphs.light_mode import LightMode
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ class ThreadMode(LightMode):
     """
 
     def __init__(self, target: Target) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._target = target
 
     steps_aside = True
@@ -37,12 +39,13 @@ class ThreadMode(LightMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         target = self._target(args, kwargs)
         if target is None:
-            return func(*args, **(kwargs or {}))
+            return call(func, args, kwargs)
         return target.dispatch(func, args, kwargs or {})
 
 
 def enter(target: Target) -> ThreadMode:
     """Put a mode into this thread."""
+    tracing.install()
     mode = ThreadMode(target)
     mode.home = threading.get_ident()
     mode.__enter__()  # type: ignore[no-untyped-call]
@@ -51,6 +54,7 @@ def enter(target: Target) -> ThreadMode:
 
 def leave(mode: ThreadMode) -> None:
     """Take a mode off this thread's stack, unless the program has put another on top of it and left it there."""
+    tracing.uninstall()
     if _get_current_dispatch_mode() is mode:
         mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 

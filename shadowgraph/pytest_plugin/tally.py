@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -96,4 +97,6 @@ def _facts(watcher: Watcher) -> tuple[str, tuple[str, ...]]:
     lines += [f"suppressed: {suppressed:,}"] if suppressed else []
     left = [(reason, n) for made in facts for reason, n in made.left_alone.items()]
     lines += [f"guards: left out of {plural(n, 'capture')}: {reason}" for reason, n in left]
+    aside = sum((Counter(made.stepped_aside) for made in facts), Counter[str]())
+    lines += [f"stepped aside: {n:,} {reason}" for reason, n in aside.items()]
     return coverage_of(made.coverage for made in facts).sentence(), tuple(dict.fromkeys(lines))

@@ -34,6 +34,8 @@ class RunFacts(msgspec.Struct, frozen=True):
         Name, changes and changes dropped of each watched tensor.
     left_alone
         Captures whose memory has no guards, by reason.
+    stepped_aside
+        What was left to the program so that it runs as without us: how often, by reason.
     lost
         Why nothing could be read from the device any more, or None.
     last_values
@@ -58,6 +60,7 @@ class RunFacts(msgspec.Struct, frozen=True):
     guards_dropped: int
     watches: tuple[tuple[str, tuple[Change, ...], int], ...]
     left_alone: dict[str, int] = {}
+    stepped_aside: dict[str, int] = {}
     lost: str | None = None
     last_values: tuple[tuple[str, str, bytes], ...] = ()
     last_launches: tuple[LastLaunch, ...] = ()

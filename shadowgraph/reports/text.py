@@ -150,6 +150,8 @@ def limit_lines(facts: RunFacts) -> Iterator[Text]:
         )
     for reason, count in facts.left_alone.items():
         yield Text(f"guards: left out of {plural(count, 'capture')}: {reason}", style="yellow")
+    for reason, count in facts.stepped_aside.items():
+        yield Text(f"stepped aside: {count:,} {reason}", style="yellow")
     if facts.names_unread or facts.names_cut_short:
         unread, cut = plural(facts.names_unread, "object"), plural(facts.names_cut_short, "walk")
         yield Text(f"names: {unread} could not be read, {cut} cut short", style="yellow")

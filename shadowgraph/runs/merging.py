@@ -34,6 +34,7 @@ def merge(processes: Sequence[ProcessRun]) -> RunFacts:
         guards_dropped=sum(facts.guards_dropped for facts in summaries),
         watches=tuple(watch for facts in summaries for watch in facts.watches),
         left_alone=dict(sum((Counter(facts.left_alone) for facts in summaries), Counter[str]())),
+        stepped_aside=dict(sum((Counter(facts.stepped_aside) for facts in summaries), Counter[str]())),
         lost=next((facts.lost for facts in summaries if facts.lost is not None), None),
         last_values=tuple(value for facts in summaries for value in facts.last_values),
         last_launches=tuple(launch for facts in summaries for launch in facts.last_launches),

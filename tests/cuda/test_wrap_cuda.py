@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from shadowgraph.dumps.reader import read_dump
+from shadowgraph.graphs.stepping_aside import POOLED
 from shadowgraph.integrations.sglang_load import SGLANG_VERSION, sglang_version
 from shadowgraph.runs.reader import Run, read_run
 
@@ -187,3 +188,16 @@ def test_with_sync_the_index_is_refused_before_it_kills_the_context(tmp_path: Pa
     (found,) = done.run.merged().findings
     assert (found.code, found.buffer.name.split(".")[-1], found.replay) == ("SG109", "page_table", 2)
     assert done.dump("exception").facts().lost is None
+
+
+@pytest.mark.parametrize("options", [(), ("--guard-eager", "all"), ("--layout", "isolate")])
+def test_cudagraph_trees_and_pools_work_as_without(tmp_path: Path, options: tuple[str, ...]) -> None:
+    command = [sys.executable, str(PROGRAMS / "compiled.py")]
+    plain = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert plain.returncode == 0, plain.stderr
+    assert "in the pool: [True, False]" in plain.stdout
+    done = wrap(tmp_path, "compiled.py", options=options)
+    assert (done.code, done.out) == (0, plain.stdout), done.err
+    facts = done.run.merged()
+    assert (facts.findings, facts.faults) == ((), {})
+    assert facts.stepped_aside.get(POOLED, 0) >= 1
