@@ -98,12 +98,24 @@ def test_figures_are_those_of_the_evidence_with_card_and_source() -> None:
         re.findall(r"[\d,.]+\d", shown["checks"] + shown["capture"])
     )
     for name, text in shown.items():
-        if name != "rest":
+        if name not in ("rest", "programs"):
             files = re.findall(r"\[(\w+)\.json\]", text)
             assert files, name
             for each in map(costs.evidence, files):
                 assert f"{each['card']}, CUDA {each['cuda']}" in text, name
             assert "; source `" in text or "of no noted source" in text, name
+
+
+def test_clean_programs_are_told_with_what_was_accused_and_what_was_found() -> None:
+    shown = costs.costs("programs")
+    body = costs.evidence("clean_host_baseline")
+    ran, failing = body["clean"]["sources"]["all"]["ran"], len(body["clean"]["failing"])
+    found = sum(row["found"] for row in body["planted"]["variants"].values())
+    row = next(line for line in shown.splitlines() if f"| {found} |" in line)
+    assert [f"| {count} |" in row for count in (ran, failing)] == [True, True]
+    assert f"*host, torch {body['packages']['torch']}" in shown
+    assert f"; source `{body['source']}`" in shown
+    assert "clean_host_baseline" not in costs.costs("rest"), "no list of all its figures"
 
 
 def test_what_wrapping_costs_a_server_is_told_with_the_noise() -> None:
