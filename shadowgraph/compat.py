@@ -14,10 +14,14 @@ from shadowgraph.errors import BackendError, MissingPackageError
 OLDEST_TORCH = (2, 10)
 
 
+def torch_version() -> tuple[int, ...]:
+    """Torch's major and minor version."""
+    return tuple(int(part) for part in str(torch.__version__).split("+")[0].split(".")[:2])
+
+
 def require_torch() -> None:
     """Raise unless torch is new enough."""
-    have = tuple(int(part) for part in str(torch.__version__).split("+")[0].split(".")[:2])
-    if have < OLDEST_TORCH:
+    if torch_version() < OLDEST_TORCH:
         need = ".".join(map(str, OLDEST_TORCH))
         raise BackendError(f"have torch {torch.__version__}, need {need} or later; run: pip install -U torch")
 

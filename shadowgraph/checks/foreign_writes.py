@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from math import prod
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from shadowgraph.culprits import node_at
 from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind
 from shadowgraph.graphs.model import Graph
 from shadowgraph.graphs.probe import Hit
+from shadowgraph.tracking.buffers import Buffer, Role
 from shadowgraph.tracking.foreign import still_there
 from shadowgraph.tracking.ranges import ByteRange, RangeSet
 
@@ -84,6 +86,12 @@ def _was_given(graph: Graph, change: Change) -> bool:
     return launch is not None and any(p.may_write and p.view.hull.overlaps(change.extent) for p in launch.pointers)
 
 
+def had_others(buffer: Buffer) -> bool:
+    """Whether a pool's block is larger than the tensor that is known there: the capture gave it to others too, such as
+    the workspace of a library, whose kernels find it by addresses of their own."""
+    return buffer.role is Role.POOL and prod(buffer.shape) * buffer.itemsize != buffer.nbytes
+
+
 class ForeignWrites:
     """Judges probed replays.
 
@@ -119,7 +127,9 @@ class ForeignWrites:
         parts = {hit.part: change.buffer.range for hit, change in by_hit.items()}
         for hit in foreign_hits(partial(node_at, seen.graph), parts, by_hit, self._kin, self._tables):
             change = by_hit[hit]
-            if not seen.meanwhile.overlaps(change.extent) and not _was_given(seen.graph, change):
+            if seen.meanwhile.overlaps(change.extent) or had_others(change.buffer):
+                continue
+            if not _was_given(seen.graph, change):
                 yield change
 
     def _kin(self, where: ByteRange) -> list[ByteRange]:

@@ -23,6 +23,7 @@ _CAPTURES_ELSEWHERE = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: of the legacy s
 # A stream takes about a thousand launches before the next one waits, and each takes a microsecond of host time. So for
 # half a millisecond after it was idle, no launch on it waits.
 _SHALLOW = 500_000  # nanoseconds
+_BUSY = 200_000  # nanoseconds in which a busy stream is not asked again: the device is what its program waits for
 
 
 class PrimaryContext:
@@ -38,7 +39,7 @@ class PrimaryContext:
         self.check("cuDeviceGet", self._calls.cuDeviceGet(ctypes.byref(device), index))
         retained = self._calls.cuDevicePrimaryCtxRetain(ctypes.byref(self._handle), device)
         self.check("cuDevicePrimaryCtxRetain", retained)
-        self._idle: tuple[int, int] = (-1, 0)  # a stream, and when it was idle
+        self._asked: tuple[int, int, bool] = (-1, 0, False)  # a stream, when it was asked, and whether it was idle
 
     def check(self, name: str, code: int) -> None:
         """Raise `DeviceLostError` or `CudaCallError` unless a call succeeded."""
@@ -92,10 +93,10 @@ class PrimaryContext:
         interpreter's lock meanwhile, so that the lock must be given away around such a launch. The context must be
         current.
         """
-        known, when = self._idle
+        known, when, idle = self._asked
         now = time.perf_counter_ns()
-        if stream == known and now - when < _SHALLOW:
-            return True
+        if stream == known and now - when < (_SHALLOW if idle else _BUSY):
+            return idle
         mode = ctypes.c_int(_RELAXED)
         exchange = self._calls.cuThreadExchangeStreamCaptureMode
         exchange(ctypes.byref(mode))  # a query would break another thread's capture
@@ -103,11 +104,11 @@ class PrimaryContext:
             code = self._calls.cuStreamQuery(ctypes.c_void_p(stream))
         finally:
             exchange(ctypes.byref(mode))
-        if code == _NOT_IDLE:
-            return False
-        self.check("cuStreamQuery", code)
-        self._idle = stream, now
-        return True
+        idle = bool(code != _NOT_IDLE)
+        if idle:
+            self.check("cuStreamQuery", code)
+        self._asked = stream, now, idle
+        return idle
 
     def may_be_unmapped(self, address: int) -> bool:
         """Whether an address lies in memory of ``cuMemMap``, which a memory saver, a sleep mode or an allocator in

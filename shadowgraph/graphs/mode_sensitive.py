@@ -23,6 +23,7 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
+from shadowgraph.compat import torch_version
 from shadowgraph.graphs.calling import call, redispatch
 from shadowgraph.graphs.mode_sensitive_table import BACKWARD, FORWARD
 
@@ -38,7 +39,18 @@ def install() -> None:
     """Register the kernels, once. For the life of the process: where no mode is on, none of them is reached."""
     if not _kept:
         _kept.append(torch.library.Library("aten", "IMPL"))
-        register(_kept[0], FORWARD, BACKWARD)
+        if goes_on():
+            register(_kept[0], FORWARD, BACKWARD)
+
+
+def goes_on() -> bool:
+    """Whether a kernel in Python at `KEY` can go on to what lies below it, modes included.
+
+    Torch 2.11 keeps the dispatcher's state for modes in the kernel that ours would replace, and aborts the operator
+    ("tls_on_entry.has_value()"). There nothing is registered, and the operators of the table compute otherwise while
+    they are watched. 2.13 is the first that was seen to go on.
+    """
+    return torch_version() >= (2, 13)
 
 
 def register(library: torch.library.Library, forward: tuple[str, ...], backward: tuple[str, ...]) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from shadowgraph.checks.foreign_writes import addresses_of, foreign_hits
+from shadowgraph.checks.foreign_writes import addresses_of, foreign_hits, had_others
 from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind, Sureness, Word
 from shadowgraph.graphs.probe import Hit
+from shadowgraph.tracking.buffers import Buffer, Role
 from shadowgraph.tracking.ranges import ByteRange
 
 OWN, OTHER, THIRD = ByteRange(1000, 1100), ByteRange(2000, 2100), ByteRange(5000, 5100)
@@ -109,3 +110,13 @@ def test_copies_and_sets_write_what_they_say() -> None:
     copy = DeviceNode(0, NodeKind.MEMCPY, "copy", reads=(OWN,), writes=(ByteRange(2010, 2020),))
     assert found([copy], hit(0, 1, 10, 10)) == []
     assert addresses_of(copy) == [OWN.start, 2010]
+
+
+@pytest.mark.parametrize(
+    ("role", "nbytes", "others"),
+    [(Role.POOL, 100, False), (Role.POOL, 768, True), (Role.STATIC, 768, False), (Role.FOREIGN, 768, False)],
+)
+def test_a_block_that_a_capture_gave_to_others_too(role: Role, nbytes: int, others: bool) -> None:
+    """The workspace of a library was there before: its kernels find it by addresses of their own."""
+    block = Buffer(1, 4096, nbytes, role, "float32", (5, 5), 4)
+    assert had_others(block) is others
