@@ -323,7 +323,7 @@ class Debugger(Declarations):
 
     @property
     def inferred(self) -> Findings:
-        """Reads by the host of what a graph had changed, a tuple: inferences (SG102), counted and no findings.
+        """A tuple of reads by the host of what a graph had changed. They are inferences (SG102) and no findings.
 
         Such a read is what outputs, counters and tokens that are fed back are for. Empty with
         ``Settings.list_inferred``: then they are notes.
