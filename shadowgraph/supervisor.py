@@ -298,7 +298,7 @@ class Supervisor(Listener):
     def replay_refused(self, graph: Graph) -> None:
         if not self.paused:
             drop_stale(self.context.ledger)
-            if self.context.engine.asynchronous and self._newcomers.waiting:
+            if self.context.engine.asynchronous and self._newcomers.waiting and self.settings.infer:
                 self._bounds.wait(here=True)
             with self._lock.section:
                 self._newcomers.introduce()
@@ -314,7 +314,7 @@ class Supervisor(Listener):
             return
         if self.context.engine.asynchronous:
             settle()
-            if self._newcomers.waiting or self.plans.waits(graph, self.declared):
+            if (self._newcomers.waiting and self.settings.infer) or self.plans.waits(graph, self.declared):
                 self._bounds.wait(here=True)  # so that what is read of it under the lock is there at once
         else:
             drop_stale(self.context.ledger)
