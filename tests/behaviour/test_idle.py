@@ -99,8 +99,11 @@ def test_the_main_thread_has_its_mode_back_before_it_goes_on_after_another_threa
     debugger: sg.Debugger,
 ) -> None:
     idle(debugger)
-    in_thread(lambda: reader(torch.zeros(4)))
+    table, graphs = torch.zeros(4), []
+    in_thread(lambda: graphs.append(reader(table)))
     assert is_watched()
+    graphs[0].replay()
+    assert not debugger.supervisor.naps.blind, "all that is done is seen, and every rule judges again"
 
 
 def test_a_busy_thread_leaves_too_and_comes_back_when_it_reads(debugger: sg.Debugger) -> None:
