@@ -101,17 +101,16 @@ def test_operators_in_a_host_graph() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"guard_eager": "all", "layout": "faithful"}])
-def test_every_operator_watched_eagerly(options: dict[str, Any]) -> None:
-    count, apart = eagerly(options, programs(samples=8))
-    assert count > 4000
+def test_every_operator_watched_eagerly() -> None:
+    count, apart = eagerly({}, programs(samples=2))
+    assert count > 1500
     assert apart == []
 
 
 @pytest.mark.slow
 def test_every_operator_in_a_host_graph() -> None:
-    count, apart = compared(replayed, forward(programs(samples=8)))
-    assert count > 2000
+    count, apart = compared(replayed, forward(programs(samples=2)))
+    assert count > 700
     assert apart == []
 
 
