@@ -197,7 +197,7 @@ def _clean_programs() -> Iterator[str]:
     head = ("programs", "ran", "clean", "accused, broken or other", "notes per 500", "writes planted", "of them found")
     for path in sorted(EVIDENCE.glob("clean_*.json")):
         body = evidence(path.stem)
-        clean, planted = body["clean"], body["planted"]["variants"]
+        clean, planted = body["clean"], body.get("planted", {}).get("variants", {})
         of_all, failing = clean["sources"]["all"], len(clean["failing"])
         counts = [of_all.get(key, 0) for key in ("programs", "ran", "clean")]
         made = sum(row["ran"] - row.get("not planted", 0) for row in planted.values())
