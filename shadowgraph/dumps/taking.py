@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from shadowgraph.dumps.collecting import Collected, collect, first_line
@@ -37,6 +38,7 @@ def take_dump(
     redact: bool,
     background: bool,
     written: Callable[[Path], None] = lambda path: None,
+    room: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Path:
     """Collect, then write; see `Debugger.dump`.
 
@@ -44,6 +46,8 @@ def take_dump(
     ----------
     written
         Called when the file is there, by the thread that wrote it.
+    room
+        Makes a context in which a few files can be opened, for the thread that writes in the background.
 
     Raises
     ------
@@ -56,7 +60,7 @@ def take_dump(
         target = destination(path)
         collected = collect(work, facts, reason, limit, redact)
         if background and not _ended:
-            _write_later(collected, target, limit, written)
+            _write_later(collected, target, limit, written, room)
             return target
         finish()  # an earlier dump that is still being written must not replace this one
         write_dump(collected, target, limit)
@@ -78,7 +82,13 @@ def finish() -> bool:
     return not any(thread.is_alive() for thread in waited)
 
 
-def _write_later(collected: Collected, target: Path, limit: int, written: Callable[[Path], None]) -> None:
+def _write_later(
+    collected: Collected,
+    target: Path,
+    limit: int,
+    written: Callable[[Path], None],
+    room: Callable[[], AbstractContextManager[None]],
+) -> None:
     """Write in a thread that the interpreter's end waits for, one dump after another."""
     before = _in_background[-1] if _in_background else None
 
@@ -86,7 +96,8 @@ def _write_later(collected: Collected, target: Path, limit: int, written: Callab
         if before is not None:
             before.join()
         try:
-            write_dump(collected, target, limit)
+            with room():
+                write_dump(collected, target, limit)
             written(target)
         except Exception as error:  # nobody is there to be told but the report and the log
             faults.note("dump", error)

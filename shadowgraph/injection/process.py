@@ -235,8 +235,7 @@ class WatchedProcess:
             return
         stem = self.journal.path.stem.replace("findings", "dump", 1) + mark
         folder, told = Path(self.orders.folder), self.journal
-        # In the background later: what keeps a descriptor free is not held for that long.
-        with contextlib.nullcontext() if background else self.journal.room():
+        with self.journal.room():
             dump_to(
                 folder,
                 self._debugger,
@@ -245,6 +244,7 @@ class WatchedProcess:
                 self.orders.redact,
                 background=background,
                 written=lambda path: told.write("event", text=f"dump written: {path.name}"),
+                room=told.room,
             )
 
     # -- forks -------------------------------------------------------------------------------------------------

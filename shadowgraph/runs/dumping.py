@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ def dump_to(
     redact: bool,
     background: bool = False,
     written: Callable[[Path], None] = lambda path: None,
+    room: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Path | None:
     """Let a debugger write a dump into a run folder; None, and a fault of ours, where that fails.
 
@@ -39,6 +40,8 @@ def dump_to(
         Return when the bytes are copied.
     written
         Called when the file is there, by the thread that wrote it.
+    room
+        Makes a context in which a few files can be opened; entered by the thread that writes in the background.
     """
     try:
         path = folder / f"{stem}-{reason}.dump"
@@ -54,6 +57,7 @@ def dump_to(
             redact=redact,
             background=background,
             written=written,
+            room=room,
         )
     except Exception as error:  # deliberate ones too: nobody in the program asked for a dump
         faults.note("dump", error)

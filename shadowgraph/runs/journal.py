@@ -55,6 +55,7 @@ class Journal:
         self._file: int | None = None
         self._inode: tuple[int, int] | None = None
         self._spares: list[int] = []
+        self._rooms = 0  # contexts of `room` that are open, of all threads: no spares are taken meanwhile
         self._preface = b""
         self._waiting: deque[tuple[str, bytes]] = deque()  # of the first, what is not written of it yet
         self._why = ""  # the first failure's reason
@@ -86,12 +87,14 @@ class Journal:
     def room(self) -> Iterator[None]:
         """Inside, a few files can be opened, also where the program has used up its descriptors."""
         with self._lock:
+            self._rooms += 1
             if self._is_short():
                 self._free_spares()
         try:
             yield
         finally:
             with self._lock:
+                self._rooms -= 1
                 self._take_spares()
 
     def close(self) -> None:
@@ -177,6 +180,8 @@ class Journal:
                 os.close(number)
 
     def _take_spares(self) -> None:
+        if self._rooms:
+            return
         self._spares = [number for number in self._spares if self._is_ours(number)]
         with suppress(OSError):
             while self._file is not None and len(self._spares) < _SPARES:
