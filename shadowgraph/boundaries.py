@@ -46,7 +46,7 @@ class Boundaries:
         self._context, self._evidence, self._standing, self._stepper = context, judge, standing, stepper
         self._outside, self._paused = outside, paused
         self._engine, self._sync = context.engine, context.settings.sync
-        self._arrived: deque[Result] = deque()  # while somebody waited; judged by who has the lock next
+        self._arrived: deque[Result] = deque()  # of waits without the lock; the next poll judges them
         self._still = context.allocator.lock.within  # no guard moves, and no block changes hands, while it is held
         # Only the checks that do something: this is the replay path.
         self._enders = [c for c in checks if type(c).checkpoint_ends is not Check.checkpoint_ends]

@@ -174,7 +174,7 @@ class Draft:
     located
         Nodes that a look after every node showed to have done it, the culprit first; they come before `culprits`.
     inferred
-        It follows from what the host reads alone: counted, and told where somebody asks.
+        It follows from what the host reads alone: counted, and listed on request.
     ended
         For SG104; then `first` and `last` are the bytes that the graph was given, none of which need have changed.
     """

@@ -117,7 +117,7 @@ class Planning:
         uses = [use for graph in graphs for use in indexed_by(graph, where)]
         if how == "lengths":
             used = any(not use.lookup for use in uses)
-        else:  # as they are: tokens, unless what they lead to is memory that somebody writes
+        else:  # as they are: tokens, unless what they lead to is memory that a graph writes
             used = bool(uses) and all(self._leads_to_memory(use) for use in uses)
             used = used and any(reads_back(graph, part) for graph in graphs for part in read.changed)
         if used and not (read.draft.graph is None or advances(read.draft.graph, read.changed)):

@@ -134,7 +134,7 @@ class NumpyEngine:
             self._near = [near, *(each for each in known if each is not near)]
             return near
         near = NearParts(guards, self.origin)
-        self._near = [*known[: _KNOWN - 1], near]  # the last place is for those that nobody asks for again
+        self._near = [*known[: _KNOWN - 1], near]  # the last place is for guards that are asked for once
         return near
 
     def _changed(self, shadow: NumpyShadow) -> list[Evidence[object]]:

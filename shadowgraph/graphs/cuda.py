@@ -197,7 +197,7 @@ class CudaGraphs:
             try:
                 original(graph)
                 if _keeps_for_us(graph) and not getattr(graph, "_has_graph_exec", False):
-                    with relaxed_capture():  # as torch does by itself where nobody keeps the graph
+                    with relaxed_capture():  # as torch does by itself where `keep_graph` is off
                         torch._C._CUDAGraph.instantiate(graph)
             except BaseException:
                 self._forget(graph)

@@ -1,4 +1,4 @@
-"""`torch.jit` traces a program as if nobody watched: our modes are off the thread's stack meanwhile.
+"""`torch.jit` traces a program as if it were not watched: our modes are off the thread's stack meanwhile.
 
 Its tracer works above dispatch modes and leaves the parts of some operators to be noted below them, where a mode keeps
 them from being noted. Whatever traces ends up in five functions of torch's. Patched while a debugger or a mode watches;

@@ -215,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             kind, content = make()
-        except Exception as error:  # of a folder that somebody moved, for instance: the next request may do better
+        except Exception as error:  # of a folder that was moved, for instance: the next request may do better
             reason = f"{type(error).__name__}: {error}".split("\n", 1)[0][:300]
             self._answer(HTTPStatus.SERVICE_UNAVAILABLE, f"the run cannot be read: {reason}\n")
         else:

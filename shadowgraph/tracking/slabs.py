@@ -21,7 +21,7 @@ class SlabArena(HostArena):
     slab have an allocation of their own. Nothing is given back to CUDA: a stale pointer stays harmless to follow.
 
     The program may have queued writes to a span before it freed what lay there. So a span is handed out again only
-    after a wait that began later than it was given back: whoever has waited says so with `settle`.
+    after a wait that began later than it was given back: `settle` waits and says so.
 
     Parameters
     ----------
