@@ -62,6 +62,11 @@ class Newcomers:
         if not self._context.engine.asynchronous:
             self.introduce()
 
+    @property
+    def reads(self) -> bool:
+        """Whether `introduce` will read memory, as far as names are known before it."""
+        return any(check.reads_captured(graph) for graph in self.waiting for check in self._checks)
+
     def introduce(self) -> None:
         """Have those looked at that wait for it."""
         if not self.waiting:

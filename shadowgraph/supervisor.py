@@ -298,7 +298,7 @@ class Supervisor(Listener):
     def replay_refused(self, graph: Graph) -> None:
         if not self.paused:
             drop_stale(self.context.ledger)
-            if self.context.engine.asynchronous and self._newcomers.waiting and self.settings.infer:
+            if self.context.engine.asynchronous and self._newcomers.reads:
                 self._bounds.wait(here=True)
             with self._lock.section:
                 self._newcomers.introduce()
@@ -314,7 +314,7 @@ class Supervisor(Listener):
             return
         if self.context.engine.asynchronous:
             settle()
-            if (self._newcomers.waiting and self.settings.infer) or self.plans.waits(graph, self.declared):
+            if self._newcomers.reads or self.plans.waits(graph, self.declared):
                 self._bounds.wait(here=True)  # so that what is read of it under the lock is there at once
         else:
             drop_stale(self.context.ledger)
@@ -360,7 +360,7 @@ class Supervisor(Listener):
         """A replay begins in which nodes are looked at, or before which a look at launches ends: both must know what
         was checked before, and what other streams do must not show while nodes are looked at.
 
-        The wait for the whole device needs no lock: what others launch after it is in the way of a look whether or not
+        The wait for all streams needs no lock: what others launch after it is in the way of a look whether or not
         they were kept from it until here.
         """
         if self.context.engine.asynchronous:

@@ -279,6 +279,10 @@ class Check:
     def captured(self, graph: Graph) -> None:
         """A graph was captured."""
 
+    def reads_captured(self, graph: Graph) -> bool:
+        """Whether `captured` will read memory: the device is waited for before, without the debugger's lock."""
+        return False
+
     def parts(self, graph: Graph) -> Iterable[tuple[object, ByteRange]]:
         """Ranges to compare across the coming replay, each under a key of this check's own."""
         return ()

@@ -92,6 +92,12 @@ class Invariants(Check):
         self.blind_since = inf
         self._writes.clear()
 
+    def reads_captured(self, graph: Graph) -> bool:
+        if not self.context.settings.infer:
+            return False
+        owners = self.context.names.owners_of(_hull(graph))
+        return any(_INDPTR.search(owner.path.rsplit(".", 1)[-1]) for owner in owners)
+
     def captured(self, graph: Graph) -> None:
         """Infer `nondecreasing` for index pointers, by name, whose captured part keeps that rule now."""
         if not self.context.settings.infer:
