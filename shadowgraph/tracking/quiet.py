@@ -32,7 +32,8 @@ _local = _Local()
 _sections: list[weakref.ref[Any]] = []  # locks: a thread that owns one is in a section
 _adding = forkable(threading.Lock())
 _queue: deque[Work] = deque()
-_collecting: int | None = None  # the thread that runs the garbage collector
+_STOP = "stop"  # the phase in which the garbage collector has come to its end
+_collecting: dict[str, int] = {}  # under that phase, the thread that runs the garbage collector
 _installed = 0
 _abandoned = False
 
@@ -52,25 +53,27 @@ def install() -> None:
     with _adding:
         _installed += 1
         if _note_collector not in gc.callbacks:
-            gc.callbacks.append(_note_collector)
+            gc.callbacks += _listening
 
 
 def uninstall() -> None:
     """Undo one `install`."""
-    global _installed, _collecting
+    global _installed
     with _adding:
         _installed = max(0, _installed - 1)
-        if not _installed and _note_collector in gc.callbacks:
-            gc.callbacks.remove(_note_collector)
-            _collecting = None
+        if not _installed:
+            for callback in _listening:
+                if callback in gc.callbacks:
+                    gc.callbacks.remove(callback)
+            _collecting.clear()
     settle()
 
 
 def forked(abandon: bool) -> None:
     """In a forked child: no other thread collects garbage. With `abandon`, finalizers do nothing any more: they would
     touch a device that belongs to the parent."""
-    global _collecting, _abandoned
-    _collecting = None
+    global _abandoned
+    _collecting.clear()
     outbox.forked()
     if abandon:
         _abandoned = True
@@ -103,7 +106,7 @@ def _is_busy() -> bool:
 
 def _finalizes() -> bool:
     """Whether this thread does finalizers' work, or collects garbage."""
-    return _local.settling or _collecting == threading.get_ident()
+    return _local.settling or _collecting.get(_STOP) == threading.get_ident()
 
 
 def _in_section() -> bool:
@@ -159,5 +162,10 @@ class QuietLock:
 
 
 def _note_collector(phase: str, info: Mapping[str, int]) -> None:
-    global _collecting
-    _collecting = threading.get_ident() if phase == "start" else None
+    if phase != _STOP:
+        _collecting[_STOP] = threading.get_ident()
+
+
+# A method of `dict`, called with the phase and a default, notes that a collection has ended: a signal handler may raise
+# between the instructions of a Python function, and its thread would be taken for the collector until the next end.
+_listening = (_collecting.pop, _note_collector)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import signal
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Iterator
+from types import FrameType
 
 import pytest
 
@@ -118,7 +120,7 @@ def test_the_collector_is_listened_to_only_while_a_debugger_watches() -> None:
     quiet.uninstall()
     assert gc.callbacks == ours
     quiet.uninstall()
-    assert [each for each in ours if each not in gc.callbacks] == [quiet._note_collector]
+    assert [each for each in ours if each not in gc.callbacks] == [*quiet._listening]
     done: list[str] = []
     storage = Storage()
     storage.itself = storage  # type: ignore[attr-defined]
@@ -173,3 +175,28 @@ def test_threads_take_turns() -> None:
     for thread in threads:
         thread.join()
     assert (most, inside) == (1, 0)
+
+
+def test_what_a_signal_handler_raises_as_the_collector_ends_does_not_leave_its_thread_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python runs the handler between two instructions of a callback of the collector, and drops what it raises."""
+    interrupted: list[str] = []
+
+    def interrupt(frame: FrameType, event: str, arg: object) -> None:
+        if frame.f_code.co_filename == quiet.__file__ and frame.f_locals.get("phase") == "stop":
+            interrupted.append(event)
+            raise InterruptedError
+
+    monkeypatch.setattr(sys, "unraisablehook", lambda dropped: None)
+    quiet.install()
+    before = sys.gettrace()
+    try:
+        sys.settrace(interrupt)
+        gc.collect()
+        sys.settrace(before)
+        assert interrupted, "a Python callback was called"
+        assert not quiet._finalizes()
+    finally:
+        sys.settrace(before)
+        quiet.uninstall()
