@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from finding_samples import AFTER, FINDING, altered
 from msgspec.structs import replace
+from support.finding_samples import AFTER, FINDING, altered
 
 from shadowgraph.book import FindingBook, read_suppressions
 from shadowgraph.errors import MissingFileError, UsageError

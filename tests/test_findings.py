@@ -6,7 +6,7 @@ from typing import Any
 import jsonschema
 import msgspec
 import pytest
-from finding_samples import ALLOCATED, BUFFER, FINDING, LAUNCHED, altered
+from support.finding_samples import ALLOCATED, BUFFER, FINDING, LAUNCHED, altered
 
 from shadowgraph.findings import SCHEMA, Culprit, Finding, Kind, Severity, Status, fingerprint, json_schema
 from shadowgraph.tracking.guards import Side

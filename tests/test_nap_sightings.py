@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from finding_samples import FINDING, altered
 from msgspec.structs import replace
+from support.finding_samples import FINDING, altered
 
 from shadowgraph import nap_sightings
 from shadowgraph.book import FindingBook

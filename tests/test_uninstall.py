@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent / "runs"))
-from wrapping import PROGRAMS, environment
+from support.wrapping import PROGRAMS, environment
 
 # Left out are the callbacks of `atexit`, which cannot be listed, and do nothing once the debugger has ended.
 STATE = """

@@ -31,6 +31,7 @@ TORCH = "torch==2.13.0"
 NUMPY = "numpy<2.4"  # Triton 3.6 fails with 2.4
 UNBOUND = ("triton==3.6.0", "sglang==0.5.12.post1")  # sglang demands a CUDA build of torch: no dependencies either
 EXTRAS = {"demo": ("sglang", "plot"), "test": ("sglang", "dev")}
+PYTEST = ("-q", "-n", "logical", "--dist", "worksteal", "--durations", "30")
 FOLDERS = {"demo": ".venv-sglang", "test": ".venv-test"}
 STAMP = "shadowgraph-bootstrap.stamp"  # there: made by this tool; holds the digest only once all is installed
 LOG, CONSTRAINTS, TAIL = "bootstrap.log", "constraints.txt", 15
@@ -84,19 +85,21 @@ def install_steps(command: str, venv: Path, pyproject: str) -> list[Step]:
     ]
 
 
-def run_steps(command: str, venv: Path, args: list[str] | None) -> list[Step]:
+def run_steps(command: str, venv: Path, args: list[str] | None, slow: bool = False) -> list[Step]:
     """What runs in the finished environment; `args` are the user's own for the last of them, None for the defaults."""
     python = f"{venv}/bin/python"
     if command == "demo":
         picture = os.path.relpath(ROOT / "out" / "memory_map.png")
         words = ["--reports", "--picture", picture] if args is None else args
         return [Step("demo", (f"{venv}/bin/shadowgraph", "demo", *words))]
+    if slow:
+        return [Step("pytest --slow", (python, "-m", "pytest", "--slow", *(PYTEST if args is None else args)))]
     return [
         Step("ruff check", (python, "-m", "ruff", "check", ".")),
         Step("ruff format", (python, "-m", "ruff", "format", "--check", ".")),
         Step("mypy", (python, "-m", "mypy")),
         Step("docs", (python, "-m", "sphinx", "-q", "-E", "-W", "--keep-going", "-n", "docs", "build/docs")),
-        Step("pytest", (python, "-m", "pytest", *(["-q", "-n", "logical"] if args is None else args))),
+        Step("pytest", (python, "-m", "pytest", *(PYTEST if args is None else args))),
     ]
 
 
@@ -201,13 +204,14 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    usage = "%(prog)s {demo,test} [--venv PATH] [--fresh] [--dry-run] [-- ARGUMENT ...]"
+    usage = "%(prog)s {demo,test} [--slow] [--venv PATH] [--fresh] [--dry-run] [-- ARGUMENT ...]"
     epilog = f"What follows -- goes to `shadowgraph demo` or to pytest in place of the defaults.\n\n{NOTE}"
     top = argparse.ArgumentParser("bootstrap.py", usage, __doc__, epilog)
     top.formatter_class = argparse.RawTextHelpFormatter
     top.add_argument(
         "command", choices=("demo", "test"), help="demo: run the demo; test: run ruff, mypy, sphinx and pytest"
     )
+    top.add_argument("--slow", action="store_true", help="test: run the slow tests, which it leaves out, and no others")
     top.add_argument("--venv", metavar="PATH", help=f"the environment (default: {' or '.join(FOLDERS.values())} here)")
     top.add_argument("--fresh", action="store_true", help="delete the environment and make it anew")
     top.add_argument("--dry-run", action="store_true", help="print the commands and stop")
@@ -220,7 +224,10 @@ def run(argv: list[str]) -> int:
     options, rest = parser().parse_args(argv[:cut]), argv[cut + 1 :] if cut < len(argv) else None
     venv = Path(options.venv or ROOT / FOLDERS[options.command]).absolute()
     pyproject = (ROOT / "pyproject.toml").read_text()
-    steps, runs = install_steps(options.command, venv, pyproject), run_steps(options.command, venv, rest)
+    if options.slow and options.command != "test":
+        raise Failure(USAGE, f"--slow is for test, not for {options.command}")
+    steps = install_steps(options.command, venv, pyproject)
+    runs = run_steps(options.command, venv, rest, options.slow)
     digest = digest_of(steps, pyproject)
     steps = [Step("make the environment", (sys.executable, "-m", "venv", str(venv))), *steps]
     complete = is_complete(venv, digest) and not options.fresh

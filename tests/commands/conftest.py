@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from commands.verb_makers import worker_dump
-from node_makers import dump_of_nodes
+from support.node_makers import dump_of_nodes
 
 
 @pytest.fixture(scope="session")

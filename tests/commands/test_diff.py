@@ -246,7 +246,7 @@ def test_runs_without_dumps_have_their_findings(after: Path, tmp_path: Path, cap
         pid = dump.manifest.pid
     first = run_folder(tmp_path / "first")
     second = run_folder(tmp_path / "second")
-    from finding_samples import FINDING
+    from support.finding_samples import FINDING
 
     records = [
         {"kind": "start", "format": 1, "pid": pid, "time": 1.0},

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from commands.verb_makers import Capture, Worker, document, empty_dump, of_process, printed, refused, run_folder
 from dumps.dump_makers import with_manifest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import shadowgraph as sg
@@ -206,7 +206,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.fuzz
 @given(choices=st.lists(st.integers(0, 10**6), min_size=6, max_size=6), value=values)
 def test_random_values_anywhere(
     choices: list[int], value: object, tmp_path_factory: pytest.TempPathFactory, worker: Path

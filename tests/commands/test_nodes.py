@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from dumps.dump_makers import with_manifest
-from node_makers import ADD, GEMM, UNTRACKED, Model, cuda_nodes, dump_of_nodes
+from support.node_makers import ADD, GEMM, UNTRACKED, Model, cuda_nodes, dump_of_nodes
 
 import shadowgraph as sg
 from shadowgraph.commands.main import main

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from commands.verb_makers import Capture, document, printed, refused
 from dumps.dump_makers import Server, with_manifest
-from node_makers import Model, cuda_nodes
+from support.node_makers import Model, cuda_nodes
 
 import shadowgraph as sg
 from shadowgraph.dumps.reader import read_dump

@@ -9,9 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "runs"))
-from wrapping import PROGRAMS, environment, program, wrap, wrap_words
+from support.wrapping import PROGRAMS, environment, program, wrap, wrap_words
 
 from shadowgraph.commands.main import main
 

@@ -25,7 +25,7 @@ from dump_makers import (
     with_manifest,
     with_manifest_text,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shadowgraph.commands.main import main
@@ -240,10 +240,7 @@ def attempt(path: Path, data: bytes) -> None:
         assert bool(out.getvalue()) == (code == 0)
 
 
-fuzzing = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-
-
-@fuzzing
+@pytest.mark.fuzz
 @given(data=st.binary(max_size=2000))
 def test_random_bytes(data: bytes, tmp_path_factory: pytest.TempPathFactory, whole: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzz"
@@ -259,7 +256,7 @@ values = st.recursive(
 )
 
 
-@fuzzing
+@pytest.mark.fuzz
 @given(choices=st.lists(st.integers(0, 10**6), min_size=6, max_size=6), value=values)
 def test_random_values_anywhere(
     choices: list[int], value: object, tmp_path_factory: pytest.TempPathFactory, whole: bytes

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from dump_makers import DAMAGED, Capture, Server, parts_of, refused, with_manifest, with_manifest_text
-from finding_samples import altered
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from node_makers import UNTRACKED, Model, cuda_nodes, dump_of_nodes
+from support.finding_samples import altered
+from support.node_makers import UNTRACKED, Model, cuda_nodes, dump_of_nodes
 
 import shadowgraph as sg
 from shadowgraph.commands.main import main
@@ -322,7 +322,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.fuzz
 @given(choices=st.lists(st.integers(0, 10**6), min_size=5, max_size=5), value=values, inside=st.booleans())
 def test_random_values_among_the_nodes(
     choices: list[int], value: object, inside: bool, tmp_path_factory: pytest.TempPathFactory, nodes: bytes

@@ -9,9 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "runs"))
-from wrapping import PROGRAMS, environment
+from support.wrapping import PROGRAMS, environment
 
 from shadowgraph.compat import OLDEST_TORCH
 from shadowgraph.injection.environment import SITE, wrapped_environment

@@ -7,9 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "runs"))
-from wrapping import environment
+from support.wrapping import environment
 
 from shadowgraph.injection.environment import wrapped_environment
 from shadowgraph.runs.orders import Orders

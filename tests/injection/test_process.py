@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "runs"))
-from wrapping import PROGRAMS, environment
+from support.wrapping import PROGRAMS, environment
 
 from shadowgraph.dumps.reader import read_dump
 from shadowgraph.injection.attach import resolved

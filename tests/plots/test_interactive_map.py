@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from map_makers import BASE, buffer, damage, many, past_end
+from support.browser import browser, needs_browser
 
 import shadowgraph as sg
 from shadowgraph.errors import UsageError
@@ -23,8 +23,6 @@ from shadowgraph.plots.model import MapAlias, MemoryMap
 pytest.importorskip("bokeh")
 
 from shadowgraph.plots.interactive import interactive_map
-
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 def small() -> MemoryMap:
@@ -198,9 +196,8 @@ def browsed(page: str, folder: Path, ask: str, do: str = "") -> Any:
     )
     path = folder / "asked.html"
     path.write_text(head + script + end + tail, "utf-8")
-    assert BROWSER is not None
     done = subprocess.run(
-        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}",
+        [browser(), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}",
          "--virtual-time-budget=20000", "--dump-dom", path.as_uri()],
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
@@ -210,7 +207,7 @@ def browsed(page: str, folder: Path, ask: str, do: str = "") -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(BROWSER is None, reason="needs chromium")
+@needs_browser
 def test_a_browser_draws_the_model(tmp_path: Path) -> None:
     memory = small()
     ask = "Object.fromEntries(['buffers','guards','owners','damages'].map((k) => [k, by(`${k}:log`).data_source.data]))"
@@ -226,7 +223,7 @@ def test_a_browser_draws_the_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(BROWSER is None, reason="needs chromium")
+@needs_browser
 def test_many_buffers_are_joined_until_somebody_zooms(tmp_path: Path) -> None:
     memory = many(5_000)
     page = interactive_map(memory).html()
@@ -248,7 +245,7 @@ def test_many_buffers_are_joined_until_somebody_zooms(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(BROWSER is None, reason="needs chromium")
+@needs_browser
 def test_no_name_is_run_by_a_browser(tmp_path: Path) -> None:
     evil = "</script><script>document.title='pwned'</script><img src=x onerror=\"document.title='pwned'\">"
     page = interactive_map(MemoryMap((buffer(BASE, 64, evil),)), title=evil).html()

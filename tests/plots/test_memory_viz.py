@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from node_makers import Model
+from support.node_makers import Model
 from torch.cuda import _memory_viz
 
 import shadowgraph as sg

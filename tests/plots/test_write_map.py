@@ -9,7 +9,7 @@ import pytest
 import torch
 from map_makers import BASE, boxes, buffer, damage, gids, require_readable, texts
 from matplotlib.colors import to_hex
-from node_makers import Model, cuda_nodes
+from support.node_makers import Model, cuda_nodes
 
 import shadowgraph as sg
 from shadowgraph.demos.kernels import fill

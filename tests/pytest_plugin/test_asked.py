@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from projects import Project
+from support.projects import Project
 
 NOTHING_LOADED = """
     import sys
@@ -28,14 +28,14 @@ BAD = """
 @pytest.mark.parametrize("words", [(), ("-n", "1")])
 def test_a_run_that_does_not_ask_loads_nothing(project: Project, words: tuple[str, ...]) -> None:
     project.write("test_it.py", NOTHING_LOADED)
-    done = project.run(*words)
+    done = project.run(*words, warm=False)
     done.assert_outcomes(passed=1)
     done.stdout.no_fnmatch_line("*= shadowgraph =*")
 
 
 def test_only_collecting_does_nothing(project: Project) -> None:
     project.write("test_it.py", "import sys\n\nassert 'torch' not in sys.modules\n\ndef test_it(): pass\n")
-    done = project.run("--shadowgraph", "--shadowgraph-backend", "host", "--collect-only", "-q")
+    done = project.run("--shadowgraph", "--shadowgraph-backend", "host", "--collect-only", "-q", warm=False)
     assert done.ret == 0
     done.stdout.fnmatch_lines(["*test_it*"])
     done.stdout.no_fnmatch_line("*= shadowgraph =*")

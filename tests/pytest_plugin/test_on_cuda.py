@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from projects import Project
+from support.projects import Project
 
 TESTS = """
     import pytest
@@ -51,7 +51,7 @@ TESTS = """
 @pytest.mark.gpu
 def test_a_finding_belongs_to_its_test(project: Project) -> None:
     project.write("test_it.py", TESTS)
-    done = project.run("--shadowgraph", "--shadowgraph-backend", "cuda")
+    done = project.run("--shadowgraph", "--shadowgraph-backend", "cuda", warm=False)
     assert project.outcomes() == {
         "test_good": "passed",
         "test_bad": "failure",
@@ -72,7 +72,7 @@ def test_without_a_gpu_the_backend_is_a_usage_error(project: Project) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     project.write("test_it.py", "raise AssertionError('it was imported')\n")
-    done = project.run("--shadowgraph", "--shadowgraph-backend", "cuda")
+    done = project.run("--shadowgraph", "--shadowgraph-backend", "cuda", warm=False)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     (line,) = filter(None, done.errlines)
     assert line.startswith("ERROR: shadowgraph: ")

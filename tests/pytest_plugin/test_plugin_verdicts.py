@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from projects import Project
+from support.projects import Project
 
 TESTS = """
     import unittest

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from projects import ROOT, Project
+from support.projects import ROOT, Project
 
 SHARED = """
     import pytest

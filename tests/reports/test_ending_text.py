@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from finding_samples import ALLOCATED, FINDING, altered
+from support.finding_samples import ALLOCATED, FINDING, altered
 
 from shadowgraph.dumps.redaction import redacted_finding
 from shadowgraph.findings import Ending, Kind, Successor

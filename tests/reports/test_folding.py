@@ -7,8 +7,8 @@ from itertools import takewhile
 from typing import Any
 
 import pytest
-from finding_samples import FINDING, altered, run_of
 from msgspec.structs import replace
+from support.finding_samples import FINDING, altered, run_of
 
 from shadowgraph.findings import Finding, Severity, Status
 from shadowgraph.reaches import Origin, Reached

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from finding_samples import altered
+from support.finding_samples import altered
 
 from shadowgraph.findings import Finding, Window
 from shadowgraph.reports.hexview import HexRow, hex_rows

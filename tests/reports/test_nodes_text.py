@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from finding_samples import BUFFER, CULPRIT, altered, run_of
-from node_makers import ADD, Model, cuda_nodes
+from support.finding_samples import BUFFER, CULPRIT, altered, run_of
+from support.node_makers import ADD, Model, cuda_nodes
 
 import shadowgraph as sg
 from shadowgraph.findings import Argument, Culprit, Finding, Status

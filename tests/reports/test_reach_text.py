@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from finding_samples import AFTER, BUFFER, FINDING, altered, run_of
 from msgspec.structs import replace
+from support.finding_samples import AFTER, BUFFER, FINDING, altered, run_of
 
 from shadowgraph.dumps.redaction import redacted_finding
 from shadowgraph.findings import Finding, Severity

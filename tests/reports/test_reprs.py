@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from commands.test_report_html import HOSTILE
 from commands.verb_makers import Worker, worker_dump
-from finding_samples import FINDING, altered, run_of
 from reports.page_reading import Page, folded, read_page
 from serving.run_folders import made_folder, with_process
+from support.finding_samples import FINDING, altered, run_of
 
 import shadowgraph as sg
 from shadowgraph.display import Shown

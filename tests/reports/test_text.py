@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 import rich.console
-from finding_samples import FINDING, altered, run_of
+from support.finding_samples import FINDING, altered, run_of
 
 from shadowgraph.coverage import Coverage
 from shadowgraph.findings import Alias, Culprit, Finding, Neighbour, Reader, RowOverrun, Severity, Status

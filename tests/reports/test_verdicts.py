@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from finding_samples import CULPRIT, altered
+from support.finding_samples import CULPRIT, altered
 
 from shadowgraph.findings import (
     ByteFacts,

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from wrapping import PROGRAMS, Wrapped, environment, program, wrap, wrap_words
+from support.wrapping import PROGRAMS, Wrapped, environment, program, wrap, wrap_words
 
 PATH = {"PYTHONPATH": f"{environment()['PYTHONPATH']}:{PROGRAMS}"}
 

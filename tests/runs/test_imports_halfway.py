@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from flashinfer_site import install, lay, path
-from wrapping import PROGRAMS, wrap
+from support.flashinfer_site import install, lay, path
+from support.wrapping import PROGRAMS, wrap
 
 WORK = "import sys, torch\ntorch.zeros(1)\nassert 'flashinfer.decode' not in sys.modules\n"
 HERE = "assert 'shadowgraph.debugger' in sys.modules\n"
@@ -27,7 +27,7 @@ def test_flashinfers_own_import_starts_the_debugger(tmp_path: Path, order: str) 
     install(site, "0.6.12")
     code = f"{BEGIN[order]}import runpy, sys\nsys.argv = ['planning.py', 'crash']\n"
     code += f"runpy.run_path({str(PROGRAMS / 'planning.py')!r}, run_name='__main__')"
-    wrapped = wrap(tmp_path, sys.executable, "-c", code, env=path(site))
+    wrapped = wrap(tmp_path, sys.executable, "-c", code, env=path(site), warm=False)
     assert wrapped.code == 1, wrapped.err
     (process,) = wrapped.run.processes
     assert process.backend == "host"

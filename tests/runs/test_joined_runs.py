@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from flashinfer_site import install, lay, path
-from wrapping import program, wrap
+from support.flashinfer_site import install, lay, path
+from support.wrapping import program, wrap
 
 REFUSAL = "kv_indptr[3]15 - kv_indptr[2]32 should be non-negative"
 

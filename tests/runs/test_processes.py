@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from wrapping import PROGRAMS, Wrapped, environment, program, wrap, wrap_words
+from support.wrapping import PROGRAMS, Wrapped, environment, program, wrap, wrap_words
 
 
 @pytest.mark.parametrize("how", ["fork", "spawn", "forkserver", "os_fork", "subprocess"])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from finding_samples import altered
+from support.finding_samples import altered
 
 from shadowgraph.commands.main import main
 from shadowgraph.errors import RunFolderError, ShadowgraphError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-from finding_samples import altered
+from support.finding_samples import altered
 
 import shadowgraph as sg
 from shadowgraph.runs.journal import Journal

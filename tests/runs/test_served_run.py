@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wrapping import environment, program, wrap, wrap_words
+from support.browser import browser, needs_browser
+from support.wrapping import environment, program, wrap, wrap_words
 
 from shadowgraph.commands.main import main
 from shadowgraph.runs.reader import read_run
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 class Served:
@@ -139,7 +137,7 @@ def test_the_status_of_a_supervisor_does_not_import_torch(tmp_path: Path) -> Non
     assert "libtorch" not in mapped
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@needs_browser
 def test_in_a_browser(tmp_path: Path) -> None:
     """What a browser makes of the page, after its rules on what a page may do."""
     with served(tmp_path) as run:
@@ -158,8 +156,7 @@ def test_in_a_browser(tmp_path: Path) -> None:
 
 def in_browser(url: str, tmp_path: Path) -> str:
     """The document as Chromium has it when it has been loaded."""
-    assert CHROMIUM is not None
-    words = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+    words = [browser(), "--headless=new", "--no-sandbox", "--disable-gpu", "--dump-dom"]
     words.append(f"--user-data-dir={tmp_path / 'profile'}")
     done = subprocess.run(
         [*words, url], capture_output=True, text=True, timeout=120, env=environment(HOME=str(tmp_path))

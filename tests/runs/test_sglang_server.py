@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wrapping import ROOT, environment, wrap_words
+from support.wrapping import ROOT, environment, wrap_words
 
 from shadowgraph.dumps.reader import read_dump
 from shadowgraph.integrations.sglang_host import SGLANG_VERSION, sglang_version

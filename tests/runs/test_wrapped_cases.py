@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from wrapping import program, wrap
+from support.wrapping import program, wrap
 
 from shadowgraph.demos.case import Case
 from shadowgraph.demos.runner import ACCEPTANCE

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from wrapping import environment, wrap
+from support.wrapping import environment, wrap
 
 from shadowgraph.graphs.stepping_aside import TRACED
 

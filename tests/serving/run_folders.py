@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from finding_samples import altered
+from support.finding_samples import altered
 
 from shadowgraph.coverage import Coverage
 from shadowgraph.runs.folder import RunFolder

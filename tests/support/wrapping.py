@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from shadowgraph.runs.reader import Run, read_run
+from support import warm as warm_python
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = Path(__file__).resolve().parent / "programs"
+PROGRAMS = ROOT / "tests" / "runs" / "programs"
 
 
 @dataclass
@@ -44,13 +44,13 @@ def wrap(
     options: tuple[str, ...] = (),
     env: dict[str, str] | None = None,
     cwd: Path | None = None,
+    warm: bool = True,
 ) -> Wrapped:
-    """Wrap a command; its run folder is ``folder / "run"`` unless the options name another."""
+    """Wrap a command; its run folder is ``folder / "run"`` unless the options name another. `warm` as for `warm.run`:
+    both the process that wraps and the one that is wrapped."""
     run = folder / "run"
     words = [*wrap_words(run, *options), *command]
-    done = subprocess.run(
-        words, env=environment() if env is None else env, cwd=cwd or folder, capture_output=True, text=True, timeout=300
-    )
+    done = warm_python.run(words, environment() if env is None else env, cwd or folder, warm=warm)
     return Wrapped(done.returncode, done.stdout, done.stderr, run)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from wrapping import ROOT, environment
+from support.wrapping import ROOT, environment
 
 SUBMODULES = "from flashinfer import decode, mla, prefill\n"
 _DECODE = (

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 import textwrap
+import time
 import tomllib
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from support import warm as warm_python
+
 ROOT = Path(__file__).resolve().parents[2]
+OTHERS = ("-p", "no:hypothesispytest", "-p", "no:anyio")  # plugins that happen to be installed here, and take a second
 KIT = """
     import torch
     import shadowgraph as sg
@@ -61,10 +66,15 @@ class Project:
     def write(self, name: str, text: str) -> None:
         (self.path / name).write_text(textwrap.dedent(text), "utf-8")
 
-    def run(self, *words: str, timeout: float = 300) -> pytest.RunResult:
-        """pytest over this project, with a JUnit file."""
-        fixed = ("-p", "no:cacheprovider", "--strict-markers", "--junitxml", str(self.path / "junit.xml"))
-        return self.pytester.runpytest_subprocess(*fixed, *words, timeout=timeout)
+    def run(self, *words: str, timeout: float = 300, warm: bool = True) -> pytest.RunResult:
+        """pytest over this project, with a JUnit file, in a process of its own; `warm` as for `warm.run`."""
+        fixed = (*OTHERS, "-p", "no:cacheprovider", "--strict-markers", "--junitxml", str(self.path / "junit.xml"))
+        if not warm:
+            return self.pytester.runpytest_subprocess(*fixed, *words, timeout=timeout)
+        argv, start = [sys.executable, "-m", "pytest", *fixed, *words], time.monotonic()
+        done = warm_python.run(argv, os.environ, self.path, timeout=timeout)
+        out, err = done.stdout.splitlines(), done.stderr.splitlines()
+        return pytest.RunResult(done.returncode, out, err, time.monotonic() - start)
 
     def outcomes(self) -> dict[str, str]:
         """Each test's name and what became of it in the last run: ``passed``, ``failure``, ``error`` or ``skipped``."""
