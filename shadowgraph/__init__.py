@@ -17,10 +17,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from shadowgraph.common import html_repr
+from shadowgraph.common.version import VERSION as __version__
+
 if TYPE_CHECKING:
     from shadowgraph.checks.rules import Rule, index_range, nondecreasing
-    from shadowgraph.debugger import Debugger
-    from shadowgraph.errors import (
+    from shadowgraph.common.errors import (
         BackendError,
         CaptureError,
         FindingsError,
@@ -29,12 +31,11 @@ if TYPE_CHECKING:
         UnknownBufferError,
         UsageError,
     )
-    from shadowgraph.findings import Finding
-    from shadowgraph.graphs.host import HostGraph, graph_pool_handle, host_graph
+    from shadowgraph.common.settings import Settings
+    from shadowgraph.debugger import Debugger
+    from shadowgraph.graphs.host.graph import HostGraph, graph_pool_handle, host_graph
+    from shadowgraph.model.findings import Finding
     from shadowgraph.session import current, debug, install, uninstall
-    from shadowgraph.settings import Settings
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BackendError",
@@ -66,47 +67,58 @@ _HOMES = {
     "index_range": "checks.rules",
     "nondecreasing": "checks.rules",
     "Debugger": "debugger",
-    "BackendError": "errors",
-    "CaptureError": "errors",
-    "FindingsError": "errors",
-    "FreedInputError": "errors",
-    "ShadowgraphError": "errors",
-    "UnknownBufferError": "errors",
-    "UsageError": "errors",
-    "Finding": "findings",
-    "HostGraph": "graphs.host",
-    "graph_pool_handle": "graphs.host",
-    "host_graph": "graphs.host",
+    "BackendError": "common.errors",
+    "CaptureError": "common.errors",
+    "FindingsError": "common.errors",
+    "FreedInputError": "common.errors",
+    "ShadowgraphError": "common.errors",
+    "UnknownBufferError": "common.errors",
+    "UsageError": "common.errors",
+    "Finding": "model.findings",
+    "HostGraph": "graphs.host.graph",
+    "graph_pool_handle": "graphs.host.graph",
+    "host_graph": "graphs.host.graph",
     "current": "session",
     "debug": "session",
     "install": "session",
     "uninstall": "session",
-    "Settings": "settings",
+    "Settings": "common.settings",
 }
 
 
 def load_ipython_extension(shell: Any) -> None:
     """``%load_ext shadowgraph``: the magics ``%%shadowgraph`` and ``%shadowgraph``."""
-    from shadowgraph.integrations.ipython_magics import load
+    from shadowgraph.integrations.ipython.magics import load
 
     load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """``%unload_ext shadowgraph``: the magics are gone; a debugger that was installed goes on."""
-    from shadowgraph.integrations.ipython_magics import unload
+    from shadowgraph.integrations.ipython.magics import unload
 
     unload(shell)
 
 
 def __getattr__(name: str) -> Any:
     if name == "plots":
-        return import_module(f"{__name__}.plots")
+        return import_module(f"{__name__}.render.plots")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if home == "session":
+        import_module(f"{__name__}.integrations.late_attach").register()
     value = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
     return value
+
+
+def _html_of(thing: object) -> str | None:
+    from shadowgraph.render.html.reprs import html_of
+
+    return html_of(thing)
+
+
+html_repr.renderer = _html_of
 
 
 def __dir__() -> list[str]:

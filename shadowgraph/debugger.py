@@ -13,40 +13,43 @@ from typing import IO
 import numpy as np
 import torch
 
-from shadowgraph import interrupts
-from shadowgraph.backends import backend_of
-from shadowgraph.coverage import Coverage
+from shadowgraph.common import finalizer_safe_lock as quiet
+from shadowgraph.common import interrupts
+from shadowgraph.common.errors import FindingsError, UnknownBufferError, UsageError
+from shadowgraph.common.fork_safety import forkable
+from shadowgraph.common.html_repr import enrolled
+from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.settings import Settings
 from shadowgraph.declarations import Declarations
-from shadowgraph.display import enrolled
+from shadowgraph.dumps.live import LiveDebugger
 from shadowgraph.dumps.taking import take_dump
-from shadowgraph.errors import FindingsError, UnknownBufferError, UsageError
-from shadowgraph.facts import facts_of
-from shadowgraph.faults import faults
-from shadowgraph.forking import forkable
-from shadowgraph.graphs import eager, parameters, passing, shrinking, tracing
-from shadowgraph.graphs.eager import leave_stopped_modes
+from shadowgraph.graphs.dispatch import eager, parameters, tracing
+from shadowgraph.graphs.dispatch import resize_hooks as shrinking
+from shadowgraph.graphs.dispatch.eager import leave_stopped_modes
+from shadowgraph.graphs.dispatch.stepping_aside import begin_count
 from shadowgraph.graphs.events import listeners
-from shadowgraph.graphs.host import HostGraph
+from shadowgraph.graphs.host.graph import HostGraph
 from shadowgraph.graphs.lookup import model_of
-from shadowgraph.graphs.model import Graph
-from shadowgraph.graphs.stepping_aside import begin_count
-from shadowgraph.listings import Buffers, Findings
-from shadowgraph.live_names import LiveNames
-from shadowgraph.location import Location
-from shadowgraph.reports.document import RunFacts
-from shadowgraph.reports.text import Report
-from shadowgraph.settings import Settings
-from shadowgraph.supervisor import Supervisor
-from shadowgraph.tracking import quiet
+from shadowgraph.localize.location import Location
+from shadowgraph.model.coverage import Coverage
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.guards import GuardPolicy
+from shadowgraph.model.listings import Buffers, Findings
+from shadowgraph.model.phases import Phase
+from shadowgraph.model.run_facts import RunFacts
+from shadowgraph.monitor.backends import backend_of
+from shadowgraph.monitor.live_names import LiveNames
+from shadowgraph.monitor.monitor import Supervisor
+from shadowgraph.monitor.run_facts import facts_of
+from shadowgraph.monitor.sampling import passing
+from shadowgraph.render.text.text import Report
 from shadowgraph.tracking.aliases import NameBook
-from shadowgraph.tracking.guards import GuardPolicy
-from shadowgraph.tracking.phases import Phase
-from shadowgraph.tracking.places import PlaceFinder
+from shadowgraph.tracking.variable_names import PlaceFinder
 
 _NO_OWNERS = (type(None), bool, int, float, complex, str, bytes, bytearray, memoryview, np.generic, np.ndarray, type)
 
 
-class Debugger(Declarations):
+class Debugger(Declarations, LiveDebugger):
     """Watches the graphs of this process between `start` and `stop`.
 
     Use `shadowgraph.debug` or `shadowgraph.install`, which make and start one. Findings stay readable after `stop`.

@@ -8,17 +8,17 @@ import torch
 
 from shadowgraph.checks.rules import Rule, rule_of
 from shadowgraph.checks.stale_rows import POLICIES
-from shadowgraph.errors import UnknownBufferError, UsageError
-from shadowgraph.graphs.host import HostGraph
+from shadowgraph.common.errors import UnknownBufferError, UsageError
+from shadowgraph.graphs.dispatch.tensors import is_plain
+from shadowgraph.graphs.host.graph import HostGraph
 from shadowgraph.graphs.lookup import model_of
-from shadowgraph.graphs.tensors import is_plain
-from shadowgraph.supervisor import Supervisor
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.stacks import current_stack
+from shadowgraph.model.views import TensorView
+from shadowgraph.monitor.monitor import Supervisor
+from shadowgraph.monitor.tensor_watches import Watch
 from shadowgraph.tracking.allocator import HostAllocator
-from shadowgraph.tracking.buffers import Buffer
 from shadowgraph.tracking.foreign import track_foreign
-from shadowgraph.tracking.stacks import current_stack
-from shadowgraph.tracking.views import TensorView
-from shadowgraph.watches import Watch
 
 
 class Declarations:

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from shadowgraph.common.errors import ShadowgraphError, UsageError
+from shadowgraph.common.settings import Settings
+from shadowgraph.common.uncaught import uncaught
 from shadowgraph.debugger import Debugger
-from shadowgraph.errors import ShadowgraphError, UsageError
-from shadowgraph.graphs.eager import leave_stopped_modes
-from shadowgraph.settings import Settings
-from shadowgraph.uncaught import uncaught
+from shadowgraph.graphs.dispatch.eager import leave_stopped_modes
 
 _current: Debugger | None = None
 _modest: Debugger | None = None  # steps aside when the program starts a debugger of its own
@@ -28,7 +28,18 @@ class Observer(Protocol):
         """It has checked a last time."""
 
 
+class Attachment(Protocol):
+    """Attaches adapters to packages that the program imports at any time; told before observers are."""
+
+    def began(self) -> None:
+        """A debugger watches from here on."""
+
+    def ended(self) -> None:
+        """It is about to check a last time."""
+
+
 observers: list[Observer] = []
+attachments: list[Attachment] = []  # filled by what knows the adapters, from above
 
 
 def current() -> Debugger | None:
@@ -147,18 +158,17 @@ def _at_exit() -> None:
 def _join(debugger: Debugger, error: BaseException | None) -> None:
     """Keep an exception of the program that goes through here with what is known of it."""
     if isinstance(error, Exception) and not isinstance(error, ShadowgraphError):
-        from shadowgraph.joining import join
+        from shadowgraph.monitor.exception_context import join
 
         join(debugger.supervisor, error)
 
 
 def _started(debugger: Debugger, watch_thread: bool = True) -> Debugger:
     global _current
-    from shadowgraph.integrations import late_arrivals
-
     debugger.start(watch_thread)
     _current = debugger
-    late_arrivals.began()
+    for attachment in attachments:
+        attachment.began()
     for observer in observers:
         observer.started(debugger)
     return debugger
@@ -168,11 +178,10 @@ def _end(debugger: Debugger | None) -> None:
     """Stop a debugger, unless that was done meanwhile by another thread, and maybe another debugger started."""
     global _current
     if debugger is not None and debugger is _current:
-        from shadowgraph.integrations import late_arrivals
-
         _current = None
         _join(debugger, sys.exc_info()[1])
-        late_arrivals.ended()
+        for attachment in attachments:
+            attachment.ended()
         try:
             debugger.stop()
         finally:

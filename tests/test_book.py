@@ -7,9 +7,8 @@ import pytest
 from msgspec.structs import replace
 from support.finding_samples import AFTER, FINDING, altered
 
-from shadowgraph.book import FindingBook, read_suppressions
-from shadowgraph.errors import MissingFileError, UsageError
-from shadowgraph.findings import (
+from shadowgraph.common.errors import MissingFileError, UsageError
+from shadowgraph.model.findings import (
     ByteFacts,
     Culprit,
     Finding,
@@ -21,8 +20,9 @@ from shadowgraph.findings import (
     Window,
     fingerprint,
 )
-from shadowgraph.reaches import Origin
-from shadowgraph.tracking.guards import Side
+from shadowgraph.model.guards import Side
+from shadowgraph.model.overrun_extents import Origin
+from shadowgraph.monitor.finding_store import FindingBook, read_suppressions
 
 PRINT = fingerprint(FINDING)
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import shadowgraph as sg
-from shadowgraph import compat
-from shadowgraph.errors import BackendError, MissingPackageError
+from shadowgraph.common import compat
+from shadowgraph.common.errors import BackendError, MissingPackageError
 
 
 @pytest.fixture(autouse=True)

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from shadowgraph.coverage import Coverage, CoverageLog
-from shadowgraph.graphs.model import Access, Graph, Launch, LaunchKind, Node, Pointer
-from shadowgraph.tracking.buffers import Buffer, Ledger, Role
-from shadowgraph.tracking.views import TensorView
+from shadowgraph.model.buffers import Buffer, Ledger, Role
+from shadowgraph.model.coverage import Coverage, CoverageLog
+from shadowgraph.model.graphs import Access, Graph, Launch, LaunchKind, Node, Pointer
+from shadowgraph.model.views import TensorView
 
 
 def graph(serial: int, *pointers: tuple[int, int, Access]) -> Graph:

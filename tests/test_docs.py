@@ -86,7 +86,7 @@ def test_no_path_of_a_machine_is_shown() -> None:
 
 
 def test_the_lengths_of_naps_are_those_of_the_code() -> None:
-    from shadowgraph import naps
+    from shadowgraph.monitor.sampling import naps
 
     said = (ROOT / "docs" / "wrap.md").read_text("utf-8")
     lengths = (

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from shadowgraph.errors import FindingsError, UsageError
-from shadowgraph.faults import FaultLog, faults, shielded
+from shadowgraph.common.errors import FindingsError, UsageError
+from shadowgraph.common.internal_errors import FaultLog, faults, shielded
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from support.finding_samples import ALLOCATED, BUFFER, FINDING, LAUNCHED, altered
 
-from shadowgraph.findings import SCHEMA, Culprit, Finding, Kind, Severity, Status, fingerprint, json_schema
-from shadowgraph.tracking.guards import Side
-from shadowgraph.tracking.stacks import Frame
+from shadowgraph.model.findings import SCHEMA, Culprit, Finding, Kind, Severity, Status, fingerprint, json_schema
+from shadowgraph.model.guards import Side
+from shadowgraph.model.stacks import Frame
 
 DOCUMENTED = {
     "": "schema id revision code kind severity phase graph replay detected_at time pid rank device stream buffer bytes "

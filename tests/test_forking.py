@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from shadowgraph import forking
+from shadowgraph.common import fork_safety as forking
 
 
 def test_held_locks_are_free_again() -> None:

@@ -9,14 +9,14 @@ from types import ModuleType
 
 import pytest
 
-from shadowgraph.importing import imported
+from shadowgraph.common.imported_modules import imported
 
 NAME = "half_of_it"
 
 
 def test_a_module_counts_from_the_end_of_its_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / f"{NAME}.py").write_text(
-        "import sys\nfrom shadowgraph.importing import imported\n"
+        "import sys\nfrom shadowgraph.common.imported_modules import imported\n"
         "assert __name__ in sys.modules\nDURING = imported(__name__)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import shadowgraph as sg
-from shadowgraph import interrupts
-from shadowgraph.faults import faults, shielded
+from shadowgraph.common import interrupts
+from shadowgraph.common.internal_errors import faults, shielded
 
 ROUNDS = 200
 

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 from support.finding_samples import FINDING, altered
 
-from shadowgraph import nap_sightings
-from shadowgraph.book import FindingBook
-from shadowgraph.findings import Culprit, Severity, Status, fingerprint
+from shadowgraph.model.findings import Culprit, Severity, Status, fingerprint
+from shadowgraph.monitor.finding_store import FindingBook
+from shadowgraph.monitor.sampling import nap_sightings
 
 PRINT = fingerprint(FINDING)
 UNSEEN = {"detected_at": "nap", "culprit": Culprit(Status.UNKNOWN), "confidence": "low"}

@@ -11,10 +11,10 @@ from functools import partial
 
 import pytest
 
-from shadowgraph.faults import FaultLog, faults, log
-from shadowgraph.outbox import Outbox, delivers, outbox
-from shadowgraph.tracking import quiet
-from shadowgraph.tracking.quiet import QuietLock, later
+from shadowgraph.common import finalizer_safe_lock as quiet
+from shadowgraph.common.finalizer_safe_lock import QuietLock, later
+from shadowgraph.common.internal_errors import FaultLog, faults, log
+from shadowgraph.common.outbox import Outbox, delivers, outbox
 
 
 class Held:

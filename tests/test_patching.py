@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shadowgraph.patching import PatchSet, holders
+from shadowgraph.common.patching import PatchSet, holders
 
 
 class Base:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from shadowgraph.culprits import NEAR, leading
-from shadowgraph.findings import Argument
-from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind, Word
-from shadowgraph.graphs.model import Graph
-from shadowgraph.graphs.probe import Hit, Outcome
-from shadowgraph.probing import OTHER_GUARDS, PIECES, Plan, nearest, pieces, tracked
+from shadowgraph.checks.culprits import NEAR, leading
+from shadowgraph.localize.probing import OTHER_GUARDS, PIECES, Plan, nearest, pieces, tracked
+from shadowgraph.model.buffers import Buffer, Ledger, Role
+from shadowgraph.model.device_nodes import DeviceNode, NodeKind, Word
+from shadowgraph.model.findings import Argument
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.guards import Side, guards_of
+from shadowgraph.model.probes import Hit, Outcome
+from shadowgraph.model.ranges import ByteRange, RangeSet
+from shadowgraph.model.write_sets import Place, Written, write_sets_of
 from shadowgraph.tracking.aliases import NameBook
-from shadowgraph.tracking.buffers import Buffer, Ledger, Role
-from shadowgraph.tracking.guards import Side, guards_of
-from shadowgraph.tracking.ranges import ByteRange, RangeSet
-from shadowgraph.write_sets import Place, Written, write_sets_of
 
 HOME = ByteRange(10_000, 11_000)
 
@@ -135,7 +135,7 @@ def test_write_sets_are_told_from_the_start_of_each_buffer() -> None:
 
 
 def test_a_node_without_words_points_by_what_it_copies() -> None:
-    from shadowgraph.culprits import culprit_of_node
+    from shadowgraph.checks.culprits import culprit_of_node
 
     ledger = Ledger()
     table = ledger.add(buffer(1, 1000, 64))

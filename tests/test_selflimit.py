@@ -9,8 +9,8 @@ import torch
 
 import shadowgraph as sg
 from shadowgraph import HostGraph, host_graph
-from shadowgraph.faults import faults
-from shadowgraph.selflimit import SelfLimit
+from shadowgraph.common.internal_errors import faults
+from shadowgraph.monitor.overhead_limiter import SelfLimit
 
 SECOND = 1_000_000_000
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shadowgraph.errors import UsageError
-from shadowgraph.settings import Settings, parse_bytes
+from shadowgraph.common.errors import UsageError
+from shadowgraph.common.settings import Settings, parse_bytes
 
 
 @pytest.mark.parametrize(

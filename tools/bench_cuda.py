@@ -19,9 +19,9 @@ import torch
 
 import shadowgraph as sg
 from shadowgraph.engines.cupy_engine import CupyEngine
-from shadowgraph.graphs.light_mode import LightMode
-from shadowgraph.tracking.guards import Guard, Side
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.graphs.dispatch.observer_mode import LightMode
+from shadowgraph.model.guards import Guard, Side
+from shadowgraph.model.ranges import ByteRange
 
 Run = Callable[[], None]
 

@@ -24,10 +24,10 @@ import numpy as np
 import torch
 
 import shadowgraph as sg
+from shadowgraph.common.settings import parse_bytes
 from shadowgraph.dumps.collecting import Collected, collect
 from shadowgraph.dumps.reader import read_dump
 from shadowgraph.dumps.writer import write_dump
-from shadowgraph.settings import parse_bytes
 
 PIECES = 16
 SPARE = 1 << 20  # of the dump's bound, for what is not contents

@@ -23,13 +23,13 @@ import torch
 
 from shadowgraph import session
 from shadowgraph.commands.wrap import _DEFAULTS as DEFAULTS
+from shadowgraph.common.settings import Settings
+from shadowgraph.graphs.dispatch import thread_modes as modes
+from shadowgraph.graphs.dispatch.observer_mode import LightMode
 from shadowgraph.graphs.events import Listener, listeners
-from shadowgraph.graphs.host import HostGraph, host_graph
-from shadowgraph.graphs.light_mode import LightMode
-from shadowgraph.injection import modes
-from shadowgraph.settings import Settings
+from shadowgraph.graphs.host.graph import HostGraph, host_graph
+from shadowgraph.model.guards import GuardPolicy
 from shadowgraph.tracking.allocator import host_allocator
-from shadowgraph.tracking.guards import GuardPolicy
 
 Step = Callable[[], object]
 Around = Callable[[], AbstractContextManager[object]]

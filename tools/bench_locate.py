@@ -20,10 +20,10 @@ import torch
 import shadowgraph as sg
 from shadowgraph.debugger import model_of
 from shadowgraph.engines.probing import ProbeTable
-from shadowgraph.graphs.cuda_probes import insert
-from shadowgraph.graphs.driver import driver, raw_graph
-from shadowgraph.graphs.probe import Outcome, Probe
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.graphs.cuda.driver import driver, raw_graph
+from shadowgraph.graphs.cuda.probes import insert
+from shadowgraph.model.probes import Outcome, Probe
+from shadowgraph.model.ranges import ByteRange
 
 OTHERS = 128  # guards that are looked at beside the broken one's
 

@@ -22,7 +22,7 @@ from time import perf_counter
 
 from intervaltree import Interval, IntervalTree
 
-from shadowgraph.tracking.ranges import ByteRange, RangeIndex
+from shadowgraph.model.ranges import ByteRange, RangeIndex
 
 BUILD_LIMIT = 1.0  # seconds for REQUIRED_BUFFERS; both limits scale with the sizes asked for
 QUERY_LIMIT = 0.1  # seconds for REQUIRED_QUERIES

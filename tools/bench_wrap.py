@@ -62,8 +62,8 @@ def abba(plain: Callable[[], Times], wrapped: Callable[[], Times], rounds: int) 
 def measure(rounds: int) -> dict[str, dict[str, float]]:
     """Each program with the hook alone, as a process below a wrap sees it, and through the whole command."""
     sys.path.insert(0, str(ROOT))
-    from shadowgraph.injection.environment import wrapped_environment
-    from shadowgraph.runs.orders import Orders
+    from shadowgraph.wrap.folder.injection_config import Orders
+    from shadowgraph.wrap.inject.environment import wrapped_environment
 
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     results = {}

@@ -98,6 +98,7 @@ def run_steps(command: str, venv: Path, args: list[str] | None, slow: bool = Fal
         Step("ruff check", (python, "-m", "ruff", "check", ".")),
         Step("ruff format", (python, "-m", "ruff", "format", "--check", ".")),
         Step("mypy", (python, "-m", "mypy")),
+        Step("imports", (f"{venv}/bin/lint-imports", "--no-cache")),
         Step("docs", (python, "-m", "sphinx", "-q", "-E", "-W", "--keep-going", "-n", "docs", "build/docs")),
         Step("pytest", (python, "-m", "pytest", *(PYTEST if args is None else args))),
     ]

@@ -22,8 +22,8 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from shadowgraph.graphs import mode_sensitive
-from shadowgraph.graphs.calling import redispatch
+from shadowgraph.graphs.dispatch import mode_sensitive
+from shadowgraph.graphs.dispatch.calling import redispatch
 
 TABLE = Path(mode_sensitive.__file__).with_name("mode_sensitive_table.py")
 # Arithmetic is handed numbers that take part in type promotion as such; none of it asks for subclasses.

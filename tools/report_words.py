@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 if TYPE_CHECKING:
-    from shadowgraph.findings import Finding
+    from shadowgraph.model.findings import Finding
 
 
 def culprits(path: Path) -> list[str]:
     """The row of the culprit, for each status."""
-    from shadowgraph.findings import Culprit, Status
-    from shadowgraph.reports.culprit_text import culprit_line
+    from shadowgraph.model.findings import Culprit, Status
+    from shadowgraph.render.text.culprit_text import culprit_line
 
     culprit = replace(_first(path).culprit, source=None)
     made = [replace(culprit, status=status) for status in (Status.CONFIRMED, Status.CANDIDATE)]
@@ -28,8 +28,8 @@ def culprits(path: Path) -> list[str]:
 
 def verdicts(path: Path) -> list[str]:
     """The first line: as it is, of low confidence, seen further by a later sighting, not seen again, by nobody seen."""
-    from shadowgraph.findings import Culprit, Status
-    from shadowgraph.reports.verdicts import verdict
+    from shadowgraph.checks.verdicts import verdict
+    from shadowgraph.model.findings import Culprit, Status
 
     finding = replace(_first(path), revision=1)
     doubted = replace(finding.culprit, status=Status.NOT_REPRODUCED, seen_in=2)

@@ -27,7 +27,7 @@ def folded(markdown: str) -> str:
 
 def with_explanations(page: str) -> str:
     """The page with every section of a code as `explain` tells it."""
-    from shadowgraph.reports.explanations import explanations
+    from shadowgraph.render.text.explanations import explanations
 
     for code, explanation in explanations().items():
         section = folded(explanation.markdown())

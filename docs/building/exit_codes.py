@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from building.markdown import code, markdown_of, table
 from shadowgraph.commands import demo, diff, doctor, main
-from shadowgraph.errors import ShadowgraphError
+from shadowgraph.common.errors import ShadowgraphError
 
 
 def errors(base: type[ShadowgraphError] = ShadowgraphError) -> Iterator[type[ShadowgraphError]]:
@@ -19,7 +19,7 @@ def errors(base: type[ShadowgraphError] = ShadowgraphError) -> Iterator[type[Sha
 
 def exit_codes() -> str:
     """One row an error class, by code."""
-    import shadowgraph.errors as home
+    import shadowgraph.common.errors as home
 
     own = [error for error in errors() if error.__module__ == home.__name__]
     rows = [(str(error.exit_code), code(error.__name__), _meaning(error)) for error in own]

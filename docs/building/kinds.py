@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from building.markdown import table
-from shadowgraph.findings import Kind
-from shadowgraph.reports.explanations import explanations, not_looked_for
+from shadowgraph.model.findings import Kind
+from shadowgraph.render.text.explanations import explanations, not_looked_for
 
 
 def kinds() -> str:

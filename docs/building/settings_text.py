@@ -9,7 +9,7 @@ from typing import NamedTuple
 from numpydoc.docscrape import ClassDoc
 
 from building.markdown import code, markdown_of, table
-from shadowgraph.settings import PREFIX, Settings
+from shadowgraph.common.settings import PREFIX, Settings
 
 
 class Setting(NamedTuple):

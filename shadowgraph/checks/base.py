@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypedDict, Unpack
 
+from shadowgraph.common.settings import Settings
 from shadowgraph.engines.base import Engine, Evidence
-from shadowgraph.findings import Culprit, Reader, RowOverrun, Severity
-from shadowgraph.graphs.model import Graph
-from shadowgraph.settings import Settings
+from shadowgraph.model.buffers import Buffer, Ledger
+from shadowgraph.model.findings import Culprit, Reader, RowOverrun, Severity
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.guards import Side
+from shadowgraph.model.launches import Launch
+from shadowgraph.model.phases import Phase
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.stacks import Stack
+from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.aliases import NameBook
 from shadowgraph.tracking.allocator import HostAllocator
-from shadowgraph.tracking.buffers import Buffer, Ledger
-from shadowgraph.tracking.guards import Side
-from shadowgraph.tracking.launches import Launch
-from shadowgraph.tracking.phases import Phase
-from shadowgraph.tracking.ranges import ByteRange
-from shadowgraph.tracking.stacks import Stack
-from shadowgraph.tracking.views import TensorView
 from shadowgraph.tracking.writes import Write, WriteLog
 
 

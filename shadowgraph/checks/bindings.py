@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from shadowgraph.graphs.model import Graph
-from shadowgraph.tracking.buffers import Buffer
-from shadowgraph.tracking.launches import LaunchKind
-from shadowgraph.tracking.ranges import ByteRange, RangeSet
-from shadowgraph.tracking.views import TensorView
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.launches import LaunchKind
+from shadowgraph.model.ranges import ByteRange, RangeSet
+from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.writes import extent
 
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 import msgspec
 
 from shadowgraph.checks.base import Check, Checkpoint, Context, Draft, Ended
-from shadowgraph.checks.first_access import Use, captured_bytes, uses_of
-from shadowgraph.findings import Severity
-from shadowgraph.graphs.model import Access, Graph
-from shadowgraph.tracking.buffers import Buffer, Role
+from shadowgraph.checks.liveness import Use, captured_bytes, uses_of
+from shadowgraph.model.buffers import Buffer, Role
+from shadowgraph.model.findings import Severity
+from shadowgraph.model.graphs import Access, Graph
+from shadowgraph.model.phases import Phase
+from shadowgraph.model.ranges import ByteRange
 from shadowgraph.tracking.foreign import is_borrowed, whereabouts
-from shadowgraph.tracking.phases import Phase
-from shadowgraph.tracking.ranges import ByteRange
 from shadowgraph.tracking.writes import write_of
 
 _LOOKS = 64  # for somebody who gets the bytes after the finding was told

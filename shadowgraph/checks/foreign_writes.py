@@ -9,15 +9,15 @@ from math import prod
 import numpy as np
 
 from shadowgraph.checks.base import Context
+from shadowgraph.checks.culprits import node_at
+from shadowgraph.checks.pending_confirmation import Suspicions
 from shadowgraph.checks.probed import Change, Probed, disturbed_parts, draft_of, report_all
-from shadowgraph.checks.suspicions import Suspicions
-from shadowgraph.culprits import node_at
-from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind
-from shadowgraph.graphs.model import Graph
-from shadowgraph.graphs.probe import Hit
-from shadowgraph.tracking.buffers import Buffer, Role
+from shadowgraph.model.buffers import Buffer, Role
+from shadowgraph.model.device_nodes import DeviceNode, NodeKind
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.probes import Hit
+from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.tracking.foreign import still_there
-from shadowgraph.tracking.ranges import ByteRange, RangeSet
 
 _TABLES = 1 << 20  # largest buffer that is looked through for addresses
 _OPEN = (NodeKind.HOST, NodeKind.CONDITIONAL, NodeKind.OTHER)  # nothing says where they may write

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from shadowgraph.checks.base import Context, Draft
-from shadowgraph.checks.cells import runs_of
 from shadowgraph.checks.out_of_bounds import slack_of
+from shadowgraph.checks.pending_confirmation import Suspicions
 from shadowgraph.checks.probed import CellChange, Probed, draft_of, report_all
-from shadowgraph.checks.spills import Spill, spills_of
-from shadowgraph.checks.suspicions import Suspicions
-from shadowgraph.findings import RowOverrun, Severity
-from shadowgraph.graphs.model import Graph
-from shadowgraph.tracking.buffers import Buffer, Role
-from shadowgraph.tracking.guards import Side
-from shadowgraph.tracking.ranges import ByteRange, RangeSet
+from shadowgraph.checks.view_overruns import Spill, spills_of
+from shadowgraph.checks.view_partition import runs_of
+from shadowgraph.model.buffers import Buffer, Role
+from shadowgraph.model.findings import RowOverrun, Severity
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.guards import Side
+from shadowgraph.model.ranges import ByteRange, RangeSet
 
 
 class GivenViews:

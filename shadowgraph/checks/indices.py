@@ -6,13 +6,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from shadowgraph.checks.attribution import eager_phase
 from shadowgraph.checks.base import Check, Checkpoint, Draft
-from shadowgraph.checks.blame import eager_phase
-from shadowgraph.tracking.buffers import Buffer, Role
-from shadowgraph.tracking.launches import IndexRule, Launch
-from shadowgraph.tracking.phases import Phase
-from shadowgraph.tracking.ranges import RangeSet
-from shadowgraph.tracking.views import TensorView
+from shadowgraph.model.buffers import Buffer, Role
+from shadowgraph.model.launches import IndexRule, Launch
+from shadowgraph.model.phases import Phase
+from shadowgraph.model.ranges import RangeSet
+from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.writes import Write
 
 NAME = "index in range"

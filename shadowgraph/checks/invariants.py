@@ -9,18 +9,18 @@ from math import inf
 
 import numpy as np
 
+from shadowgraph.checks.attribution import Blame, draft_phase, eager_phase
 from shadowgraph.checks.base import Check, Checkpoint, Context, Draft
-from shadowgraph.checks.blame import Blame, draft_phase, eager_phase
 from shadowgraph.checks.rules import Breach, Rule, nondecreasing
-from shadowgraph.faults import faults
-from shadowgraph.findings import Reader, Severity
-from shadowgraph.graphs.model import Graph
-from shadowgraph.tracking.buffers import Buffer
+from shadowgraph.common.internal_errors import faults
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.findings import Reader, Severity
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.phases import Phase
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.stacks import Stack
+from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.foreign import still_there
-from shadowgraph.tracking.phases import Phase
-from shadowgraph.tracking.ranges import ByteRange
-from shadowgraph.tracking.stacks import Stack
-from shadowgraph.tracking.views import TensorView
 from shadowgraph.tracking.writes import Write
 
 _INDPTR = re.compile(r"(indptr|cu_seq_?lens)", re.IGNORECASE)

@@ -19,19 +19,19 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from shadowgraph.checks.attribution import suspects
 from shadowgraph.checks.base import Check, Checkpoint, Context, Draft
-from shadowgraph.checks.blame import suspects
 from shadowgraph.checks.planning import Planning, Written
 from shadowgraph.engines.base import Evidence
-from shadowgraph.findings import Reader, Severity
-from shadowgraph.graphs.model import Access, Graph
-from shadowgraph.tracking.buffers import Buffer, Role
+from shadowgraph.model.buffers import Buffer, Role
+from shadowgraph.model.findings import Reader, Severity
+from shadowgraph.model.graphs import Access, Graph
+from shadowgraph.model.launches import LaunchKind
+from shadowgraph.model.phases import Phase
+from shadowgraph.model.ranges import ByteRange, RangeSet
+from shadowgraph.model.stacks import Stack
+from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.foreign import still_there
-from shadowgraph.tracking.launches import LaunchKind
-from shadowgraph.tracking.phases import Phase
-from shadowgraph.tracking.ranges import ByteRange, RangeSet
-from shadowgraph.tracking.stacks import Stack
-from shadowgraph.tracking.views import TensorView
 from shadowgraph.tracking.writes import Write, extent
 
 _HOST_WRITES = 512  # remembered for evidence that arrives late

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from shadowgraph.checks.attribution import draft_phase, suspects
 from shadowgraph.checks.base import Check, Checkpoint, Draft
-from shadowgraph.checks.blame import draft_phase, suspects
 from shadowgraph.checks.rows import row_overruns
-from shadowgraph.checks.stray import stray_stores
+from shadowgraph.checks.unguarded_overruns import stray_stores
 from shadowgraph.engines.base import Evidence
-from shadowgraph.findings import NAP, RowOverrun
-from shadowgraph.graphs.model import Graph
-from shadowgraph.tracking.buffers import Buffer, Role
-from shadowgraph.tracking.guards import Guard, Side
-from shadowgraph.tracking.ranges import ByteRange, RangeSet
-from shadowgraph.tracking.views import TensorView
+from shadowgraph.model.buffers import Buffer, Role
+from shadowgraph.model.findings import NAP, RowOverrun
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.guards import Guard, Side
+from shadowgraph.model.ranges import ByteRange, RangeSet
+from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.writes import Write
 
 

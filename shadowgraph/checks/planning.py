@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from shadowgraph.checks.base import Checkpoint, Context, Draft
-from shadowgraph.findings import Severity
 from shadowgraph.graphs.dataflow import Indexing, advances, indexed_by, is_integer, reads_back
-from shadowgraph.tracking.buffers import Buffer, Role
+from shadowgraph.model.buffers import Buffer, Role
+from shadowgraph.model.findings import Severity
+from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.tracking.foreign import still_there
-from shadowgraph.tracking.ranges import ByteRange, RangeSet
 
 _READS = 64  # followed between two replays
 _PLAIN = 3  # different values that are not alike by chance

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from shadowgraph.checks.base import Checkpoint, Context, Draft
-from shadowgraph.culprits import culprit_of_node
+from shadowgraph.checks.culprits import culprit_of_node
+from shadowgraph.common.errors import FindingsError
 from shadowgraph.engines.base import RANGES
-from shadowgraph.errors import FindingsError
-from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind
-from shadowgraph.graphs.model import Graph
-from shadowgraph.graphs.probe import Hit
-from shadowgraph.tracking.buffers import Buffer
-from shadowgraph.tracking.phases import Phase
-from shadowgraph.tracking.ranges import ByteRange, RangeSet
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.device_nodes import DeviceNode, NodeKind
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.phases import Phase
+from shadowgraph.model.probes import Hit
+from shadowgraph.model.ranges import ByteRange, RangeSet
 
 
 @dataclass(frozen=True, slots=True)

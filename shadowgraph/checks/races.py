@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from shadowgraph.checks.base import Context
+from shadowgraph.checks.culprits import node_at
 from shadowgraph.checks.probed import Probed, disturbed_parts, draft_of, report_all
-from shadowgraph.culprits import node_at
-from shadowgraph.graphs.device_nodes import DeviceNode
-from shadowgraph.graphs.probe import Hit
-from shadowgraph.tracking.buffers import Buffer
-from shadowgraph.tracking.ranges import ByteRange, RangeSet
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.device_nodes import DeviceNode
+from shadowgraph.model.probes import Hit
+from shadowgraph.model.ranges import ByteRange, RangeSet
 
 _ROUNDS = 3  # probed replays that one dispute is worth
 

@@ -25,12 +25,12 @@ import torch
 from shadowgraph.checks.base import Check, Checkpoint, Context, Draft, Rebound
 from shadowgraph.checks.bindings import Binding, Planned, first_bytes, led_to, made_by, unequal
 from shadowgraph.checks.row_epochs import is_sure, stretches
-from shadowgraph.graphs.model import Graph
-from shadowgraph.tracking.buffers import Buffer
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.phases import Phase
+from shadowgraph.model.ranges import ByteRange, RangeSet
+from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.foreign import still_there, track_foreign
-from shadowgraph.tracking.phases import Phase
-from shadowgraph.tracking.ranges import ByteRange, RangeSet
-from shadowgraph.tracking.views import TensorView
 from shadowgraph.tracking.writes import Write
 
 _LARGEST = 1 << 16  # bytes of an input that are compared

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from shadowgraph.tracking.launches import Access, LaunchKind
-from shadowgraph.tracking.ranges import ByteRange
-from shadowgraph.tracking.views import TensorView
+from shadowgraph.model.launches import Access, LaunchKind
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.writes import Write
 
 LIMIT = 512  # runs of one buffer; one that is written in more pieces is not judged

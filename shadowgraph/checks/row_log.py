@@ -15,8 +15,8 @@ from typing import NamedTuple, TypeVar
 
 from shadowgraph.checks.row_epochs import Rows, Run
 from shadowgraph.checks.static_inputs import Input, Story
-from shadowgraph.row_history import InputRows, RowsAtReplay, RowState, RowStretch
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.row_history import InputRows, RowsAtReplay, RowState, RowStretch
 
 REPLAYS = 32  # of each graph
 _BEFORE = 8  # replays kept for good before the first one that a finding is about

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shadowgraph.findings import RowOverrun
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.model.findings import RowOverrun
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.stores import Store, StoreLog
-from shadowgraph.tracking.views import TensorView
 
 Ints = npt.NDArray[np.int64]
 

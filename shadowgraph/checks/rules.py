@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shadowgraph.errors import UsageError
+from shadowgraph.common.errors import UsageError
 
 Values = npt.NDArray[Any]
 

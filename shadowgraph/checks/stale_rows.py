@@ -26,12 +26,12 @@ from shadowgraph.checks.base import Check, Checkpoint, Context, Draft, Stale
 from shadowgraph.checks.row_epochs import Mixture, Rows, Run, masks, mixture, pads, stretches
 from shadowgraph.checks.row_log import Begun, RowLog, copied
 from shadowgraph.checks.static_inputs import Input, StaticInputs
-from shadowgraph.findings import Severity
-from shadowgraph.graphs.model import Graph
-from shadowgraph.row_history import InputRows
-from shadowgraph.tracking.buffers import Buffer
-from shadowgraph.tracking.phases import Phase
-from shadowgraph.tracking.ranges import ByteRange, RangeSet
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.findings import Severity
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.phases import Phase
+from shadowgraph.model.ranges import ByteRange, RangeSet
+from shadowgraph.model.row_history import InputRows
 from shadowgraph.tracking.writes import Write
 
 _REPLAYS = 4096  # to which a row's value can be dated

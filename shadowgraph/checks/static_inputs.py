@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from shadowgraph.checks.base import Context
 from shadowgraph.checks.row_epochs import Epochs, Rows, Run, is_constant, is_sure, rows_of
-from shadowgraph.graphs.model import Graph
-from shadowgraph.tracking.buffers import Buffer, Role
-from shadowgraph.tracking.launches import Access, LaunchKind
-from shadowgraph.tracking.ranges import ByteRange, RangeIndex, RangeSet
-from shadowgraph.tracking.views import TensorView
+from shadowgraph.model.buffers import Buffer, Role
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.launches import Access, LaunchKind
+from shadowgraph.model.ranges import ByteRange, RangeIndex, RangeSet
+from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.writes import Write, extent
 
 _RECENT = 1024  # writes kept for graphs that are introduced later

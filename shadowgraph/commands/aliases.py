@@ -19,10 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the groups; that there are none is no error, a buffer that nobody knows is one."""
+    from shadowgraph.commands.saved.reader import is_saved
     from shadowgraph.dumps.naming import BufferNames
-    from shadowgraph.reports.alias_list import alias_list
-    from shadowgraph.reports.aliases_text import AliasesReport
-    from shadowgraph.saved.reader import is_saved
+    from shadowgraph.render.text.aliases_text import AliasesReport
+    from shadowgraph.views.alias_list import alias_list
 
     if is_saved(args.path):
         return _saved(args)
@@ -42,10 +42,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _saved(args: argparse.Namespace) -> int:
     """Print what was printed before."""
-    from shadowgraph.errors import UsageError
-    from shadowgraph.reports.aliases_text import AliasesReport
-    from shadowgraph.saved.contents import groups_of
-    from shadowgraph.saved.reader import read_saved
+    from shadowgraph.commands.saved.contents import groups_of
+    from shadowgraph.commands.saved.reader import read_saved
+    from shadowgraph.common.errors import UsageError
+    from shadowgraph.render.text.aliases_text import AliasesReport
 
     saved = read_saved(args.path)
     groups = groups_of(saved)

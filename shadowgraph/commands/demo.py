@@ -14,11 +14,11 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
+from shadowgraph.common.console import PlainConsole, console
+from shadowgraph.common.errors import MissingFileError, MissingPackageError, UsageError
 from shadowgraph.demos.case import Case
-from shadowgraph.errors import MissingFileError, MissingPackageError, UsageError
-from shadowgraph.reports.console import PlainConsole, console
-from shadowgraph.reports.document import versions
-from shadowgraph.reports.text import Report
+from shadowgraph.model.run_facts import versions
+from shadowgraph.render.text.text import Report
 
 HELP = "run the acceptance cases and, with sglang, the founding cases"
 SCHEMA = "shadowgraph.demo/1"
@@ -91,7 +91,7 @@ def chosen(which: str, only: Iterable[str]) -> tuple[list[Case], str | None]:
     """
     from shadowgraph.demos.founding import CASES as FOUNDING
     from shadowgraph.demos.runner import ACCEPTANCE, select
-    from shadowgraph.integrations.sglang_host import require_sglang
+    from shadowgraph.integrations.sglang.host import require_sglang
 
     names = list(only)
     hint = None
@@ -157,7 +157,7 @@ def _conclude(out: PlainConsole, outcomes: list[Any], hint: str | None) -> None:
 
 
 def _draw(outcomes: list[Any], path: str, quiet: bool) -> None:
-    from shadowgraph.plots.memory_map import save_memory_map
+    from shadowgraph.render.plots.memory_map import save_memory_map
 
     drawn = next((o for o in reversed(outcomes) if o.findings and o.memory is not None), None)
     if drawn is None:

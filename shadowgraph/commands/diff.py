@@ -9,10 +9,10 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from shadowgraph.commands.opening import PATH, latest_dumps, made_up, present
-from shadowgraph.errors import RunFolderError
+from shadowgraph.common.errors import RunFolderError
 
 if TYPE_CHECKING:
-    from shadowgraph.reports.difference import Side
+    from shadowgraph.views.difference import Side
 
 HELP = "compare two dumps or runs"
 _NEW = 1
@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what differs; the exit code says whether findings are new only when asked to."""
-    from shadowgraph.reports.diff_text import DiffReport
-    from shadowgraph.reports.differences import differences
+    from shadowgraph.render.text.diff_text import DiffReport
+    from shadowgraph.views.differences import differences
 
     with ExitStack() as opened:
         before, after = _side(args.before, opened), _side(args.after, opened)
@@ -45,8 +45,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _side(path: str, opened: ExitStack) -> Side:
     """A dump, or a run with whatever dumps it left."""
-    from shadowgraph.reports.difference import Side
-    from shadowgraph.saved.reader import is_saved, read_saved
+    from shadowgraph.commands.saved.reader import is_saved, read_saved
+    from shadowgraph.views.difference import Side
 
     if is_saved(path):
         saved = read_saved(path)
@@ -60,9 +60,9 @@ def _side(path: str, opened: ExitStack) -> Side:
 
 
 def _run(path: str, opened: ExitStack) -> Side:
-    from shadowgraph.reports.difference import Side
-    from shadowgraph.reports.verdicts import plural
-    from shadowgraph.runs.reader import read_run
+    from shadowgraph.common.words import plural
+    from shadowgraph.views.difference import Side
+    from shadowgraph.wrap.folder.reader import read_run
 
     run = read_run(path)
     try:

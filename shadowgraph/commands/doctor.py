@@ -14,7 +14,7 @@ import msgspec
 from rich.table import Column, Table
 from rich.text import Text
 
-from shadowgraph.reports.console import console
+from shadowgraph.common.console import console
 
 HELP = "say what is here, what is missing, what to install"
 SELFTEST_FAILED = 13
@@ -134,7 +134,7 @@ def _triton() -> Line:
 
 
 def _sglang() -> Line:
-    from shadowgraph.integrations.sglang_host import SGLANG_VERSION, sglang_version
+    from shadowgraph.integrations.sglang.host import SGLANG_VERSION, sglang_version
 
     found = sglang_version()
     use, advice = "the founding cases", "python tools/bootstrap.py demo installs it"

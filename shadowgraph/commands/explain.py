@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from shadowgraph.errors import UsageError
-
 HELP = "explain a kind of finding"
 
 
@@ -17,25 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the explanation; an unknown code is an error."""
     from shadowgraph.commands.opening import present
-    from shadowgraph.reports.explanation_text import ExplanationReport
+    from shadowgraph.render.text.explanation_text import ExplanationReport, known_code
 
     code = None if args.code is None else known_code(args.code)
     present(ExplanationReport(code), args.json, "", "text")
     return 0
-
-
-def known_code(text: str) -> str:
-    """The code that somebody means: ``sg101``, ``101``, or the kind's name.
-
-    Raises
-    ------
-    UsageError
-        When there is none.
-    """
-    from shadowgraph.findings import Kind
-
-    wanted = text.strip().casefold()
-    for kind in Kind:
-        if wanted in (kind.name.casefold(), kind.name[2:], kind.value):
-            return kind.name
-    raise UsageError(f"no kind of finding is called {text!r}; kinds are: {', '.join(kind.name for kind in Kind)}")

@@ -7,13 +7,13 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from shadowgraph.commands.opening import add_shared, finding_of, latest_dumps, made_up, present, sought
-from shadowgraph.errors import UsageError
+from shadowgraph.common.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shadowgraph.dumps.reader import Dump
-    from shadowgraph.findings import Finding
+    from shadowgraph.model.findings import Finding
 
 HELP = "show the bytes of a buffer, around a finding or from a place on"
 _MOST = 1 << 20  # bytes at once: each becomes some hundred in memory
@@ -35,8 +35,8 @@ def _number(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
     """Print the bytes; a buffer that nobody knows is an error, one of which the dump holds no bytes is none."""
     from shadowgraph.dumps.naming import BufferNames
-    from shadowgraph.reports.byte_dump import dumped_buffer
-    from shadowgraph.reports.bytes_text import BytesReport
+    from shadowgraph.render.text.bytes_text import BytesReport
+    from shadowgraph.views.byte_dump import dumped_buffer
 
     _require(args)
     with ExitStack() as opened:
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _require(args: argparse.Namespace) -> None:
-    from shadowgraph.reports.hexview import DTYPES
+    from shadowgraph.views.hexview import DTYPES
 
     if args.dtype is not None and args.dtype not in DTYPES:
         raise UsageError(f"no dtype {args.dtype!r}; dtypes are: {', '.join(DTYPES)}")

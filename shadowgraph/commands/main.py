@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 
-from shadowgraph.errors import MissingFileError, ShadowgraphError, UsageError
+from shadowgraph.common.errors import MissingFileError, ShadowgraphError, UsageError
 
 # Each verb is a module, imported only where it is meant: `wrap` must start fast.
 _COMMANDS = (
@@ -48,10 +48,10 @@ def _verb(name: str) -> ModuleType:
 
 def parser(only: str | None = None) -> argparse.ArgumentParser:
     """The command line of every verb, or of one alone."""
-    from shadowgraph import __version__
+    from shadowgraph.common.version import VERSION
 
     top = _Parser(prog="shadowgraph", description="A memory debugger for CUDA graphs in PyTorch programs.")
-    top.add_argument("--version", action="version", version=f"shadowgraph {__version__}")
+    top.add_argument("--version", action="version", version=f"shadowgraph {VERSION}")
     verbs = top.add_subparsers(dest="command", metavar="command", parser_class=_Parser)
     for name in _COMMANDS if only is None else (only,):
         module = _verb(name)
@@ -118,7 +118,7 @@ def _collecting(wanted: bool) -> Iterator[None]:
 
 
 def _silence_stdout() -> None:
-    from shadowgraph.reports.console import silence_stdout
+    from shadowgraph.common.console import silence_stdout
 
     silence_stdout()
 

@@ -8,14 +8,14 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from shadowgraph.commands.opening import add_shared, finding_of, graph_of, latest_dumps, made_up, present, sought
-from shadowgraph.errors import UsageError
+from shadowgraph.common.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shadowgraph.dumps.reader import Dump
-    from shadowgraph.graphs.model import Graph
-    from shadowgraph.reports.map_text import DumpedMap
+    from shadowgraph.model.graphs import Graph
+    from shadowgraph.render.text.map_text import DumpedMap
 
 HELP = "draw the memory of a dump"
 KINDS = ("memory", "aliases", "writes", "bytes", "rows")
@@ -55,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the map, or write the picture and say where it is."""
     from shadowgraph.commands.map_kinds import require_options
-    from shadowgraph.plots.rows import MOST_ROWS
-    from shadowgraph.saved.reader import is_saved
+    from shadowgraph.commands.saved.reader import is_saved
+    from shadowgraph.views.map_rows import MOST_ROWS
 
     if not 1 <= args.limit <= MOST_ROWS:
         raise UsageError(f"--limit must be from 1 to {MOST_ROWS}, not {args.limit}")
@@ -84,7 +84,7 @@ def _memory(dumps: Sequence[Dump], args: argparse.Namespace) -> int:
 
 
 def _present_memory(maps: list[DumpedMap], args: argparse.Namespace) -> int:
-    from shadowgraph.reports.map_text import MapReport
+    from shadowgraph.render.text.map_text import MapReport
 
     if args.output is None and args.interactive is None:
         present(MapReport(maps, args.limit), args.json, args.path, "map")
@@ -103,7 +103,7 @@ def _wanted(dumps: Sequence[Dump], args: argparse.Namespace) -> str | None:
 
 def _other(dumps: Sequence[Dump], args: argparse.Namespace) -> int:
     from shadowgraph.commands.map_kinds import kind_of, made, sources
-    from shadowgraph.reports.shown import said
+    from shadowgraph.render.text.shown import said
 
     with made_up(args.path, "map"):
         kind = kind_of(args.kind)
@@ -127,8 +127,8 @@ def _require_one(dumps: Sequence[Dump]) -> None:
 
 def _snapshot(args: argparse.Namespace) -> int:
     """Write a memory snapshot."""
-    from shadowgraph.plots.memory_viz import save_memory_viz
-    from shadowgraph.reports.shown import said
+    from shadowgraph.render.plots.memory_viz import save_memory_viz
+    from shadowgraph.render.text.shown import said
 
     others = ("output", "graph", "buffer", "finding")
     if args.json or args.kind != "memory" or any(getattr(args, name) is not None for name in others):
@@ -145,8 +145,8 @@ def _snapshot(args: argparse.Namespace) -> int:
 def _saved_maps(args: argparse.Namespace) -> list[DumpedMap]:
     """The maps of a document; which part of them is meant only --pid can say."""
     from shadowgraph.commands.opening import only_findings
-    from shadowgraph.saved.contents import maps_of
-    from shadowgraph.saved.reader import read_saved
+    from shadowgraph.commands.saved.contents import maps_of
+    from shadowgraph.commands.saved.reader import read_saved
 
     wanted = (args.graph, args.buffer, args.finding)
     if args.kind != "memory" or any(each is not None for each in wanted):
@@ -162,8 +162,8 @@ def _saved_maps(args: argparse.Namespace) -> list[DumpedMap]:
 
 def _require_picture(args: argparse.Namespace) -> None:
     """Refuse what cannot be drawn before a large dump is read."""
-    from shadowgraph.plots.interactive import require_html
-    from shadowgraph.plots.saving import format_of
+    from shadowgraph.render.plots.interactive import require_html
+    from shadowgraph.render.plots.saving import format_of
 
     if args.output is not None:
         format_of(args.output)
@@ -178,8 +178,8 @@ def _require_picture(args: argparse.Namespace) -> None:
 
 def _maps(dumps: Sequence[Dump], graph: str | None, buffer: str | None) -> list[DumpedMap]:
     from shadowgraph.dumps.naming import BufferNames
-    from shadowgraph.plots.dumped_map import dumped_map
-    from shadowgraph.reports.map_text import DumpedMap
+    from shadowgraph.render.text.map_text import DumpedMap
+    from shadowgraph.views.dumped_map import dumped_map
 
     books = [BufferNames(dump) for dump in dumps]
     wanted = [None for _ in books] if buffer is None else sought(buffer, books)
@@ -215,14 +215,14 @@ def _graphs(dumps: Sequence[Dump], wanted: str | None) -> list[Graph | None]:
 
 
 def _save(drawn: DumpedMap, args: argparse.Namespace) -> None:
-    from shadowgraph.reports.shown import said
+    from shadowgraph.render.text.shown import said
 
     title = f"Memory map of process {drawn.pid}"
     if args.interactive is not None:
-        from shadowgraph.plots.interactive import interactive_map
+        from shadowgraph.render.plots.interactive import interactive_map
 
         print(said(f"wrote {interactive_map(drawn.map, title=title).save(args.interactive)}").plain)
     if args.output is not None:
-        from shadowgraph.plots.memory_map import save_memory_map
+        from shadowgraph.render.plots.memory_map import save_memory_map
 
         print(said(f"wrote {save_memory_map(drawn.map, args.output, limit=args.limit, title=title)}").plain)

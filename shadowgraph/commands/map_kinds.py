@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shadowgraph.commands.opening import finding_of, sought
-from shadowgraph.errors import UnknownBufferError, UsageError
+from shadowgraph.common.errors import UnknownBufferError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from shadowgraph.commands.opening import Shown
     from shadowgraph.dumps.naming import BufferNames
     from shadowgraph.dumps.reader import Dump
-    from shadowgraph.plots.source import Source
+    from shadowgraph.views.source import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def sources(dumps: Sequence[Dump], args: argparse.Namespace) -> list[Source]:
         For a finding or a buffer that no dump has.
     """
     from shadowgraph.dumps.naming import BufferNames
-    from shadowgraph.plots.source import Source
+    from shadowgraph.views.source import Source
 
     if args.finding is not None:
         dumps = [finding_of(dumps, args.finding)[0]]
@@ -101,10 +101,10 @@ def made(kind: Kind, found: Sequence[Source], args: argparse.Namespace) -> list[
 
 
 def _aliases() -> Kind:
-    from shadowgraph.plots.alias_map import save_alias_map
-    from shadowgraph.plots.alias_model import AliasMap
-    from shadowgraph.reports.alias_list import AliasGroup, alias_list
-    from shadowgraph.reports.aliases_text import AliasesReport
+    from shadowgraph.render.plots.alias_map import save_alias_map
+    from shadowgraph.render.text.aliases_text import AliasesReport
+    from shadowgraph.views.alias_list import AliasGroup, alias_list
+    from shadowgraph.views.alias_map import AliasMap
 
     def groups(maps: Sequence[tuple[Dump, AliasMap]], args: argparse.Namespace) -> Iterator[AliasGroup]:
         for source in sources([dump for dump, _ in maps], args):
@@ -123,9 +123,9 @@ def _aliases() -> Kind:
 
 
 def _writes() -> Kind:
-    from shadowgraph.plots.write_map import save_write_map
-    from shadowgraph.plots.write_model import WriteMap
-    from shadowgraph.reports.writes_text import DumpedWrites, WritesReport
+    from shadowgraph.render.plots.write_map import save_write_map
+    from shadowgraph.render.text.writes_text import DumpedWrites, WritesReport
+    from shadowgraph.views.write_map import WriteMap
 
     return Kind(
         ("graph", "buffer", "finding"),
@@ -137,9 +137,9 @@ def _writes() -> Kind:
 
 
 def _rows() -> Kind:
-    from shadowgraph.plots.row_map import save_row_map
-    from shadowgraph.plots.row_model import RowMap
-    from shadowgraph.reports.rows_text import DumpedRows, RowsReport
+    from shadowgraph.render.plots.row_map import save_row_map
+    from shadowgraph.render.text.rows_text import DumpedRows, RowsReport
+    from shadowgraph.views.row_map import RowMap
 
     return Kind(
         ("graph", "buffer", "finding"),
@@ -151,9 +151,9 @@ def _rows() -> Kind:
 
 
 def _bytes() -> Kind:
-    from shadowgraph.plots.byte_map import save_byte_map
-    from shadowgraph.plots.byte_model import ByteMap, shown_bytes
-    from shadowgraph.reports.bytes_text import BytesReport
+    from shadowgraph.render.plots.byte_map import save_byte_map
+    from shadowgraph.render.text.bytes_text import BytesReport
+    from shadowgraph.views.byte_map import ByteMap, shown_bytes
 
     return Kind(
         ("buffer", "finding"),

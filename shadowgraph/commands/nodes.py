@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shadowgraph.commands.opening import made_up, opened_dump, present, run_dumps
-from shadowgraph.errors import UsageError
+from shadowgraph.common.errors import UsageError
 
 if TYPE_CHECKING:
     from shadowgraph.dumps.reader import Dump
-    from shadowgraph.graphs.model import Graph
-    from shadowgraph.reports.node_list import ListedGraph, Wanted
+    from shadowgraph.model.graphs import Graph
+    from shadowgraph.views.node_list import ListedGraph, Wanted
 
 HELP = "list the nodes of captured graphs, by buffer, kernel or line"
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the nodes; no node that fits is no error, a graph or a buffer that nobody knows is one."""
-    from shadowgraph.reports.nodes_text import NodesReport
+    from shadowgraph.render.text.nodes_text import NodesReport
 
     wanted = _wanted(args)
     with ExitStack() as opened:
@@ -55,8 +55,8 @@ def _wanted(args: argparse.Namespace) -> Wanted:
     UsageError
         For a kind that is none, and a line without its file.
     """
-    from shadowgraph.graphs.device_nodes import NodeKind
-    from shadowgraph.reports.node_list import Wanted
+    from shadowgraph.model.device_nodes import NodeKind
+    from shadowgraph.views.node_list import Wanted
 
     kinds = {**{kind.name.lower(): kind for kind in NodeKind}, **{kind.value: kind for kind in NodeKind}}
     if args.kind is not None and args.kind not in kinds:
@@ -76,7 +76,7 @@ def _wanted(args: argparse.Namespace) -> Wanted:
 def _listed(dumps: Sequence[Dump], graph: str | None, buffer: str | None, wanted: Wanted) -> Iterator[ListedGraph]:
     """Each graph once, as the latest dump of its process has it."""
     from shadowgraph.dumps.naming import BufferNames, require_known
-    from shadowgraph.reports.node_list import listed
+    from shadowgraph.views.node_list import listed
 
     chosen = list(_graphs(dumps, graph))
     books = [BufferNames(dump) for dump in dumps]

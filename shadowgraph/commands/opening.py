@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from shadowgraph.commands.progress import working
-from shadowgraph.errors import DamagedDumpError, DumpError, MissingFileError, RunFolderError, UsageError
+from shadowgraph.common.errors import DamagedDumpError, DumpError, MissingFileError, RunFolderError, UsageError
 
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from shadowgraph.commands.saved.reader import Saved
     from shadowgraph.dumps.naming import BufferNames
     from shadowgraph.dumps.reader import Dump
-    from shadowgraph.findings import Finding
-    from shadowgraph.graphs.model import Graph
-    from shadowgraph.saved.reader import Saved
-    from shadowgraph.tracking.buffers import Buffer
+    from shadowgraph.model.buffers import Buffer
+    from shadowgraph.model.findings import Finding
+    from shadowgraph.model.graphs import Graph
 
 PATH = "a dump, the run folder of `shadowgraph wrap` (the latest dump of each process), or JSON: see docs/verbs.md"
 
@@ -49,12 +49,12 @@ def opened_dump(path: str | Path, opened: ExitStack) -> Dump:
     UsageError
         For a document, which is no dump.
     """
+    from shadowgraph.commands.saved.reader import is_saved
     from shadowgraph.dumps.reader import read_dump
-    from shadowgraph.saved.reader import is_saved
 
     if is_saved(str(path)):
-        from shadowgraph.saved.contents import refused
-        from shadowgraph.saved.reader import read_saved
+        from shadowgraph.commands.saved.contents import refused
+        from shadowgraph.commands.saved.reader import read_saved
 
         raise refused(read_saved(str(path)), "this verb")
 
@@ -72,7 +72,7 @@ def run_dumps(path: str, opened: ExitStack) -> list[Dump]:
     DumpError, MissingFileError
         When none can be read.
     """
-    from shadowgraph.runs.reader import read_run
+    from shadowgraph.wrap.folder.reader import read_run
 
     paths = read_run(path).dumps
     if not paths:
@@ -150,7 +150,7 @@ def sought(text: str, books: Sequence[BufferNames]) -> list[list[Buffer]]:
 
 def only_findings(saved: Saved) -> None:
     """Say on standard error that a report knows the buffers that findings are about, and no others."""
-    from shadowgraph.saved.contents import instead
+    from shadowgraph.commands.saved.contents import instead
 
     if saved.is_report:
         said = f"{saved.source} knows only what findings say of their buffers; for the rest {instead(saved)}"
@@ -194,8 +194,8 @@ def finding_of(dumps: Sequence[Dump], wanted: int) -> tuple[Dump, Finding]:
 
 def present(report: Shown, as_json: bool, path: str, what: str) -> None:
     """Print a report, as JSON or as text; nothing of it if not all can be made."""
-    from shadowgraph.reports.console import console
-    from shadowgraph.reports.shown import show, width_of
+    from shadowgraph.common.console import console
+    from shadowgraph.render.text.shown import show, width_of
 
     out = console()
     with made_up(path, what):

@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Turn the switch in the run folder."""
-    from shadowgraph.serving.switch import switch
+    from shadowgraph.wrap.status.pause_file import switch
 
     if switch(args.run, off=True):
         print("checking is off: each process stops at its first replay a second from now, or sooner")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from shadowgraph.reports.console import tame
+from shadowgraph.common.console import tame
 
 AFTER = 0.7  # seconds without a word
 _busy = False

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shadowgraph.commands.opening import latest_dumps, made_up, opened_dump
-from shadowgraph.errors import DamagedDumpError, DumpError, MissingFileError, RunFolderError, UsageError
+from shadowgraph.common.errors import DamagedDumpError, DumpError, MissingFileError, RunFolderError, UsageError
 
 if TYPE_CHECKING:
-    from shadowgraph.reports.html.page import Page
+    from shadowgraph.render.html.page import Page
 
 HELP = "report on a dump or a run folder"
 
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the report; the exit code says whether there are findings only when asked to."""
     if not 0 <= args.error_exitcode <= 255:
         raise UsageError(f"--error-exitcode must be from 0 to 255, not {args.error_exitcode}")
-    from shadowgraph.saved.reader import is_saved
+    from shadowgraph.commands.saved.reader import is_saved
 
     if args.html is not None:
         found = _page(args)
@@ -50,8 +50,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _saved(path: str, as_json: bool) -> bool:
     from shadowgraph.commands.opening import present
-    from shadowgraph.saved.reader import read_saved
-    from shadowgraph.saved.report import SavedReport
+    from shadowgraph.commands.saved.reader import read_saved
+    from shadowgraph.commands.saved.report import SavedReport
 
     report = SavedReport(read_saved(path))
     present(report, as_json, path, "report")
@@ -60,9 +60,9 @@ def _saved(path: str, as_json: bool) -> bool:
 
 def _page(args: argparse.Namespace) -> bool:
     """Write the page; nothing of it if not all can be made."""
-    from shadowgraph.reports.html.writing import page_html, require_target, write_page
-    from shadowgraph.reports.shown import said
-    from shadowgraph.saved.reader import is_saved
+    from shadowgraph.commands.saved.reader import is_saved
+    from shadowgraph.render.html.writing import page_html, require_target, write_page
+    from shadowgraph.render.text.shown import said
 
     if args.json:
         raise UsageError("--json prints a document and --html writes a page: take one of them")
@@ -78,24 +78,24 @@ def _page(args: argparse.Namespace) -> bool:
 
 
 def _saved_page(path: str) -> Page:
-    from shadowgraph.saved.page import saved_page
-    from shadowgraph.saved.reader import read_saved
-    from shadowgraph.saved.report import SavedReport
+    from shadowgraph.commands.saved.page import saved_page
+    from shadowgraph.commands.saved.reader import read_saved
+    from shadowgraph.commands.saved.report import SavedReport
 
     return saved_page(SavedReport(read_saved(path)))
 
 
 def _dump_page(path: str, opened: ExitStack) -> Page:
-    from shadowgraph.reports.html.page import dump_page
+    from shadowgraph.render.html.page import dump_page
 
     return dump_page(opened_dump(path, opened))
 
 
 def _run_page(path: str, opened: ExitStack) -> Page:
     """The page of a run, with the latest dump of each process, as far as there are any that can be read."""
-    from shadowgraph.reports.html.page import run_page
-    from shadowgraph.reports.run_text import RunReport
-    from shadowgraph.runs.reader import read_run
+    from shadowgraph.render.html.page import run_page
+    from shadowgraph.render.text.run_text import RunReport
+    from shadowgraph.wrap.folder.reader import read_run
 
     report = RunReport(read_run(path))
     try:
@@ -108,8 +108,8 @@ def _run_page(path: str, opened: ExitStack) -> Page:
 
 
 def _folder(path: str, as_json: bool) -> bool:
-    from shadowgraph.reports.run_text import RunReport
-    from shadowgraph.runs.reader import read_run
+    from shadowgraph.render.text.run_text import RunReport
+    from shadowgraph.wrap.folder.reader import read_run
 
     report = RunReport(read_run(path))
     if as_json:
@@ -120,10 +120,10 @@ def _folder(path: str, as_json: bool) -> bool:
 
 
 def _dump(path: str, as_json: bool) -> bool:
+    from shadowgraph.common.console import console
     from shadowgraph.dumps.container import first_words
     from shadowgraph.dumps.reader import read_dump
-    from shadowgraph.reports.console import console
-    from shadowgraph.reports.dumped import dumped_lines
+    from shadowgraph.render.text.dumped import dumped_lines
 
     with read_dump(path) as dump:
         try:  # before a line is printed: what a made-up file says need not make a report

@@ -6,7 +6,7 @@ import argparse
 from contextlib import ExitStack
 
 from shadowgraph.commands.opening import add_shared, latest_dumps, made_up, present, sought
-from shadowgraph.errors import UsageError
+from shadowgraph.common.errors import UsageError
 
 HELP = "tell what happened to a buffer"
 _LAST = 40
@@ -22,10 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the events; a buffer that nobody knows is an error."""
+    from shadowgraph.commands.saved.reader import is_saved
     from shadowgraph.dumps.naming import BufferNames
-    from shadowgraph.reports.event_list import timeline
-    from shadowgraph.reports.timeline_text import TimelineReport
-    from shadowgraph.saved.reader import is_saved
+    from shadowgraph.render.text.timeline_text import TimelineReport
+    from shadowgraph.views.event_list import timeline
 
     if args.last < 0:
         raise UsageError(f"--last must not be below 0, and is {args.last}")
@@ -47,9 +47,9 @@ def run(args: argparse.Namespace) -> int:
 def _saved(args: argparse.Namespace) -> int:
     """Print what was printed before, or what findings know."""
     from shadowgraph.commands.opening import only_findings
-    from shadowgraph.reports.timeline_text import TimelineReport
-    from shadowgraph.saved.contents import timelines_of
-    from shadowgraph.saved.reader import read_saved
+    from shadowgraph.commands.saved.contents import timelines_of
+    from shadowgraph.commands.saved.reader import read_saved
+    from shadowgraph.render.text.timeline_text import TimelineReport
 
     saved = read_saved(args.path)
     with made_up(args.path, "timeline"):

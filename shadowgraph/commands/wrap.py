@@ -10,16 +10,16 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from shadowgraph.errors import MissingFileError, ShadowgraphError, UsageError
-from shadowgraph.injection.environment import wrapped_environment
-from shadowgraph.runs.folder import DEFAULT_PARENT, RunFolder, default_folder
-from shadowgraph.runs.orders import DUMP_MOMENTS, Orders
-from shadowgraph.wholefiles import write_whole
+from shadowgraph.common.atomic_files import write_whole
+from shadowgraph.common.errors import MissingFileError, ShadowgraphError, UsageError
+from shadowgraph.wrap.folder.injection_config import DUMP_MOMENTS, Orders
+from shadowgraph.wrap.folder.run_folder import DEFAULT_PARENT, RunFolder, default_folder
+from shadowgraph.wrap.inject.environment import wrapped_environment
 
 if TYPE_CHECKING:
-    from shadowgraph.reports.run_text import RunReport
-    from shadowgraph.runs.supervising import Ended
-    from shadowgraph.serving.server import StatusServer
+    from shadowgraph.render.text.run_text import RunReport
+    from shadowgraph.wrap.launch.run_child import Ended
+    from shadowgraph.wrap.status.server import StatusServer
 
 HELP = "run any Python program, unchanged, under the debugger"
 OVERHEAD_PERCENT = 75.0  # of the wall time, before checks thin out
@@ -107,13 +107,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command, then report on it to standard error; its own failure is ours."""
-    from shadowgraph import __version__
-    from shadowgraph.runs.supervising import supervise
+    from shadowgraph.common.version import VERSION
+    from shadowgraph.wrap.launch.run_child import supervise
 
     orders_without_folder = _options(args)
     folder = RunFolder(args.run_dir or default_folder())
     orders = Orders(folder.path, **orders_without_folder)
-    folder.begin(args.program, orders, __version__)
+    folder.begin(args.program, orders, VERSION)
     _tell_outer_wrap(folder.path)
     environment = wrapped_environment(orders, os.environ)
     server = _status_server(args, folder) if args.status is not None else None
@@ -138,8 +138,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _status_server(args: argparse.Namespace, folder: RunFolder) -> StatusServer | None:
     """A server that does not answer yet; one line instead where there cannot be one: the program runs all the same."""
-    from shadowgraph.runs.journal import say
-    from shadowgraph.serving.server import ADDRESS, StatusServer
+    from shadowgraph.wrap.folder.findings_log import say
+    from shadowgraph.wrap.status.server import ADDRESS, StatusServer
 
     where = _status_place(args.status)
     try:
@@ -160,7 +160,7 @@ def _prepare(folder: str) -> None:
     from pathlib import Path
 
     if any(b'"kind":"watch"' in file.read_bytes()[:4096] for file in Path(folder).glob("findings-*")):
-        import shadowgraph.reports.run_text  # noqa: F401
+        import shadowgraph.render.text.run_text  # noqa: F401
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     options |= {"list_inferred": True} if args.list_inferred else {}
     unusual = (args.guard_eager, args.overhead, args.guard_memory, args.every) != (None,) * 4
     if unusual or any(n.startswith(_PREFIX) for n in os.environ):
-        from shadowgraph.settings import Settings
+        from shadowgraph.common.settings import Settings
 
         Settings.from_environment().with_options(**options)
     dumps = tuple(moment for moment in moments if moment != "never")
@@ -214,7 +214,7 @@ def _status_place(text: str) -> int | str:
 
 
 def _bytes(text: str) -> int:
-    from shadowgraph.settings import parse_bytes
+    from shadowgraph.common.settings import parse_bytes
 
     try:
         return parse_bytes(text)
@@ -234,7 +234,7 @@ def _require_place(path: str) -> None:
 
 
 def _readable(path: str) -> str:
-    from shadowgraph.book import read_suppressions
+    from shadowgraph.monitor.finding_store import read_suppressions
 
     read_suppressions(path)  # now, and not in every process
     return os.path.abspath(path)
@@ -247,7 +247,7 @@ def _tell_outer_wrap(inner: str) -> None:
     except ValueError:
         return  # whoever set the variable is no wrap of ours
     if outer is not None:
-        from shadowgraph.runs.journal import FORMAT, Journal
+        from shadowgraph.wrap.folder.findings_log import FORMAT, Journal
 
         journal = Journal(outer.folder)
         journal.write("start", format=FORMAT, pid=os.getpid(), ppid=os.getppid(), argv=sys.orig_argv, born="wrap")
@@ -278,15 +278,15 @@ def _conclude(args: argparse.Namespace, folder: RunFolder, ended: Ended) -> int:
 def _report(args: argparse.Namespace, folder: RunFolder, ended: Ended) -> int:
     """Print and write what was asked for; the number of findings."""
     if args.json is None and ended.signal is None:
-        from shadowgraph.runs.glance import idle_report
+        from shadowgraph.wrap.folder.idle_report import idle_report
 
         shown = folder.path.removeprefix(os.getcwd() + os.sep)
         idle = idle_report(folder.path, shown, args.program, ended.code)
         if idle is not None:
             sys.stderr.write("" if args.quiet else "".join(f"{line}\n" for line in idle))
             return 0
-    from shadowgraph.reports.run_text import RunReport
-    from shadowgraph.runs.reader import read_settled
+    from shadowgraph.render.text.run_text import RunReport
+    from shadowgraph.wrap.folder.reader import read_settled
 
     report = RunReport(read_settled(folder.path, _PATIENCE, folder.manifest))
     if not args.quiet:
@@ -301,6 +301,6 @@ def _write(path: str, report: RunReport) -> None:
 
 
 def _die_of(number: int) -> NoReturn:
-    from shadowgraph.runs.supervising import die_of
+    from shadowgraph.wrap.launch.run_child import die_of
 
     die_of(number)

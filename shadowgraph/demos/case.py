@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shadowgraph.errors import InvalidCaseError
-from shadowgraph.findings import Finding
+from shadowgraph.common.errors import InvalidCaseError
+from shadowgraph.model.findings import Finding
 
 Program = Callable[[Any, Any, bool, int], Any]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from shadowgraph.errors import MissingPackageError
-from shadowgraph.graphs.host import HostGraph, graph_pool_handle, host_graph
+from shadowgraph.common.errors import MissingPackageError
+from shadowgraph.graphs.host.graph import HostGraph, graph_pool_handle, host_graph
 
 
 class HostDevice:

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from shadowgraph.demos.case import Case, Expected, Program, require
-from shadowgraph.integrations.sglang_host import AiterKvIndices, DecodeRow, EagleDraft, PaddedDecode
-from shadowgraph.integrations.sglang_padding import declare_padding
+from shadowgraph.integrations.sglang.host import AiterKvIndices, DecodeRow, EagleDraft, PaddedDecode
+from shadowgraph.integrations.sglang.padding import declare_padding
 
 _CANARY = -123456789
 _EAGLE_KERNEL = "generate_draft_decode_kv_indices"

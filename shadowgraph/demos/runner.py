@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from shadowgraph.common.errors import InvalidCaseError, UsageError
 from shadowgraph.demos import (
     a1_indptr,
     a2_kv_indices,
@@ -18,11 +19,10 @@ from shadowgraph.demos import (
     controls,
 )
 from shadowgraph.demos.case import Case
-from shadowgraph.errors import InvalidCaseError, UsageError
-from shadowgraph.findings import Finding
-from shadowgraph.plots.model import MemoryMap
-from shadowgraph.reports.document import RunFacts
+from shadowgraph.model.findings import Finding
+from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.session import debug
+from shadowgraph.views.memory_map import MemoryMap
 
 CARVE = 1 << 14
 

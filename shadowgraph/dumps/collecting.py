@@ -15,23 +15,23 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
-from shadowgraph.coverage import Coverage
+from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.settings import Settings
 from shadowgraph.dumps.planning import Piece, Plan, plan_of
 from shadowgraph.dumps.schema import LeftOut, Why
 from shadowgraph.engines.losses import is_device_loss
-from shadowgraph.faults import faults
-from shadowgraph.graphs.device_nodes import DeviceNode
-from shadowgraph.graphs.model import Graph, Node
-from shadowgraph.journal import Ran, Replayed, Stored
-from shadowgraph.reports.document import RunFacts, versions
-from shadowgraph.row_history import InputRows
-from shadowgraph.settings import Settings
-from shadowgraph.supervisor import Supervisor
-from shadowgraph.tracking.buffers import Buffer
+from shadowgraph.localize.flight_recorder import Ran, Replayed, Stored
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.coverage import Coverage
+from shadowgraph.model.device_nodes import DeviceNode
+from shadowgraph.model.graphs import Graph, Node
+from shadowgraph.model.guards import Guard
+from shadowgraph.model.row_history import InputRows
+from shadowgraph.model.run_facts import RunFacts, versions
+from shadowgraph.model.write_sets import WriteSets
+from shadowgraph.monitor.monitor import Supervisor
 from shadowgraph.tracking.foreign import drop_stale
-from shadowgraph.tracking.guards import Guard
 from shadowgraph.tracking.names import Owner
-from shadowgraph.write_sets import WriteSets
 
 _PACKAGES = ("triton", "cupy", "cuda-bindings", "sglang", "flashinfer-python", "transformers")
 _SECRET = ("key", "token", "password", "secret")

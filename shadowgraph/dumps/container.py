@@ -15,8 +15,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from shadowgraph.common.errors import DamagedDumpError, ForeignFileError, NewerDumpError
 from shadowgraph.dumps.schema import FORMAT, SCHEMA, VERSION
-from shadowgraph.errors import DamagedDumpError, ForeignFileError, NewerDumpError
 
 MANIFEST = "manifest"
 HEADER_MOST = 8 << 20  # bytes, four times what a full dump needs

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from shadowgraph.dumps.schema import DeviceRow, RangeRow, WordRow
-from shadowgraph.graphs.device_nodes import DeviceNode, Word
-from shadowgraph.tracking.buffers import Buffer
-from shadowgraph.tracking.ranges import ByteRange
-from shadowgraph.tracking.stacks import Stack
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.device_nodes import DeviceNode, Word
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.stacks import Stack
 
 DEPTH = 16  # child graphs in child graphs, at most; what is deeper is named and left out
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from shadowgraph.dumps.device_rows import device_nodes_of
 from shadowgraph.dumps.schema import BufferRow, GraphRow, LaunchRow, Manifest, View
-from shadowgraph.graphs.model import Graph, Node
-from shadowgraph.tracking.buffers import Buffer
-from shadowgraph.tracking.launches import Launch, Pointer
-from shadowgraph.tracking.stacks import Frame, Stack
-from shadowgraph.tracking.views import TensorView
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.graphs import Graph, Node
+from shadowgraph.model.launches import Launch, Pointer
+from shadowgraph.model.stacks import Frame, Stack
+from shadowgraph.model.views import TensorView
 
 Stacks = tuple[Stack, ...]
 

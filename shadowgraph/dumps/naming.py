@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Protocol
 
+from shadowgraph.common.console import tame
+from shadowgraph.common.errors import UnknownBufferError, UsageError
 from shadowgraph.dumps.models import view_of
-from shadowgraph.dumps.reader import Dump
-from shadowgraph.errors import UnknownBufferError, UsageError
-from shadowgraph.reports.console import tame
-from shadowgraph.tracking.buffers import Buffer, allocation_name
-from shadowgraph.tracking.ranges import ByteRange, RangeIndex
-from shadowgraph.tracking.views import TensorView
+from shadowgraph.dumps.schema import Manifest
+from shadowgraph.model.buffers import Buffer, allocation_name
+from shadowgraph.model.ranges import ByteRange, RangeIndex
+from shadowgraph.model.views import TensorView
 
 Owned = tuple[str, TensorView]  # an owner's path and what it covers
 
 _OFFERED = 3
 _LONGEST = 120
 _COMPARED = 5_000  # names that are compared letter by letter with one that nobody knows
+
+
+class Opened(Protocol):
+    """An open dump, as far as names are about it."""
+
+    manifest: Manifest
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]: ...
+
+    @property
+    def freed(self) -> tuple[Buffer, ...]: ...
 
 
 class BufferNames:
@@ -27,7 +40,7 @@ class BufferNames:
     its owners died, as a finding knew it; without any, by the line that allocated it.
     """
 
-    def __init__(self, dump: Dump) -> None:
+    def __init__(self, dump: Opened) -> None:
         self._buffers = [*dump.freed, *dump.buffers]  # the later, the better: what lives comes last
         self._live = _by_address(dump.buffers)
         self._freed = _by_address(dump.freed)

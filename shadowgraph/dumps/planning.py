@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from shadowgraph.dumps.schema import MOST_PAYLOADS, LeftOut, Why
-from shadowgraph.findings import Finding
-from shadowgraph.tracking.buffers import Buffer, Role
+from shadowgraph.model.buffers import Buffer, Role
+from shadowgraph.model.findings import Finding
+from shadowgraph.model.ranges import ByteRange
 from shadowgraph.tracking.foreign import hold
-from shadowgraph.tracking.ranges import ByteRange
 
 AROUND = 256  # bytes on either side of a finding's
 _FINDING_MOST = 64 << 10

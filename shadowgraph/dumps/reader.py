@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from shadowgraph.display import Shown, enrolled
+from shadowgraph.common.errors import DamagedDumpError, DumpError, ForeignFileError, MissingFileError
+from shadowgraph.common.html_repr import Shown, enrolled
 from shadowgraph.dumps.container import (
     MANIFEST,
     MANIFEST_MOST,
@@ -27,12 +28,11 @@ from shadowgraph.dumps.container import (
 from shadowgraph.dumps.models import buffers_of, graph_of, launch_of, stacks_of
 from shadowgraph.dumps.sanity import require_sane
 from shadowgraph.dumps.schema import Manifest, PayloadRow, Why, form_of_manifest
-from shadowgraph.errors import DamagedDumpError, DumpError, ForeignFileError, MissingFileError
-from shadowgraph.graphs.model import Graph
-from shadowgraph.reports.document import RunFacts, document
-from shadowgraph.tracking.buffers import Buffer
-from shadowgraph.tracking.launches import Launch
-from shadowgraph.tracking.stacks import Stack
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.launches import Launch
+from shadowgraph.model.run_facts import RunFacts, document
+from shadowgraph.model.stacks import Stack
 
 if TYPE_CHECKING:
     from shadowgraph.dumps.naming import BufferNames
@@ -122,8 +122,6 @@ class Dump(Shown):
     @cached_property
     def names(self) -> BufferNames:
         """What the buffers are called."""
-        from shadowgraph.dumps.naming import BufferNames
-
         return BufferNames(self)
 
     def knows(self, thing: object) -> bool:

@@ -11,14 +11,14 @@ from dataclasses import replace
 
 import msgspec
 
+from shadowgraph.checks.verdicts import verdict
 from shadowgraph.dumps.collecting import Collected, GraphNow
 from shadowgraph.dumps.schema import LeftOut
-from shadowgraph.failures import Failure
-from shadowgraph.findings import Alias, Argument, Culprit, Ending, Finding, Rebinding, Staleness, Successor
-from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind
-from shadowgraph.reaches import Origin, Reached
-from shadowgraph.reports.document import RunFacts
-from shadowgraph.reports.verdicts import verdict
+from shadowgraph.model.device_nodes import DeviceNode, NodeKind
+from shadowgraph.model.failures import Failure
+from shadowgraph.model.findings import Alias, Argument, Culprit, Ending, Finding, Rebinding, Staleness, Successor
+from shadowgraph.model.overrun_extents import Origin, Reached
+from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.tracking.names import Owner
 
 _REASON = "redacted"

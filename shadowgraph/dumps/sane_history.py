@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from shadowgraph.dumps.schema import Manifest
-from shadowgraph.row_history import InputRows, RowStretch
+from shadowgraph.model.row_history import InputRows, RowStretch
 
 _MOST = 1 << 64  # no address goes beyond
 _ROWS = 1 << 32

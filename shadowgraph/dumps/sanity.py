@@ -8,7 +8,7 @@ from itertools import chain
 from shadowgraph.dumps.sane_history import require_history
 from shadowgraph.dumps.sane_nodes import require_nodes
 from shadowgraph.dumps.schema import BufferRow, LaunchRow, Manifest, View
-from shadowgraph.findings import Finding
+from shadowgraph.model.findings import Finding
 
 _LATEST = 253402300799.0  # the last second of the year 9999
 

@@ -14,13 +14,13 @@ from typing import Annotated
 
 import msgspec
 
-from shadowgraph.graphs.device_nodes import NodeKind, Sureness
-from shadowgraph.reports.document import RunFacts
-from shadowgraph.row_history import InputRows
-from shadowgraph.tracking.buffers import Role
-from shadowgraph.tracking.guards import Side
-from shadowgraph.tracking.launches import Access, LaunchKind
-from shadowgraph.tracking.phases import Phase
+from shadowgraph.model.buffers import Role
+from shadowgraph.model.device_nodes import NodeKind, Sureness
+from shadowgraph.model.guards import Side
+from shadowgraph.model.launches import Access, LaunchKind
+from shadowgraph.model.phases import Phase
+from shadowgraph.model.row_history import InputRows
+from shadowgraph.model.run_facts import RunFacts
 
 FORMAT = "shadowgraph.dump"
 VERSION = 1
@@ -57,7 +57,7 @@ class View(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BufferRow(msgspec.Struct, frozen=True, array_like=True):
-    """One tenancy of memory; see `shadowgraph.tracking.buffers.Buffer`. `freed_at` is a serial too, None in the list of
+    """One tenancy of memory; see `shadowgraph.model.buffers.Buffer`. `freed_at` is a serial too, None in the list of
     live ones."""
 
     serial: int
@@ -215,7 +215,7 @@ class StoreRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WrittenRow(msgspec.Struct, frozen=True, array_like=True):
-    """What a node changed of a buffer; see `shadowgraph.write_sets.Written`."""
+    """What a node changed of a buffer; see `shadowgraph.model.write_sets.Written`."""
 
     node: Index
     buffer: int

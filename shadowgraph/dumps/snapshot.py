@@ -12,7 +12,7 @@ from shadowgraph.dumps.schema import PayloadRow
 from shadowgraph.dumps.tables import manifest_of
 
 if TYPE_CHECKING:
-    from shadowgraph.debugger import Debugger
+    from shadowgraph.dumps.live import LiveDebugger
 
 _MOST = 64 << 20  # bytes of memory that are copied
 
@@ -32,7 +32,7 @@ class Snapshot(Dump):
         """Nothing is open."""
 
 
-def snapshot_of(debugger: Debugger, contents: bool) -> Snapshot:
+def snapshot_of(debugger: LiveDebugger, contents: bool) -> Snapshot:
     """What a debugger knows now. Checks nothing; reads memory, as a dump does, only with `contents`."""
     collected = collect(debugger.supervisor, debugger.facts, "a picture", _MOST, redact=not contents)
     return Snapshot(replace(collected, redacted=False))

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from shadowgraph.common.settings import Settings
 from shadowgraph.dumps.collecting import Bytes, Collected, GraphNow, Unread
 from shadowgraph.dumps.device_rows import device_row
 from shadowgraph.dumps.schema import (
@@ -28,15 +29,14 @@ from shadowgraph.dumps.schema import (
     WrittenRow,
     form_of_manifest,
 )
-from shadowgraph.settings import Settings
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.launches import Launch
+from shadowgraph.model.ranges import RangeIndex
+from shadowgraph.model.stacks import Stack
+from shadowgraph.model.views import TensorView
+from shadowgraph.model.write_sets import WriteSets
 from shadowgraph.tracking.aliases import alias_groups
-from shadowgraph.tracking.buffers import Buffer
-from shadowgraph.tracking.launches import Launch
 from shadowgraph.tracking.names import Owner
-from shadowgraph.tracking.ranges import RangeIndex
-from shadowgraph.tracking.stacks import Stack
-from shadowgraph.tracking.views import TensorView
-from shadowgraph.write_sets import WriteSets
 
 T = TypeVar("T")
 

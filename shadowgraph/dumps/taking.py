@@ -14,13 +14,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+from shadowgraph.common.errors import ShadowgraphError, UsageError
+from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.settings import SMALLEST_DUMP
 from shadowgraph.dumps.collecting import Collected, collect, first_line
 from shadowgraph.dumps.writer import destination, write_dump
-from shadowgraph.errors import ShadowgraphError, UsageError
-from shadowgraph.faults import faults
-from shadowgraph.reports.document import RunFacts
-from shadowgraph.settings import SMALLEST_DUMP
-from shadowgraph.supervisor import Supervisor
+from shadowgraph.model.run_facts import RunFacts
+from shadowgraph.monitor.monitor import Supervisor
 
 LIMIT = 30.0  # seconds that the end of a process waits for dumps to be written
 _in_background: list[threading.Thread] = []

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import msgspec
 
+from shadowgraph.common.errors import MissingFileError
 from shadowgraph.dumps.collecting import Bytes, Collected
 from shadowgraph.dumps.container import MANIFEST, crc32, header_of
 from shadowgraph.dumps.fitting import fitted
 from shadowgraph.dumps.redaction import redacted
-from shadowgraph.errors import MissingFileError
 
 SUFFIX = ".safetensors"
 _BUFFER = 1 << 20

@@ -11,7 +11,7 @@ import numpy as np
 
 from shadowgraph.engines.device import Device
 from shadowgraph.engines.launcher import Launcher
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.model.ranges import ByteRange
 
 THREADS = 256
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from shadowgraph.tracking.guards import Guard
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.model.guards import Guard
+from shadowgraph.model.ranges import ByteRange
 
 WINDOW = 256  # bytes of expected and found values kept
 RANGES = 16  # changed ranges kept

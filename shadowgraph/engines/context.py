@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from shadowgraph.compat import relaxed_capture
+from shadowgraph.common.compat import relaxed_capture
 from shadowgraph.engines.losses import error_of
 
 _RELAXED = 2  # CUstreamCaptureMode

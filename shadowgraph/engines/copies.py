@@ -14,7 +14,7 @@ import numpy as np
 
 from shadowgraph.engines.base import Result
 from shadowgraph.engines.device import Device
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.model.ranges import ByteRange
 
 _TO_HOST = 2  # cudaMemcpyKind
 

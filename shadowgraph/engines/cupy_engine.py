@@ -24,9 +24,9 @@ from shadowgraph.engines.losses import is_device_loss
 from shadowgraph.engines.mirror import MirrorRing, NoCopy
 from shadowgraph.engines.ring import RECORD, RingReader
 from shadowgraph.engines.step import Prepared
-from shadowgraph.tracking.canary import PERIOD, canary
-from shadowgraph.tracking.guards import Guard
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.model.canary import PERIOD, canary
+from shadowgraph.model.guards import Guard
+from shadowgraph.model.ranges import ByteRange
 
 SLOTS = 1024  # checks in flight, as in kernels.cu, and records in the ring
 KEPT, KEPT_NBYTES = 512, 72  # broken guards that are remembered, as in kernels.cu

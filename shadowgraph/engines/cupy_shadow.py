@@ -10,7 +10,7 @@ import numpy as np
 
 from shadowgraph.engines.base import MIRRORED
 from shadowgraph.engines.device import Device
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.model.ranges import ByteRange
 
 CHUNK = np.dtype([("source", "<u8"), ("shadow", "<u8"), ("mirror", "<u8"), ("nbytes", "<u4"), ("part", "<u4")])
 PART = np.dtype([(name, "<u8") for name in ("start", "shadow", "nbytes", "first", "last", "count")])

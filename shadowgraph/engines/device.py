@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from shadowgraph.compat import require_cupy
+from shadowgraph.common.compat import require_cupy
 from shadowgraph.engines.context import primary_context
-from shadowgraph.tracking.capturing import captures
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.tracking.captures import captures
 
 _HANDLES = 1024  # of streams that are remembered
 

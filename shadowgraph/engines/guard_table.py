@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from shadowgraph.engines.device import Device
-from shadowgraph.tracking.guards import Guard, Side
+from shadowgraph.model.guards import Guard, Side
 
 GUARD = np.dtype([("near", "<u8"), ("whole", "<u8"), ("nbytes", "<u8"), ("near_nbytes", "<u4"), ("flags", "<u4")])
 FAR = np.dtype([("start", "<u8"), ("nbytes", "<u8"), ("guard", "<u4"), ("unused", "<u4")])

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from shadowgraph.compat import require_cupy
+from shadowgraph.common.compat import require_cupy
 from shadowgraph.engines.context import PrimaryContext, primary_context
 
 

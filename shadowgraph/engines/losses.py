@@ -5,7 +5,7 @@ Asked by whatever catches an exception of torch, cupy or the driver, on any thre
 
 from __future__ import annotations
 
-from shadowgraph.errors import DeviceLostError
+from shadowgraph.common.errors import DeviceLostError
 
 # `cudaError_t` and `CUresult` share these numbers. After one of them every later call on the context fails, by the CUDA
 # documentation: the process "must be terminated and relaunched". Anything else, out of memory or an invalid handle for

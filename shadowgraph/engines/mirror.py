@@ -11,7 +11,7 @@ import numpy as np
 from shadowgraph.engines.base import LARGEST_COPY, RANGES_COPIED
 from shadowgraph.engines.device import Device
 from shadowgraph.engines.launcher import Launcher
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.model.ranges import ByteRange
 
 RING = 4 << 20
 _THREADS = 256

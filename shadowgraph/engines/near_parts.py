@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shadowgraph.tracking.canary import canary
-from shadowgraph.tracking.guards import Guard
+from shadowgraph.model.canary import canary
+from shadowgraph.model.guards import Guard
 from shadowgraph.tracking.intact import Intact
 from shadowgraph.tracking.memory import raw_bytes
 

@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from shadowgraph.engines.base import LARGEST_COPY, MIRRORED, RANGES, RANGES_COPIED, WINDOW, Evidence, Result, Shadow
 from shadowgraph.engines.near_parts import NearParts
-from shadowgraph.tracking.buffers import Buffer, Role
-from shadowgraph.tracking.canary import canary
+from shadowgraph.model.buffers import Buffer, Role
+from shadowgraph.model.canary import canary
+from shadowgraph.model.guards import Guard, Side
+from shadowgraph.model.ranges import ByteRange
 from shadowgraph.tracking.foreign import still_there
-from shadowgraph.tracking.guards import Guard, Side
 from shadowgraph.tracking.memory import raw_bytes
-from shadowgraph.tracking.ranges import ByteRange
 
 Bytes = npt.NDArray[np.uint8]
 _KNOWN = 8  # sets of guards that are asked for in turn, of which what is made once for each is kept

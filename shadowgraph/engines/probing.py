@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from shadowgraph.engines.device import Device
 from shadowgraph.engines.launcher import Launcher
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.model.ranges import ByteRange
 
 TAKE = 0xFFFFFFFF  # in place of a node: copy and tell nothing
 THREADS = 256

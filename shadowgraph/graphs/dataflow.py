@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from shadowgraph.graphs.indexing import takes_indices
-from shadowgraph.graphs.model import Access, Graph, Launch, LaunchKind, Node, Pointer
-from shadowgraph.tracking.ranges import ByteRange, RangeSet
-from shadowgraph.tracking.views import TensorView
+from shadowgraph.graphs.dispatch.indexing import takes_indices
+from shadowgraph.model.graphs import Access, Graph, Launch, LaunchKind, Node, Pointer
+from shadowgraph.model.ranges import ByteRange, RangeSet
+from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.writes import extent
 
 # Arguments of operators that say where something begins, ends or lies; `indexing` knows the operators that check them.

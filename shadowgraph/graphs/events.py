@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from shadowgraph.errors import ShadowgraphError
-from shadowgraph.faults import faults
-from shadowgraph.tracking.views import TensorView
+from shadowgraph.common.errors import ShadowgraphError
+from shadowgraph.common.internal_errors import faults
+from shadowgraph.model.views import TensorView
 
 if TYPE_CHECKING:
-    from shadowgraph.graphs.model import Graph, Launch, Node
-    from shadowgraph.tracking.launches import IndexRule
+    from shadowgraph.model.graphs import Graph, Launch, Node
+    from shadowgraph.model.launches import IndexRule
     from shadowgraph.tracking.stores import StoreLog
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from shadowgraph.errors import UsageError
-from shadowgraph.graphs.host import HostGraph
-from shadowgraph.graphs.model import Graph
+from shadowgraph.common.errors import UsageError
+from shadowgraph.graphs.host.graph import HostGraph
+from shadowgraph.model.graphs import Graph
 
 
 def model_of(graph: HostGraph | torch.cuda.CUDAGraph | None) -> Graph | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from shadowgraph.graphs.probe import Hit, Search
+from shadowgraph.model.probes import Hit, Search
 
 _EXTRA = 8  # runs beside those that one search takes, where several ranges have different nodes
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind
-from shadowgraph.graphs.model import Graph
-from shadowgraph.tracking.launches import Launch
-from shadowgraph.tracking.ranges import ByteRange, RangeSet
+from shadowgraph.model.device_nodes import DeviceNode, NodeKind
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.launches import Launch
+from shadowgraph.model.ranges import ByteRange, RangeSet
 
 AllocationOf = Callable[[int], tuple[int, int] | None]
 

@@ -6,12 +6,12 @@ import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from shadowgraph.display import Shown
-from shadowgraph.tracking.buffers import Buffer, Ledger, Role, allocation_name, buffer_view
+from shadowgraph.common.finalizer_safe_lock import QuietLock
+from shadowgraph.common.html_repr import Shown
+from shadowgraph.model.buffers import Buffer, Ledger, Role, allocation_name, buffer_view
+from shadowgraph.model.ranges import ByteRange, RangeIndex
+from shadowgraph.model.views import TensorView, describe_slice, overlaps
 from shadowgraph.tracking.names import Owner, walk
-from shadowgraph.tracking.quiet import QuietLock
-from shadowgraph.tracking.ranges import ByteRange, RangeIndex
-from shadowgraph.tracking.views import TensorView, describe_slice, overlaps
 
 __all__ = ["NameBook", "OwnerGroups", "Relation", "alias_groups", "allocation_name", "buffer_view"]
 

@@ -12,17 +12,18 @@ from functools import partial
 
 import torch
 
-from shadowgraph.errors import FindingsError
-from shadowgraph.faults import shielded
-from shadowgraph.tracking.arena import ALIGNMENT, HostArena, round_up
-from shadowgraph.tracking.buffers import Buffer, Ledger, Role
-from shadowgraph.tracking.canary import canary
-from shadowgraph.tracking.guards import NO_GUARDS, Guard, GuardPolicy, GuardSizes
+from shadowgraph.common.errors import FindingsError
+from shadowgraph.common.finalizer_safe_lock import QuietLock, later
+from shadowgraph.common.internal_errors import shielded
+from shadowgraph.model.alignment import ALIGNMENT, round_up
+from shadowgraph.model.buffers import Buffer, Ledger, Role
+from shadowgraph.model.canary import canary
+from shadowgraph.model.guards import NO_GUARDS, Guard, GuardPolicy, GuardSizes
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.stacks import Stack, current_stack
+from shadowgraph.tracking.arena import HostArena
 from shadowgraph.tracking.handover import Handover
 from shadowgraph.tracking.memory import storage_at
-from shadowgraph.tracking.quiet import QuietLock, later
-from shadowgraph.tracking.ranges import ByteRange
-from shadowgraph.tracking.stacks import Stack, current_stack
 
 SPARE_BYTES, SPARE_BLOCKS = 64 << 20, 256  # of freed static buffers that are kept for the next ones
 
@@ -115,7 +116,7 @@ class HostAllocator:
 
     A storage owns its block until its last reference dies, views and tensors saved for backward included; then the
     block goes back to its pool, and from a pool that no graph uses to the arena. The arena itself lives as long as
-    the process. Thread-safe; frees are noted when `shadowgraph.tracking.quiet` lets finalizers work.
+    the process. Thread-safe; frees are noted when `shadowgraph.common.finalizer_safe_lock` lets finalizers work.
 
     Attributes
     ----------

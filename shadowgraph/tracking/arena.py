@@ -14,20 +14,14 @@ import threading
 import numpy as np
 import numpy.typing as npt
 
-from shadowgraph.errors import BackendError
-from shadowgraph.forking import forkable
+from shadowgraph.common.errors import BackendError
+from shadowgraph.common.fork_safety import forkable
 
-ALIGNMENT = 512  # the CUDA caching allocator's own
 _RESERVE = 64 << 30
 _SMALLEST_RESERVE = 1 << 30
 _WORTH_RETURNING = 1 << 20
 # Python names the flag from 3.13 on; without it Linux refuses to reserve more than it has memory for.
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
-
-
-def round_up(nbytes: int) -> int:
-    """`nbytes` rounded up to the alignment; at least one unit."""
-    return max(ALIGNMENT, -(-nbytes // ALIGNMENT) * ALIGNMENT)
 
 
 class HostArena:

@@ -11,12 +11,12 @@ from typing import Protocol, cast
 
 import torch
 
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.guards import Guard
+from shadowgraph.model.ranges import ByteRange
 from shadowgraph.tracking.allocator import Block, HostAllocator, Pool
-from shadowgraph.tracking.buffers import Buffer
-from shadowgraph.tracking.capturing import captures
-from shadowgraph.tracking.guards import Guard
-from shadowgraph.tracking.holes import Placement
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.tracking.captures import captures
+from shadowgraph.tracking.free_gaps import Placement
 from shadowgraph.tracking.slabs import SlabArena
 
 

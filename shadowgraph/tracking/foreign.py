@@ -7,10 +7,10 @@ from functools import partial
 
 import torch
 
-from shadowgraph.tracking.buffers import Buffer, Ledger, Role
-from shadowgraph.tracking.quiet import later, settle
-from shadowgraph.tracking.ranges import ByteRange
-from shadowgraph.tracking.stacks import Stack
+from shadowgraph.common.finalizer_safe_lock import later, settle
+from shadowgraph.model.buffers import Buffer, Ledger, Role
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.stacks import Stack
 
 _storages: dict[Buffer, weakref.ref[torch.UntypedStorage]] = {}  # until the finalizer has done its work
 

@@ -7,11 +7,11 @@ guards of the one that leaves hold their canaries, over their whole length, only
 
 from __future__ import annotations
 
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.canary import canary
+from shadowgraph.model.ranges import ByteRange
 from shadowgraph.tracking.arena import HostArena
-from shadowgraph.tracking.buffers import Buffer
-from shadowgraph.tracking.canary import canary
 from shadowgraph.tracking.intact import Intact
-from shadowgraph.tracking.ranges import ByteRange
 
 
 class Handover:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable
 
-from shadowgraph.tracking.canary import PERIOD, canary
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.model.canary import PERIOD, canary
+from shadowgraph.model.ranges import ByteRange
 
 _PIECE = 64 << 10  # bytes that one call compares
 _compare = ctypes.PyDLL(None).memcmp

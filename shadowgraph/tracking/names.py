@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from shadowgraph.tracking.views import TensorView
+from shadowgraph.model.views import TensorView
 
 # One step of a walk: how to write it, what to write, and what it leads to.
 Step = tuple[Callable[[Any], str], Any, object]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shadowgraph.tracking.ranges import ByteRange, RangeSet
+from shadowgraph.model.ranges import ByteRange, RangeSet
 
 Addresses = npt.NDArray[np.uint64]
 ProgramId = tuple[int, int, int]

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from shadowgraph.tracking.stacks import Frame, Stack, cell_label, is_machinery
+from shadowgraph.model.stacks import Frame, Stack, cell_label, is_machinery
 
 Trace = Any  # torch's own record of a stack: it holds code objects, no frames and no locals
 

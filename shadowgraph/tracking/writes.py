@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from shadowgraph.tracking.launches import Access, Launch, LaunchKind
-from shadowgraph.tracking.ranges import ByteRange, RangeSet
+from shadowgraph.model.launches import Access, Launch, LaunchKind
+from shadowgraph.model.ranges import ByteRange, RangeSet
+from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.stores import StoreLog
-from shadowgraph.tracking.views import TensorView
 
 LIMIT = 4096  # writes remembered between two checkpoints
 ROWS = 1024  # gapless runs of a strided view that are told apart; it is done for every eager launch

@@ -16,13 +16,13 @@ import inductor_kernels as kernels
 from triton.runtime import interpreter
 from triton.runtime.jit import JITFunction
 
-from shadowgraph.asserted import evaluator
-from shadowgraph.asserted import kernel as kernel_model
-from shadowgraph.asserted.explain import asserted_index, source_copied
-from shadowgraph.faults import faults
-from shadowgraph.given import AssertedIndex
-from shadowgraph.tracking.launches import Access, CompiledCall, Launch, LaunchKind, Pointer
-from shadowgraph.tracking.views import TensorView
+from shadowgraph.common.internal_errors import faults
+from shadowgraph.localize.index_asserts import evaluator
+from shadowgraph.localize.index_asserts import kernel as kernel_model
+from shadowgraph.localize.index_asserts.explain import asserted_index, source_copied
+from shadowgraph.model.launch_arguments import AssertedIndex
+from shadowgraph.model.launches import Access, CompiledCall, Launch, LaunchKind, Pointer
+from shadowgraph.model.views import TensorView
 
 SLOTS = [[1, 2, 3, 4, 5], [101, 102, 103, 104, 105]]
 SCAN = {"ks0": 5, "ks1": 2, "ks2": 2, "xnumel": 2, "r0_numel": 5}

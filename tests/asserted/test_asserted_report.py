@@ -18,16 +18,16 @@ from test_asserted_index import SCAN, SLOTS, launched
 from triton.runtime.jit import JITFunction
 
 import shadowgraph as sg
-from shadowgraph.asserted import explain
 from shadowgraph.checks.base import Checkpoint
 from shadowgraph.commands.main import main
 from shadowgraph.dumps.reader import read_dump
 from shadowgraph.engines.numpy_engine import NumpyEngine
-from shadowgraph.graphs import triton_cuda
-from shadowgraph.reports.asserted_text import asserted_line
-from shadowgraph.reports.text import Report
-from shadowgraph.tracking.launches import Access, Launch, LaunchKind, Pointer
-from shadowgraph.tracking.views import TensorView
+from shadowgraph.graphs.triton import cuda as triton_cuda
+from shadowgraph.localize.index_asserts import explain
+from shadowgraph.model.launches import Access, Launch, LaunchKind, Pointer
+from shadowgraph.model.views import TensorView
+from shadowgraph.render.text.asserted_text import asserted_line
+from shadowgraph.render.text.text import Report
 
 SAID = (
     "asserts 0 <= tmp24 < ks2 (2): would be 0 to 2, out of range at x = 0, 1; "
@@ -70,7 +70,8 @@ def test_live_and_from_a_dump(
     worked: list[Launch] = []
     real = explain.asserted_index
     monkeypatch.setattr(
-        "shadowgraph.lastwords.asserted_index", lambda launch, copies: (worked.append(launch), real(launch, copies))[1]
+        "shadowgraph.monitor.crash_recorder.asserted_index",
+        lambda launch, copies: (worked.append(launch), real(launch, copies))[1],
     )
     with sg.debug(backend="host") as debugger:
         step = Step(debugger)

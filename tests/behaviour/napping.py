@@ -13,9 +13,9 @@ from playing import played
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 import shadowgraph as sg
-from shadowgraph import naps
+from shadowgraph.graphs.dispatch.observer_mode import LightMode
 from shadowgraph.graphs.events import Listener, listeners
-from shadowgraph.graphs.light_mode import LightMode
+from shadowgraph.monitor.sampling import naps
 
 STEADY, AWAKE, ASLEEP = 6, 4, 10
 

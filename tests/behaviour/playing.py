@@ -11,13 +11,13 @@ import pytest
 import torch
 
 import shadowgraph as sg
-from shadowgraph import backends
 from shadowgraph.engines.base import Result
 from shadowgraph.engines.numpy_engine import NumpyEngine
-from shadowgraph.graphs import triton_host
 from shadowgraph.graphs.events import emit
-from shadowgraph.graphs.triton_hooks import Running
-from shadowgraph.supervisor import Supervisor
+from shadowgraph.graphs.triton import host as triton_host
+from shadowgraph.graphs.triton.interpreter_hooks import Running
+from shadowgraph.monitor import backends
+from shadowgraph.monitor.monitor import Supervisor
 
 
 class LateEngine(NumpyEngine):

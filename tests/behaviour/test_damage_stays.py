@@ -11,7 +11,7 @@ from playing import played
 from programs import guarded, only, poke, reader_of
 
 import shadowgraph as sg
-from shadowgraph import rearming
+from shadowgraph.monitor import rearming
 
 LANES = 66
 WRITTEN = (7 + 64).to_bytes(4, "little") + (7 + 65).to_bytes(4, "little")  # `fill` counts up from its value

@@ -12,7 +12,7 @@ from captures import graph_over, silent, uses_floats
 from programs import guarded, only
 
 import shadowgraph as sg
-from shadowgraph.errors import FindingsError, FreedInputError
+from shadowgraph.common.errors import FindingsError, FreedInputError
 
 pytestmark = pytest.mark.parametrize("layout", ["isolate", "faithful"])
 

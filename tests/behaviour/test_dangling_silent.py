@@ -10,7 +10,7 @@ from captures import capture, graph_over, silent, uses_floats
 from programs import only, reader_of
 
 import shadowgraph as sg
-from shadowgraph.errors import FreedInputError
+from shadowgraph.common.errors import FreedInputError
 
 pytestmark = pytest.mark.parametrize("layout", ["isolate", "faithful"])
 

@@ -207,7 +207,7 @@ def test_guard_memory_runs_out_by_degrees() -> None:
 def test_no_memory_for_a_guarded_buffer_leaves_it_where_torch_put_it(monkeypatch: pytest.MonkeyPatch) -> None:
     small = HostAllocator(HostArena(1 << 30))
     small.arena.take(small.arena.size - 4096)
-    monkeypatch.setattr("shadowgraph.backends.host_allocator", lambda: small)
+    monkeypatch.setattr("shadowgraph.monitor.backends.host_allocator", lambda: small)
     with sg.debug() as debugger:
         table = guarded(debugger, 1 << 20)
         assert not small.arena.holds(table.data_ptr())

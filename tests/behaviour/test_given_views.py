@@ -12,7 +12,7 @@ from playing import played
 from programs import guarded, only, poke
 
 import shadowgraph as sg
-from shadowgraph.graphs.model import Access, Graph, LaunchKind, Node
+from shadowgraph.model.graphs import Access, Graph, LaunchKind, Node
 
 ROWS, WIDTH = 4, 16
 Body = Callable[[torch.Tensor], None]

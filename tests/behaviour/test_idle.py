@@ -15,8 +15,8 @@ from programs import guarded, only, overflow, poke
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import shadowgraph as sg
-from shadowgraph import idleness
-from shadowgraph.injection.modes import enter, leave
+from shadowgraph.graphs.dispatch.thread_modes import enter, leave
+from shadowgraph.monitor import idleness
 
 OPERATORS, BUSY = 200, 20
 

@@ -11,10 +11,10 @@ from playing import played
 import shadowgraph as sg
 from shadowgraph.checks.base import Checkpoint
 from shadowgraph.checks.indices import elements
-from shadowgraph.graphs.indexing import index_uses
-from shadowgraph.tracking.launches import Launch, LaunchKind
-from shadowgraph.tracking.stacks import current_stack
-from shadowgraph.tracking.views import TensorView
+from shadowgraph.graphs.dispatch.indexing import index_uses
+from shadowgraph.model.launches import Launch, LaunchKind
+from shadowgraph.model.stacks import current_stack
+from shadowgraph.model.views import TensorView
 
 
 class Metadata:

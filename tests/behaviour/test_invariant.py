@@ -8,10 +8,10 @@ import torch
 from programs import guarded, only, reader_of
 
 import shadowgraph as sg
-from shadowgraph.book import FindingBook
 from shadowgraph.checks.base import Checkpoint
 from shadowgraph.checks.invariants import _Look
-from shadowgraph.errors import UsageError
+from shadowgraph.common.errors import UsageError
+from shadowgraph.monitor.finding_store import FindingBook
 
 
 def test_judged_where_a_graph_is_about_to_rely_on_it() -> None:

@@ -10,8 +10,8 @@ from playing import played
 from programs import guarded, only, overflow
 
 import shadowgraph as sg
-from shadowgraph.graphs import host_probe
-from shadowgraph.reports.verdicts import looked
+from shadowgraph.checks.verdicts import looked
+from shadowgraph.graphs.host import probe as host_probe
 
 LAYOUTS = pytest.mark.parametrize("layout", ["isolate", "faithful"])
 

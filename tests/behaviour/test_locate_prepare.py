@@ -11,8 +11,8 @@ from programs import guarded, only, overflow, poke, reader_of
 
 import shadowgraph as sg
 from shadowgraph.graphs.events import emit
-from shadowgraph.tracking.launches import Access, Launch, LaunchKind, Pointer
-from shadowgraph.tracking.views import TensorView
+from shadowgraph.model.launches import Access, Launch, LaunchKind, Pointer
+from shadowgraph.model.views import TensorView
 
 
 def steps(debugger: sg.Debugger, graph: sg.HostGraph, prepare: Callable[[], None], times: int, marked: bool) -> None:

@@ -8,9 +8,9 @@ from playing import played
 from programs import guarded, only, overflow, poke, underflow
 
 import shadowgraph as sg
-from shadowgraph.graphs import host_probe
-from shadowgraph.graphs.model import Graph
-from shadowgraph.graphs.probe import Outcome, Probe
+from shadowgraph.graphs.host import probe as host_probe
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.probes import Outcome, Probe
 
 
 def broken_by_the_second(table: torch.Tensor, other: torch.Tensor) -> sg.HostGraph:
@@ -124,7 +124,7 @@ def test_a_replay_that_cannot_be_probed(monkeypatch: pytest.MonkeyPatch, caplog:
         refused.append(model.replays)
 
     refused: list[int] = []
-    monkeypatch.setattr("shadowgraph.graphs.host.run_probed", refuse)
+    monkeypatch.setattr("shadowgraph.graphs.host.graph.run_probed", refuse)
     with played(monkeypatch) as debugger:
         table, other = guarded(debugger, 64), guarded(debugger, 64)
         graph = broken_by_the_second(table, other)

@@ -14,11 +14,11 @@ from playing import LateEngine, played
 from programs import guarded, only, overflow, reader_of
 
 import shadowgraph as sg
+from shadowgraph.common import finalizer_safe_lock as quiet
+from shadowgraph.common.internal_errors import faults
 from shadowgraph.engines.base import Result
-from shadowgraph.faults import faults
-from shadowgraph.findings import Finding
-from shadowgraph.tracking import quiet
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.model.findings import Finding
+from shadowgraph.model.ranges import ByteRange
 
 PATIENCE = 20.0  # seconds after which a thread that waits counts as one that waits for ever
 

@@ -11,13 +11,14 @@ from playing import LateEngine, played
 from programs import guarded, only, overflow, poke, reader_of
 
 import shadowgraph as sg
-from shadowgraph import locating, stepping
 from shadowgraph.engines.base import Result
 from shadowgraph.graphs.events import emit
-from shadowgraph.graphs.model import Graph
-from shadowgraph.graphs.probe import Outcome, Probe
-from shadowgraph.tracking.launches import Access, Launch, LaunchKind, Pointer
-from shadowgraph.tracking.views import TensorView
+from shadowgraph.localize import launch_stepper as stepping
+from shadowgraph.localize import locator as locating
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.launches import Access, Launch, LaunchKind, Pointer
+from shadowgraph.model.probes import Outcome, Probe
+from shadowgraph.model.views import TensorView
 
 
 class OtherStream:
@@ -263,7 +264,7 @@ def test_what_there_was_no_room_to_tell_is_looked_at_alone(monkeypatch: pytest.M
             table.add_(1)
         graph.replay()
         graph.replay()
-        monkeypatch.setattr("shadowgraph.graphs.host.run_probed", full)
+        monkeypatch.setattr("shadowgraph.graphs.host.graph.run_probed", full)
         graph.replay()
         assert only(debugger.findings).culprit.status == "candidate"
         graph.replay()

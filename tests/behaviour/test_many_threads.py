@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import shadowgraph as sg
-from shadowgraph.findings import Finding
+from shadowgraph.model.findings import Finding
 
 ROUNDS = 60
 

@@ -16,9 +16,9 @@ from playing import played
 from programs import guarded, only, poke
 
 import shadowgraph as sg
-from shadowgraph import naps
 from shadowgraph.checks.bindings import Planned
-from shadowgraph.graphs import host_reads
+from shadowgraph.graphs.dispatch import host_reads
+from shadowgraph.monitor.sampling import naps
 from shadowgraph.tracking import writes
 
 
@@ -233,7 +233,7 @@ def test_a_kernel_that_was_launched_keeps_nothing_of_its_program() -> None:
     pytest.importorskip("triton")
     from triton.runtime.jit import JITFunction
 
-    from shadowgraph.graphs import triton_cuda
+    from shadowgraph.graphs.triton import cuda as triton_cuda
 
     source = "def kernel(x, n):\n    pass\n"
     linecache.cache["<a program>"] = len(source), None, source.splitlines(True), "<a program>"

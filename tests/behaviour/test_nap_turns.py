@@ -11,7 +11,7 @@ from napping import ASLEEP, AWAKE, STEADY, is_watched, napping, reader
 from programs import guarded
 
 import shadowgraph as sg
-from shadowgraph import naps
+from shadowgraph.monitor.sampling import naps
 
 
 @pytest.fixture

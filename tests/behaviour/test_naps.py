@@ -16,11 +16,11 @@ from programs import guarded, only
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 import shadowgraph as sg
-from shadowgraph import naps
 from shadowgraph.checks.registry import Checks
-from shadowgraph.graphs import host_reads
-from shadowgraph.injection import modes
-from shadowgraph.row_history import RowState
+from shadowgraph.graphs.dispatch import host_reads
+from shadowgraph.graphs.dispatch import thread_modes as modes
+from shadowgraph.model.row_history import RowState
+from shadowgraph.monitor.sampling import naps
 
 Resize = Callable[[torch.Tensor], torch.Tensor]
 ROUNDS = STEADY + 3 * (ASLEEP + AWAKE)

@@ -11,9 +11,9 @@ from playing import played
 from programs import guarded, only, poke, reader_of
 
 import shadowgraph as sg
-from shadowgraph.findings import Finding
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.findings import Finding
 from shadowgraph.tracking.allocator import host_allocator
-from shadowgraph.tracking.buffers import Buffer
 
 LAYOUTS = ["isolate", "faithful"]
 

@@ -12,7 +12,7 @@ from playing import played
 from programs import guarded, only
 
 import shadowgraph as sg
-from shadowgraph.graphs import passing
+from shadowgraph.monitor.sampling import passing
 
 APART, ASLEEP = (3, 6), 400
 

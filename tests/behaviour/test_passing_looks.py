@@ -15,10 +15,10 @@ from napping import AWAKE, STEADY, asleep, breaks, end, napping, reader, touch
 from programs import guarded, only
 
 import shadowgraph as sg
-from shadowgraph import joining
-from shadowgraph.graphs import passing
-from shadowgraph.joining import join
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.monitor import exception_context as joining
+from shadowgraph.monitor.exception_context import join
+from shadowgraph.monitor.sampling import passing
 
 APART, ASLEEP = (3, 6), 40
 

@@ -6,9 +6,9 @@ import pytest
 from playing import played
 from programs import guarded, only, overflow, reader_of
 
-from shadowgraph.faults import faults
-from shadowgraph.graphs.device_nodes import BLIND, DeviceNode, NodeKind, Sureness, Word
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.common.internal_errors import faults
+from shadowgraph.model.device_nodes import BLIND, DeviceNode, NodeKind, Sureness, Word
+from shadowgraph.model.ranges import ByteRange
 
 
 def test_what_was_done_in_prepare_is_prepare_still(monkeypatch: pytest.MonkeyPatch) -> None:

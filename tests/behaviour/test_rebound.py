@@ -12,8 +12,8 @@ from programs import guarded, only, poke
 
 import shadowgraph as sg
 from shadowgraph.checks.bindings import Planned
+from shadowgraph.common.errors import UnknownBufferError, UsageError
 from shadowgraph.dumps.redaction import redacted_finding
-from shadowgraph.errors import UnknownBufferError, UsageError
 
 
 class Owner:

@@ -18,10 +18,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention.flex_attention import flex_attention
 
 import shadowgraph as sg
+from shadowgraph.common.errors import FreedInputError
 from shadowgraph.engines.numpy_engine import NumpyEngine
-from shadowgraph.errors import FreedInputError
-from shadowgraph.graphs.tensors import is_plain
-from shadowgraph.tracking.buffers import Ledger
+from shadowgraph.graphs.dispatch.tensors import is_plain
+from shadowgraph.model.buffers import Ledger
 from shadowgraph.tracking.foreign import drop_stale, still_there, track_foreign
 
 LARGE = 1 << 22  # bytes; from here on the allocator gives memory back to the system at once

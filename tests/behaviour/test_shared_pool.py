@@ -10,10 +10,10 @@ import torch
 from programs import only, poke
 
 import shadowgraph as sg
-from shadowgraph.graphs.host import PoolHandle
+from shadowgraph.common.finalizer_safe_lock import settle
+from shadowgraph.graphs.host.graph import PoolHandle
+from shadowgraph.model.buffers import Buffer
 from shadowgraph.tracking.allocator import host_allocator
-from shadowgraph.tracking.buffers import Buffer
-from shadowgraph.tracking.quiet import settle
 
 BLOCK = 128  # elements of float32 in a block
 

@@ -13,8 +13,8 @@ from playing import played
 from programs import only
 
 import shadowgraph as sg
+from shadowgraph.common.errors import UsageError
 from shadowgraph.dumps.reader import read_dump
-from shadowgraph.errors import UsageError
 
 LAYOUTS = ["isolate", "faithful"]
 

@@ -11,10 +11,10 @@ import torch
 from programs import guarded, only, poke
 
 import shadowgraph as sg
-from shadowgraph.culprits import NEAR
-from shadowgraph.graphs.device_nodes import NodeKind
-from shadowgraph.graphs.model import Graph
-from shadowgraph.write_sets import WriteSets, Written
+from shadowgraph.checks.culprits import NEAR
+from shadowgraph.model.device_nodes import NodeKind
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.write_sets import WriteSets, Written
 
 LAYOUTS = pytest.mark.parametrize("layout", ["isolate", "faithful"])
 

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 import torch
 
-from shadowgraph.checks import cells as module
-from shadowgraph.checks.cells import cells_of, given, own_of
-from shadowgraph.graphs.model import Access, Graph, Launch, LaunchKind, Node, Pointer
-from shadowgraph.tracking.buffers import Buffer, Role
-from shadowgraph.tracking.ranges import ByteRange, RangeSet
-from shadowgraph.tracking.views import TensorView
+from shadowgraph.checks import view_partition as module
+from shadowgraph.checks.view_partition import cells_of, given, own_of
+from shadowgraph.model.buffers import Buffer, Role
+from shadowgraph.model.graphs import Access, Graph, Launch, LaunchKind, Node, Pointer
+from shadowgraph.model.ranges import ByteRange, RangeSet
+from shadowgraph.model.views import TensorView
 
 TABLE = torch.zeros(4, 8, dtype=torch.int32)
 BUFFER = Buffer(1, TABLE.data_ptr(), TABLE.nbytes, Role.STATIC, "int32", (4, 8), 4)

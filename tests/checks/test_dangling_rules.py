@@ -10,15 +10,15 @@ from test_first_access import graph_of, view
 
 from shadowgraph.checks.base import Checkpoint, Context, Draft
 from shadowgraph.checks.dangling import Dangling
-from shadowgraph.errors import FindingsError
-from shadowgraph.findings import Severity
-from shadowgraph.graphs.model import Access, Graph
-from shadowgraph.settings import Settings
+from shadowgraph.common.errors import FindingsError
+from shadowgraph.common.settings import Settings
+from shadowgraph.model.buffers import Buffer, Ledger, Role
+from shadowgraph.model.findings import Severity
+from shadowgraph.model.graphs import Access, Graph
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.aliases import NameBook
-from shadowgraph.tracking.buffers import Buffer, Ledger, Role
 from shadowgraph.tracking.foreign import drop_stale, track_foreign
-from shadowgraph.tracking.ranges import ByteRange
-from shadowgraph.tracking.views import TensorView
 
 BASE, SIZE = 1 << 30, 64
 

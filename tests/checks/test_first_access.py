@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from shadowgraph.checks.first_access import captured_bytes, uses_of
-from shadowgraph.graphs.model import Access, Graph, Launch, LaunchKind, Node, Pointer
-from shadowgraph.tracking.buffers import Buffer, Role
-from shadowgraph.tracking.ranges import ByteRange
-from shadowgraph.tracking.views import TensorView
+from shadowgraph.checks.liveness import captured_bytes, uses_of
+from shadowgraph.model.buffers import Buffer, Role
+from shadowgraph.model.graphs import Access, Graph, Launch, LaunchKind, Node, Pointer
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.views import TensorView
 
 BASE, SIZE = 1 << 30, 64
 READ, WRITE, BOTH, UNKNOWN = Access.READ, Access.WRITE, Access.READ_WRITE, Access.UNKNOWN

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from shadowgraph.checks.foreign_writes import addresses_of, foreign_hits, had_others
-from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind, Sureness, Word
-from shadowgraph.graphs.probe import Hit
-from shadowgraph.tracking.buffers import Buffer, Role
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.model.buffers import Buffer, Role
+from shadowgraph.model.device_nodes import DeviceNode, NodeKind, Sureness, Word
+from shadowgraph.model.probes import Hit
+from shadowgraph.model.ranges import ByteRange
 
 OWN, OTHER, THIRD = ByteRange(1000, 1100), ByteRange(2000, 2100), ByteRange(5000, 5100)
 PARTS = {0: OWN, 1: OTHER, 7: THIRD}

@@ -14,14 +14,14 @@ from shadowgraph.checks.base import Context, Draft
 from shadowgraph.checks.foreign_writes import ForeignWrites
 from shadowgraph.checks.probed import Change, Probed, report_all
 from shadowgraph.checks.races import Races
-from shadowgraph.errors import FindingsError
-from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind, Word
-from shadowgraph.graphs.model import Access, Graph, Launch, LaunchKind, Node, Pointer
-from shadowgraph.graphs.probe import Hit
-from shadowgraph.probing import PIECES, cut
+from shadowgraph.common.errors import FindingsError
+from shadowgraph.localize.probing import PIECES, cut
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.device_nodes import DeviceNode, NodeKind, Word
+from shadowgraph.model.graphs import Access, Graph, Launch, LaunchKind, Node, Pointer
+from shadowgraph.model.probes import Hit
+from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.tracking.aliases import buffer_view
-from shadowgraph.tracking.buffers import Buffer
-from shadowgraph.tracking.ranges import ByteRange, RangeSet
 
 
 class Judged:

@@ -8,8 +8,8 @@ import random
 import pytest
 
 from shadowgraph.checks.races import clashes, orders_of
-from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind
-from shadowgraph.graphs.probe import Hit
+from shadowgraph.model.device_nodes import DeviceNode, NodeKind
+from shadowgraph.model.probes import Hit
 
 
 def graph(*after: tuple[int, ...]) -> list[DeviceNode]:

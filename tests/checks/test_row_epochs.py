@@ -18,10 +18,10 @@ from shadowgraph.checks.row_epochs import (
     rows_of,
     stretches,
 )
-from shadowgraph.tracking.launches import Access, Launch, LaunchKind, Pointer
-from shadowgraph.tracking.ranges import ByteRange, RangeSet
+from shadowgraph.model.launches import Access, Launch, LaunchKind, Pointer
+from shadowgraph.model.ranges import ByteRange, RangeSet
+from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.stores import StoreLog
-from shadowgraph.tracking.views import TensorView
 from shadowgraph.tracking.writes import Write, write_of
 
 BASE = 1 << 20

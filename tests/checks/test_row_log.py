@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from shadowgraph.checks.row_epochs import Epochs, Run, mixture, rows_of
 from shadowgraph.checks.row_log import Begun, states_of
-from shadowgraph.row_history import RowState
-from shadowgraph.tracking.views import TensorView
+from shadowgraph.model.row_history import RowState
+from shadowgraph.model.views import TensorView
 
 _BASE, _COUNT, _WIDTH = 4096, 12, 8
 _VIEW = TensorView(_BASE, _BASE, _COUNT * _WIDTH, (_COUNT, 2), (2, 1), "int32", 4, "cpu")

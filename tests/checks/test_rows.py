@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from shadowgraph.checks.rows import row_overruns
-from shadowgraph.findings import RowOverrun
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.model.findings import RowOverrun
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.stores import StoreLog
-from shadowgraph.tracking.views import TensorView
 
 BASE, GUARD = 1 << 30, 4096
 Program = tuple[int, int, int]

@@ -10,17 +10,17 @@ import torch
 
 import shadowgraph as sg
 from shadowgraph.checks.base import Context, Draft
-from shadowgraph.checks.cells import cells_of
 from shadowgraph.checks.given_views import GivenViews
 from shadowgraph.checks.probed import CellChange, Probed
-from shadowgraph.checks.spills import spills_of
-from shadowgraph.findings import Severity
-from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind
-from shadowgraph.graphs.model import Access, Graph, Launch, LaunchKind, Node, Pointer
-from shadowgraph.graphs.probe import Hit
-from shadowgraph.tracking.buffers import Buffer, Role
-from shadowgraph.tracking.ranges import RangeSet
-from shadowgraph.tracking.views import TensorView
+from shadowgraph.checks.view_overruns import spills_of
+from shadowgraph.checks.view_partition import cells_of
+from shadowgraph.model.buffers import Buffer, Role
+from shadowgraph.model.device_nodes import DeviceNode, NodeKind
+from shadowgraph.model.findings import Severity
+from shadowgraph.model.graphs import Access, Graph, Launch, LaunchKind, Node, Pointer
+from shadowgraph.model.probes import Hit
+from shadowgraph.model.ranges import RangeSet
+from shadowgraph.model.views import TensorView
 
 TABLE = torch.zeros(4, 16, dtype=torch.int32)
 BUFFER = Buffer(1, TABLE.data_ptr(), TABLE.nbytes, Role.POOL, "int32", (4, 16), 4)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shadowgraph.checks.suspicions import Suspicions
-from shadowgraph.tracking.buffers import Buffer, Role
+from shadowgraph.checks.pending_confirmation import Suspicions
+from shadowgraph.model.buffers import Buffer, Role
 
 BUFFER = Buffer(1, 4096, 64, Role.STATIC)
 FOUND = {(3, 1): BUFFER}

@@ -10,9 +10,9 @@ import pytest
 from commands.verb_makers import Capture, document, printed, refused
 
 from shadowgraph import checks
-from shadowgraph.findings import Kind
-from shadowgraph.reports.advice import REMEDIES
-from shadowgraph.reports.explanations import explanations, not_looked_for
+from shadowgraph.model.findings import Kind
+from shadowgraph.render.text.advice import REMEDIES
+from shadowgraph.render.text.explanations import explanations, not_looked_for
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

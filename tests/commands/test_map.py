@@ -16,8 +16,8 @@ from dumps.dump_makers import Server, with_manifest
 import shadowgraph as sg
 from shadowgraph.dumps.naming import BufferNames
 from shadowgraph.dumps.reader import read_dump
-from shadowgraph.plots.dumped_map import dumped_map
-from shadowgraph.plots.model import MemoryMap
+from shadowgraph.views.dumped_map import dumped_map
+from shadowgraph.views.memory_map import MemoryMap
 
 
 def buffers(capsys: Capture, *words: object) -> dict[str, dict[str, Any]]:

@@ -17,8 +17,8 @@ from support.node_makers import ADD, GEMM, UNTRACKED, Model, cuda_nodes, dump_of
 import shadowgraph as sg
 from shadowgraph.commands.main import main
 from shadowgraph.dumps.reader import read_dump
-from shadowgraph.runs.folder import RunFolder
-from shadowgraph.runs.orders import Orders
+from shadowgraph.wrap.folder.injection_config import Orders
+from shadowgraph.wrap.folder.run_folder import RunFolder
 
 Capture = pytest.CaptureFixture[str]
 TABLE, INDPTR, WEIGHTS = ["1", "3", "5"], ["0", "5"], ["3", "4.1"]

@@ -21,7 +21,7 @@ from serving.run_folders import made_folder, with_process
 
 from shadowgraph.commands.main import main
 from shadowgraph.dumps.reader import read_dump
-from shadowgraph.serving.server import StatusServer
+from shadowgraph.wrap.status.server import StatusServer
 
 HEX = re.compile(r"^ +([+-]\d+)  ((?:[0-9a-f]{2} )+) (.*?)  was ((?:[0-9a-f]{2} ?)+)$")
 ROW = re.compile(r"^  ([a-z ]{11})(.*)$")
@@ -373,9 +373,9 @@ def test_the_page_of_a_dump_is_the_same_each_time(worker: Path, tmp_path: Path, 
     assert without.sub("", one) == without.sub("", two)
 
 
-@pytest.mark.parametrize("module", ["shadowgraph", "shadowgraph.reports.text", "shadowgraph.dumps.reader"])
+@pytest.mark.parametrize("module", ["shadowgraph", "shadowgraph.render.text.text", "shadowgraph.dumps.reader"])
 def test_the_template_engine_is_loaded_for_pages_only(module: str) -> None:
-    code = f"import sys, {module}; before = set(sys.modules); sys.exit('shadowgraph.reports.html' in before)"
+    code = f"import sys, {module}; before = set(sys.modules); sys.exit('shadowgraph.render.html' in before)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
     code = "import sys, shadowgraph; sys.exit('jinja2' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0

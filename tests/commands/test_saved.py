@@ -17,8 +17,8 @@ from serving.run_folders import COVERAGE, made_folder, with_process
 
 import shadowgraph as sg
 from shadowgraph.commands.main import main
-from shadowgraph.runs.pulses import Pulse
-from shadowgraph.serving.server import StatusServer
+from shadowgraph.wrap.folder.heartbeats import Pulse
+from shadowgraph.wrap.status.server import StatusServer
 
 LAST = re.compile(r"^dump: .*\n\Z", re.MULTILINE)
 
@@ -247,7 +247,7 @@ def test_other_servers_are_one_line(answer: bytes, code: int, said: str, capsys:
 
 
 def test_dumps_and_folders_are_no_documents(worker: Path, tmp_path: Path, capsys: Capture) -> None:
-    from shadowgraph.saved.reader import is_saved
+    from shadowgraph.commands.saved.reader import is_saved
 
     assert not is_saved(str(worker))
     assert not is_saved(str(tmp_path))

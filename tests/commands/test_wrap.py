@@ -218,7 +218,7 @@ def test_nested_wraps_keep_folders_of_their_own(tmp_path: Path) -> None:
     outer = done.run
     assert not outer.merged().findings
     assert str(tmp_path / "inner") in done.err
-    from shadowgraph.runs.reader import read_run
+    from shadowgraph.wrap.folder.reader import read_run
 
     assert len(read_run(tmp_path / "inner").merged().findings) == 1
 
@@ -229,7 +229,7 @@ def test_two_wraps_side_by_side(tmp_path: Path) -> None:
         for name in ("a", "b")
     ]
     assert [process.wait(120) for process in started] == [0, 0]
-    from shadowgraph.runs.reader import read_run
+    from shadowgraph.wrap.folder.reader import read_run
 
     assert [len(read_run(tmp_path / name).processes) for name in ("a", "b")] == [1, 1]
 

@@ -13,8 +13,8 @@ import torch
 
 import shadowgraph as sg
 from shadowgraph.commands.main import main
-from shadowgraph.runs.folder import RunFolder
-from shadowgraph.runs.orders import Orders
+from shadowgraph.wrap.folder.injection_config import Orders
+from shadowgraph.wrap.folder.run_folder import RunFolder
 
 Capture = pytest.CaptureFixture[str]
 

@@ -12,7 +12,7 @@ import torch
 from helpers_cuda import capture, fill, guarded, only, overflow, warm_kernels
 
 import shadowgraph as sg
-from shadowgraph.tracking.capturing import captures
+from shadowgraph.tracking.captures import captures
 
 pytestmark = pytest.mark.gpu
 

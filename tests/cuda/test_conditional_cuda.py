@@ -11,9 +11,9 @@ from helpers_cuda import guarded, warm_kernels
 
 import shadowgraph as sg
 from shadowgraph.debugger import model_of
-from shadowgraph.graphs.device_nodes import NodeKind
-from shadowgraph.graphs.driver import CONDITIONAL, ConditionalParameters, MemsetParameters, driver, raw_graph
-from shadowgraph.reports.nodes_text import nodes_text
+from shadowgraph.graphs.cuda.driver import CONDITIONAL, ConditionalParameters, MemsetParameters, driver, raw_graph
+from shadowgraph.model.device_nodes import NodeKind
+from shadowgraph.render.text.nodes_text import nodes_text
 
 pytestmark = pytest.mark.gpu
 

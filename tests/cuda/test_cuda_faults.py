@@ -144,7 +144,7 @@ def test_evidence_that_reached_the_host_in_time_is_not_lost(kind: str) -> None:
 
 def child_bad_capture(watched: bool) -> None:
     """A host read inside a capture, which CUDA refuses; torch's allocator is not the same afterwards."""
-    from shadowgraph.graphs import cuda_capture
+    from shadowgraph.graphs.cuda import capture as cuda_capture
 
     warm_kernels()
     source = torch.ones(64, dtype=torch.int32, device="cuda")

@@ -14,7 +14,7 @@ from helpers_cuda import capture, captured, fill, guarded, only, overflow, warm_
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import shadowgraph as sg
-from shadowgraph.graphs import cuda_capture
+from shadowgraph.graphs.cuda import capture as cuda_capture
 from shadowgraph.graphs.events import listeners
 
 pytestmark = pytest.mark.gpu

@@ -13,7 +13,7 @@ from helpers_cuda import capture, captured, fill, guarded, warm_kernels
 
 import shadowgraph as sg
 from shadowgraph.debugger import model_of
-from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind, Sureness
+from shadowgraph.model.device_nodes import DeviceNode, NodeKind, Sureness
 
 pytestmark = pytest.mark.gpu
 

@@ -17,9 +17,9 @@ from test_flashinfer_cuda import DTYPE, HEAD_DIM, HEADS, PAGE, ROOM, ROWS, TOKEN
 from test_flashinfer_cuda import pytestmark as pytestmark
 
 import shadowgraph as sg
+from shadowgraph.common.internal_errors import faults
 from shadowgraph.demos.device import CudaDevice
-from shadowgraph.faults import faults
-from shadowgraph.integrations.flashinfer_planner import MODULE, StandIn
+from shadowgraph.integrations.flashinfer.planner import MODULE, StandIn
 
 SIZE = 8
 WHOLE = (HEADS, HEADS, HEAD_DIM, PAGE)

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 import shadowgraph as sg
+from shadowgraph.common.internal_errors import faults
 from shadowgraph.debugger import model_of
 from shadowgraph.demos.device import CudaDevice, Unwatched
-from shadowgraph.faults import faults
 
 pytestmark = [
     pytest.mark.gpu,

@@ -10,7 +10,7 @@ import torch
 from helpers_cuda import BLOCK, capture, guarded, name_of, only, warm_kernels
 
 import shadowgraph as sg
-from shadowgraph.findings import Status
+from shadowgraph.model.findings import Status
 
 pytestmark = pytest.mark.gpu
 

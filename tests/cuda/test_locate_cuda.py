@@ -11,7 +11,7 @@ import torch
 from helpers_cuda import BLOCK, capture, captured, fill, guarded, name_of, only, overflow, warm_kernels
 
 import shadowgraph as sg
-from shadowgraph.findings import Status
+from shadowgraph.model.findings import Status
 
 pytestmark = pytest.mark.gpu
 

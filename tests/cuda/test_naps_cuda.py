@@ -10,7 +10,7 @@ from helpers_cuda import capture, guarded, only
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 import shadowgraph as sg
-from shadowgraph import naps
+from shadowgraph.monitor.sampling import naps
 
 pytestmark = pytest.mark.gpu
 STEADY, AWAKE, ASLEEP = 8, 6, 12

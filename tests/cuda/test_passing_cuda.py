@@ -9,8 +9,7 @@ import torch
 from helpers_cuda import BLOCK, capture, fill, guarded, only, overflow, warm_kernels
 
 import shadowgraph as sg
-from shadowgraph import naps
-from shadowgraph.graphs import passing
+from shadowgraph.monitor.sampling import naps, passing
 
 pytestmark = pytest.mark.gpu
 STEADY, APART, ASLEEP = 8, (3, 6), 300

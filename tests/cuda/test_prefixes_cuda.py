@@ -11,9 +11,9 @@ from helpers_cuda import guarded, only, overflow, warm_kernels
 
 import shadowgraph as sg
 from shadowgraph.debugger import model_of
-from shadowgraph.findings import Status
-from shadowgraph.graphs.device_nodes import NodeKind
-from shadowgraph.graphs.driver import driver, raw_graph
+from shadowgraph.graphs.cuda.driver import driver, raw_graph
+from shadowgraph.model.device_nodes import NodeKind
+from shadowgraph.model.findings import Status
 
 pytestmark = pytest.mark.gpu
 

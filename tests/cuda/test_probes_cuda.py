@@ -11,9 +11,9 @@ from helpers_cuda import capture, captured, fill, guarded, overflow, warm_kernel
 
 import shadowgraph as sg
 from shadowgraph.debugger import model_of
-from shadowgraph.graphs.driver import DriverError, driver, raw_graph
-from shadowgraph.graphs.probe import Hit, Outcome, Probe
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.graphs.cuda.driver import DriverError, driver, raw_graph
+from shadowgraph.model.probes import Hit, Outcome, Probe
+from shadowgraph.model.ranges import ByteRange
 
 pytestmark = pytest.mark.gpu
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from shadowgraph.common.errors import InvalidCaseError, UsageError
 from shadowgraph.demos import a2_kv_indices, a3_page_table, a4_padding, a5_rebound, a7_slot_cache
 from shadowgraph.demos.case import Case, Expected, require
 from shadowgraph.demos.device import Buffers, HostDevice, Unwatched
 from shadowgraph.demos.runner import ACCEPTANCE, run_case, select
-from shadowgraph.errors import InvalidCaseError, UsageError
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,8 @@ from building.repository import from_docs, readme  # noqa: E402
 from building.settings_text import settings_table, settings_text  # noqa: E402
 from sphinx.errors import ExtensionError  # noqa: E402
 
-from shadowgraph.reports.explanations import explanations, not_looked_for  # noqa: E402
-from shadowgraph.settings import PREFIX, Settings  # noqa: E402
+from shadowgraph.common.settings import PREFIX, Settings  # noqa: E402
+from shadowgraph.render.text.explanations import explanations, not_looked_for  # noqa: E402
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 
@@ -62,7 +62,9 @@ def test_every_setting_is_there_with_its_variable_default_and_text() -> None:
 def test_every_error_and_every_option_is_there() -> None:
     table, verbs = exit_codes(), command_line()
     assert {error.exit_code for error in errors()} >= {2, 3, 10, 126, 127}
-    for error in (each for each in errors() if each.__module__ == "shadowgraph.errors"):  # others have these codes, too
+    for error in (
+        each for each in errors() if each.__module__ == "shadowgraph.common.errors"
+    ):  # others have these codes, too
         assert f"| {error.exit_code} | `{error.__name__}` |" in table
     for verb, known in flags().items():
         section = verbs.split(f"## {verb}\n")[1].split("\n## ")[0]

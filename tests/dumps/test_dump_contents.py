@@ -15,17 +15,17 @@ import torch
 from dump_makers import Server, dump_of_a_server, guarded, overflow
 
 import shadowgraph as sg
-from shadowgraph import faults
 from shadowgraph.commands.main import main
+from shadowgraph.common import internal_errors as faults
 from shadowgraph.demos import founding
 from shadowgraph.demos.case import Case
 from shadowgraph.demos.device import HostDevice
 from shadowgraph.demos.runner import ACCEPTANCE, CARVE
 from shadowgraph.dumps.reader import read_dump
 from shadowgraph.dumps.schema import Why
-from shadowgraph.integrations.sglang_host import SGLANG_VERSION, sglang_version
-from shadowgraph.journal import LAUNCHES
-from shadowgraph.reports.text import Report
+from shadowgraph.integrations.sglang.host import SGLANG_VERSION, sglang_version
+from shadowgraph.localize.flight_recorder import LAUNCHES
+from shadowgraph.render.text.text import Report
 
 needs_sglang = [
     pytest.mark.sglang,
@@ -196,8 +196,8 @@ def test_foreign_memory_that_is_gone_is_listed(tmp_path: Path) -> None:
 
 
 def test_many_buffers_stay_small_and_load_fast(tmp_path: Path) -> None:
-    from shadowgraph.tracking.buffers import Buffer, Ledger, Role
-    from shadowgraph.tracking.stacks import Frame
+    from shadowgraph.model.buffers import Buffer, Ledger, Role
+    from shadowgraph.model.stacks import Frame
 
     with sg.debug() as debugger:
         work = debugger._work

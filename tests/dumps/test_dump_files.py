@@ -17,12 +17,12 @@ import torch
 from dump_makers import Server, dump_of_a_server, guarded, overflow
 
 import shadowgraph as sg
+from shadowgraph.common.errors import MissingFileError
+from shadowgraph.common.internal_errors import faults
 from shadowgraph.dumps import taking
+from shadowgraph.dumps.process_dumps import dump_to
 from shadowgraph.dumps.reader import read_dump
 from shadowgraph.dumps.schema import Why
-from shadowgraph.errors import MissingFileError
-from shadowgraph.faults import faults
-from shadowgraph.runs.dumping import dump_to
 
 
 def names_in(folder: Path) -> list[str]:

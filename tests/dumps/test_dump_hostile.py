@@ -25,10 +25,10 @@ from dump_makers import (
 
 import shadowgraph as sg
 from shadowgraph.commands.main import main
+from shadowgraph.common.errors import DumpError
 from shadowgraph.dumps.container import PROBE
 from shadowgraph.dumps.reader import read_dump
-from shadowgraph.errors import DumpError
-from shadowgraph.reports.text import Report
+from shadowgraph.render.text.text import Report
 
 MEMORY = 8 << 20  # bytes that reading a small bad file may take
 

@@ -17,8 +17,8 @@ from shadowgraph.dumps.reader import read_dump
 from shadowgraph.dumps.redaction import hidden
 from shadowgraph.dumps.schema import Why
 from shadowgraph.engines.numpy_engine import NumpyEngine
-from shadowgraph.reports.text import Report
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.render.text.text import Report
 
 DEAD = "CUDA error: an illegal memory access was encountered"
 

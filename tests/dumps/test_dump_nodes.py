@@ -18,14 +18,14 @@ from support.node_makers import UNTRACKED, Model, cuda_nodes, dump_of_nodes
 
 import shadowgraph as sg
 from shadowgraph.commands.main import main
+from shadowgraph.common.errors import DumpError
+from shadowgraph.common.internal_errors import faults
 from shadowgraph.dumps.device_rows import DEPTH
 from shadowgraph.dumps.reader import read_dump
 from shadowgraph.dumps.redaction import redacted_finding
-from shadowgraph.errors import DumpError
-from shadowgraph.faults import faults
-from shadowgraph.findings import Argument, Staleness, StaleRows
-from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind, Word
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.model.device_nodes import DeviceNode, NodeKind, Word
+from shadowgraph.model.findings import Argument, Staleness, StaleRows
+from shadowgraph.model.ranges import ByteRange
 
 
 @pytest.fixture(scope="session")

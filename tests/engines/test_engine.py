@@ -10,10 +10,10 @@ import pytest
 from benches import Bench, CudaBench, HostBench
 
 from shadowgraph.engines.base import RANGES, WINDOW, Engine, Evidence, Shadow
-from shadowgraph.tracking.buffers import Buffer, Role
-from shadowgraph.tracking.canary import canary
-from shadowgraph.tracking.guards import Guard, Side, guards_of
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.model.buffers import Buffer, Role
+from shadowgraph.model.canary import canary
+from shadowgraph.model.guards import Guard, Side, guards_of
+from shadowgraph.model.ranges import ByteRange
 
 BENCHES: dict[str, Callable[[], Bench]] = {
     "numpy": HostBench, "numpy that keeps": partial(HostBench, keeps=True), "cupy": CudaBench,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from shadowgraph.common.errors import BackendError, DeviceLostError
 from shadowgraph.engines.losses import STICKY, CudaCallError, error_of, is_device_loss
-from shadowgraph.errors import BackendError, DeviceLostError
 
 
 class AcceleratorError(RuntimeError):

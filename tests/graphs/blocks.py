@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.canary import canary
 from shadowgraph.tracking.allocator import HostAllocator, host_allocator
-from shadowgraph.tracking.buffers import Buffer
-from shadowgraph.tracking.canary import canary
 
 
 def buffer_of(tensor: torch.Tensor) -> Buffer:

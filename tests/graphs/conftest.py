@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from shadowgraph.faults import faults
+from shadowgraph.common.finalizer_safe_lock import settle
+from shadowgraph.common.internal_errors import faults
+from shadowgraph.model.guards import GuardPolicy
 from shadowgraph.tracking.allocator import HostAllocator, host_allocator
-from shadowgraph.tracking.guards import GuardPolicy
-from shadowgraph.tracking.quiet import settle
 
 
 @pytest.fixture

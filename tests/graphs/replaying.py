@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from shadowgraph.graphs.host import HostGraph, host_graph
+from shadowgraph.graphs.host.graph import HostGraph, host_graph
 
 State = dict[str, Any]
 REPLAYS = 3

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import shadowgraph as sg
-from shadowgraph.graphs import active_pools
-from shadowgraph.graphs.eager import guard_allocations
-from shadowgraph.graphs.stepping_aside import POOLED
+from shadowgraph.graphs.dispatch import active_pools
+from shadowgraph.graphs.dispatch.eager import guard_allocations
+from shadowgraph.graphs.dispatch.stepping_aside import POOLED
 
 THREAD, STREAM, ALL, END = (
     "_cuda_beginAllocateCurrentThreadToPool",

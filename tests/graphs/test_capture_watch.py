@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from shadowgraph.faults import faults
-from shadowgraph.graphs import capture_watch
-from shadowgraph.graphs.capture_watch import Called, CaptureWatch, is_operator, is_seen_elsewhere, launches_nothing
-from shadowgraph.graphs.marks import Marks as RealMarks
-from shadowgraph.graphs.marks import owners_of
+from shadowgraph.common.internal_errors import faults
+from shadowgraph.graphs.cuda import capture_watch
+from shadowgraph.graphs.cuda.capture_watch import Called, CaptureWatch, is_operator, is_seen_elsewhere, launches_nothing
+from shadowgraph.graphs.cuda.node_attribution import Marks as RealMarks
+from shadowgraph.graphs.cuda.node_attribution import owners_of
 
 HERE = __file__
 

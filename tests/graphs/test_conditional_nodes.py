@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind
-from shadowgraph.graphs.driver import ConditionalParameters, Driver, DriverError
-from shadowgraph.graphs.model import Graph
-from shadowgraph.graphs.reading import NOBODY, Allocations, GraphReader
-from shadowgraph.reports.nodes_text import nodes_text
+from shadowgraph.graphs.cuda.driver import ConditionalParameters, Driver, DriverError
+from shadowgraph.graphs.cuda.reading import NOBODY, Allocations, GraphReader
+from shadowgraph.model.device_nodes import DeviceNode, NodeKind
+from shadowgraph.model.graphs import Graph
+from shadowgraph.render.text.nodes_text import nodes_text
 
 EMPTY, CONDITIONAL = 5, 13
 

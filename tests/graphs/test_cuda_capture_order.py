@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from shadowgraph.graphs import cuda as cuda_graphs
-from shadowgraph.graphs.cuda import CudaGraphs
-from shadowgraph.tracking.capturing import captures
+from shadowgraph.graphs.cuda import graph as cuda_graphs
+from shadowgraph.graphs.cuda.graph import CudaGraphs
+from shadowgraph.tracking.captures import captures
 
 
 class CapturedGraph:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from shadowgraph.graphs import cuda_prefixes
-from shadowgraph.graphs.cuda_prefixes import Copied, Disabled, must_not_run_alone
+from shadowgraph.graphs.cuda import prefixes as cuda_prefixes
+from shadowgraph.graphs.cuda.prefixes import Copied, Disabled, must_not_run_alone
 from shadowgraph.graphs.prefixes import Changed, search
 from shadowgraph.graphs.rerunning import NotRerun
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from blocks import buffer_of, intact
 
-from shadowgraph.graphs.eager import EagerMode, guard_allocations
+from shadowgraph.graphs.dispatch.eager import EagerMode, guard_allocations
+from shadowgraph.model.buffers import Role
+from shadowgraph.model.guards import GuardPolicy
 from shadowgraph.tracking.allocator import HostAllocator
-from shadowgraph.tracking.buffers import Role
-from shadowgraph.tracking.guards import GuardPolicy
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from torch import nn
 
 import shadowgraph as sg
 from shadowgraph import Debugger, HostGraph, host_graph
-from shadowgraph.graphs.eager_guard import LARGEST
+from shadowgraph.graphs.dispatch.eager_guard import LARGEST
 from shadowgraph.tracking.allocator import host_allocator
 
 

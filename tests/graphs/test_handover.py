@@ -6,10 +6,10 @@ import pytest
 import torch
 from blocks import buffer_of, intact
 
-from shadowgraph.graphs.host import HostGraph, host_graph
+from shadowgraph.graphs.host.graph import HostGraph, host_graph
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.ranges import ByteRange
 from shadowgraph.tracking.allocator import HostAllocator
-from shadowgraph.tracking.buffers import Buffer
-from shadowgraph.tracking.ranges import ByteRange
 
 pytestmark = pytest.mark.usefixtures("allocator", "policy")
 

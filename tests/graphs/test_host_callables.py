@@ -7,8 +7,8 @@ import functools
 import pytest
 import torch
 
-from shadowgraph.errors import CaptureError, FreedInputError
-from shadowgraph.graphs.host import HostGraph, host_graph
+from shadowgraph.common.errors import CaptureError, FreedInputError
+from shadowgraph.graphs.host.graph import HostGraph, host_graph
 
 
 def test_a_callable_runs_at_each_replay_and_not_at_capture() -> None:

@@ -18,10 +18,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from shadowgraph.errors import BackendError, CaptureError, FreedInputError
+from shadowgraph.common.errors import BackendError, CaptureError, FreedInputError
 from shadowgraph.graphs.events import Listener, listeners
-from shadowgraph.graphs.host import HostGraph, graph_pool_handle, host_graph
-from shadowgraph.graphs.model import Graph, Node
+from shadowgraph.graphs.host.graph import HostGraph, graph_pool_handle, host_graph
+from shadowgraph.model.graphs import Graph, Node
 
 
 def tensor_attributes() -> dict[str, Any]:
@@ -200,7 +200,7 @@ def test_a_whole_capture_leaves_no_patch_and_no_mode() -> None:
 
 def test_a_first_capture_does_not_import_the_compiler() -> None:
     code = (
-        "import sys, torch\nfrom shadowgraph.graphs.host import HostGraph, host_graph\ng = HostGraph()\n"
+        "import sys, torch\nfrom shadowgraph.graphs.host.graph import HostGraph, host_graph\ng = HostGraph()\n"
         "with host_graph(g):\n    y = torch.ones(2) + 1\ng.replay()\nprint('torch._dynamo' in sys.modules, y.tolist())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from blocks import buffer_of
 
+from shadowgraph.common.finalizer_safe_lock import QuietLock, settle
 from shadowgraph.graphs.events import Listener, listeners
-from shadowgraph.graphs.host import HostGraph, host_graph
+from shadowgraph.graphs.host.graph import HostGraph, host_graph
 from shadowgraph.tracking.allocator import HostAllocator
-from shadowgraph.tracking.quiet import QuietLock, settle
 
 
 class Cycle:

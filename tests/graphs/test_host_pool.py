@@ -9,12 +9,12 @@ import pytest
 import torch
 from blocks import buffer_of, intact
 
-from shadowgraph.errors import CaptureError, FindingsError
-from shadowgraph.graphs.host import HostGraph, graph_pool_handle, host_graph
+from shadowgraph.common.errors import CaptureError, FindingsError
+from shadowgraph.common.finalizer_safe_lock import settle
+from shadowgraph.graphs.host.graph import HostGraph, graph_pool_handle, host_graph
+from shadowgraph.model.buffers import Buffer, Role
+from shadowgraph.model.guards import GuardPolicy
 from shadowgraph.tracking.allocator import HostAllocator, host_allocator
-from shadowgraph.tracking.buffers import Buffer, Role
-from shadowgraph.tracking.guards import GuardPolicy
-from shadowgraph.tracking.quiet import settle
 
 pytestmark = pytest.mark.usefixtures("allocator")
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import shadowgraph as sg
-from shadowgraph.faults import faults
-from shadowgraph.graphs.probe import Outcome, Probe
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.common.internal_errors import faults
+from shadowgraph.model.probes import Outcome, Probe
+from shadowgraph.model.ranges import ByteRange
 
 
 def span(tensor: torch.Tensor, first: int = 0, last: int | None = None) -> ByteRange:

@@ -15,8 +15,8 @@ import torch
 import torch._dynamo
 from torch.utils.checkpoint import checkpoint
 
-from shadowgraph.errors import CaptureError
-from shadowgraph.graphs.host import HostGraph, host_graph
+from shadowgraph.common.errors import CaptureError
+from shadowgraph.graphs.host.graph import HostGraph, host_graph
 
 x = torch.arange(4.0)
 other = torch.ones(4)

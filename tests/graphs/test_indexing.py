@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from shadowgraph.graphs.indexing import IndexUse, index_uses, takes_indices
+from shadowgraph.graphs.dispatch.indexing import IndexUse, index_uses, takes_indices
 
 TARGET = torch.arange(12.0).reshape(3, 4)
 

@@ -10,9 +10,9 @@ import torch._dynamo
 from torch._dynamo.testing import CompileCounter
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from shadowgraph.graphs.cuda_capture import CaptureMode
-from shadowgraph.graphs.eager import EagerMode
-from shadowgraph.graphs.light_mode import LightMode
+from shadowgraph.graphs.cuda.capture import CaptureMode
+from shadowgraph.graphs.dispatch.eager import EagerMode
+from shadowgraph.graphs.dispatch.observer_mode import LightMode
 
 seen: list[str] = []
 

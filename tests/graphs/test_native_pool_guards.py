@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from shadowgraph.graphs.history import is_complete
-from shadowgraph.graphs.model import Graph
-from shadowgraph.graphs.native_pools import INCOMPLETE, NativePools
-from shadowgraph.graphs.pool_buffers import tenants_of
+from shadowgraph.graphs.cuda.allocator_history import is_complete
+from shadowgraph.graphs.cuda.in_place_pools import INCOMPLETE, NativePools
+from shadowgraph.graphs.cuda.pool_buffers import tenants_of
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.guards import Guard, guards_of
+from shadowgraph.model.ranges import ByteRange
 from shadowgraph.tracking import cuda_allocator
 from shadowgraph.tracking.cuda_allocator import CudaAllocator
-from shadowgraph.tracking.guards import Guard, guards_of
-from shadowgraph.tracking.holes import FAR
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.tracking.free_gaps import FAR
 
 BASE, SEGMENT, NEAR = 0x7F0000000000, 2 << 20, 256
 POOL = (1, 0)

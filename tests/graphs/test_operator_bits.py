@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import shadowgraph as sg
 from shadowgraph.graphs.events import Listener, listeners
-from shadowgraph.graphs.model import Launch
+from shadowgraph.model.graphs import Launch
 
 pytest.importorskip("expecttest", reason="torch's operator database needs it")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))

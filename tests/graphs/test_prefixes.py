@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from shadowgraph.graphs.prefixes import Changed, search
-from shadowgraph.graphs.probe import Hit, Search
+from shadowgraph.model.probes import Hit, Search
 
 
 class Played:

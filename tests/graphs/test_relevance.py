@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from shadowgraph.graphs import relevance
-from shadowgraph.graphs.relevance import Relevance, path_of
-from shadowgraph.tracking.buffers import Buffer, Ledger, Role
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.graphs.dispatch import op_filter as relevance
+from shadowgraph.graphs.dispatch.op_filter import Relevance, path_of
+from shadowgraph.model.buffers import Buffer, Ledger, Role
+from shadowgraph.model.ranges import ByteRange
 
 ADD, COPY, INDEX = torch.ops.aten.add_.Tensor, torch.ops.aten.copy_.default, torch.ops.aten.index.Tensor
 FOREACH, NORM = torch.ops.aten._foreach_copy_.default, torch.ops.aten.native_batch_norm.default

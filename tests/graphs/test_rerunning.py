@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind, Sureness, Word
-from shadowgraph.graphs.model import Access, Graph, Launch, LaunchKind, Node, Pointer
 from shadowgraph.graphs.rerunning import NotRerun, state_of
-from shadowgraph.tracking.ranges import ByteRange
-from shadowgraph.tracking.views import TensorView
+from shadowgraph.model.device_nodes import DeviceNode, NodeKind, Sureness, Word
+from shadowgraph.model.graphs import Access, Graph, Launch, LaunchKind, Node, Pointer
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.views import TensorView
 
 READ, WRITTEN, OTHER = (torch.zeros(16, dtype=torch.uint8) for _ in range(3))
 

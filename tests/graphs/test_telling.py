@@ -9,8 +9,8 @@ import torch
 from blocks import buffer_of, intact
 
 from shadowgraph.graphs.events import Listener, listeners
-from shadowgraph.graphs.host import HostGraph, host_graph
-from shadowgraph.graphs.model import Graph, Node
+from shadowgraph.graphs.host.graph import HostGraph, host_graph
+from shadowgraph.model.graphs import Graph, Node
 from shadowgraph.tracking.allocator import HostAllocator
 from shadowgraph.tracking.stores import StoreLog
 

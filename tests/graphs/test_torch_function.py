@@ -13,7 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode, get_overridable_functions, get_testing_overrides
 
 import shadowgraph as sg
-from shadowgraph.graphs import host_reads
+from shadowgraph.graphs.dispatch import host_reads
 
 NAMES = (
     "tolist",

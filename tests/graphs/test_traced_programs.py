@@ -14,8 +14,8 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import shadowgraph as sg
-from shadowgraph.graphs.calling import call
-from shadowgraph.graphs.stepping_aside import MADE_FX, TRACED
+from shadowgraph.graphs.dispatch.calling import call
+from shadowgraph.graphs.dispatch.stepping_aside import MADE_FX, TRACED
 
 WATCHING = [{}, {"guard_eager": "auto", "layout": "faithful"}, {"guard_eager": "all", "layout": "faithful"}]
 

@@ -15,12 +15,12 @@ import triton.language as tl
 from triton.runtime import autotuner, interpreter
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from shadowgraph.errors import FreedInputError
-from shadowgraph.graphs.host import HostGraph, host_graph
-from shadowgraph.graphs.model import Node
+from shadowgraph.common.errors import FreedInputError
+from shadowgraph.common.finalizer_safe_lock import settle
+from shadowgraph.graphs.host.graph import HostGraph, host_graph
+from shadowgraph.model.buffers import Role
+from shadowgraph.model.graphs import Node
 from shadowgraph.tracking.allocator import host_allocator
-from shadowgraph.tracking.buffers import Role
-from shadowgraph.tracking.quiet import settle
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array")
 

@@ -14,11 +14,11 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from shadowgraph.graphs import triton_host
 from shadowgraph.graphs.events import Listener, listeners
-from shadowgraph.graphs.host import HostGraph, host_graph
-from shadowgraph.graphs.model import Graph, Launch, Node
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.graphs.host.graph import HostGraph, host_graph
+from shadowgraph.graphs.triton import host as triton_host
+from shadowgraph.model.graphs import Graph, Launch, Node
+from shadowgraph.model.ranges import ByteRange
 from shadowgraph.tracking.stores import Store, StoreLog
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array")

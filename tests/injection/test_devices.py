@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from shadowgraph.faults import faults
-from shadowgraph.injection import devices
-from shadowgraph.injection.attach import start_before_captures
-from shadowgraph.injection.devices import device_index
-from shadowgraph.injection.process import WatchedProcess
-from shadowgraph.runs.orders import Orders
+from shadowgraph.common.internal_errors import faults
+from shadowgraph.wrap.folder.injection_config import Orders
+from shadowgraph.wrap.inject import devices
+from shadowgraph.wrap.inject.attach import start_before_captures
+from shadowgraph.wrap.inject.devices import device_index
+from shadowgraph.wrap.inject.process import WatchedProcess
 
 HERE = torch.zeros(2)
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from support.wrapping import PROGRAMS, environment
 
-from shadowgraph.compat import OLDEST_TORCH
-from shadowgraph.injection.environment import SITE, wrapped_environment
-from shadowgraph.runs.orders import VARIABLE, Orders
-from shadowgraph.runs.reader import read_run
+from shadowgraph.common.compat import OLDEST_TORCH
+from shadowgraph.wrap.folder.injection_config import VARIABLE, Orders
+from shadowgraph.wrap.folder.reader import read_run
+from shadowgraph.wrap.inject.environment import SITE, wrapped_environment
 
 
 @pytest.fixture

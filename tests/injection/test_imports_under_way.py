@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.wrapping import environment
 
-from shadowgraph.injection.environment import wrapped_environment
-from shadowgraph.runs.orders import Orders
+from shadowgraph.wrap.folder.injection_config import Orders
+from shadowgraph.wrap.inject.environment import wrapped_environment
 
 ASK = "hook.when_imported('slow', lambda: calls.append(getattr(sys.modules['slow'], 'LAST', None)))\n"
 BEGIN = "import sys, threading\nimport __main__\nhook, calls = sys.modules['_shadowgraph_hook'], []\n"

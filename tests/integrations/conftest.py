@@ -8,8 +8,8 @@ import pytest
 from planning_backend import attachment
 
 import shadowgraph as sg
-from shadowgraph.faults import faults
-from shadowgraph.integrations.flashinfer_adapter import Attachment
+from shadowgraph.common.internal_errors import faults
+from shadowgraph.integrations.flashinfer.adapter import Attachment
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import planning_wrappers as wrappers
 import torch
 
 import shadowgraph as sg
-from shadowgraph.integrations.flashinfer_adapter import Attachment
-from shadowgraph.integrations.flashinfer_hooks import Hooks
-from shadowgraph.integrations.flashinfer_versions import WRAPPERS
+from shadowgraph.integrations.flashinfer.adapter import Attachment
+from shadowgraph.integrations.flashinfer.hooks import Hooks
+from shadowgraph.integrations.flashinfer.versions import WRAPPERS
 
 DECODE, MLA = WRAPPERS[0], WRAPPERS[4]
 

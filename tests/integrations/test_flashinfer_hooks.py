@@ -14,10 +14,10 @@ import torch
 from planning_backend import Backend, ints
 
 import shadowgraph as sg
-from shadowgraph.integrations.flashinfer_adapter import Attachment
-from shadowgraph.integrations.flashinfer_hooks import Hooks
-from shadowgraph.integrations.flashinfer_planner import MODULE
-from shadowgraph.integrations.flashinfer_versions import WRAPPERS
+from shadowgraph.integrations.flashinfer.adapter import Attachment
+from shadowgraph.integrations.flashinfer.hooks import Hooks
+from shadowgraph.integrations.flashinfer.planner import MODULE
+from shadowgraph.integrations.flashinfer.versions import WRAPPERS
 
 DECODE, MLA = WRAPPERS[0], WRAPPERS[4]
 

@@ -13,12 +13,12 @@ import torch
 from planning_backend import Backend, ints
 
 import shadowgraph as sg
-from shadowgraph.faults import faults
-from shadowgraph.graphs import passing
-from shadowgraph.hostplans import HostPlan, HostPlans
-from shadowgraph.integrations.flashinfer_adapter import Attachment
-from shadowgraph.integrations.flashinfer_planner import StandIn
-from shadowgraph.integrations.flashinfer_steady import SteadyModule
+from shadowgraph.common.internal_errors import faults
+from shadowgraph.integrations.flashinfer.adapter import Attachment
+from shadowgraph.integrations.flashinfer.planner import StandIn
+from shadowgraph.integrations.flashinfer.steady_plans import SteadyModule
+from shadowgraph.model.host_plans import HostPlan, HostPlans
+from shadowgraph.monitor.sampling import passing
 
 
 class Module:

@@ -22,10 +22,10 @@ import pytest
 import torch
 
 import shadowgraph as sg
-from shadowgraph.integrations.flashinfer_adapter import Attachment
-from shadowgraph.integrations.flashinfer_hooks import Hooks
-from shadowgraph.integrations.flashinfer_planner import MODULE, RUNS
-from shadowgraph.integrations.flashinfer_versions import Wrapper, installed, known
+from shadowgraph.integrations.flashinfer.adapter import Attachment
+from shadowgraph.integrations.flashinfer.hooks import Hooks
+from shadowgraph.integrations.flashinfer.planner import MODULE, RUNS
+from shadowgraph.integrations.flashinfer.versions import Wrapper, installed, known
 
 pytestmark = pytest.mark.skipif(find_spec("flashinfer") is None, reason="needs flashinfer's source on the path")
 KNOWN = known(installed())

@@ -11,9 +11,10 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from shadowgraph import session
-from shadowgraph.graphs import triton_host
-from shadowgraph.integrations import sglang_adapter, sglang_plugin
-from shadowgraph.integrations.sglang_versions import LAYOUTS
+from shadowgraph.graphs.triton import host as triton_host
+from shadowgraph.integrations.sglang import adapter as sglang_adapter
+from shadowgraph.integrations.sglang import plugin as sglang_plugin
+from shadowgraph.integrations.sglang.versions import LAYOUTS
 
 
 def under_way(name: str) -> ModuleType:

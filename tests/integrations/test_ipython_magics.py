@@ -96,7 +96,7 @@ def test_a_cell_is_watched_and_reported(notebook: Notebook) -> None:
 
 
 def test_other_buffers_are_named_for_maps(notebook: Notebook) -> None:
-    from shadowgraph.plots.model import MemoryMap
+    from shadowgraph.views.memory_map import MemoryMap
 
     assert notebook.run(f"%%shadowgraph\n{OVERRUN}\nheld = {{'k': torch.zeros(3)}}\ntable").success
     known = {buffer.name for buffer in MemoryMap.of(notebook.names["dbg"]).buffers}

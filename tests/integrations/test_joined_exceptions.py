@@ -13,14 +13,14 @@ import torch
 
 import shadowgraph as sg
 from shadowgraph.dumps.redaction import redacted_facts
-from shadowgraph.failures import Failure
-from shadowgraph.findings import Batch
-from shadowgraph.hostplans import HostPlan
-from shadowgraph.integrations.flashinfer_adapter import Attachment
-from shadowgraph.integrations.flashinfer_hooks import Hooks
-from shadowgraph.integrations.flashinfer_versions import WRAPPERS
-from shadowgraph.joining import join, kind_of
-from shadowgraph.reports.text import Report
+from shadowgraph.integrations.flashinfer.adapter import Attachment
+from shadowgraph.integrations.flashinfer.hooks import Hooks
+from shadowgraph.integrations.flashinfer.versions import WRAPPERS
+from shadowgraph.model.failures import Failure
+from shadowgraph.model.findings import Batch
+from shadowgraph.model.host_plans import HostPlan
+from shadowgraph.monitor.exception_context import join, kind_of
+from shadowgraph.render.text.text import Report
 
 TOKENS = 16
 REFUSAL = "kv_indptr[3]15 - kv_indptr[2]32 should be non-negative"

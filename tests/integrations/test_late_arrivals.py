@@ -13,12 +13,14 @@ import pytest
 import torch
 
 import shadowgraph as sg
-from shadowgraph.faults import faults
+from shadowgraph.common.internal_errors import faults
 from shadowgraph.graphs.events import listeners
-from shadowgraph.graphs.model import Graph
-from shadowgraph.integrations import arrivals, flashinfer_adapter, late_arrivals
-from shadowgraph.integrations.flashinfer_hooks import Hooks
-from shadowgraph.integrations.flashinfer_versions import Wrapper, known
+from shadowgraph.integrations import late_attach as late_arrivals
+from shadowgraph.integrations import notices as arrivals
+from shadowgraph.integrations.flashinfer import adapter as flashinfer_adapter
+from shadowgraph.integrations.flashinfer.hooks import Hooks
+from shadowgraph.integrations.flashinfer.versions import Wrapper, known
+from shadowgraph.model.graphs import Graph
 
 RELEASE = "0.6.12"
 SUBMODULES = "from flashinfer import decode, prefill, mla\n"
@@ -132,7 +134,7 @@ def test_the_import_hook_of_a_wrap_attaches_before_the_first_capture(
     package: Path, said: list[str], heard: list[Graph]
 ) -> None:
     """As `arrivals` is called back: in the importing thread, while the package still counts as being imported."""
-    hook = "import shadowgraph.integrations.arrivals as arrivals\narrivals._flashinfer()\n"
+    hook = "import shadowgraph.integrations.notices as arrivals\narrivals._flashinfer()\n"
     (package / "__init__.py").write_text(START + SUBMODULES + hook)
     import_module("flashinfer")
     attachment = flashinfer_adapter.attached()
@@ -148,7 +150,7 @@ def test_the_import_hook_of_a_wrap_attaches_before_the_first_capture(
 
 
 def test_attached_too_early_it_looks_again(package: Path, said: list[str], heard: list[Graph]) -> None:
-    early = "import shadowgraph.integrations.flashinfer_adapter as adapter\nadapter.attach()\n"
+    early = "import shadowgraph.integrations.flashinfer.adapter as adapter\nadapter.attach()\n"
     parts = "from flashinfer import decode\n" + early + "from flashinfer import prefill, mla\n"
     (package / "__init__.py").write_text(START + early + parts)
     import_module("flashinfer")
@@ -179,7 +181,7 @@ def test_a_class_that_is_imported_for_the_first_capture(package: Path, said: lis
 
 
 def test_what_is_not_there_is_said_once_the_import_is_complete(package: Path, said: list[str]) -> None:
-    early = "import shadowgraph.integrations.flashinfer_adapter as adapter\nadapter.attach()\n"
+    early = "import shadowgraph.integrations.flashinfer.adapter as adapter\nadapter.attach()\n"
     (package / "mla.py").unlink()
     (package / "prefill.py").write_text(early + "class BatchPrefillWithPagedKVCacheWrapper: pass\n")
     (package / "__init__.py").write_text(START + "from flashinfer import decode, prefill\n")

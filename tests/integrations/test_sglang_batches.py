@@ -12,10 +12,10 @@ import torch
 
 import shadowgraph as sg
 from shadowgraph.dumps.redaction import redacted_finding
-from shadowgraph.findings import Batch
-from shadowgraph.graphs.model import Graph
-from shadowgraph.integrations.sglang_batches import Batches
-from shadowgraph.reports.batch_text import batch_said
+from shadowgraph.integrations.sglang.batches import Batches
+from shadowgraph.model.findings import Batch
+from shadowgraph.model.graphs import Graph
+from shadowgraph.render.text.batch_text import batch_said
 
 
 def test_a_batch_is_found_by_the_replay_that_it_was_prepared_for() -> None:

@@ -12,10 +12,10 @@ import torch
 
 import shadowgraph as sg
 from shadowgraph import session
-from shadowgraph.faults import faults
-from shadowgraph.integrations import arrivals
-from shadowgraph.integrations.sglang_hooks import Hooks, tell_memory
-from shadowgraph.integrations.sglang_host import SGLANG_VERSION, load, sglang_version
+from shadowgraph.common.internal_errors import faults
+from shadowgraph.integrations import notices as arrivals
+from shadowgraph.integrations.sglang.hooks import Hooks, tell_memory
+from shadowgraph.integrations.sglang.host import SGLANG_VERSION, load, sglang_version
 
 
 def replayed(debugger: sg.Debugger) -> sg.HostGraph:

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import torch
 
-from shadowgraph.errors import UnknownBufferError
-from shadowgraph.integrations.sglang_padding import declare_padding, declare_registry, judge_padding
+from shadowgraph.common.errors import UnknownBufferError
+from shadowgraph.integrations.sglang.padding import declare_padding, declare_registry, judge_padding
 
 
 class Taker:

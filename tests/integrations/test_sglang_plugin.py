@@ -18,20 +18,20 @@ import torch
 
 import shadowgraph as sg
 from shadowgraph import session
-from shadowgraph.errors import UsageError
-from shadowgraph.findings import Batch
-from shadowgraph.graphs import passing
-from shadowgraph.integrations.sglang_adapter import hooks_of, register
-from shadowgraph.integrations.sglang_hooks import Hooks
-from shadowgraph.integrations.sglang_host import SGLANG_VERSION, load, sglang_version
-from shadowgraph.integrations.sglang_versions import LAYOUTS
+from shadowgraph.common.errors import UsageError
+from shadowgraph.integrations.sglang.adapter import hooks_of, register
+from shadowgraph.integrations.sglang.hooks import Hooks
+from shadowgraph.integrations.sglang.host import SGLANG_VERSION, load, sglang_version
+from shadowgraph.integrations.sglang.versions import LAYOUTS
+from shadowgraph.model.findings import Batch
+from shadowgraph.monitor.sampling import passing
 
 pytestmark = [
     pytest.mark.sglang,
     pytest.mark.skipif(sglang_version() != SGLANG_VERSION, reason=f"needs sglang {SGLANG_VERSION}"),
 ]
 ROOT = Path(__file__).resolve().parents[2]
-ENTRY = "shadowgraph.integrations.sglang_plugin"
+ENTRY = "shadowgraph.integrations.sglang.plugin"
 
 
 def run(program: str, *path: str, **more: str) -> str:
@@ -63,7 +63,7 @@ def test_sglang_loads_it_and_nothing_comes_of_it_without_a_run(installed: Path) 
     said = run(
         f"""
         import sys
-        from shadowgraph.integrations.standins import install_standins
+        from shadowgraph.integrations.sglang.stub_modules import install_standins
         install_standins(engine=True)
         before = {OURS}
         from sglang.srt import plugins
@@ -90,7 +90,7 @@ def test_with_a_debugger_sglangs_loader_hangs_every_hook_in(installed: Path) -> 
     said = run(
         """
         import sys
-        from shadowgraph.integrations.standins import install_standins
+        from shadowgraph.integrations.sglang.stub_modules import install_standins
         install_standins(engine=True)
         import shadowgraph as sg
         debugger = sg.install(backend="host")

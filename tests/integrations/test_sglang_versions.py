@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from shadowgraph.integrations import arrivals, sglang_adapter, sglang_plugin, sglang_versions
-from shadowgraph.integrations.sglang_host import SGLANG_VERSION
-from shadowgraph.integrations.sglang_versions import GROUP, LAYOUTS, NAME, layout_of, parsed, why_off
+from shadowgraph.integrations import notices as arrivals
+from shadowgraph.integrations.sglang import adapter as sglang_adapter
+from shadowgraph.integrations.sglang import plugin as sglang_plugin
+from shadowgraph.integrations.sglang import versions as sglang_versions
+from shadowgraph.integrations.sglang.host import SGLANG_VERSION
+from shadowgraph.integrations.sglang.versions import GROUP, LAYOUTS, NAME, layout_of, parsed, why_off
+from shadowgraph.wrap.inject.adapters import expect
 
 ROOT = Path(__file__).resolve().parents[2]
-OURS = EntryPoint(NAME, "shadowgraph.integrations.sglang_plugin:plugin", GROUP)
+OURS = EntryPoint(NAME, "shadowgraph.integrations.sglang.plugin:plugin", GROUP)
 
 
 @pytest.fixture
@@ -94,9 +98,9 @@ def test_it_is_said_once_and_by_the_process_that_was_not_spawned(
     lines: list[str] = []
     ranks: list[int] = []
     waiting: dict[str, object] = {}
-    arrivals.expect(lambda name, callback: waiting.setdefault(name, callback), lines.append, ranks.append, first=False)
+    expect(lambda name, callback: waiting.setdefault(name, callback), lines.append, ranks.append, first=False)
     assert list(waiting) == ["flashinfer"], "whose classes are patched in every process"
-    arrivals.expect(lambda name, callback: waiting.setdefault(name, callback), lines.append, ranks.append, first=True)
+    expect(lambda name, callback: waiting.setdefault(name, callback), lines.append, ranks.append, first=True)
     assert (list(waiting), lines) == (["flashinfer", "sglang"], [])
     callback = waiting["sglang"]
     assert callable(callback)

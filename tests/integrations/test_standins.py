@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from shadowgraph.integrations import standins
-from shadowgraph.integrations.standins import install_standins, remove_standins
+from shadowgraph.integrations.sglang import stub_modules as standins
+from shadowgraph.integrations.sglang.stub_modules import install_standins, remove_standins
 
 ROOTS = ("torchvision", "sgl_kernel", "vllm")
 

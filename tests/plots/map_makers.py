@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from shadowgraph.plots.model import MapBuffer, MapDamage, MemoryMap
+from shadowgraph.views.memory_map import MapBuffer, MapDamage, MemoryMap
 
 BASE = 0x7F6A_A000_0000
 

@@ -11,12 +11,12 @@ import torch
 from map_makers import BASE, boxes, damage, gids, require_readable, spans, texts
 
 import shadowgraph as sg
+from shadowgraph.common.errors import UnknownBufferError, UsageError
 from shadowgraph.demos.kernels import fill
 from shadowgraph.dumps.reader import read_dump
-from shadowgraph.errors import UnknownBufferError, UsageError
-from shadowgraph.plots.alias_map import alias_map
-from shadowgraph.plots.alias_model import AliasLine, AliasMap, AliasPanel
-from shadowgraph.plots.page import BARS
+from shadowgraph.render.plots.alias_map import alias_map
+from shadowgraph.render.plots.page import BARS
+from shadowgraph.views.alias_map import AliasLine, AliasMap, AliasPanel
 
 
 def _program(debugger: sg.Debugger, past: int) -> Any:

@@ -11,11 +11,11 @@ import torch
 from map_makers import boxes, gids, require_readable, texts
 
 import shadowgraph as sg
+from shadowgraph.common.errors import UnknownBufferError, UsageError
 from shadowgraph.demos.kernels import fill
 from shadowgraph.dumps.reader import read_dump
-from shadowgraph.errors import UnknownBufferError, UsageError
-from shadowgraph.plots.byte_map import byte_map
-from shadowgraph.plots.byte_model import ByteCell, ByteFold, ByteMap, Fate, Ground, folded
+from shadowgraph.render.plots.byte_map import byte_map
+from shadowgraph.views.byte_map import ByteCell, ByteFold, ByteMap, Fate, Ground, folded
 
 
 def _run(debugger: sg.Debugger, past: int, elements: int = 8) -> Any:

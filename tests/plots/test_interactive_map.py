@@ -16,13 +16,13 @@ from map_makers import BASE, buffer, damage, many, past_end
 from support.browser import browser, needs_browser
 
 import shadowgraph as sg
-from shadowgraph.errors import UsageError
-from shadowgraph.plots.browsing import chart_of, lanes_of, strip_of
-from shadowgraph.plots.model import MapAlias, MemoryMap
+from shadowgraph.common.errors import UsageError
+from shadowgraph.render.plots.browsing import chart_of, lanes_of, strip_of
+from shadowgraph.views.memory_map import MapAlias, MemoryMap
 
 pytest.importorskip("bokeh")
 
-from shadowgraph.plots.interactive import interactive_map
+from shadowgraph.render.plots.interactive import interactive_map
 
 
 def small() -> MemoryMap:
@@ -169,7 +169,7 @@ def test_without_bokeh_it_is_one_line(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['bokeh'] = None\n"
         "import shadowgraph as sg\n"
-        "from shadowgraph.plots.model import MemoryMap\n"
+        "from shadowgraph.views.memory_map import MemoryMap\n"
         "try: sg.plots.interactive_map(MemoryMap())\n"
         "except sg.ShadowgraphError as error: print(error, error.exit_code)\n"
     )

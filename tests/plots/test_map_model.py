@@ -14,11 +14,11 @@ import triton.language as tl
 from map_makers import BASE, buffer, damage, gids
 
 import shadowgraph as sg
-from shadowgraph.errors import UsageError
-from shadowgraph.plots.memory_map import memory_map
-from shadowgraph.plots.model import MapAlias, MapBuffer, MapDamage, MemoryMap
-from shadowgraph.tracking.buffers import Buffer
-from shadowgraph.tracking.guards import Side
+from shadowgraph.common.errors import UsageError
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.guards import Side
+from shadowgraph.render.plots.memory_map import memory_map
+from shadowgraph.views.memory_map import MapAlias, MapBuffer, MapDamage, MemoryMap
 
 
 @triton.jit
@@ -202,7 +202,7 @@ def test_damage_without_its_buffer_is_refused() -> None:
 
 def test_the_data_needs_no_matplotlib_and_the_drawing_no_pyplot() -> None:
     program = (
-        "import sys, shadowgraph.plots.memory_map as m\n"
+        "import sys, shadowgraph.render.plots.memory_map as m\n"
         "assert 'matplotlib' not in sys.modules\n"
         "m.memory_map(m.MemoryMap())\n"
         "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules\n"

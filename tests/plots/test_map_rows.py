@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from map_makers import BASE, buffer, damage, many, past_end
 
-from shadowgraph.errors import UsageError
-from shadowgraph.plots.model import MapAlias, MemoryMap
-from shadowgraph.plots.page import COLUMNS, size
-from shadowgraph.plots.rows import MOST_ROWS, Fold, Row, rows_of
-from shadowgraph.plots.scales import address_axis, row_scale, spread, zoom_window
+from shadowgraph.common.errors import UsageError
+from shadowgraph.common.words import size
+from shadowgraph.render.plots.page import COLUMNS
+from shadowgraph.views.map_rows import MOST_ROWS, Fold, Row, rows_of
+from shadowgraph.views.memory_map import MapAlias, MemoryMap
+from shadowgraph.views.scales import address_axis, row_scale, spread, zoom_window
 
 
 def _shown(rows: tuple[Row | Fold, ...]) -> list[int]:

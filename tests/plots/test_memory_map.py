@@ -14,11 +14,11 @@ import pytest
 from map_makers import BASE, buffer, damage, gids, many, past_end, spans, texts
 from matplotlib.colors import to_rgb
 
-from shadowgraph.errors import MissingFileError, MissingPackageError, UsageError
-from shadowgraph.plots.memory_map import memory_map, save_memory_map
-from shadowgraph.plots.model import MapAlias, MemoryMap
-from shadowgraph.plots.page import BARS, COLUMNS, LEAST_DAMAGE
-from shadowgraph.plots.pen import VERMILLION
+from shadowgraph.common.errors import MissingFileError, MissingPackageError, UsageError
+from shadowgraph.render.plots.memory_map import memory_map, save_memory_map
+from shadowgraph.render.plots.page import BARS, COLUMNS, LEAST_DAMAGE
+from shadowgraph.render.plots.pen import VERMILLION
+from shadowgraph.views.memory_map import MapAlias, MemoryMap
 
 _LEFT, _RIGHT = COLUMNS.payload
 _LENGTH = _RIGHT - _LEFT

@@ -12,7 +12,7 @@ from torch.cuda import _memory_viz
 
 import shadowgraph as sg
 from shadowgraph.dumps.reader import read_dump
-from shadowgraph.plots.memory_viz import memory_snapshot, save_memory_viz
+from shadowgraph.render.plots.memory_viz import memory_snapshot, save_memory_viz
 
 
 def _snapshot(path: Path) -> tuple[Any, dict[str, tuple[int, int]], list[Any]]:

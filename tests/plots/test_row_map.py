@@ -11,14 +11,14 @@ import torch
 from map_makers import boxes, gids, require_readable, texts
 
 import shadowgraph as sg
+from shadowgraph.common.errors import UnknownBufferError, UsageError
 from shadowgraph.demos import a4_padding
 from shadowgraph.demos.device import HostDevice
 from shadowgraph.dumps.reader import read_dump
-from shadowgraph.errors import UnknownBufferError, UsageError
-from shadowgraph.plots.columns import Axis
-from shadowgraph.plots.row_map import row_map
-from shadowgraph.plots.row_model import RowMap, RowMark, RowPanel
-from shadowgraph.row_history import RowsAtReplay, RowState, RowStretch
+from shadowgraph.model.row_history import RowsAtReplay, RowState, RowStretch
+from shadowgraph.render.plots.columns import Axis
+from shadowgraph.render.plots.row_map import row_map
+from shadowgraph.views.row_map import RowMap, RowMark, RowPanel
 
 W, P, K, U = RowState.REFRESHED, RowState.PADDED, RowState.KEPT, RowState.UNKNOWN
 

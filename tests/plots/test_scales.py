@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from shadowgraph.plots.scales import Steps, address_axis, joined, joined_bars, widened
+from shadowgraph.views.scales import Steps, address_axis, joined, joined_bars, widened
 
 BASE = 0x7F00_0000_0000
 

@@ -12,14 +12,14 @@ from matplotlib.colors import to_hex
 from support.node_makers import Model, cuda_nodes
 
 import shadowgraph as sg
+from shadowgraph.common.errors import UnknownBufferError, UsageError
 from shadowgraph.demos.kernels import fill
 from shadowgraph.dumps.reader import read_dump
-from shadowgraph.errors import UnknownBufferError, UsageError
-from shadowgraph.plots.columns import EAGER, Axis
-from shadowgraph.plots.model import MemoryMap
-from shadowgraph.plots.pen import VERMILLION
-from shadowgraph.plots.write_map import write_map
-from shadowgraph.plots.write_model import NodeWrite, Sure, WriteMap, WriteMark, WriteNode
+from shadowgraph.render.plots.columns import EAGER, Axis
+from shadowgraph.render.plots.pen import VERMILLION
+from shadowgraph.render.plots.write_map import write_map
+from shadowgraph.views.memory_map import MemoryMap
+from shadowgraph.views.write_map import NodeWrite, Sure, WriteMap, WriteMark, WriteNode
 
 
 class _Worker:

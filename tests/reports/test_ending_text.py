@@ -8,8 +8,8 @@ import pytest
 from support.finding_samples import ALLOCATED, FINDING, altered
 
 from shadowgraph.dumps.redaction import redacted_finding
-from shadowgraph.findings import Ending, Kind, Successor
-from shadowgraph.reports.ending_text import ending_rows
+from shadowgraph.model.findings import Ending, Kind, Successor
+from shadowgraph.render.text.ending_text import ending_rows
 
 VICTIM = Successor("runner.victim", 0x7F0000001000, 256, "float32", (64,), 7, ALLOCATED)
 UNTRACKED = Successor('cache["key 17"]', 0x7F0000001040, 4, "int32", ())

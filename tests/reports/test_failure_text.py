@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shadowgraph.failures import Failure, LastWriter, PlanFacts
-from shadowgraph.findings import Batch, Culprit, Status
-from shadowgraph.reports.failure_text import failure_head, failure_rows
+from shadowgraph.model.failures import Failure, LastWriter, PlanFacts
+from shadowgraph.model.findings import Batch, Culprit, Status
+from shadowgraph.render.text.failure_text import failure_head, failure_rows
 
 COPY = Culprit(Status.CONFIRMED, "aten", "aten.copy_.default", 3, "/srv/app/model.py", 7)
 PLAN = PlanFacts(

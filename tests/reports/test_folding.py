@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 from support.finding_samples import FINDING, altered, run_of
 
-from shadowgraph.findings import Finding, Severity, Status
-from shadowgraph.reaches import Origin, Reached
-from shadowgraph.reports.folding import folded, found
-from shadowgraph.reports.html.page import live_page
-from shadowgraph.reports.text import Report
-from shadowgraph.tracking.phases import Phase
+from shadowgraph.model.findings import Finding, Severity, Status
+from shadowgraph.model.overrun_extents import Origin, Reached
+from shadowgraph.model.phases import Phase
+from shadowgraph.render.html.page import live_page
+from shadowgraph.render.text.folding import folded, found
+from shadowgraph.render.text.text import Report
 
 
 def of_rank(rank: int, **changes: Any) -> Finding:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from support.finding_samples import altered
 
-from shadowgraph.findings import Finding, Window
-from shadowgraph.reports.hexview import HexRow, hex_rows
+from shadowgraph.model.findings import Finding, Window
+from shadowgraph.views.hexview import HexRow, hex_rows
 
 
 def seen(offset: int, expected: bytes, found: bytes, dtype: str = "int32") -> Finding:

@@ -7,19 +7,19 @@ from support.finding_samples import BUFFER, CULPRIT, altered, run_of
 from support.node_makers import ADD, Model, cuda_nodes
 
 import shadowgraph as sg
-from shadowgraph.findings import Argument, Culprit, Finding, Status
-from shadowgraph.graphs.device_nodes import BLIND, DeviceNode, NodeKind
-from shadowgraph.graphs.model import Graph
-from shadowgraph.reports.html.reprs import html_of
-from shadowgraph.reports.html.tables import listed_table
-from shadowgraph.reports.kernel_names import brief
-from shadowgraph.reports.node_list import Wanted, listed
-from shadowgraph.reports.nodes_text import NodesReport, blind, nodes_text
-from shadowgraph.reports.text import Report
-from shadowgraph.reports.verdicts import verdict
-from shadowgraph.tracking.phases import Phase
-from shadowgraph.tracking.ranges import ByteRange
-from shadowgraph.tracking.stacks import Frame
+from shadowgraph.checks.verdicts import verdict
+from shadowgraph.common.kernel_names import brief
+from shadowgraph.model.device_nodes import BLIND, DeviceNode, NodeKind
+from shadowgraph.model.findings import Argument, Culprit, Finding, Status
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.phases import Phase
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.stacks import Frame
+from shadowgraph.render.html.reprs import html_of
+from shadowgraph.render.html.tables import listed_table
+from shadowgraph.render.text.nodes_text import NodesReport, blind, nodes_text
+from shadowgraph.render.text.text import Report
+from shadowgraph.views.node_list import Wanted, listed
 
 
 def rows_of(finding: Finding) -> list[str]:

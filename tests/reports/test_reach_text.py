@@ -9,18 +9,18 @@ import pytest
 from msgspec.structs import replace
 from support.finding_samples import AFTER, BUFFER, FINDING, altered, run_of
 
+from shadowgraph.checks.verdicts import verdict
 from shadowgraph.dumps.redaction import redacted_finding
-from shadowgraph.findings import Finding, Severity
-from shadowgraph.reaches import Origin, Reached
-from shadowgraph.reports.advice import advice
-from shadowgraph.reports.finding_rows import FactRow, fact_rows
-from shadowgraph.reports.html.page import live_page
-from shadowgraph.reports.reach_text import reach_rows
-from shadowgraph.reports.text import Report
-from shadowgraph.reports.verdicts import verdict
-from shadowgraph.runs.left import ProcessRun
-from shadowgraph.tracking.guards import Side
-from shadowgraph.tracking.phases import Phase
+from shadowgraph.model.findings import Finding, Severity
+from shadowgraph.model.guards import Side
+from shadowgraph.model.overrun_extents import Origin, Reached
+from shadowgraph.model.phases import Phase
+from shadowgraph.render.html.page import live_page
+from shadowgraph.render.text.advice import advice
+from shadowgraph.render.text.finding_rows import FactRow, fact_rows
+from shadowgraph.render.text.reach_text import reach_rows
+from shadowgraph.render.text.text import Report
+from shadowgraph.wrap.folder.process_record import ProcessRun
 
 NAMED = "draft.kv_indices (int32[3, 128], 1,536 bytes)"
 WHEN = "while preparing replay 7 of graph#1"

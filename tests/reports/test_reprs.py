@@ -18,20 +18,20 @@ from serving.run_folders import made_folder, with_process
 from support.finding_samples import FINDING, altered, run_of
 
 import shadowgraph as sg
-from shadowgraph.display import Shown
+from shadowgraph.common.html_repr import Shown
 from shadowgraph.dumps.reader import Dump, read_dump
-from shadowgraph.findings import Finding
-from shadowgraph.listings import Buffers, Findings
-from shadowgraph.reports.alias_list import alias_list
-from shadowgraph.reports.aliases_text import AliasesReport
-from shadowgraph.reports.document import RunFacts
-from shadowgraph.reports.finding_rows import end_rows, fact_rows, headline
-from shadowgraph.reports.html.engine import style
-from shadowgraph.reports.node_list import listed
-from shadowgraph.reports.nodes_text import NodesReport
-from shadowgraph.reports.run_text import RunReport
-from shadowgraph.reports.text import Report
-from shadowgraph.runs.reader import read_run
+from shadowgraph.model.findings import Finding
+from shadowgraph.model.listings import Buffers, Findings
+from shadowgraph.model.run_facts import RunFacts
+from shadowgraph.render.html.engine import style
+from shadowgraph.render.text.aliases_text import AliasesReport
+from shadowgraph.render.text.finding_rows import end_rows, fact_rows, headline
+from shadowgraph.render.text.nodes_text import NodesReport
+from shadowgraph.render.text.run_text import RunReport
+from shadowgraph.render.text.text import Report
+from shadowgraph.views.alias_list import alias_list
+from shadowgraph.views.node_list import listed
+from shadowgraph.wrap.folder.reader import read_run
 
 Live = tuple[sg.Debugger, Worker]
 
@@ -184,8 +184,8 @@ def test_a_dump_and_a_run(dump: Dump, tmp_path: Path) -> None:
 
 
 def test_other_reports_show_their_lines(dump: Dump) -> None:
-    from shadowgraph.plots.dumped_map import dumped_map
-    from shadowgraph.reports.map_text import DumpedMap, MapReport
+    from shadowgraph.render.text.map_text import DumpedMap, MapReport
+    from shadowgraph.views.dumped_map import dumped_map
 
     report = MapReport([DumpedMap(1, "run.dump", dumped_map(dump, dump.names))], 40)
     page = shown(report)
@@ -215,7 +215,7 @@ def test_facts_stay_encodable(live: Live) -> None:
 
 
 def test_names_are_kept_by_nobody() -> None:
-    from shadowgraph.display import enrolled, namer_of
+    from shadowgraph.common.html_repr import enrolled, namer_of
 
     class One:
         def knows(self, thing: object) -> bool:
@@ -235,7 +235,7 @@ def test_names_are_kept_by_nobody() -> None:
 
 
 def test_importing_loads_no_template_engine() -> None:
-    code = "import sys, shadowgraph, shadowgraph.debugger; sys.exit('shadowgraph.reports.html' in sys.modules)"
+    code = "import sys, shadowgraph, shadowgraph.debugger; sys.exit('shadowgraph.render.html' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
 
 

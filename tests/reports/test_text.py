@@ -10,16 +10,16 @@ import pytest
 import rich.console
 from support.finding_samples import FINDING, altered, run_of
 
-from shadowgraph.coverage import Coverage
-from shadowgraph.findings import Alias, Culprit, Finding, Neighbour, Reader, RowOverrun, Severity, Status
-from shadowgraph.reports.advice import advice
-from shadowgraph.reports.document import RunFacts
-from shadowgraph.reports.text import Report
-from shadowgraph.reports.verdicts import verdict
-from shadowgraph.tracking.guards import Side
-from shadowgraph.tracking.phases import Phase
-from shadowgraph.tracking.stacks import Frame
-from shadowgraph.watches import Change
+from shadowgraph.checks.verdicts import verdict
+from shadowgraph.model.coverage import Coverage
+from shadowgraph.model.findings import Alias, Culprit, Finding, Neighbour, Reader, RowOverrun, Severity, Status
+from shadowgraph.model.guards import Side
+from shadowgraph.model.phases import Phase
+from shadowgraph.model.run_facts import RunFacts
+from shadowgraph.model.stacks import Frame
+from shadowgraph.monitor.tensor_watches import Change
+from shadowgraph.render.text.advice import advice
+from shadowgraph.render.text.text import Report
 
 ESCAPE = "\x1b"
 

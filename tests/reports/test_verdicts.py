@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 from support.finding_samples import CULPRIT, altered
 
-from shadowgraph.findings import (
+from shadowgraph.checks.verdicts import revised, verdict, when, who
+from shadowgraph.common.words import counted, form, plural
+from shadowgraph.model.findings import (
     ByteFacts,
     Culprit,
     Ending,
@@ -20,10 +22,9 @@ from shadowgraph.findings import (
     Status,
     Successor,
 )
-from shadowgraph.reports.advice import advice
-from shadowgraph.reports.verdicts import counted, form, plural, revised, verdict, when, who
-from shadowgraph.tracking.guards import Side
-from shadowgraph.tracking.phases import Phase
+from shadowgraph.model.guards import Side
+from shadowgraph.model.phases import Phase
+from shadowgraph.render.text.advice import advice
 
 WHEN = "while preparing replay 7 of graph#1"
 NAMED = "draft.kv_indices (int32[3, 128], 1,536 bytes)"

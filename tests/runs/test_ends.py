@@ -168,7 +168,7 @@ def test_a_redacted_run_says_nothing_on_standard_error_either(tmp_path: Path) ->
         "held = {'token SECRET123': indptr}\n"
         "debugger.name('held', held)\n"
         "debugger.invariant(indptr, sg.nondecreasing)\n"
-        "from shadowgraph.faults import faults\n"
+        "from shadowgraph.common.internal_errors import faults\n"
         "graph.replay()\n"
         "indptr.copy_(torch.tensor([0, 0, 15043, 7, 7], dtype=torch.int32))\n"
         "graph.replay()\n"

@@ -12,13 +12,13 @@ import pytest
 from support.finding_samples import altered
 
 from shadowgraph.commands.main import main
-from shadowgraph.errors import RunFolderError, ShadowgraphError
-from shadowgraph.reports.run_text import RunReport
-from shadowgraph.reports.text import Report
-from shadowgraph.runs.folder import RunFolder
-from shadowgraph.runs.journal import Journal
-from shadowgraph.runs.orders import Orders
-from shadowgraph.runs.reader import read_run
+from shadowgraph.common.errors import RunFolderError, ShadowgraphError
+from shadowgraph.render.text.run_text import RunReport
+from shadowgraph.render.text.text import Report
+from shadowgraph.wrap.folder.findings_log import Journal
+from shadowgraph.wrap.folder.injection_config import Orders
+from shadowgraph.wrap.folder.reader import read_run
+from shadowgraph.wrap.folder.run_folder import RunFolder
 
 
 @pytest.fixture

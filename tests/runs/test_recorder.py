@@ -8,8 +8,8 @@ import msgspec
 from support.finding_samples import altered
 
 import shadowgraph as sg
-from shadowgraph.runs.journal import Journal
-from shadowgraph.runs.recorder import Recorder
+from shadowgraph.wrap.folder.findings_log import Journal
+from shadowgraph.wrap.inject.findings_logger import Recorder
 
 
 def records(path: Path) -> list[tuple[str, int, int]]:

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from shadowgraph.commands.main import main
-from shadowgraph.errors import RunFolderError, UnsafeFolderError
-from shadowgraph.runs.folder import RunFolder
-from shadowgraph.runs.journal import Journal
-from shadowgraph.runs.orders import Orders
-from shadowgraph.runs.pulses import Pulse, pulse_file, write_pulse
-from shadowgraph.runs.reader import read_run
-from shadowgraph.serving.switch import is_off, switch
-from shadowgraph.wholefiles import write_whole
+from shadowgraph.common.atomic_files import write_whole
+from shadowgraph.common.errors import RunFolderError, UnsafeFolderError
+from shadowgraph.wrap.folder.findings_log import Journal
+from shadowgraph.wrap.folder.heartbeats import Pulse, pulse_file, write_pulse
+from shadowgraph.wrap.folder.injection_config import Orders
+from shadowgraph.wrap.folder.reader import read_run
+from shadowgraph.wrap.folder.run_folder import RunFolder
+from shadowgraph.wrap.status.pause_file import is_off, switch
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away, and mount")
 

@@ -20,7 +20,7 @@ from support.browser import browser, needs_browser
 from support.wrapping import environment, program, wrap, wrap_words
 
 from shadowgraph.commands.main import main
-from shadowgraph.runs.reader import read_run
+from shadowgraph.wrap.folder.reader import read_run
 
 
 class Served:

@@ -24,10 +24,10 @@ import pytest
 from support.wrapping import ROOT, environment, wrap_words
 
 from shadowgraph.dumps.reader import read_dump
-from shadowgraph.integrations.sglang_host import SGLANG_VERSION, sglang_version
-from shadowgraph.reports.run_text import RunReport
-from shadowgraph.runs.left import ProcessRun
-from shadowgraph.runs.reader import read_run
+from shadowgraph.integrations.sglang.host import SGLANG_VERSION, sglang_version
+from shadowgraph.render.text.run_text import RunReport
+from shadowgraph.wrap.folder.process_record import ProcessRun
+from shadowgraph.wrap.folder.reader import read_run
 
 pytestmark = [
     pytest.mark.sglang,
@@ -86,7 +86,7 @@ def first_answer(port: int, server: subprocess.Popen[str], log: Path) -> Any:
     raise AssertionError(log.read_text()[-4000:])
 
 
-ENTRY = "shadowgraph.integrations.sglang_plugin:plugin"
+ENTRY = "shadowgraph.integrations.sglang.plugin:plugin"
 
 
 def installed(folder: Path) -> Path:

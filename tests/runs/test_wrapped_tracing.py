@@ -8,7 +8,7 @@ from pathlib import Path
 
 from support.wrapping import environment, wrap
 
-from shadowgraph.graphs.stepping_aside import TRACED
+from shadowgraph.graphs.dispatch.stepping_aside import TRACED
 
 PROGRAM = """
 import hashlib, threading, torch

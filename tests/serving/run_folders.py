@@ -9,10 +9,10 @@ from typing import Any
 
 from support.finding_samples import altered
 
-from shadowgraph.coverage import Coverage
-from shadowgraph.runs.folder import RunFolder
-from shadowgraph.runs.orders import Orders
-from shadowgraph.runs.pulses import Pulse, pulse_file, write_pulse
+from shadowgraph.model.coverage import Coverage
+from shadowgraph.wrap.folder.heartbeats import Pulse, pulse_file, write_pulse
+from shadowgraph.wrap.folder.injection_config import Orders
+from shadowgraph.wrap.folder.run_folder import RunFolder
 
 COVERAGE = Coverage(written=200, exact=150, unguarded=(), dropped=3)
 

@@ -15,14 +15,14 @@ from run_folders import made_folder, with_process
 import shadowgraph as sg
 from shadowgraph import HostGraph, host_graph
 from shadowgraph.commands.main import main
-from shadowgraph.errors import RunFolderError
-from shadowgraph.faults import faults
-from shadowgraph.runs.folder import RunFolder
-from shadowgraph.runs.orders import Orders
-from shadowgraph.runs.pulses import Pulse, read_pulse, write_pulse
-from shadowgraph.runs.reader import read_run
-from shadowgraph.serving.beat import Beat
-from shadowgraph.serving.switch import switch
+from shadowgraph.common.errors import RunFolderError
+from shadowgraph.common.internal_errors import faults
+from shadowgraph.wrap.folder.heartbeats import Pulse, read_pulse, write_pulse
+from shadowgraph.wrap.folder.injection_config import Orders
+from shadowgraph.wrap.folder.reader import read_run
+from shadowgraph.wrap.folder.run_folder import RunFolder
+from shadowgraph.wrap.status.heartbeat_writer import Beat
+from shadowgraph.wrap.status.pause_file import switch
 
 
 class Clock:

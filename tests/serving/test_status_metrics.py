@@ -7,10 +7,10 @@ from pathlib import Path
 
 from run_folders import COVERAGE, made_folder, with_process
 
-from shadowgraph.reports.run_text import RunReport
-from shadowgraph.runs.pulses import Pulse
-from shadowgraph.runs.reader import read_run
-from shadowgraph.serving.metrics import metrics
+from shadowgraph.render.text.run_text import RunReport
+from shadowgraph.wrap.folder.heartbeats import Pulse
+from shadowgraph.wrap.folder.reader import read_run
+from shadowgraph.wrap.status.metrics import metrics
 
 SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")
 LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\["\\n])*)"(?:,|$)')

@@ -16,9 +16,9 @@ import pytest
 from run_folders import COVERAGE, made_folder, with_process
 
 from shadowgraph.commands.main import main
-from shadowgraph.runs.pulses import Pulse
-from shadowgraph.serving.server import StatusServer
-from shadowgraph.serving.snapshot import Snapshot
+from shadowgraph.wrap.folder.heartbeats import Pulse
+from shadowgraph.wrap.status.server import StatusServer
+from shadowgraph.wrap.status.snapshot import Snapshot
 
 
 @pytest.fixture
@@ -263,7 +263,7 @@ def test_a_crowd_is_told_to_come_again(server: StatusServer) -> None:
 
 
 def test_who_takes_too_long_is_cut_off(server: StatusServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shadowgraph.serving.server._PATIENCE", 0.2)
+    monkeypatch.setattr("shadowgraph.wrap.status.server._PATIENCE", 0.2)
     with socket.create_connection(("127.0.0.1", port_of(server)), timeout=20) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nX: ")
         assert b"200" not in connection.recv(1 << 16)

@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from shadowgraph.coverage import Coverage
-from shadowgraph.findings import (
+from shadowgraph.model.coverage import Coverage
+from shadowgraph.model.findings import (
     Alias,
     BufferFacts,
     ByteFacts,
@@ -21,10 +21,10 @@ from shadowgraph.findings import (
     Status,
     Window,
 )
-from shadowgraph.reports.document import RunFacts
-from shadowgraph.tracking.guards import Side
-from shadowgraph.tracking.phases import Phase
-from shadowgraph.tracking.stacks import Frame
+from shadowgraph.model.guards import Side
+from shadowgraph.model.phases import Phase
+from shadowgraph.model.run_facts import RunFacts
+from shadowgraph.model.stacks import Frame
 
 ALLOCATED = (Frame("/srv/app/backend.py", 41, "init_state"), Frame("/srv/app/server.py", 7, "main"))
 LAUNCHED = (Frame("/srv/app/draft.py", 120, "prepare"), Frame("/srv/app/server.py", 9, "main"))

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 
 import shadowgraph as sg
-from shadowgraph.graphs.device_nodes import DeviceNode, NodeKind, Sureness, Word
-from shadowgraph.tracking.ranges import ByteRange
-from shadowgraph.tracking.stacks import Frame
+from shadowgraph.model.device_nodes import DeviceNode, NodeKind, Sureness, Word
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.stacks import Frame
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<int>, std::array<char*, 3ul> >"

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from shadowgraph.runs.reader import Run, read_run
+from shadowgraph.wrap.folder.reader import Run, read_run
 from support import warm as warm_python
 
 ROOT = Path(__file__).resolve().parents[2]

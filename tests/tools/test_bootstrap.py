@@ -66,7 +66,9 @@ def installs(venv: Path) -> int:
     return len((venv.parent / "count").read_text())
 
 
-@pytest.mark.parametrize(("command", "tools"), [("demo", []), ("test", ["ruff", "ruff", "mypy", "sphinx"])])
+@pytest.mark.parametrize(
+    ("command", "tools"), [("demo", []), ("test", ["ruff", "ruff", "mypy", "lint-imports", "sphinx"])]
+)
 def test_dry_run_lists_installation_and_run(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str, tools: list[str]
 ) -> None:
@@ -77,7 +79,7 @@ def test_dry_run_lists_installation_and_run(
     assert all(str(venv / "constraints.txt") in words for words in [*pips[1:], sglang])
     assert sglang[-3:] == ["--no-deps", "triton==3.6.0", "sglang==0.5.12.post1"]
     assert "triton==3.6.0" not in pips[2], "torch's CUDA builds demand another Triton: together pip refuses both"
-    assert [words[2] for words in lines[5:-1]] == tools
+    assert [words[2] if words[1] == "-m" else Path(words[0]).name for words in lines[5:-1]] == tools
     assert not venv.exists()
 
 

@@ -191,7 +191,7 @@ def test_both_places_and_both_kinds_of_buffers_are_chosen() -> None:
 
 
 def test_a_write_that_no_guard_would_see_is_not_planted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shadowgraph.tracking.buffers.Buffer.exact", property(lambda buffer: False))
+    monkeypatch.setattr("shadowgraph.model.buffers.Buffer.exact", property(lambda buffer: False))
     planted = Judged("patterns/of-a-test", adding, "host", False, ignored).planted(["guard"])["variants"]["guard"]
     assert planted["planted"]["outcome"] == "not planted"
     assert planted["planted"]["why"] == "no guard right behind the buffer"
@@ -199,7 +199,7 @@ def test_a_write_that_no_guard_would_see_is_not_planted(monkeypatch: pytest.Monk
 
 
 def test_a_write_that_is_overlooked_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shadowgraph.intake.Intake.take", lambda *args, **kwargs: None)
+    monkeypatch.setattr("shadowgraph.monitor.finding_pipeline.Intake.take", lambda *args, **kwargs: None)
     result = Judged("patterns/of-a-test", adding, "host", False, ignored).planted(["guard"])
     counted = counts_of_planted([result])["variants"]["guard"]
     assert (counted["ran"], counted["missed"], counted.get("found", 0)) == (1, 1, 0)

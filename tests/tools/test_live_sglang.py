@@ -65,7 +65,7 @@ def test_sglang_finds_the_adapter_without_an_installation(tmp_path: Path) -> Non
     (found,) = MetadataPathFinder().find_distributions(context)
     assert isinstance(found, Distribution)
     assert [e.value for e in found.entry_points if e.group == "sglang.srt.plugins"] == [
-        "shadowgraph.integrations.sglang_plugin:plugin"
+        "shadowgraph.integrations.sglang.plugin:plugin"
     ]
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from shadowgraph.model.buffers import Buffer, Ledger, Role
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.stacks import Frame
+from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.aliases import NameBook, allocation_name, buffer_view
-from shadowgraph.tracking.buffers import Buffer, Ledger, Role
 from shadowgraph.tracking.foreign import track_foreign
-from shadowgraph.tracking.ranges import ByteRange
-from shadowgraph.tracking.stacks import Frame
-from shadowgraph.tracking.views import TensorView
 
 
 class Plain:

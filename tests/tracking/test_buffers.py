@@ -8,10 +8,10 @@ from functools import partial
 
 import pytest
 
-from shadowgraph.tracking import buffers as buffers_module
-from shadowgraph.tracking.buffers import Buffer, Ledger, Role
-from shadowgraph.tracking.quiet import later
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.common.finalizer_safe_lock import later
+from shadowgraph.model import buffers as buffers_module
+from shadowgraph.model.buffers import Buffer, Ledger, Role
+from shadowgraph.model.ranges import ByteRange
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from shadowgraph.tracking.canary import PERIOD, canary
+from shadowgraph.model.canary import PERIOD, canary
 
 
 @pytest.mark.parametrize("position", [0, 1, 17, PERIOD - 1, PERIOD, 3 * PERIOD + 5, 2**40 + 3, -1, -PERIOD - 7])

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shadowgraph.tracking.capturing import Captures, captures
+from shadowgraph.tracking.captures import Captures, captures
 
 
 class Cycle:

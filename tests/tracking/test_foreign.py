@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from shadowgraph.tracking.buffers import Buffer, Ledger, Role
+from shadowgraph.model.buffers import Buffer, Ledger, Role
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.stacks import Frame
 from shadowgraph.tracking.foreign import drop_stale, is_borrowed, track_foreign, whereabouts
-from shadowgraph.tracking.ranges import ByteRange
-from shadowgraph.tracking.stacks import Frame
 
 
 @pytest.fixture

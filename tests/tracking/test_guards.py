@@ -4,10 +4,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from shadowgraph.tracking.arena import ALIGNMENT
-from shadowgraph.tracking.buffers import Buffer, Role
-from shadowgraph.tracking.guards import NO_GUARDS, GuardPolicy, GuardSizes, Side, guards_of
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.model.alignment import ALIGNMENT
+from shadowgraph.model.buffers import Buffer, Role
+from shadowgraph.model.guards import NO_GUARDS, GuardPolicy, GuardSizes, Side, guards_of
+from shadowgraph.model.ranges import ByteRange
 
 KIB, MIB = 1 << 10, 1 << 20
 

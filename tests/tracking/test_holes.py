@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowgraph.tracking.holes import FAR, Placement, place_guards
-from shadowgraph.tracking.ranges import ByteRange, RangeSet
+from shadowgraph.model.ranges import ByteRange, RangeSet
+from shadowgraph.tracking.free_gaps import FAR, Placement, place_guards
 
 SEGMENT = ByteRange(0x10000, 0x10000 + 8192)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from shadowgraph.model.canary import canary
+from shadowgraph.model.ranges import ByteRange
 from shadowgraph.tracking.arena import HostArena
-from shadowgraph.tracking.canary import canary
 from shadowgraph.tracking.intact import Intact
-from shadowgraph.tracking.ranges import ByteRange
 
 PIECE = 64 << 10  # bytes that are compared at a time
 

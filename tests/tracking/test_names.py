@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
+from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.names import walk
-from shadowgraph.tracking.views import TensorView
 
 
 def paths(root: object, **bounds: int) -> list[str]:

@@ -14,8 +14,8 @@ import torch
 
 import shadowgraph as sg
 from shadowgraph import Debugger
-from shadowgraph.tracking.buffers import Buffer
-from shadowgraph.tracking.places import PlaceFinder
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.tracking.variable_names import PlaceFinder
 
 
 class Holder:

@@ -13,9 +13,9 @@ from types import FrameType
 
 import pytest
 
-from shadowgraph.faults import faults
-from shadowgraph.tracking import quiet
-from shadowgraph.tracking.quiet import QuietLock, later, settle
+from shadowgraph.common import finalizer_safe_lock as quiet
+from shadowgraph.common.finalizer_safe_lock import QuietLock, later, settle
+from shadowgraph.common.internal_errors import faults
 
 
 def _raise(*_: object) -> None:

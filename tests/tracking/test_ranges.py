@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowgraph.tracking.ranges import ByteRange, RangeIndex, RangeSet, _Floor
+from shadowgraph.model.ranges import ByteRange, RangeIndex, RangeSet, _Floor
 
 SPAN = 48  # a small space of addresses, so that random ranges touch, nest and repeat
 addresses = st.integers(-2, SPAN + 2)

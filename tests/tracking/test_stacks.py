@@ -15,8 +15,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import shadowgraph
-from shadowgraph.tracking import stacks as stacks_module
-from shadowgraph.tracking.stacks import Frame, Stack, current_stack
+from shadowgraph.model import stacks as stacks_module
+from shadowgraph.model.stacks import Frame, Stack, current_stack
 
 PACKAGE = os.path.dirname(os.path.abspath(shadowgraph.__file__))
 STDLIB = os.path.dirname(os.__file__)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shadowgraph.tracking.ranges import ByteRange
+from shadowgraph.model.ranges import ByteRange
 from shadowgraph.tracking.stores import SHARED, Budget, StoreLog
 
 BASE = 1 << 40

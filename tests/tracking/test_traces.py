@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shadowgraph.tracking.stacks import Stack, current_stack
+from shadowgraph.model.stacks import Stack, current_stack
 from shadowgraph.tracking.traces import Trace, gather, stacks_of
 
 
@@ -36,7 +36,7 @@ def test_no_more_frames_than_asked_for() -> None:
 def test_frames_of_ours_and_of_torch_are_left_out() -> None:
     import torch
 
-    from shadowgraph.graphs.light_mode import LightMode
+    from shadowgraph.graphs.dispatch.observer_mode import LightMode
 
     seen: list[Trace] = []
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from shadowgraph.tracking.views import TensorView, describe_slice, overlaps
+from shadowgraph.model.views import TensorView, describe_slice, overlaps
 
 
 def describe(part: torch.Tensor, whole: torch.Tensor) -> str | None:

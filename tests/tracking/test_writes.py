@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shadowgraph.model.launches import Access, Launch, LaunchKind, Pointer
+from shadowgraph.model.ranges import ByteRange, RangeSet
+from shadowgraph.model.views import TensorView
 from shadowgraph.tracking import writes as writes_module
-from shadowgraph.tracking.launches import Access, Launch, LaunchKind, Pointer
-from shadowgraph.tracking.ranges import ByteRange, RangeSet
 from shadowgraph.tracking.stores import StoreLog
-from shadowgraph.tracking.views import TensorView
 from shadowgraph.tracking.writes import Write, WriteLog, write_of
 
 

@@ -1,0 +1,111 @@
+"""Which phase, graph and replay a piece of evidence belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from shadowgraph.checks.base import Checkpoint, Context
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.findings import NAP
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.phases import Phase
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.tracking.writes import Write, write_of
+
+Blame = tuple[Phase, Graph | None, int | None]
+
+
+def suspects(
+    context: Context, checkpoint: Checkpoint, buffer: Buffer, parts: tuple[ByteRange, ...]
+) -> tuple[Write, ...]:
+    """Launches that hit the damaged parts, the likeliest last.
+
+    On the host that is known. On a device stores are not seen: there, whoever was given a pointer into the buffer and
+    may write through it could have done it, and is named as a candidate. What ran alone between two checks did it.
+    """
+    if checkpoint.at == NAP:
+        return ()
+    if not context.engine.asynchronous:
+        return tuple(checkpoint.writes.culprits(*parts))
+    if checkpoint.step is not None and checkpoint.step.ran and checkpoint.step.sure:
+        return tuple(msgspec.structs.replace(write, opaque=False, hull=False) for write in checkpoint.writes)
+    near = [write for write in checkpoint.writes if write.ranges.overlaps(buffer.range)]
+    if checkpoint.phase is Phase.REPLAY and checkpoint.graph is not None:
+        near = [write_of(node.launch, None, node.index) for node in checkpoint.graph.writers(buffer.range)]
+    return tuple(msgspec.structs.replace(write, opaque=True) for write in near)
+
+
+def draft_phase(context: Context, checkpoint: Checkpoint, where: ByteRange, culprits: tuple[Write, ...]) -> Blame:
+    """Phase, graph and replay of damage to `where`, or done by `culprits`, since the checkpoint before.
+
+    A checkpoint that knows its phase settles it, `eager_phase` the rest; but what another thread launched meanwhile and
+    marked as preparing a graph is that graph's.
+    """
+    if checkpoint.phase is not None:
+        return _prepared(context, culprits) or (checkpoint.phase, checkpoint.graph, checkpoint.replay)
+    coming = checkpoint.graph
+    done = dict(checkpoint.step.done) if checkpoint.step is not None else context.replays()
+    if coming is not None and checkpoint.replay is not None:
+        done[coming.serial] = checkpoint.replay - 1  # the coming replay is counted already
+    if checkpoint.at == "capture_begin":
+        return _apart(done)
+    return eager_phase(context, coming, where, culprits, done)
+
+
+def eager_phase(
+    context: Context,
+    coming: Graph | None,
+    where: ByteRange,
+    culprits: tuple[Write, ...],
+    done: Mapping[int, int],
+) -> Blame:
+    """Phase, graph and replay of what unmarked host code did.
+
+    It was *prepare* when it touched what a captured graph reads, or was marked to prepare the graph that was about to
+    replay, and then the replay is that graph's coming one; else *setup* before the first replay of any graph, and
+    *eager* after it.
+
+    Parameters
+    ----------
+    coming
+        The graph about to replay when the damage was seen, preferred to others.
+    done
+        Replays begun, by serial, when the code ran; graphs that are not in it were not captured yet.
+    """
+    touched = [graph for graph in _graphs(context, coming, where, culprits) if graph.serial in done]
+    if touched:
+        reader = coming if coming is not None and coming in touched else touched[0]
+        return Phase.PREPARE, reader, done[reader.serial] + 1
+    return _apart(done)
+
+
+def _apart(done: Mapping[int, int]) -> Blame:
+    """Blame of code that touched nothing a graph reads."""
+    return (Phase.EAGER if any(done.values()) else Phase.SETUP), None, None
+
+
+def _graphs(context: Context, coming: Graph | None, where: ByteRange, culprits: tuple[Write, ...]) -> list[Graph]:
+    """Graphs that were given a view of the range, or of what the culprits wrote. The coming one may have ended before
+    its evidence arrived."""
+    ended = [coming] if coming is not None and coming.serial not in context.graphs else []
+    touched: list[Graph] = []
+    for part in (where, *(part for write in culprits for part in write.ranges)):
+        found = [*(graph for graph in ended if graph.touches(part)), *context.graphs_on(part)]
+        touched += [graph for graph in found if graph not in touched]
+    if coming is not None and coming not in touched and (_marked(coming, culprits) or coming.leads_into(where)):
+        touched.append(coming)
+    return touched
+
+
+def _prepared(context: Context, culprits: tuple[Write, ...]) -> Blame | None:
+    """Blame of what is known to have prepared a graph; it was launched in no replay."""
+    serial = culprits[-1].prepares if culprits and not culprits[-1].opaque else None
+    graph = context.graphs.get(serial) if serial is not None else None
+    return (Phase.PREPARE, graph, graph.replays + 1) if graph is not None else None
+
+
+def _marked(coming: Graph, culprits: tuple[Write, ...]) -> bool:
+    """Whether the likeliest culprit was marked as preparing a graph: so one of which nobody could read the nodes."""
+    return bool(culprits) and culprits[-1].prepares == coming.serial

@@ -1,0 +1,74 @@
+"""Who came after a buffer that a graph still points into: whoever has its bytes, and what its owner leads to now."""
+
+from __future__ import annotations
+
+from shadowgraph.checks.base import Context, Draft
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.findings import Ending, Successor
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.tracking.names import Owner
+
+_VICTIMS = 8
+
+
+def ending_of(draft: Draft, context: Context) -> Ending | None:
+    """The ending of a draft's buffer, with names; None for a draft that is about no such thing."""
+    ended, buffer = draft.ended, draft.buffer
+    if ended is None:
+        return None
+    span = ByteRange(draft.first, draft.last + 1)
+    victims = [tracked(victim, context) for victim in ended.victims]
+    victims += [_seen(owner) for owner in _untracked(span, buffer, context)]
+    return Ending(
+        access="live-in" if ended.live_in else "external-out",
+        writes=ended.written,
+        fate="moved" if ended.moved else "freed",
+        first=draft.first - buffer.start,
+        last=draft.last - buffer.start,
+        victims=tuple(victims[:_VICTIMS]),
+        replaced_by=_replacement(buffer, context),
+    )
+
+
+def tracked(buffer: Buffer, context: Context) -> Successor:
+    """A buffer of the ledger, by the name that leads to it."""
+    name, _ = context.names.name_of(buffer)
+    return Successor(
+        name, buffer.start, buffer.nbytes, buffer.dtype, buffer.shape, serial=buffer.serial, allocated=buffer.stack
+    )
+
+
+def _seen(owner: Owner) -> Successor:
+    view = owner.view
+    return Successor(owner.path, view.start, view.nbytes, view.dtype, view.shape)
+
+
+def _untracked(span: ByteRange, buffer: Buffer, context: Context) -> list[Owner]:
+    """Owners of memory that is in no ledger, in the span; one for each storage."""
+    found: dict[int, Owner] = {}
+    for owner in _later(buffer, context):
+        if owner.view.hull.overlaps(span) and context.ledger.owner(owner.view.start, owner.view.stop) is None:
+            found.setdefault(owner.view.storage_address, owner)
+    return list(found.values())
+
+
+def _replacement(buffer: Buffer, context: Context) -> Successor | None:
+    """What an owner of the buffer leads to now, if that is another one."""
+    _, names = context.names.name_of(buffer)
+    by_path = {owner.path: owner for owner in _later(buffer, context)}
+    for owner in (by_path[name] for name in names if name in by_path):
+        now = context.ledger.owner(owner.view.start, owner.view.stop)
+        return tracked(now, context) if now is not None else _seen(owner)
+    return None
+
+
+def _later(buffer: Buffer, context: Context) -> list[Owner]:
+    """Owners that may lead to what came after a buffer: all but those that were walked once and may have been its own,
+    as their memory was of its place and size."""
+    fresh = {id(owner) for owner in context.names.living(fresh=True)}
+    place = buffer.start, buffer.nbytes
+    return [
+        owner
+        for owner in context.names.living()
+        if id(owner) in fresh or (owner.view.storage_address, owner.view.storage_nbytes) != place
+    ]

@@ -1,0 +1,53 @@
+"""What host code refreshes in place of the memory that a graph reads, with names."""
+
+from __future__ import annotations
+
+from shadowgraph.checks.base import Context, Draft, Rebound
+from shadowgraph.checks.dangling_details import tracked
+from shadowgraph.model.findings import Rebinding, Successor
+from shadowgraph.model.ranges import ByteRange
+
+
+def rebinding_of(draft: Draft, context: Context) -> Rebinding | None:
+    """The rebinding of a draft's buffer; None for a draft that is about no such thing."""
+    rebound = draft.rebound
+    if rebound is None:
+        return None
+    return Rebinding(
+        attribute=_path(draft, rebound, context),
+        moved=rebound.now is not None,
+        now=_now(rebound, context),
+        planned=rebound.planned,
+    )
+
+
+def _path(draft: Draft, rebound: Rebound, context: Context) -> str:
+    """The attribute behind a path to its object: a name that leads to what it holds, now or when it was captured."""
+    ending = f".{rebound.attribute}"
+    places = [rebound.now.hull] if rebound.now is not None else []
+    where = draft.view.hull if draft.view is not None else draft.buffer.range
+    for place in (*places, where):
+        for owner in context.names.owners_of(place):
+            if owner.path.endswith(ending) and owner.view.start == place.start:
+                return owner.path
+    return f"{rebound.owner}{ending}"
+
+
+def _now(rebound: Rebound, context: Context) -> Successor | None:
+    """The memory that is refreshed instead: that which holds the values, else where the attribute leads."""
+    where = rebound.where or (rebound.now.hull if rebound.now is not None else None)
+    if where is None:
+        return None
+    buffer = rebound.buffer or context.ledger.owner(where.start, where.stop)
+    if buffer is not None:
+        return tracked(buffer, context)
+    return _untracked(where, rebound, context)
+
+
+def _untracked(where: ByteRange, rebound: Rebound, context: Context) -> Successor | None:
+    view = rebound.now
+    if view is None or view.start != where.start:
+        return None
+    paths = [owner.path for owner in context.names.owners_of(where)]
+    name = paths[0] if paths else f"{rebound.owner}.{rebound.attribute}"
+    return Successor(name, view.start, view.nbytes, view.dtype, view.shape)

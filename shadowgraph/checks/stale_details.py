@@ -1,0 +1,34 @@
+"""Rows that were left as an older replay had them, with names."""
+
+from __future__ import annotations
+
+from shadowgraph.checks.base import Context, Draft
+from shadowgraph.checks.row_epochs import stretches
+from shadowgraph.model.findings import Staleness, StaleRows
+
+_WITNESSES = 8
+
+
+def staleness_of(draft: Draft, context: Context) -> Staleness | None:
+    """The staleness of a draft's rows; None for a draft that is about no such thing."""
+    stale = draft.stale
+    if stale is None:
+        return None
+    names = (context.names.name_of(buffer, view.hull)[0] for buffer, view in stale.witnesses[:_WITNESSES])
+    return Staleness(
+        rows=stale.count,
+        stale=tuple(StaleRows(*rows) for rows in stale.rows),
+        refreshed=tuple(stretches(stale.fresh)),
+        padded=tuple(names),
+        viewed=_is_viewed(draft, context),
+    )
+
+
+def _is_viewed(draft: Draft, context: Context) -> bool:
+    """Whether rows are counted of a view that no owner has, whose name would stand for other rows."""
+    view = draft.view
+    if view is None:
+        return False
+    name = context.names.name_of(draft.buffer, view.hull)[0]
+    owners = context.names.owners_of(view.hull, draft.buffer.serial)
+    return all(owner.view.shape != view.shape for owner in owners if owner.path == name)

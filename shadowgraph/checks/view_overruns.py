@@ -1,0 +1,177 @@
+"""Which nodes changed bytes of a buffer outside the views of it that they were given, and whether that is a fault.
+
+A kernel gets a pointer, not a view: one that was given ``table[0]`` and a stride may well mean to write every row. An
+operator of torch writes nothing but its outputs. Of a kernel it is a fault only where it went on over the end of its
+view, without a gap, into what another launch of the same kernel was given in the same place and wrote as its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from shadowgraph.checks.culprits import node_at
+from shadowgraph.checks.probed import CellChange, disturbed_parts
+from shadowgraph.checks.view_partition import given, writable
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.device_nodes import DeviceNode, NodeKind
+from shadowgraph.model.findings import Severity
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.launches import Launch, LaunchKind, Pointer
+from shadowgraph.model.ranges import ByteRange, RangeSet
+
+_OPEN = (NodeKind.HOST, NodeKind.CONDITIONAL, NodeKind.CHILD, NodeKind.OTHER)  # nothing says where they may write
+
+
+@dataclass(frozen=True, slots=True)
+class Spill:
+    """One node changed bytes of one buffer outside of what it was given of it.
+
+    Attributes
+    ----------
+    name
+        Of its launch.
+    own
+        What it was given of the buffer.
+    outside
+        The changes of others' cells.
+    theirs
+        Changes that other launches made of these cells as of their own, by cell.
+    by_signature
+        Its signature says that it writes nowhere else.
+    """
+
+    node: int
+    name: str
+    buffer: Buffer
+    own: tuple[Pointer, ...]
+    outside: tuple[CellChange, ...]
+    theirs: dict[ByteRange, tuple[CellChange, ...]]
+    severity: Severity
+    by_signature: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """A node that changed a buffer of which its launch was given something."""
+
+    node: int
+    launch: Launch
+    own: tuple[Pointer, ...]
+    covered: RangeSet
+    changes: tuple[CellChange, ...]
+
+    @property
+    def outside(self) -> tuple[CellChange, ...]:
+        return tuple(change for change in self.changes if not self.covered.overlaps(change.cell))
+
+    @property
+    def inside(self) -> tuple[CellChange, ...]:
+        return tuple(change for change in self.changes if self.covered.overlaps(change.cell))
+
+
+def spills_of(graph: Graph, cells: Sequence[CellChange]) -> Iterator[Spill]:
+    """What nodes changed outside of what they were given, in order of nodes; what seems meant is left out."""
+    nodes = partial(node_at, graph)
+    disturbed = disturbed_parts(nodes, (change.hit for change in cells))
+    by_buffer: dict[int, list[CellChange]] = {}
+    for change in cells:
+        if change.hit.part not in disturbed:
+            by_buffer.setdefault(change.buffer.serial, []).append(change)
+    for changes in by_buffer.values():
+        writers = list(_writers(graph, nodes, changes))
+        for writer in writers:
+            if writer.outside:
+                yield from _judged(changes[0].buffer, writer, writers)
+
+
+def _writers(
+    graph: Graph, nodes: Callable[[int], DeviceNode | None], changes: Iterable[CellChange]
+) -> Iterator[_Writer]:
+    by_node: dict[int, list[CellChange]] = {}
+    for change in changes:
+        by_node.setdefault(change.hit.node, []).append(change)
+    for index in sorted(by_node):
+        node, made = nodes(index), by_node[index]
+        launch = graph.launch_of(node) if node is not None and node.kind not in _OPEN else None
+        own = given(launch, made[0].buffer) if launch is not None else ()
+        if launch is not None and own and launch.kind is not LaunchKind.CALLABLE:
+            yield _Writer(index, launch, own, writable(launch, own, made[0].buffer), tuple(made))
+
+
+def _judged(buffer: Buffer, writer: _Writer, writers: Sequence[_Writer]) -> Iterator[Spill]:
+    node, name = writer.node, writer.launch.name
+    if is_of_torch(writer.launch):
+        yield Spill(node, name, buffer, writer.own, writer.outside, {}, Severity.ERROR, by_signature=True)
+        return
+    run = _gone_on(writer)
+    theirs = {change.cell: _as_their_own(writer, writers, change.cell) for change in run}
+    lost = tuple(change for change in run if theirs[change.cell])
+    if lost:
+        yield Spill(node, name, buffer, writer.own, lost, theirs, Severity.ERROR)
+    elif not _looks_meant(writer, run, buffer):
+        yield Spill(node, name, buffer, writer.own, writer.outside, {}, Severity.NOTE)
+
+
+def is_of_torch(launch: Launch) -> bool:
+    """Whether it is an operator of torch's own, of which the signature says all that it writes."""
+    return launch.kind is LaunchKind.ATEN and launch.name.startswith("aten.")
+
+
+def _gone_on(writer: _Writer) -> tuple[CellChange, ...]:
+    """Changes outside that go on without a gap from changes inside, over one cell's end into the next."""
+    size = max(pointer.view.itemsize for pointer in writer.own)  # of a stored value perhaps one byte changes
+    known, found = list(writer.inside), list[CellChange]()
+    left = list(writer.outside)
+    while known:
+        last = known.pop()
+        for change in [one for one in left if _adjoins(last, one, size)]:
+            left.remove(change)
+            known.append(change)
+            found.append(change)
+    return tuple(sorted(found, key=lambda change: change.cell.start))
+
+
+def _adjoins(one: CellChange, other: CellChange, size: int) -> bool:
+    low, high = sorted((one, other), key=lambda change: change.cell.start)
+    edge = high.cell.start
+    return low.cell.stop == edge and low.hit.last >= edge - size and high.hit.first < edge + size
+
+
+def _as_their_own(writer: _Writer, writers: Sequence[_Writer], cell: ByteRange) -> tuple[CellChange, ...]:
+    """What other launches of the same kernel changed of a cell that lies in what they were given in the same place."""
+    found = []
+    for other in writers:
+        alike = other.node != writer.node and other.launch.name == writer.launch.name
+        if alike and other.covered.overlaps(cell) and _same_place(writer, other):
+            found += [change for change in other.changes if change.cell == cell]
+    return tuple(found)
+
+
+def _same_place(writer: _Writer, other: _Writer) -> bool:
+    """Whether two launches were given different parts of one table, cut alike, as the same arguments."""
+
+    def forms(which: _Writer) -> list[tuple[object, ...]]:
+        return [(p.argument, p.view.shape, p.view.stride, p.view.dtype) for p in which.own]
+
+    apart = not any(other.covered.overlaps(run) for run in writer.covered)
+    return apart and forms(writer) == forms(other)
+
+
+def _looks_meant(writer: _Writer, run: Sequence[CellChange], buffer: Buffer) -> bool:
+    """Whether a kernel may well have been given a base pointer, and strides to walk on from there.
+
+    Not so where its view has as many dimensions as the buffer and is cut out of it, or where it went on from what it
+    was given and ended inside of what follows.
+    """
+    if any(len(pointer.view.shape) == len(buffer.shape) for pointer in writer.own):
+        return False
+    size = max(pointer.view.itemsize for pointer in writer.own)
+    highest = max(writer.inside, key=lambda change: change.cell.start, default=None)
+    for change in run:
+        above = highest is not None and change.cell.start > highest.cell.start
+        whole = change.hit.last >= change.cell.stop - size if above else change.hit.first < change.cell.start + size
+        if not whole:
+            return False
+    return True

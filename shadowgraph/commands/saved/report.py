@@ -1,0 +1,156 @@
+"""A report that was printed as JSON, ready to be shown again: as text, or as the very document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.text import Text
+
+from shadowgraph.commands.saved.reader import Saved
+from shadowgraph.common.console import tame
+from shadowgraph.common.words import plural
+from shadowgraph.dumps.schema import LeftOut, UnreadRow
+from shadowgraph.model.run_facts import RunFacts, document
+from shadowgraph.render.text.dumped import about_lines, missing_lines
+from shadowgraph.render.text.run_text import head_lines, relative
+from shadowgraph.render.text.text import lines
+from shadowgraph.wrap.folder.heartbeats import Pulse
+from shadowgraph.wrap.folder.process_record import ProcessRun
+from shadowgraph.wrap.folder.reader import Run
+
+
+class _About(msgspec.Struct, frozen=True):
+    """What the document of a dump says of it."""
+
+    reason: str
+    time: float
+    pid: int
+    argv: tuple[str, ...]
+    packages: dict[str, str]
+    unread: tuple[UnreadRow, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    payloads: int = 0
+    versions: dict[str, str] = {}
+
+
+class _Process(msgspec.Struct, frozen=True):
+    """What the document of a run says of a process."""
+
+    pid: int
+    ppid: int
+    argv: tuple[str, ...]
+    born: str
+    rank: int | None
+    started: float
+    backend: str | None
+    title: str
+    ended: str
+    events: list[str]
+    damaged: int
+    cut: bool
+    findings: int
+    pulse: Pulse | None = None
+    lost: int = 0
+
+
+class _Processes(msgspec.Struct, frozen=True):
+    processes: tuple[_Process, ...]
+    folder: str = ""
+    dumps: tuple[str, ...] = ()
+    unread: str = ""
+
+
+class _Whole(msgspec.Struct, frozen=True):
+    """What stands in a document beside the facts."""
+
+    versions: dict[str, str]
+    dump: _About | None = None
+    run: _Processes | None = None
+
+
+@dataclass(slots=True)
+class _Counted(ProcessRun):
+    """A process of which the findings are only counted."""
+
+    told: int = 0
+
+    @property
+    def found(self) -> int:
+        return self.told
+
+
+class SavedReport:
+    """A report that was saved. Holds data only.
+
+    Raises
+    ------
+    ForeignFileError, NewerDumpError, DamagedDumpError
+        When it is none, a later one, or makes no sense.
+    """
+
+    def __init__(self, saved: Saved) -> None:
+        self.saved = saved
+        self.facts: RunFacts = saved.facts()
+        self._whole = saved.decoded(_Whole)
+
+    @property
+    def folder(self) -> str:
+        """The run folder that it is of, empty where it is of none or does not say."""
+        return self._whole.run.folder if self._whole.run is not None else ""
+
+    def to_json(self) -> str:
+        """The document as it was printed."""
+        whole: dict[str, Any] = document(self.facts, self._whole.versions)
+        whole.update((name, self.saved.document[name]) for name in ("run", "dump") if name in self.saved.document)
+        return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode()
+
+    def lines(self, width: int | None = None) -> Iterator[Text]:
+        """The lines of the report. What they say comes from a file, and gives a terminal no orders."""
+        for line in self._lines():
+            line.plain = tame(line.plain)
+            yield line
+
+    def run(self) -> Run | None:
+        """The run that it is of, with its processes; None where it is of none."""
+        said = self._whole.run
+        return _run_of(said, self.saved.document["run"]) if said is not None else None
+
+    def head_lines(self) -> Iterator[Text]:
+        """Of which dump it is; nothing where it is of none."""
+        dump = self._whole.dump
+        if dump is not None:
+            yield from about_lines(msgspec.structs.replace(dump, versions=self._whole.versions))
+
+    def tail_lines(self) -> Iterator[Text]:
+        """Where what it does not hold is."""
+        run, dump = self._whole.run, self._whole.dump
+        if dump is not None:
+            yield from missing_lines(dump.unread, dump.left_out)
+            yield Text(
+                "dump: its buffers, launches and memory are in the dump itself, and not in its report", style="dim"
+            )
+        if self.folder and run is not None:
+            dumps = f", {plural(len(run.dumps), 'dump')}" if run.dumps else ""
+            yield Text(f"run folder: {relative(Path(self.folder))}{dumps}")
+
+    def _lines(self) -> Iterator[Text]:
+        run = self.run()
+        if run is not None:
+            yield from head_lines(run)
+            yield Text()
+        else:
+            yield from self.head_lines()
+        yield from lines(self.facts)
+        yield from self.tail_lines()
+
+
+def _run_of(said: _Processes, manifest: dict[str, Any]) -> Run:
+    processes = []
+    for each in said.processes:
+        fields = {name: getattr(each, name) for name in each.__struct_fields__ if name != "findings"}
+        processes.append(_Counted(Path(), **fields, told=each.findings))
+    return Run(Path(said.folder), manifest, tuple(processes), tuple(map(Path, said.dumps)), said.unread)

@@ -1,0 +1,82 @@
+"""Files that are there whole or not at all, and that only their owner may read: they quote the program's memory.
+
+Verbs and reports write pictures and pages here, a wrapped process its pulse: in any thread, under no lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+from shadowgraph.common.errors import MissingFileError
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def create(path: str | os.PathLike[str], flags: int = 0) -> int:
+    """The descriptor of a new file that its owner alone may read; a link, or what is there already, is not opened.
+
+    Raises
+    ------
+    OSError
+    """
+    return os.open(path, _NEW | flags, 0o600)
+
+
+def replace_whole(path: str | os.PathLike[str], content: bytes | memoryview, durable: bool = True) -> None:
+    """Write under a temporary name in the same folder and move into place, with mode 0600.
+
+    Parameters
+    ----------
+    durable
+        Have it on the disk before it has the name.
+
+    Raises
+    ------
+    OSError
+        An older file of that name is left as it was.
+    """
+    temporary = os.path.join(os.path.dirname(path), f".{os.urandom(16).hex()}.tmp")
+    try:
+        with open(create(temporary), "wb") as file:
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def write_whole(path: str | os.PathLike[str], content: bytes | memoryview) -> Path:
+    """`replace_whole`, and what is no file, as a pipe, is written to as it is.
+
+    Raises
+    ------
+    MissingFileError
+        When it cannot be written; an older file of that name is left as it was.
+    """
+    target = Path(path)
+    try:
+        if _is_device(target):
+            target.write_bytes(content)
+        else:
+            replace_whole(target, content)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise MissingFileError(f"cannot write {target}: {error.strerror or error}") from None
+    return target
+
+
+def _is_device(path: Path) -> bool:
+    """Whether something is there that is neither a file nor a folder."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))

@@ -1,0 +1,102 @@
+"""What differs between versions of torch, cupy and cuda-bindings; gates that say have, need and how."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+
+from shadowgraph.common.errors import BackendError, MissingPackageError
+
+OLDEST_TORCH = (2, 10)
+
+
+def torch_version() -> tuple[int, ...]:
+    """Torch's major and minor version."""
+    return tuple(int(part) for part in str(torch.__version__).split("+")[0].split(".")[:2])
+
+
+def require_torch() -> None:
+    """Raise unless torch is new enough."""
+    if torch_version() < OLDEST_TORCH:
+        need = ".".join(map(str, OLDEST_TORCH))
+        raise BackendError(f"have torch {torch.__version__}, need {need} or later; run: pip install -U torch")
+
+
+def require_gpu() -> None:
+    """Raise unless a CUDA device can be used in this process."""
+    require_torch()
+    if torch.version.cuda is None:
+        raise BackendError(
+            f"have torch {torch.__version__} without CUDA; install a CUDA build, or use backend='host' (HostGraph)"
+        )
+    if not torch.cuda.is_available():
+        raise BackendError(
+            "no CUDA device is visible here; use backend='host' (HostGraph), or run on a machine with a GPU"
+        )
+
+
+@cache
+def require_cupy() -> Any:
+    """cupy, if it fits this torch's CUDA.
+
+    Raises
+    ------
+    MissingPackageError
+        When it is missing, or built for another major version of CUDA.
+    """
+    major = (torch.version.cuda or "0").split(".")[0]
+    wanted = f"pip install 'shadowgraph[cuda{major}]'"
+    try:
+        import cupy
+    except ImportError as error:
+        raise MissingPackageError(f"checks on a GPU need cupy ({error}); run: {wanted}") from None
+    have = str(cupy.cuda.runtime.runtimeGetVersion() // 1000)
+    if have != major:
+        raise MissingPackageError(f"have a cupy for CUDA {have}, need one for CUDA {major}; run: {wanted}")
+    return cupy
+
+
+@cache
+def _runtime() -> Any:
+    try:
+        from cuda.bindings import runtime
+    except ImportError:
+        try:
+            from cuda import cudart as runtime  # cuda-python before 12.8
+        except ImportError:
+            major = (torch.version.cuda or "13").split(".")[0]
+            raise MissingPackageError(
+                f"reading CUDA graphs needs cuda-bindings; run: pip install 'shadowgraph[cuda{major}]'"
+            ) from None
+    return runtime
+
+
+@contextmanager
+def relaxed_capture() -> Iterator[None]:
+    """Calls that a capture elsewhere in the process would forbid (allocation, a wait) are allowed to this thread.
+
+    A thread-local switch of the CUDA runtime; torch does the same around its allocator.
+    """
+    runtime = _runtime()
+    mode = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeRelaxed
+    error, before = runtime.cudaThreadExchangeStreamCaptureMode(mode)
+    try:
+        yield
+    finally:
+        if int(error) == 0:
+            runtime.cudaThreadExchangeStreamCaptureMode(before)
+
+
+def resolved(backend: str) -> str:
+    """``auto`` as a backend's name. Asks the driver's management library, which starts nothing on the device."""
+    if backend != "auto":
+        return backend
+    if torch.version.cuda is None:
+        return "host"
+    count: Any = torch.cuda._device_count_nvml()
+    return "cuda" if count > 0 or (count < 0 and os.path.exists("/dev/nvidiactl")) else "host"

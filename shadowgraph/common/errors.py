@@ -1,0 +1,128 @@
+"""The errors that shadowgraph raises on purpose, each with the exit code its command ends with.
+
+An error here is one clear line that says what to do. Anything else that goes wrong inside shadowgraph is a
+fault (see `shadowgraph.common.internal_errors`): it is counted, shown in the report, and never breaks the program being
+watched.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ShadowgraphError(Exception):
+    """Base of every deliberate error.
+
+    Attributes
+    ----------
+    exit_code
+        What a `shadowgraph` command exits with when this error ends it. 0 is success and 1 is left to Python.
+    """
+
+    exit_code: ClassVar[int] = 10
+
+
+class UsageError(ShadowgraphError):
+    """An option, argument or call that does not exist or does not fit."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class MissingFileError(ShadowgraphError):
+    """A file that was named cannot be read or written."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class FindingsError(ShadowgraphError):
+    """Findings exist and the caller asked to treat them as a failure (also raised at the first one with ``sync``)."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class MissingPackageError(ShadowgraphError):
+    """A package, or a version of it, that this step needs is not installed."""
+
+    exit_code: ClassVar[int] = 5
+
+
+class BackendError(ShadowgraphError):
+    """The backend cannot work here: no GPU, a torch that is too old, a dead CUDA context."""
+
+    exit_code: ClassVar[int] = 6
+
+
+class DeviceLostError(ShadowgraphError):
+    """The CUDA context is dead or refuses a call: nothing more can be read from the device."""
+
+    exit_code: ClassVar[int] = 6
+
+
+class CaptureError(ShadowgraphError):
+    """An operation that a graph cannot hold, or a capture call out of order."""
+
+    exit_code: ClassVar[int] = 7
+
+
+class FreedInputError(ShadowgraphError):
+    """A replay would read or write memory whose owner has been freed."""
+
+    exit_code: ClassVar[int] = 8
+
+
+class UnknownBufferError(ShadowgraphError):
+    """Something was named that is not a tensor or not a tracked buffer."""
+
+    exit_code: ClassVar[int] = 9
+
+
+class DumpError(ShadowgraphError):
+    """A file cannot be read as a dump."""
+
+
+class DamagedDumpError(DumpError):
+    """A dump that was cut, changed or made up."""
+
+    exit_code = 12
+
+
+class NewerDumpError(DumpError):
+    """A dump of a later schema."""
+
+    exit_code = 13
+
+
+class ForeignFileError(DumpError):
+    """A file that is no dump."""
+
+    exit_code = 14
+
+
+class InvalidCaseError(ShadowgraphError):
+    """A test program's precondition did not hold, so that its result would prove nothing."""
+
+    exit_code: ClassVar[int] = 11
+
+
+class RunFolderError(ShadowgraphError):
+    """A run folder cannot be made, written or read, or holds another run."""
+
+    exit_code: ClassVar[int] = 15
+
+
+class UnsafeFolderError(RunFolderError):
+    """A folder named with ``--run-dir`` belongs to another user, or is a link."""
+
+    exit_code: ClassVar[int] = 16
+
+
+class NotExecutableError(ShadowgraphError):
+    """The command to wrap exists and cannot be run (a shell's own code for that)."""
+
+    exit_code: ClassVar[int] = 126
+
+
+class CommandNotFoundError(ShadowgraphError):
+    """The command to wrap does not exist (a shell's own code for that)."""
+
+    exit_code: ClassVar[int] = 127

@@ -1,0 +1,133 @@
+"""Reversible, idempotent patches of attributes on existing classes.
+
+Classes are patched rather than module names, because programs import those by name. Where torch has only a function,
+it is patched in every module that has imported it (`holders`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from types import MethodType, ModuleType
+from typing import Any
+
+from shadowgraph.common.fork_safety import forkable
+
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+Target = tuple[type | ModuleType, str, Wrap]
+
+
+class InstanceMethod:
+    """A method that instances call and that the class does not show.
+
+    ``Tensor.cpu`` stays the object that it was, so that a ``__torch_function__`` is handed the function that its table
+    knows, while ``tensor.cpu()`` runs ours.
+
+    Parameters
+    ----------
+    shown
+        The attribute as the class has it.
+    run
+        What instances call in its place.
+    """
+
+    __slots__ = ("_run", "_shown")
+
+    def __init__(self, shown: Any, run: Callable[..., Any]) -> None:
+        self._shown, self._run = shown, run
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self._shown.__get__(None, owner) if instance is None else MethodType(self._run, instance)
+
+
+def holders(module: ModuleType, name: str) -> list[ModuleType]:
+    """Modules in which a function of `module` is known by its own name; none where `module` has no such function."""
+    function = getattr(module, name, None)
+    if function is None:
+        return []
+    loaded = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
+    return [each for each in loaded if vars(each).get(name) is function]
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """In place of a method that a class does not have."""
+
+
+class PatchSet:
+    """A set of patches installed and removed together; nested installs are counted.
+
+    Parameters
+    ----------
+    optional
+        Names that an owner may lack: `wrap` is handed a function that does nothing, and the name goes again.
+    instances_only
+        Patch methods for instances alone (`InstanceMethod`).
+    """
+
+    def __init__(self, optional: Iterable[str] = (), instances_only: bool = False) -> None:
+        self._optional, self._instances_only = frozenset(optional), instances_only
+        self._lock = forkable(threading.RLock())
+        self._depth = 0
+        self._undo: list[tuple[type | ModuleType, str, Any, bool]] = []
+        self._originals: dict[tuple[type | ModuleType, str], Callable[..., Any]] = {}
+
+    @property
+    def installed(self) -> bool:
+        return self._depth > 0
+
+    def install(self, targets: Iterable[Target]) -> None:
+        """Replace each ``owner.name`` by ``wrap(original)`` at the first call; count later ones.
+
+        Static and class methods stay such; `wrap` is handed the function itself, which takes the class first.
+
+        Raises
+        ------
+        AttributeError
+            When an owner has no such attribute; then, as after any other error, nothing is replaced.
+        """
+        with self._lock:
+            if not self._depth:
+                try:
+                    for owner, name, wrap in targets:
+                        self._replace(owner, name, wrap)
+                except BaseException:
+                    self._restore()
+                    raise
+            self._depth += 1
+
+    def uninstall(self) -> None:
+        """Undo one `install`; at the last one every attribute is as it was, inherited ones included."""
+        with self._lock:
+            if self._depth == 0:
+                return
+            self._depth -= 1
+            if not self._depth:
+                self._restore()
+
+    def _replace(self, owner: type | ModuleType, name: str, wrap: Wrap) -> None:
+        default = (_nothing,) if name in self._optional else ()
+        raw = inspect.getattr_static(owner, name, *default)
+        method = isinstance(raw, staticmethod | classmethod)
+        original = raw.__func__ if method else getattr(owner, name, raw)
+        replacement: Any = type(raw)(wrap(original)) if method else wrap(original)
+        if self._instances_only:
+            replacement = InstanceMethod(raw, replacement)
+        before = vars(owner).get(name), name in vars(owner)
+        setattr(owner, name, replacement)
+        self._undo.append((owner, name, *before))
+        self._originals.setdefault((owner, name), original)
+
+    def _restore(self) -> None:
+        for owner, name, before, own in reversed(self._undo):
+            if own:
+                setattr(owner, name, before)
+            else:
+                delattr(owner, name)
+        self._undo.clear()
+        self._originals.clear()
+
+    def original(self, owner: type | ModuleType, name: str) -> Callable[..., Any] | None:
+        """What a patched attribute was before, or None when it is not patched."""
+        return self._originals.get((owner, name))

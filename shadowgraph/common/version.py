@@ -1,0 +1,5 @@
+"""The version of the package, where modules of every layer can read it."""
+
+from __future__ import annotations
+
+VERSION = "0.1.0"

@@ -1,0 +1,46 @@
+"""What dumps, views and pictures read of a live debugger, so that they need not know its class."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from shadowgraph.common.settings import Settings
+
+if TYPE_CHECKING:
+    from shadowgraph.model.graphs import Graph
+    from shadowgraph.model.listings import Buffers, Findings
+    from shadowgraph.model.run_facts import RunFacts
+    from shadowgraph.monitor.monitor import Supervisor
+    from shadowgraph.tracking.aliases import NameBook
+
+
+@runtime_checkable
+class LiveDebugger(Protocol):
+    """`shadowgraph.Debugger`, which inherits this."""
+
+    settings: Settings
+
+    @property
+    def started(self) -> bool: ...
+
+    @property
+    def supervisor(self) -> Supervisor: ...
+
+    @property
+    def names(self) -> NameBook: ...
+
+    @property
+    def findings(self) -> Findings: ...
+
+    @property
+    def notes(self) -> Findings: ...
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]: ...
+
+    @property
+    def buffers(self) -> Buffers: ...
+
+    def facts(self) -> RunFacts: ...
+
+    def check(self) -> Findings: ...

@@ -1,0 +1,1 @@
+"""Capture and replay of `torch.cuda.CUDAGraph`, its pools, and its nodes as the driver knows them."""

@@ -1,0 +1,250 @@
+"""What a CUDA capture launches, as far as a dispatch mode and Triton's launcher see it.
+
+A capture must stay fast, so each operator is only noted down; what it pointed at is read off when the capture ends,
+and the model is built from that when somebody first asks for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from shadowgraph.common.internal_errors import shielded
+from shadowgraph.graphs.cuda.capture_watch import CaptureWatch
+from shadowgraph.graphs.cuda.driver import driver
+from shadowgraph.graphs.cuda.node_attribution import Marks
+from shadowgraph.graphs.dispatch import eager
+from shadowgraph.graphs.dispatch.calling import call
+from shadowgraph.graphs.dispatch.observer_mode import LightMode
+from shadowgraph.graphs.dispatch.schemas import schema_of
+from shadowgraph.graphs.dispatch.tensors import is_plain, named_tensors, tensors_in
+from shadowgraph.model.buffers import Ledger, Role
+from shadowgraph.model.graphs import Access, Graph, Launch, LaunchKind, Node, Pointer
+from shadowgraph.model.launches import RESULT
+from shadowgraph.model.stacks import Stack
+from shadowgraph.model.views import TensorView
+from shadowgraph.tracking.foreign import track_foreign
+from shadowgraph.tracking.traces import Trace, gather, stacks_of
+
+_FRAMES = 6
+
+Form = tuple[torch.dtype, tuple[int, ...], Trace]
+_Noted = tuple[OpOverload, Any, Any, Any, Trace, int]
+_Facts = tuple[int, int, int, tuple[int, ...], tuple[int, ...], torch.dtype, int]
+
+
+class _Operator:
+    """One operator's tensors as plain numbers; no tensor is held."""
+
+    __slots__ = ("func", "inputs", "results", "trace")
+
+    def __init__(self, func: OpOverload, inputs: list[tuple[str, _Facts]], results: list[_Facts], trace: Trace) -> None:
+        self.func, self.inputs, self.results, self.trace = func, inputs, results, trace
+
+    def node(self, index: int, stack: Stack) -> Node:
+        schema = schema_of(self.func)
+        pointers = [Pointer(name, _view(facts), schema.access(name)) for name, facts in self.inputs]
+        pointers += [Pointer(RESULT, _view(facts), Access.WRITE) for facts in self.results]
+        return Node(index, Launch(LaunchKind.ATEN, schema.name, tuple(pointers), stack))
+
+
+class CaptureMode(LightMode):
+    """Notes each operator while one thread captures; changes nothing that runs.
+
+    Parameters
+    ----------
+    isolate
+        Keep every tensor until the capture ends, so that no block of the pool has two tenants in it.
+    marks
+        Told after every launch, so that nodes can be joined to launches; None where the driver is too old for it.
+
+    Attributes
+    ----------
+    made
+        Form and stack of each tensor that the capture allocated, by address; complete after `finish`.
+    launches
+        Index of a launch in the graph by the number under which `marks` has it; complete after `finish`.
+    """
+
+    def __init__(self, graph: Graph, ledger: Ledger, isolate: bool, marks: Marks | None = None) -> None:
+        super().__init__()
+        self._graph, self._ledger, self._isolate = graph, ledger, isolate
+        self.marks = marks
+        self.watch: CaptureWatch | None = None
+        self.before: CaptureMode | None = None  # the capture around this one in its thread
+        self._token = 0
+        self._noted: list[_Noted | tuple[Launch, int]] = []
+        self._steps: list[_Operator | Launch] = []
+        self.launches: dict[int, int] = {}
+        self._inputs: set[tuple[int, int]] = set()  # storages that the ledger has for sure
+        self._known: dict[int, _Facts] = {}  # by identity of tensors that are kept
+        self.made: dict[int, Form] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not isinstance(func, OpOverload) or func.is_view:
+            return call(func, args, kwargs)
+        marks, token = self.marks, self._next()
+        if marks is None:
+            results = call(func, args, kwargs)
+        else:
+            marks.begin(token)
+            try:
+                results = call(func, args, kwargs)
+            finally:
+                marks.end()
+        self._noted.append((func, args, kwargs, results, gather(), token))
+        if not self._isolate:  # tensors must die when the program lets them
+            self._settle()
+        return results
+
+    @contextmanager
+    def triton(self, launch: Launch) -> Iterator[None]:
+        """Around a Triton launch in the capturing thread. Nobody else needs to look meanwhile what C code launches."""
+        marks, token = self.marks, self._next()
+        if marks is not None:
+            marks.begin(token)
+        try:
+            yield
+        finally:
+            if marks is not None:
+                marks.end()
+        self._noted.append((launch, token))
+        with shielded("captured launch"):
+            self._note_owners(launch)
+
+    def _next(self) -> int:
+        self._token += 1
+        return self._token
+
+    def finish(self) -> None:
+        """Read off what was noted and let the capture's tensors go; the model is built when it is first used."""
+        self._settle()
+        self._known.clear()
+        steps = self._steps
+
+        def nodes() -> list[Node]:
+            stacks = iter(stacks_of([step.trace for step in steps if isinstance(step, _Operator)], _FRAMES))
+            return [Node(i, s) if isinstance(s, Launch) else s.node(i, next(stacks)) for i, s in enumerate(steps)]
+
+        self._graph.build_later(nodes)
+
+    def _settle(self) -> None:
+        noted, self._noted = self._noted, []
+        for entry in noted:
+            with shielded("captured operator"):
+                if len(entry) == 2:
+                    self.launches[entry[1]] = len(self._steps)
+                    self._steps.append(entry[0])
+                else:
+                    self._read(*entry)
+
+    def _read(self, func: OpOverload, args: Any, kwargs: Any, results: Any, trace: Trace, token: int) -> None:
+        schema = schema_of(func)
+        if schema.pure_view and not schema.allocates:  # it may have changed what we know of its tensors
+            self._known.clear()
+            return
+        inputs, known = [], set()
+        for name, tensor in named_tensors(schema.names, args, kwargs or {}):
+            facts = self._facts(tensor)
+            if facts is not None:
+                inputs.append((name, facts))
+                known.add(facts[1])
+        fresh = []
+        for tensor in tensors_in(results):
+            facts = self._facts(tensor, result=True)
+            if facts is not None and facts[1] not in known and facts[2]:
+                fresh.append(facts)
+                self.made[facts[1]] = (tensor.dtype, tuple(tensor.shape), trace)
+        if (inputs or fresh) and not schema.pure_view:
+            self.launches[token] = len(self._steps)
+            self._steps.append(_Operator(func, inputs, fresh, trace))
+
+    def _note_owners(self, launch: Launch) -> None:
+        """The ledger's buffers that a kernel was given; those of pools may be this capture's own."""
+        for view in (pointer.view for pointer in launch.pointers):
+            owner = self._ledger.owner(view.storage_address, view.storage_address + view.storage_nbytes)
+            if owner is not None and owner.role is not Role.POOL:
+                self._graph.inputs[owner.serial] = owner
+
+    def _facts(self, tensor: torch.Tensor, result: bool = False) -> _Facts | None:
+        """A tensor's facts, None for one without plain device memory; inputs that nobody made here are entered."""
+        facts = self._known.get(id(tensor))
+        if facts is not None:
+            return facts
+        if not is_plain(tensor, "cuda"):
+            return None
+        facts = _facts(tensor)
+        if self._isolate:
+            self._known[id(tensor)] = facts
+        if not result and facts[1] not in self.made and facts[1:3] not in self._inputs:
+            buffer = track_foreign(self._ledger, tensor)
+            self._graph.inputs[buffer.serial] = buffer
+            self._inputs.add(facts[1:3])
+        return facts
+
+
+def _facts(tensor: torch.Tensor) -> _Facts:
+    storage = tensor.untyped_storage()
+    return (
+        tensor.data_ptr(),
+        storage.data_ptr(),
+        storage.nbytes(),
+        tuple(tensor.shape),
+        tensor.stride(),
+        tensor.dtype,
+        tensor.get_device(),
+    )
+
+
+def _view(facts: _Facts) -> TensorView:
+    address, storage, nbytes, shape, stride, dtype, device = facts
+    name = str(dtype).removeprefix("torch.")
+    return TensorView(address, storage, nbytes, shape, stride, name, dtype.itemsize, f"cuda:{device}")
+
+
+class _Local(threading.local):
+    mode: CaptureMode | None = None
+
+
+_local = _Local()
+_by_graph: dict[int, CaptureMode] = {}  # of captures under way; autograd's thread launches into its caller's
+
+
+def current() -> CaptureMode | None:
+    """The mode of the capture in this thread, else of the one that the current stream belongs to, if any."""
+    if _local.mode is not None or not _by_graph:
+        return _local.mode
+    with shielded("capture in another thread"):
+        return _by_graph.get(driver().capturing(torch.cuda.current_stream().cuda_stream) or 0)
+    return None
+
+
+def enter(mode: CaptureMode) -> None:
+    """Begin to note this thread's operators; the eager mode stands aside."""
+    eager.stand_aside()
+    mode.before, _local.mode = _local.mode, mode
+    if mode.marks is not None:
+        _by_graph[mode.marks.graph] = mode
+        mode.watch = CaptureWatch(mode.marks)
+        mode.watch.begin()
+    mode.__enter__()  # type: ignore[no-untyped-call]
+
+
+def leave(mode: CaptureMode) -> None:
+    """Stop noting."""
+    try:
+        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+    finally:
+        try:
+            if mode.watch is not None:
+                mode.watch.end()
+        finally:
+            if mode.marks is not None:
+                _by_graph.pop(mode.marks.graph, None)
+            _local.mode = mode.before
+            eager.come_back()

@@ -1,0 +1,100 @@
+"""The device nodes of a captured CUDA graph, joined to the launches and lines that made them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shadowgraph.common.errors import ShadowgraphError
+from shadowgraph.graphs.cuda.capture_watch import Called
+from shadowgraph.graphs.cuda.driver import driver, raw_graph
+from shadowgraph.graphs.cuda.node_attribution import Newest, Owner, owners_of
+from shadowgraph.graphs.cuda.reading import NOBODY, Allocations, GraphReader, Join
+from shadowgraph.model.buffers import Ledger
+from shadowgraph.model.device_nodes import DeviceNode
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.stacks import Stack
+from shadowgraph.tracking.traces import stacks_of
+
+_FRAMES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a capture left of who made its nodes.
+
+    Attributes
+    ----------
+    log
+        Newest nodes after each mark, and who had run by then: the number of a launch, or a C function that was called.
+    launches
+        Index in `Graph.nodes` by the number of a launch.
+    """
+
+    log: Sequence[tuple[Newest, Owner]]
+    launches: dict[int, int]
+
+
+def read_later(graph: Any, model: Graph, ledger: Ledger, origin: Origin) -> None:
+    """Let a model read its device nodes when somebody asks, as long as the graph holds them.
+
+    Parameters
+    ----------
+    graph
+        A ``torch.cuda.CUDAGraph`` that keeps its ``cudaGraph_t``; not kept alive.
+    """
+    alive = weakref.ref(graph)
+    model.build_device_later(lambda: _read(alive, model, ledger, origin))
+
+
+def _read(alive: Callable[[], Any], model: Graph, ledger: Ledger, origin: Origin) -> tuple[DeviceNode, ...] | None:
+    graph = alive()
+    state = getattr(graph, "_shadowgraph", None)
+    if graph is None or state is None or state.model is not model:
+        model.unread = "the graph was gone before anybody asked for its nodes"
+        return None
+    try:
+        calls = driver()
+        raw = raw_graph(graph)
+        owners = owners_of(calls.nodes(raw), calls.edges(raw), origin.log)
+        join = joining(owners, origin.launches, model)
+        known = Allocations(calls.allocation_of, (buffer.range for buffer in ledger))
+        return GraphReader(calls, known, _begins(ledger), join).read(raw)
+    except (ShadowgraphError, RuntimeError) as error:
+        model.unread = f"its nodes cannot be read: {str(error).splitlines()[0]}"
+        return None
+
+
+def _begins(ledger: Ledger) -> Callable[[int], bool]:
+    def begins(address: int) -> bool:
+        owner = ledger.owner(address, address + 1)
+        return owner is not None and owner.start == address
+
+    return begins
+
+
+def joining(owners: Sequence[Owner | None], launches: dict[int, int], model: Graph) -> Callable[[int], Join]:
+    """Who made the node at a place: the launch, with its names of tensors by where they begin, or a stack."""
+    called = [owner for owner in owners if isinstance(owner, Called)]
+    stacks: dict[int, Stack] = {
+        id(owner): stack for owner, stack in zip(called, stacks_of([c.trace for c in called], _FRAMES), strict=True)
+    }
+    nodes = model.nodes
+    names: dict[int, Mapping[int, str]] = {}
+
+    def join(place: int) -> Join:
+        owner = owners[place]
+        if isinstance(owner, Called):
+            return None, stacks[id(owner)], {}
+        launch = launches.get(owner) if owner is not None else None
+        if launch is None:
+            return NOBODY
+        known = names.get(launch)
+        if known is None:
+            pointers = nodes[launch].launch.pointers
+            known = names[launch] = {pointer.view.address: pointer.argument for pointer in reversed(pointers)}
+        return launch, (), known
+
+    return join

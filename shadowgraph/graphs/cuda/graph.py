@@ -1,0 +1,401 @@
+"""The program's own `torch.cuda.CUDAGraph`: its captures, replays and resets, seen by patching the class's methods."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import torch
+
+from shadowgraph.common.compat import relaxed_capture
+from shadowgraph.common.finalizer_safe_lock import later
+from shadowgraph.common.internal_errors import contained, shielded
+from shadowgraph.common.patching import PatchSet
+from shadowgraph.graphs.cuda import capture as cuda_capture
+from shadowgraph.graphs.cuda.allocator_history import History, is_complete
+from shadowgraph.graphs.cuda.capture import CaptureMode
+from shadowgraph.graphs.cuda.device_model import Origin, read_later
+from shadowgraph.graphs.cuda.driver import driver
+from shadowgraph.graphs.cuda.in_place_pools import INCOMPLETE, UNMAPPABLE, NativePools, segments_of
+from shadowgraph.graphs.cuda.isolated_pools import GuardedPool, GuardedPools
+from shadowgraph.graphs.cuda.node_attribution import Marks
+from shadowgraph.graphs.cuda.pool_buffers import Made, Tenants, enter_pool_buffers, tenants_of
+from shadowgraph.graphs.cuda.probes import Prober
+from shadowgraph.graphs.events import emit, listeners
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.probes import Outcome
+from shadowgraph.model.ranges import RangeSet
+from shadowgraph.monitor.sampling import passing
+from shadowgraph.tracking.captures import RunningCapture, captures
+from shadowgraph.tracking.cuda_allocator import CudaAllocator
+
+_serials = itertools.count(1)
+_patches = PatchSet(optional=("__del__",))
+_history = History()
+
+
+@dataclass(slots=True)
+class _State:
+    """What is known of one CUDAGraph object; lives on the object."""
+
+    model: Graph
+    mode: CaptureMode | None = None
+    pool: GuardedPool | None = None
+    native: bool = False  # whether guards may stand in the pool that the program itself would have
+    history: bool = False  # whether we switched the allocator's history on
+    finalizer: Any = field(default=None, repr=False)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A capture that runs, on its CUDAGraph object."""
+
+    running: RunningCapture
+    finalizer: Any = field(repr=False)  # for a graph that dies without `capture_end`
+
+
+_ELSEWHERE = _State(Graph(0, "a graph of another device"))
+
+
+class CudaGraphs:
+    """Watches every `torch.cuda.CUDAGraph` of the process between `install` and `uninstall`.
+
+    Parameters
+    ----------
+    pools
+        Guarded pools to put in place of private ones (layout ``isolate``), or None.
+    native
+        Guards for the pools that stay as they are.
+    expandable
+        Whether the allocator maps memory piecemeal, so that no pool has guards.
+    prober
+        Runs replays that somebody put a probe on.
+    """
+
+    def __init__(
+        self,
+        allocator: CudaAllocator,
+        pools: GuardedPools | None,
+        native: NativePools,
+        expandable: bool,
+        prober: Prober,
+    ) -> None:
+        self._allocator, self._pools, self._native, self._expandable = allocator, pools, native, expandable
+        self._prober = prober
+        self._live: set[int] = set()  # serials of captures that count
+
+    def install(self) -> None:
+        """Patch the class; undone by `uninstall`."""
+        wraps: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+            "__init__": _wrap_init,
+            "capture_begin": self._wrap_begin,
+            "capture_end": self._wrap_end,
+            "replay": self._wrap_replay,
+            "reset": self._wrap_reset,
+            "__del__": _wrap_del,
+            "pool": self._wrap_pool,
+            "raw_cuda_graph_exec": _wrap_exec,
+        }
+        _patches.install([(torch.cuda.CUDAGraph, name, wrap) for name, wrap in wraps.items()])
+
+    def uninstall(self) -> None:
+        """Put the methods back; guards that only this debugger looks at go."""
+        _patches.uninstall()
+        self._native.close()
+
+    def _wrap_begin(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def capture_begin(graph: Any, pool: Any = None, *args: Any, **kwargs: Any) -> None:
+            state: _State | None = None
+            if torch.cuda.current_device() != self._allocator.index:
+                self._native.left_alone["a device that is not watched"] += 1
+                state = _ELSEWHERE
+            else:
+                with shielded("capture_begin"):
+                    state = self._begin(pool)
+            inside = state.pool.pool.id if state is not None and state.pool is not None else pool
+            running = captures.begin()
+            try:
+                original(graph, inside, *args, **kwargs)
+            except BaseException:
+                running.end()
+                if state is not None and state is not _ELSEWHERE:  # refused: the graph keeps the capture that it had
+                    self._drop(state)
+                raise
+            with contained("capture_begin"):
+                self._began(graph, state, running)
+
+        return capture_begin
+
+    def _begin(self, pool: Any) -> _State:
+        serial = next(_serials)
+        state = _State(Graph(serial, f"graph#{serial}"))
+        emit("capture_began", state.model)
+        try:
+            self._allocator.settle()
+            if not _inductor_captures():
+                state.pool = self._pools.stand_in(pool) if self._pools is not None else None
+                state.native = state.pool is None and self._native.may_guard(pool, self._expandable)
+                state.history = (state.pool is not None or state.native) and _history.begin()
+        except BaseException:
+            emit("graph_reset", state.model)
+            raise
+        return state
+
+    def _began(self, graph: Any, state: _State | None, running: RunningCapture) -> None:
+        finalizer = weakref.finalize(graph, running.end)
+        finalizer.atexit = False
+        graph._shadowgraph_open = _Open(running, finalizer)
+        self._forget(graph)
+        graph._shadowgraph = state
+        if state is None or state is _ELSEWHERE:
+            return
+        self._live.add(state.model.serial)
+        # Without the state: finalizers live until the interpreter has ended, and a pool must not.
+        state.finalizer = weakref.finalize(graph, later, partial(self._gone, state.model))
+        state.finalizer.atexit = False
+        marks: Marks | None = None
+        with contained("attribution"):
+            marks = Marks(driver(), self._allocator.index)
+        state.mode = CaptureMode(state.model, self._allocator.ledger, state.pool is not None, marks)
+        cuda_capture.enter(state.mode)
+
+    def _drop(self, state: _State) -> None:
+        """A capture comes to nothing."""
+        with shielded("capture"):
+            if state.mode is not None:
+                mode, state.mode = state.mode, None
+                cuda_capture.leave(mode)
+            if state.history:
+                state.history = False
+                _history.end()
+            if state.finalizer is not None:
+                state.finalizer.detach()
+            if state.pool is not None:
+                for tenants in state.pool.tenancies.values():
+                    tenants.pop(state.model.serial, None)
+        self._gone(state.model)
+
+    def _gone(self, model: Graph) -> None:
+        """A graph is over; its pool may go with it."""
+        self._live.discard(model.serial)
+        self._native.dropped(model)
+        emit("graph_reset", model)
+
+    def _wrap_end(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def capture_end(graph: Any) -> None:
+            state: _State | None = getattr(graph, "_shadowgraph", None)
+            mode: CaptureMode | None = None
+            if state is not None and state.mode is not None:
+                mode, state.mode = state.mode, None
+                with shielded("capture_end"):
+                    cuda_capture.leave(mode)
+            try:
+                original(graph)
+                if _keeps_for_us(graph) and not getattr(graph, "_has_graph_exec", False):
+                    with relaxed_capture():  # as torch does by itself where `keep_graph` is off
+                        torch._C._CUDAGraph.instantiate(graph)
+            except BaseException:
+                self._forget(graph)
+                raise
+            finally:
+                _close(graph)
+            if state is not None and mode is not None:
+                with shielded("capture_end"):
+                    self._end(graph, state, mode)
+
+        return capture_end
+
+    def _end(self, graph: Any, state: _State, mode: CaptureMode) -> None:
+        """What must be read off now; the rest waits until somebody looks, so that a capture does not wait for it."""
+        try:
+            snapshot = torch.cuda.memory._snapshot() if state.pool is not None or state.native else None
+            mode.finish()
+            if _keeps(graph):
+                origin = Origin(mode.marks.log if mode.marks is not None else (), mode.launches)
+                read_later(graph, state.model, self._allocator.ledger, origin)
+            else:
+                state.model.unread = "it was made before shadowgraph was on"
+            if snapshot is not None and state.pool is not None:
+                self._end_guarded(state, state.pool, snapshot, mode.made)
+            elif snapshot is not None:
+                self._end_native(graph, state, snapshot, mode.made)
+        finally:
+            if state.history:
+                state.history = False
+                _history.end()
+            emit("capture_ended", state.model)
+
+    def _end_guarded(self, state: _State, pool: GuardedPool, snapshot: Any, made: Made) -> None:
+        tenants = tenants_of(snapshot, pool.segments.__contains__)
+        if is_complete(tenants, made, pool.segments):
+            self._allocator.waiting.append(partial(self._enter, state, tenants, made))
+        else:
+            self._native.left_alone[INCOMPLETE] += 1
+
+    def _end_native(self, graph: Any, state: _State, snapshot: Any, made: Made) -> None:
+        first, second = graph.pool()
+        handle = int(first), int(second)
+        within = RangeSet.of(segments_of(snapshot, handle))
+        tenants = tenants_of(snapshot, within.__contains__)
+        if self._allocator.may_be_unmapped(within):
+            self._native.refuse(handle, UNMAPPABLE)
+        elif is_complete(tenants, made, within):
+            self._native.captured(handle, state.model, tenants, made)
+        else:
+            self._native.refuse(handle, INCOMPLETE)
+
+    def _enter(self, state: _State, tenants: Tenants, made: Made) -> None:
+        if state.pool is not None and state.model.serial in self._live:
+            enter_pool_buffers(self._allocator, state.pool, state.model, tenants, made)
+
+    def _wrap_replay(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def replay(graph: Any) -> None:
+            state: _State | None = getattr(graph, "_shadowgraph", None)
+            if not listeners or state is _ELSEWHERE:
+                original(graph)
+                return
+            if state is None:
+                serial = next(_serials)
+                state = graph._shadowgraph = _State(Graph(serial, f"graph#{serial} (captured earlier)"))
+                state.model.unread = "it was captured before shadowgraph was on"
+            model = state.model
+            model.replays += 1
+            if passing.on and model.probe is None:
+                try:
+                    original(graph)
+                finally:
+                    if passing.ended(model):
+                        emit("replays_passed", model)
+                return
+            emit("replay_began", model)
+            try:
+                if model.probe is None or torch.cuda.is_current_stream_capturing():
+                    original(graph)
+                else:
+                    self._probed(original, graph, model)
+            except BaseException:
+                emit("replay_failed", model)
+                raise
+            emit("replay_ended", model)
+
+        return replay
+
+    def _probed(self, original: Callable[..., Any], graph: Any, model: Graph) -> None:
+        """A replay in which memory is looked at after every node; plain where the executable graph is not ours."""
+        probe, model.probe = model.probe, None
+        assert probe is not None
+        refused = _not_probed(graph)
+        if refused is None:
+            with model.reading:
+                outcome = self._prober.run(graph, model.replays, probe, original)
+        else:
+            outcome = Outcome(model.replays, refused=refused)
+            if _keeps(graph):
+                with model.reading:
+                    outcome = self._prober.search(graph, outcome, probe, lent=True)
+            original(graph)
+        with shielded("probed replay"):
+            probe.deliver(outcome)
+
+    def _wrap_reset(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def reset(graph: Any) -> None:
+            self._forget(graph)
+            original(graph)
+            _close(graph)
+
+        return reset
+
+    def _wrap_pool(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def pool(graph: Any) -> Any:
+            handle = original(graph)
+            return self._pools.handle_of(handle) if self._pools is not None else handle
+
+        return pool
+
+    def _forget(self, graph: Any) -> None:
+        """The graph's capture is over: its ledger ends."""
+        state: _State | None = getattr(graph, "_shadowgraph", None)
+        if state is not None:
+            with state.model.reading:  # whoever reads its nodes comes to an end, and nobody begins to
+                graph._shadowgraph = None
+            if state is not _ELSEWHERE:
+                self._drop(state)
+
+
+def _close(graph: Any) -> None:
+    """A graph's capture is over, if one ran."""
+    opened: _Open | None = getattr(graph, "_shadowgraph_open", None)
+    if opened is not None:
+        graph._shadowgraph_open = None
+        opened.finalizer.detach()
+        opened.running.end()
+
+
+def _wrap_del(original: Callable[..., Any]) -> Callable[..., Any]:
+    def __del__(graph: Any) -> None:
+        """A graph that dies while any thread captures is destroyed in the relaxed mode, in which that capture goes on;
+        its own destructor then finds nothing left to destroy."""
+        original(graph)
+        if captures.running and getattr(graph, "_shadowgraph_open", None) is None:
+            with contained("end of a graph"), relaxed_capture():
+                torch._C._CUDAGraph.reset(graph)
+
+    return __del__
+
+
+def _wrap_init(original: Callable[..., Any]) -> Callable[..., Any]:
+    def __init__(graph: Any, *args: Any, **kwargs: Any) -> None:
+        asked = args[0] if args else kwargs.get("keep_graph", False)
+        if not listeners or asked or len(args) + len(kwargs) > 1:
+            original(graph, *args, **kwargs)
+            graph._shadowgraph_keeps = "program" if asked else None
+            return
+        original(graph, True)  # ``keep_graph``: its nodes are read when somebody asks
+        graph._shadowgraph_keeps = "us"
+
+    return __init__
+
+
+def _wrap_exec(original: Callable[..., Any]) -> Callable[..., Any]:
+    def raw_cuda_graph_exec(graph: Any) -> Any:
+        graph._shadowgraph_lent = True  # the program may change it, or keep the handle: it is not made anew any more
+        return original(graph)
+
+    return raw_cuda_graph_exec
+
+
+def _keeps(graph: Any) -> bool:
+    """Whether the ``cudaGraph_t`` outlives the capture."""
+    return getattr(graph, "_shadowgraph_keeps", None) is not None
+
+
+def _not_probed(graph: Any) -> str | None:
+    """Why a graph's nodes are not run one by one, or None."""
+    if getattr(graph, "_shadowgraph_lent", False):
+        return "the program holds its executable form"
+    if _keeps_for_us(graph):
+        return None
+    return "the program keeps the graph by itself" if _keeps(graph) else "it was made before shadowgraph was on"
+
+
+def _keeps_for_us(graph: Any) -> bool:
+    """Whether it does so because we wished it, so that the program does not make it executable by itself."""
+    return getattr(graph, "_shadowgraph_keeps", None) == "us"
+
+
+def _inductor_captures() -> bool:
+    """Whether inductor's cudagraph trees are the caller: they account for their pool by themselves."""
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(12):
+        if frame is None:
+            break
+        if frame.f_code.co_filename.endswith("cudagraph_trees.py"):
+            return True
+        frame = frame.f_back
+    return False

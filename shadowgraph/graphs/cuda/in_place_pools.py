@@ -1,0 +1,220 @@
+"""Guards inside the program's own private pools (layout ``faithful``): nothing is added, moved or kept from reuse."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from shadowgraph.graphs.cuda.pool_buffers import Made, Tenants, pool_buffer, stacks_at
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.guards import Guard, guards_of
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.tracking.cuda_allocator import CudaAllocator
+from shadowgraph.tracking.free_gaps import Placement, place_guards
+
+PoolHandle = tuple[int, int]
+INCOMPLETE = "the program's own recording of memory history leaves allocations out"
+UNMAPPABLE = "a pool whose memory may be unmapped (a memory saver or a sleep mode)"
+
+
+@dataclass(slots=True, eq=False)
+class _Native:
+    """One pool: what its live graphs were given in it, and the buffers that stand for that, by start."""
+
+    handle: PoolHandle
+    tenants: dict[int, Tenants] = field(default_factory=dict)
+    buffers: dict[int, Buffer] = field(default_factory=dict)
+
+
+class NativePools:
+    """Guards in bytes that the caching allocator gave to nobody: what rounding adds, and the rest of segments.
+
+    The memory stays the allocator's own. A check therefore never writes there: broken guards are armed again once the
+    host knows that the bytes are nobody's still (`may_arm`). The segments exist as long as a graph of the pool
+    does; with the last one their guards go, before the pool can.
+
+    Attributes
+    ----------
+    left_alone
+        Captures whose pools have no guards, by reason.
+    """
+
+    def __init__(self, allocator: CudaAllocator, near: int) -> None:
+        self._allocator, self._near = allocator, near
+        self.left_alone: Counter[str] = Counter()
+        self._pools: dict[PoolHandle, _Native] = {}
+        self._refused: set[PoolHandle] = set()
+        self._moved: dict[int, tuple[int, ByteRange]] = {}  # guards that made way: when, and where they stood
+
+    def may_guard(self, handle: PoolHandle | None, expandable: bool) -> bool:
+        """Whether a capture that is about to begin uses a pool that is known from its first allocation on."""
+        if expandable:
+            self.left_alone["expandable segments are on"] += 1
+            return False
+        if handle is not None and tuple(handle) in self._refused:
+            return False
+        if handle is not None and tuple(handle) not in self._pools and torch.cuda.memory_snapshot(handle):
+            self.left_alone["a MemPool of the program's own, in use already"] += 1
+            return False
+        return True
+
+    def captured(self, handle: PoolHandle, graph: Graph, tenants: Tenants, made: Made) -> None:
+        """A capture into a pool is complete; guards are laid when they are first looked at."""
+        with self._allocator.lock.section:
+            pool = self._pools.get(handle)
+            if pool is None:
+                pool = self._pools[handle] = _Native(handle)
+                self._allocator.lender = self
+            pool.tenants[graph.serial] = tenants
+        self._allocator.waiting.append(partial(self._enter, pool, graph, made))
+
+    def dropped(self, graph: Graph) -> None:
+        """A graph is going. With the last one of a pool its guards go, too."""
+        with self._allocator.lock.section:
+            for pool in [pool for pool in self._pools.values() if graph.serial in pool.tenants]:
+                del pool.tenants[graph.serial]
+                if not pool.tenants:
+                    self._let_go(pool)
+
+    def refuse(self, handle: PoolHandle, reason: str) -> None:
+        """No guards can stand in a pool after a capture into it, nor from here on."""
+        with self._allocator.lock.section:
+            self.left_alone[reason] += 1
+            self._refused.add(handle)
+            pool = self._pools.get(handle)
+            if pool is not None:
+                self._let_go(pool)
+
+    def close(self) -> None:
+        """Take every guard away."""
+        with self._allocator.lock.section:
+            for pool in list(self._pools.values()):
+                self._let_go(pool)
+
+    def confirm(self, guard: Guard, extent: tuple[int, int], order: int, clock: Iterator[int]) -> bool:
+        """Whether what changed in a guard is damage. Called with the allocator's lock.
+
+        If the program has allocated there meanwhile it is none, and guards are laid around what it allocated; checks
+        that ran before that see its own bytes once more. Where a later capture has moved the guard it is damage.
+
+        Parameters
+        ----------
+        extent
+            First and last changed byte.
+        order
+            When the check ran, by `clock`.
+        """
+        moved = self._moved.get(guard.whole.start)
+        if moved is not None and order < moved[0]:
+            return not moved[1].covers(ByteRange(extent[0], extent[1] + 1))
+        pool = self._pool_where_it_stands(guard)
+        return pool is None or self._is_nobodys(guard, pool, clock)
+
+    def may_arm(self, guard: Guard, clock: Iterator[int]) -> bool:
+        """Whether a guard stands still and its bytes are nobody's. Called with the allocator's lock.
+
+        If the program has allocated there, guards are laid around it.
+        """
+        pool = self._pool_where_it_stands(guard)
+        return pool is not None and self._is_nobodys(guard, pool, clock)
+
+    def make_way(self) -> None:
+        """Let guards stand only in what is nobody's by now. Called with the allocator's lock."""
+        for pool in self._pools.values():
+            self._lay(pool)
+
+    def _pool_where_it_stands(self, guard: Guard) -> _Native | None:
+        """The pool of a guard that stands still; None while the pool must not be changed, too."""
+        pool = next((p for p in self._pools.values() if guard.buffer.start in p.buffers), None)
+        if pool is None or not self._stands(guard, pool) or torch.cuda.is_current_stream_capturing():
+            return None
+        return pool
+
+    def _is_nobodys(self, guard: Guard, pool: _Native, clock: Iterator[int]) -> bool:
+        if not any(block.overlaps(guard.whole) for block in _state_of(pool.handle)[1]):
+            return True
+        with self._allocator.batch():
+            self._lay(pool)
+        self._moved[guard.whole.start] = next(clock), guard.whole
+        return False
+
+    def _stands(self, guard: Guard, pool: _Native) -> bool:
+        """Whether a guard is where it was, and no tenant of a graph of the pool is."""
+        buffer = guard.buffer
+        standing = [one.whole for one in guards_of(buffer, self._near)]
+        if self._allocator.tenants.get(buffer.start) is not buffer or guard.whole not in standing:
+            return False
+        given = (ByteRange(s, s + n) for tenants in pool.tenants.values() for s, n in tenants.items())
+        return not any(span.overlaps(guard.whole) for span in given)
+
+    def _let_go(self, pool: _Native) -> None:
+        self._pools.pop(pool.handle, None)
+        for start, buffer in pool.buffers.items():
+            self._moved.pop(buffer.guard_start, None)
+            self._moved.pop(start - buffer.head_guard, None)
+        for start in pool.buffers:
+            self._allocator.drop_tenant(start)
+        for buffer in pool.buffers.values():
+            self._allocator.ledger.free(buffer)
+
+    def _enter(self, pool: _Native, graph: Graph, made: Made) -> None:
+        tenants = pool.tenants.get(graph.serial)
+        if tenants is None or self._pools.get(pool.handle) is not pool:
+            return
+        stacks = stacks_at(tenants, made)
+        with self._allocator.batch():
+            for start, nbytes in tenants.items():
+                before = pool.buffers.get(start)
+                largest = max(nbytes, before.nbytes if before is not None else 0)
+                buffer = pool_buffer(self._allocator, graph, start, nbytes, largest, made, stacks)
+                buffer.lent = True
+                if before is not None:
+                    if before.nbytes == largest:
+                        self._allocator.hand_on_guards(before, buffer)
+                    else:
+                        self._allocator.move_guards(before, Placement(0, 0))
+                    self._allocator.ledger.free(before)
+                pool.buffers[start] = self._allocator.ledger.add(buffer)
+            self._lay(pool)
+
+    def _lay(self, pool: _Native) -> None:
+        """Let guards stand where no live graph's tenant and no live block is; those that need not move are left."""
+        segments, live = _state_of(pool.handle)
+        blocks = {start: buffer.stop for start, buffer in pool.buffers.items()}
+        for tenants in pool.tenants.values():
+            live += [ByteRange(start, start + nbytes) for start, nbytes in tenants.items()]
+        for start, placement in place_guards(segments, blocks, live, self._near).items():
+            self._place(pool.buffers[start], placement)
+
+    def _place(self, buffer: Buffer, new: Placement) -> None:
+        tenant = self._allocator.tenants.get(buffer.start) is buffer
+        if tenant == bool(new.head or new.tail) and (buffer.head_guard, buffer.tail_guard) == (new.head, new.tail):
+            buffer.gap = new.gap
+            return
+        self._allocator.move_guards(buffer, new)
+
+
+def _state_of(handle: PoolHandle) -> tuple[list[ByteRange], list[ByteRange]]:
+    """A pool's segments, and the requested bytes of its live blocks."""
+    segments, live = [], []
+    for segment in torch.cuda.memory_snapshot(handle):
+        segments.append(ByteRange(segment["address"], segment["address"] + segment["total_size"]))
+        for block in segment["blocks"]:
+            if block["state"] in ("active_allocated", "active_pending_free") and block["requested_size"]:
+                live.append(ByteRange(block["address"], block["address"] + block["requested_size"]))
+    return segments, live
+
+
+def segments_of(snapshot: Mapping[str, Any], handle: PoolHandle) -> list[ByteRange]:
+    """A pool's segments in a snapshot of the whole allocator."""
+    return [
+        ByteRange(segment["address"], segment["address"] + segment["total_size"])
+        for segment in snapshot["segments"]
+        if tuple(segment["segment_pool_id"]) == handle
+    ]

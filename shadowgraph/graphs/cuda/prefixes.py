@@ -1,0 +1,205 @@
+"""The first nodes of a CUDA graph, run several times from one state: for graphs that take no look behind every node.
+
+Where the driver makes copies of a graph, the nodes that are not to run, and those that wait for others or that others
+wait for, are taken out of a copy. A graph that allocates cannot be copied: there nodes are disabled in the executable
+form that torch has, and enabled again afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from shadowgraph.common.compat import relaxed_capture
+from shadowgraph.engines.device import Device
+from shadowgraph.graphs.cuda.driver import CONDITIONAL, Driver, DriverError
+from shadowgraph.graphs.cuda.ordering import in_order
+from shadowgraph.graphs.prefixes import Changed
+from shadowgraph.graphs.rerunning import NotRerun
+from shadowgraph.model.ranges import ByteRange
+
+KERNEL, MEMCPY, MEMSET, HOST, CHILD = 0, 1, 2, 3, 4
+OUTWARD = frozenset((6, 7, 8, 9, 12))  # events, semaphores, memory: what waits for others, or they for it
+ALLOCATION = 10
+UNCOPIED = frozenset((10, 11))  # allocations, frees
+_ABLE = frozenset((KERNEL, MEMCPY, MEMSET))  # what can be disabled
+_TOGETHER = ("nccl", "nvshmem", "allreduce", "all_reduce", "allgather", "all_gather", "reducescatter", "reduce_scatter")
+
+
+def must_not_run_alone(kernels: Iterable[str]) -> str | None:
+    """Why a graph cannot run more often than others expect it to, or None.
+
+    Parameters
+    ----------
+    kernels
+        Names of its kernels.
+    """
+    several = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if several and torch.distributed.get_world_size() > 1:
+        return "other processes may take part in its replays"
+    for name in kernels:
+        if any(word in name.casefold() for word in _TOGETHER):
+            return "others take part in its replays"
+    return None
+
+
+class State:
+    """Copies of device memory, and what to compare.
+
+    Parameters
+    ----------
+    targets
+        What is compared.
+    ranges
+        What is put back; holds the targets too.
+    """
+
+    def __init__(self, device: Device, targets: Sequence[ByteRange], ranges: Sequence[ByteRange]) -> None:
+        self._device, self._targets, self._ranges = device, targets, ranges
+        self._pool: Any = device.cp.cuda.MemoryPool()
+        with device.context.current(), device.cp.cuda.using_allocator(self._pool.malloc):
+            self._copies = [device.cp.empty(where.nbytes, dtype=device.cp.uint8) for where in ranges]
+        for where, copy in zip(ranges, self._copies, strict=True):
+            self._copy(int(copy.data.ptr), where.start, where.nbytes)
+        self.wait()
+        self._before = [self._bytes(where) for where in targets]
+
+    def restore(self) -> None:
+        """Every byte as it was, at this point of the stream."""
+        for where, copy in zip(self._ranges, self._copies, strict=True):
+            self._copy(where.start, int(copy.data.ptr), where.nbytes)
+
+    def changed(self) -> list[Changed | None]:
+        """What of each target is not as it was; waits."""
+        self.wait()
+        return [_difference(w.start, b, self._bytes(w)) for w, b in zip(self._targets, self._before, strict=True)]
+
+    def wait(self) -> None:
+        """Wait for the program's stream."""
+        with relaxed_capture():
+            torch.cuda.current_stream(self._device.index).synchronize()
+
+    def close(self) -> None:
+        """Give the memory back; nothing that was launched may still use it."""
+        self._copies = []
+        with self._device.context.current():
+            self._pool.free_all_blocks()
+
+    def _copy(self, target: int, source: int, nbytes: int) -> None:
+        self._device.runtime.memcpyAsync(target, source, nbytes, 4, self._device.raw_stream())
+
+    def _bytes(self, where: ByteRange) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        found = np.empty(where.nbytes, dtype=np.uint8)
+        with relaxed_capture():
+            loading = self._device.loading
+            self._device.runtime.memcpyAsync(found.ctypes.data, where.start, where.nbytes, 4, loading.ptr)
+            loading.synchronize()
+        return found
+
+
+def _difference(start: int, before: np.ndarray[Any, Any], now: np.ndarray[Any, Any]) -> Changed | None:
+    changed = np.flatnonzero(before != now)
+    if not changed.size:
+        return None
+    return Changed(start + int(changed[0]), start + int(changed[-1]), int(changed.size))
+
+
+class Copied:
+    """Runs copies of a graph without the nodes that are not to run.
+
+    Parameters
+    ----------
+    graph
+        Handle of a ``cudaGraph_t``, which is not changed.
+    """
+
+    shortest = 0
+    how = "removed"
+
+    def __init__(self, calls: Driver, graph: int, stream: Callable[[], int], state: State) -> None:
+        self._calls, self._graph, self._stream, self._state = calls, graph, stream, state
+        nodes = calls.nodes(graph)
+        kinds = {node: calls.kind(node) for node in nodes}
+        if CONDITIONAL in kinds.values():
+            raise NotRerun("what decides how often a conditional node runs must run before it")
+        self._nodes = [node for node in in_order(nodes, calls.edges(graph)) if kinds[node] not in OUTWARD]
+        places = {node: place for place, node in enumerate(nodes)}
+        self.order: Sequence[int] = [places[node] for node in self._nodes]
+
+    def run(self, count: int) -> list[Changed | None]:
+        """Put everything back, run the first `count` nodes, and tell what that changed of each target."""
+        calls = self._calls
+        with ExitStack() as made:
+            with relaxed_capture():
+                copy = calls.clone(self._graph)
+                made.callback(calls.destroy_graph, copy)
+                self._cut(copy, count)
+                runnable = calls.instantiate(copy)
+                made.callback(calls.destroy_executable, runnable)
+            self._state.restore()
+            calls.launch(runnable, self._stream())
+            return self._state.changed()
+
+    def close(self) -> None:
+        """Nothing of the program's was changed."""
+
+    def _cut(self, copy: int, count: int) -> None:
+        """Leave the first nodes in a copy, one after the other: edges over what is taken out would be missing."""
+        calls = self._calls
+        kept = [calls.in_copy(node, copy) for node in self._nodes[:count]]
+        for node in set(calls.nodes(copy)) - set(kept):
+            calls.remove(node)
+        known = set(calls.edges(copy))
+        calls.add_edges(copy, [pair for pair in pairwise(kept) if pair not in known])
+
+
+class Disabled:
+    """Runs the executable form of a graph with all but its first nodes disabled.
+
+    Only kernels, copies and sets can be; the rest always runs.
+
+    Parameters
+    ----------
+    executable
+        Handle of the ``cudaGraphExec_t`` that was made of `graph`. `close` enables what it found enabled.
+    """
+
+    how = "disabled"
+    shortest = 0
+
+    def __init__(self, calls: Driver, graph: int, executable: int, stream: Callable[[], int], state: State) -> None:
+        self._calls, self._executable, self._stream, self._state = calls, executable, stream, state
+        nodes = calls.nodes(graph)
+        order = in_order(nodes, calls.edges(graph))
+        kinds = {node: calls.kind(node) for node in nodes}
+        if set(kinds.values()) & (OUTWARD | {HOST, CHILD, CONDITIONAL}):
+            raise NotRerun("it has nodes that cannot be disabled")
+        self._nodes = [node for node in order if kinds[node] in _ABLE]
+        if not all(calls.is_enabled(executable, node) for node in self._nodes):
+            raise NotRerun("somebody has disabled some of its nodes")
+        places = {node: place for place, node in enumerate(nodes)}
+        self.order: Sequence[int] = [places[node] for node in self._nodes]
+
+    def run(self, count: int) -> list[Changed | None]:
+        """Put everything back, run the first `count` nodes, and tell what that changed of each target."""
+        for place, node in enumerate(self._nodes):
+            self._calls.enable(self._executable, node, place < count)
+        self._state.restore()
+        self._calls.launch(self._executable, self._stream())
+        return self._state.changed()
+
+    def close(self) -> None:
+        """Enable every node again."""
+        error: DriverError | None = None
+        for node in self._nodes:
+            try:
+                self._calls.enable(self._executable, node, True)
+            except DriverError as failed:
+                error = failed
+        if error is not None:
+            raise error

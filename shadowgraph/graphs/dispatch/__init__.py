@@ -1,0 +1,1 @@
+"""Dispatch modes and patches that see eager operators in the threads of the program, on either backend."""

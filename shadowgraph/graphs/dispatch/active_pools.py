@@ -1,0 +1,70 @@
+"""Whether the program has routed allocations to a memory pool: what is made there must stay there.
+
+`torch.cuda.use_mem_pool`, cudagraph trees of `torch.compile`, symmetric memory of NCCL and memory savers all begin and
+end with the same functions of torch's allocator, which tells no one of its state. They are patched in every module that
+has imported them. Called by the program, on any thread; asked by `eager` before an allocation is moved.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from shadowgraph.common.internal_errors import shielded
+from shadowgraph.common.patching import PatchSet, Target, holders
+
+_BEGIN = "_cuda_beginAllocateCurrentThreadToPool"  # of one thread
+_BEGIN_ALL = ("_cuda_beginAllocateToPool", "_cuda_beginAllocateCurrentStreamToPool")  # of any thread
+_END = ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool")
+
+_patches = PatchSet()
+_routes: dict[tuple[Any, ...], int | None] = {}  # by device and pool: the thread, or None for any
+
+
+def install() -> None:
+    """Watch pools being made active; counted, undone by `uninstall`. Names that this torch lacks are left out."""
+    _patches.install(
+        [
+            *_targets(_BEGIN, _noting(lambda key: _begin(key, threading.get_ident()))),
+            *(target for name in _BEGIN_ALL for target in _targets(name, _noting(lambda key: _begin(key, None)))),
+            *(target for name in _END for target in _targets(name, _noting(lambda key: _routes.pop(key, None)))),
+        ]
+    )
+
+
+def uninstall() -> None:
+    """Undo one `install`."""
+    _patches.uninstall()
+    if not _patches.installed:
+        _routes.clear()
+
+
+def routed() -> bool:
+    """Whether what this thread allocates now may go to a pool of the program's."""
+    return bool(_routes) and any(thread in (None, threading.get_ident()) for thread in list(_routes.values()))
+
+
+def _begin(key: tuple[Any, ...], thread: int | None) -> None:
+    # A capture ends its pool's route by itself, unseen; nothing is moved in a capture anyway.
+    if not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
+        _routes[key] = thread
+
+
+def _targets(name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> list[Target]:
+    return [(module, name, wrap) for module in holders(torch._C, name)]
+
+
+def _noting(note: Callable[[tuple[Any, ...]], object]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def route(device: Any, pool: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(device, pool, *args, **kwargs)
+            with shielded("memory pool"):
+                note((int(device), *pool))
+            return result
+
+        return route
+
+    return wrap

@@ -1,0 +1,349 @@
+"""Eager operators of one thread: guarded allocation while asked for, and writes to tracked buffers noted."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from shadowgraph.common.internal_errors import shielded
+from shadowgraph.graphs.dispatch import active_pools, host_reads
+from shadowgraph.graphs.dispatch.calling import call
+from shadowgraph.graphs.dispatch.eager_guard import EagerGuard
+from shadowgraph.graphs.dispatch.indexing import index_uses
+from shadowgraph.graphs.dispatch.observer_mode import LightMode
+from shadowgraph.graphs.dispatch.op_filter import Path, Relevance, path_of, paths
+from shadowgraph.graphs.dispatch.out_resize import call_with_outs, grow, wanted_size
+from shadowgraph.graphs.dispatch.schemas import Schema
+from shadowgraph.graphs.dispatch.stepping_aside import MADE_FX, POOLED, stepped_aside
+from shadowgraph.graphs.dispatch.tensors import Rehomed, is_plain, named_tensors, storage_key, tensors_in, view_facts
+from shadowgraph.graphs.events import emit, listeners
+from shadowgraph.model.buffers import Role
+from shadowgraph.model.graphs import Launch, LaunchKind, Pointer
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.stacks import current_stack
+from shadowgraph.tracking.allocator import HostAllocator
+from shadowgraph.tracking.foreign import drop_stale
+
+_depth: Callable[[], int] = torch._C._len_torch_dispatch_stack
+
+
+@dataclass(eq=False)
+class _Rest:
+    """A mode that `follow` took off its thread's stack, and how many were left there."""
+
+    mode: LightMode
+    depth: int
+
+
+class _Local(threading.local):
+    guard_depth = 0
+    capturing = False
+    aside: LightMode | None = None  # taken off the stack for the time of a capture
+    rest: _Rest | None = None
+
+
+_local = _Local()
+rests: dict[int, weakref.ref[_Rest]] = {}  # of all threads that live, by id
+
+
+class Idle:
+    """Is told of operators before anything is captured; see `shadowgraph.monitor.idleness`."""
+
+    counting = False
+
+    def operator(self, works: bool) -> None:
+        """One is about to run; `works` as in `Path`."""
+
+    def passed(self) -> None:
+        """One passed unseen."""
+
+
+def _is_made_fx() -> bool:
+    """Whether ``make_fx`` traces this thread; it knows tensors as objects, so that none may be replaced."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
+
+
+def set_capturing(on: bool) -> None:
+    """Stand aside in this thread while a capture records it."""
+    _local.capturing = on
+
+
+def stand_aside() -> None:
+    """`set_capturing`, and off this thread's stack if nothing is above: each mode costs every operator microseconds."""
+    _local.capturing = True
+    mode = _get_current_dispatch_mode()
+    if isinstance(mode, LightMode) and mode.steps_aside:
+        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        _local.aside = mode
+
+
+def come_back() -> None:
+    """Undo `stand_aside`."""
+    _local.capturing = False
+    mode, _local.aside = _local.aside, None
+    if mode is not None and not getattr(mode, "inert", False):
+        mode.__enter__()  # type: ignore[no-untyped-call]
+
+
+def follow(asleep: bool) -> None:
+    """Take this thread's mode off its stack for the time of a nap, if nothing is above; put it back afterwards.
+
+    Not above a mode that the program has entered meanwhile: leaving that one, it would take ours off. Then it is put
+    back when this is called later.
+    """
+    rest = _local.rest
+    if rest is None:
+        mode = _get_current_dispatch_mode() if asleep and not _local.capturing else None
+        if isinstance(mode, LightMode) and mode.steps_aside:
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            _local.rest = rest = _Rest(mode, _depth())
+            key = id(rest)
+            rests[key] = weakref.ref(rest, lambda _: rests.pop(key, None) and None)  # its thread has ended
+    elif not asleep and not _local.capturing:
+        inert = getattr(rest.mode, "inert", False)
+        if inert or _depth() <= rest.depth:
+            _local.rest = None
+            rests.pop(id(rest), None)
+            if not inert:
+                rest.mode.__enter__()  # type: ignore[no-untyped-call]
+
+
+def anyone_rests() -> bool:
+    """Whether the mode of a debugger that watches is off some thread's stack."""
+    found = [each() for each in list(rests.values())]
+    return any(rest is not None and not getattr(rest.mode, "inert", False) for rest in found)
+
+
+class EagerMode(LightMode):
+    """Watches one thread between captures and replays.
+
+    Parameters
+    ----------
+    allocator
+        Where guarded allocations go.
+    tracked
+        Whether a byte range belongs to a buffer that somebody wants to hear about.
+    rule
+        Which allocations are guarded outside `guard_allocations`; None for none.
+    thorough
+        Tell of every operator that takes indices before it runs, be they tracked or not.
+    asleep
+        Whether operators are to pass unseen now, in threads that cannot be rid of their mode too.
+    idle
+        Counts operators for as long as nothing is captured.
+    """
+
+    inert = False  # its debugger has stopped, in a thread that could not take it off this one's stack
+    steps_aside = True
+
+    def __init__(
+        self,
+        allocator: HostAllocator,
+        tracked: Callable[[ByteRange], bool],
+        rule: EagerGuard | None = None,
+        thorough: bool = False,
+        asleep: Callable[[], bool] = lambda: False,
+        idle: Idle | None = None,
+    ) -> None:
+        super().__init__()
+        self._allocator, self._rule, self._thorough = allocator, rule, thorough
+        place = torch.device(allocator.device)
+        self._device, self._index, self._place = place.type, -1 if place.index is None else place.index, str(place)
+        self._asleep, self._idle = asleep, idle if idle is not None else Idle()
+        self._announces = thorough or self._device != "cpu"  # what runs on the host raises by itself
+        self._relevance = Relevance(allocator.ledger, tracked, self._device, self._index)
+
+    def __torch_dispatch__(
+        self, func: OpOverload | HigherOrderOperator, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return self.dispatch(func, args, kwargs or {})
+
+    def dispatch(self, func: OpOverload | HigherOrderOperator, args: Any, kwargs: Any) -> Any:
+        """Run an operator and note what it did; for a mode that stands in this one's place too."""
+        if self.inert or self._asleep():
+            self._idle.passed()
+            return call(func, args, kwargs)
+        if _local.capturing or not isinstance(func, OpOverload) or func.namespace == "prim":
+            return call(func, args, kwargs)  # a higher-order operator or an attribute of a tensor that only fakes it
+        path = paths.get(id(func))
+        if path is not None and path.plain and path.operator is func and self._passes(path, args, kwargs):
+            return call(func, args, kwargs)
+        path = None
+        with shielded("eager operator"):
+            path = path_of(func, args)
+        if path is None:
+            return call(func, args, kwargs)
+        if self._idle.counting:
+            with shielded("count of operators"):
+                self._idle.operator(path.works)
+        guarding = self._guards(path.schema)
+        if path.quiet and not guarding:
+            return call(func, args, kwargs)
+        return self._run(path, guarding, args, kwargs)
+
+    def _passes(self, path: Path, args: Any, kwargs: Any) -> bool:
+        """Whether nothing is to be done about an operator with a plain path: most operators come by here."""
+        if self._thorough or _local.guard_depth or (self._rule is not None and self._rule.every):
+            return False
+        if not path.quiet and self._relevance.of(path, args, kwargs):
+            return False
+        if self._idle.counting:
+            with shielded("count of operators"):
+                self._idle.operator(path.works)
+        return True
+
+    def _run(self, path: Path, guarding: bool, args: Any, kwargs: Any) -> Any:
+        func, schema = path.operator, path.schema
+        if schema.host_read or (path.copies_to_host and self._copies_to_host(schema, args, kwargs)):
+            waits = not (kwargs.get("non_blocking") or any(argument is True for argument in args))
+            for tensor in tensors_in(args):
+                host_reads.note_read(tensor, schema.name, waits)
+        if schema.resizes:
+            self._make_room(args[0], args[1])
+        launch: Launch | None = None
+        told = bool(listeners and (schema.written or schema.takes_indices))
+        moves = bool(schema.resizes or schema.outs)  # what it writes may get its memory only now
+        told = told and (self._thorough or moves or self._relevance.of(path, args, kwargs))
+        if told and self._announces:
+            with shielded("eager launch"):
+                launch = self._announce(schema, args, kwargs)
+        if schema.outs:
+            results = call_with_outs(func, schema.outs, args, kwargs, self._allocate, take_empty=guarding)
+        elif schema.name == "aten._lazy_clone.default":
+            results = self._cloned(func, args[0])
+        else:
+            results = call(func, args, kwargs)
+        if schema.resizes and self._device != "cpu":  # on the host each replay looks for what has moved
+            with shielded("eager resize"):
+                drop_stale(self._allocator.ledger)
+        if told and schema.written:
+            with shielded("eager write"):
+                self._note_write(schema, args, kwargs, None if moves else launch)
+        if guarding and not schema.host_read:
+            if schema.name == "aten.lift_fresh.default":
+                return self._guarded_constant(results)
+            if not func.is_view:
+                return self._guarded(results, args, kwargs)
+        return results
+
+    def _guards(self, schema: Schema) -> bool:
+        """Whether what an operator makes becomes a guarded static buffer."""
+        rule = self._rule
+        wanted = bool(_local.guard_depth) or (rule is not None and rule.active and rule.wants(schema))
+        if not wanted:
+            return False
+        reason = POOLED if active_pools.routed() else MADE_FX if _is_made_fx() else None
+        if reason is not None:
+            stepped_aside(reason)
+        return reason is None
+
+    def _cloned(self, func: OpOverload, tensor: torch.Tensor) -> torch.Tensor:
+        """A lazy clone; memory of ours cannot be copied on write, so that of it a clone is made at once."""
+        ours = is_plain(tensor, self._device) and not tensor.untyped_storage().resizable()
+        made: torch.Tensor = torch.ops.aten.clone.default(tensor) if ours else func(tensor)
+        return made
+
+    def _copies_to_host(self, schema: Schema, args: Any, kwargs: Any) -> bool:
+        """A device-to-host copy is a host read; on the host backend nothing tells one from any other copy."""
+        if self._device == "cpu":
+            return False
+        if schema.name.startswith("aten._to_copy"):
+            return bool(args[0].is_cuda and str(kwargs.get("device")) == "cpu")
+        return bool(args[0].is_cpu and args[1].is_cuda)
+
+    def _announce(self, schema: Schema, args: Any, kwargs: Any) -> Launch | None:
+        """Tell of an operator that is about to write tracked memory, or to take indices that matter; what was told."""
+        pointers = self._pointers(schema, args, kwargs)
+        given = {**dict(zip(schema.names, args, strict=False)), **kwargs}
+        uses = index_uses(schema.name, given) if schema.takes_indices else ()
+        plain = [use for use in uses if self._is_here(use.index) and self._is_here(use.target)]
+        if (plain and self._thorough) or any(self._is_tracked(p) for p in pointers if plain or p.may_write):
+            launch = Launch(LaunchKind.ATEN, schema.name, tuple(pointers), current_stack())
+            emit("launch_begins", launch, tuple(use.rule() for use in plain))
+            return launch
+        return None
+
+    def _note_write(self, schema: Schema, args: Any, kwargs: Any, launch: Launch | None) -> None:
+        """Tell of a write to tracked memory, by the launch that was told before it ran where there is one."""
+        pointers = launch.pointers if launch is not None else tuple(self._pointers(schema, args, kwargs))
+        # flashinfer's plan copies onto its own buffer what it is about to read: nothing was written
+        onto_itself = schema.name == "aten.copy_.default" and len({p.view for p in pointers}) < len(pointers)
+        if not onto_itself and any(self._is_tracked(p) for p in pointers if p.may_write):
+            launch = launch or Launch(LaunchKind.ATEN, schema.name, pointers, current_stack())
+            emit("launch_ran", launch, None)
+
+    def _pointers(self, schema: Schema, args: Any, kwargs: Any) -> list[Pointer]:
+        return [
+            Pointer(name, view_facts(tensor, self._place), schema.access(name))
+            for name, tensor in named_tensors(schema.names, args, kwargs)
+            if self._is_here(tensor)
+        ]
+
+    def _is_here(self, tensor: torch.Tensor) -> bool:
+        return is_plain(tensor, self._device) and tensor.get_device() == self._index
+
+    def _is_tracked(self, pointer: Pointer) -> bool:
+        view = pointer.view
+        return self._relevance.tracked(view.address, view.stop - view.address)
+
+    def _guarded_constant(self, tensor: torch.Tensor) -> torch.Tensor:
+        """``torch.tensor(data)`` gets a home of its own; ``from_numpy`` keeps sharing the array's memory."""
+        if is_plain(tensor, self._device) and tensor.untyped_storage().resizable():
+            moved: torch.Tensor = self._guarded(tensor, (), {})
+            return moved
+        return tensor
+
+    def _guarded(self, results: Any, args: Any, kwargs: Any) -> Any:
+        with shielded("guarded allocation"):
+            if any(tensor.get_device() != self._index for tensor in tensors_in(results)):
+                return results  # a device that nobody watches
+            inputs = {storage_key(t) for t in tensors_in((args, kwargs)) if is_plain(t, self._device)}
+            allocate = self._allocate if _local.guard_depth else self._allocate_small
+            return Rehomed(results, inputs, allocate, self._device).results
+        return results
+
+    def _allocate_small(self, nbytes: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.UntypedStorage | None:
+        limit = self._rule.limit() if self._rule is not None else None
+        return None if limit is not None and nbytes > limit else self._allocate(nbytes, dtype, shape, guarded=True)
+
+    def _allocate(
+        self, nbytes: int, dtype: torch.dtype, shape: tuple[int, ...], guarded: bool = False
+    ) -> torch.UntypedStorage | None:
+        pool = self._allocator.static_pool
+        try:
+            return self._allocator.storage(nbytes, pool, Role.STATIC, dtype, shape, guarded=guarded)[0]
+        except MemoryError:
+            self._allocator.unguarded_for_memory += 1
+            return None
+
+    def _make_room(self, tensor: torch.Tensor, size: Any) -> None:
+        """Storages of ours cannot grow; where one would have to, it is replaced first."""
+        if is_plain(tensor, self._device) and not tensor.untyped_storage().resizable():
+            with shielded("guarded resize"):
+                grow(tensor, wanted_size(size), self._allocate)
+
+
+def leave_stopped_modes() -> None:
+    """Take the modes of stopped debuggers off the top of this thread's stack.
+
+    A mode can be left only in its own thread, and only from the top; below others it stays, inert.
+    """
+    while isinstance(mode := _get_current_dispatch_mode(), EagerMode) and mode.inert:
+        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+
+class guard_allocations:
+    """Context in which eager allocations of this thread become guarded static buffers (an active `EagerMode`)."""
+
+    def __enter__(self) -> None:
+        _local.guard_depth += 1
+
+    def __exit__(self, *exc: object) -> None:
+        _local.guard_depth -= 1

@@ -1,0 +1,99 @@
+"""Which eager allocations become guarded static buffers where no `guard()` block says so."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import FrameType
+
+from shadowgraph.graphs.dispatch.schemas import Schema
+
+LARGEST = 64 << 20  # bytes; larger ones are weights and caches
+_REPLAYS = 8  # after the latest capture: until then more static buffers may be made, as for a draft model
+MAKERS = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("arange", "bartlett_window", "cat", "clone", "empty", "empty_like", "empty_permuted", "empty_strided", "eye"),
+        *("full", "full_like", "hamming_window", "hann_window", "kaiser_window", "lift_fresh", "linspace"),
+        *("logspace", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros", "normal", "ones"),
+        *("ones_like", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "range"),
+        *("repeat", "repeat_interleave", "scalar_tensor", "stack", "tril_indices", "triu_indices", "zeros"),
+        *("zeros_like", "_to_copy", "_efficientzerotensor"),
+    )
+)
+_NN = f"{os.sep}torch{os.sep}nn{os.sep}"
+_FRAMES = 40
+
+
+class EagerGuard:
+    """The setting `guard_eager` at work.
+
+    Parameters
+    ----------
+    rule
+        ``"auto"``, ``"all"`` or ``"in:module:qualname"`` (several separated by commas).
+
+    Attributes
+    ----------
+    active
+        Whether any allocation may be wanted now.
+    every
+        Whether results of all operators are wanted, not of allocating ones alone.
+    """
+
+    def __init__(self, rule: str) -> None:
+        self.active = True
+        self.every = rule == "all"
+        self._within = {tuple(part[3:].rsplit(":", 1)) for part in rule.split(",")} if rule.startswith("in:") else None
+        self._bounded = rule == "auto"
+        self._replays = 0
+
+    def capture_began(self) -> None:
+        """Static buffers of further graphs may be made from here on."""
+        if self._bounded:
+            self._replays, self.active = 0, True
+
+    def replay_began(self) -> None:
+        """After some replays with no capture between them the program is through with allocating."""
+        if self._bounded and self.active:
+            self._replays += 1
+            self.active = self._replays < _REPLAYS
+
+    def stop(self) -> None:
+        """For good."""
+        self._bounded, self.active = False, False
+
+    def wants(self, schema: Schema) -> bool:
+        """Whether what an operator made, called from here, is to be guarded."""
+        if self.every:
+            return True
+        if schema.name.rsplit(".", 1)[0] not in MAKERS:
+            return False
+        return _called_within(self._within) if self._within is not None else not _called_by_nn()
+
+    def limit(self) -> int | None:
+        """Bytes of the largest allocation that is guarded; None for no limit."""
+        return None if self.every else LARGEST
+
+
+def _called_by_nn() -> bool:
+    """Whether a module of torch's allocates: its parameters, and results of its functions."""
+    frame: FrameType | None = sys._getframe(4)
+    for _ in range(8):
+        if frame is None:
+            return False
+        if _NN in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _called_within(places: set[tuple[str, ...]]) -> bool:
+    frame: FrameType | None = sys._getframe(4)
+    for _ in range(_FRAMES):
+        if frame is None:
+            return False
+        if (frame.f_globals.get("__name__"), frame.f_code.co_qualname) in places:
+            return True
+        frame = frame.f_back
+    return False

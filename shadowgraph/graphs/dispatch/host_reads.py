@@ -1,0 +1,123 @@
+"""Host reads that no dispatch mode sees: methods of torch.Tensor that hand bytes to Python.
+
+They are patched for instances alone, and what is asked of a tensor here is asked with ``__torch_function__`` off: the
+program's subclasses and torch function modes see the calls that the program makes, with torch's own functions.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from shadowgraph.common.internal_errors import shielded
+from shadowgraph.common.patching import PatchSet
+from shadowgraph.graphs.dispatch.tensors import is_plain, view_of_memory
+from shadowgraph.graphs.events import emit, listeners
+from shadowgraph.model.views import TensorView
+
+_READS = ("tolist", "numpy", "__array__", "cpu", "to", "__dlpack__", "__repr__", "__reduce_ex__")
+_HARMLESS_IN_CAPTURE = {"cpu", "to"}  # no-ops on the host, and copy nodes on CUDA
+
+
+class _Local(threading.local):
+    refuse: Callable[[str, torch.Tensor], None] | None = None
+    busy = False
+
+
+_local = _Local()
+_patches = PatchSet(instances_only=True)
+_resting = False
+_of_host_memory = 0  # installs that want to hear of reads of host memory too
+
+
+def set_refuser(refuse: Callable[[str, torch.Tensor], None] | None) -> None:
+    """During a capture in this thread: called with the method's name before a host read."""
+    _local.refuse = refuse
+
+
+def install(of_host_memory: bool = True) -> None:
+    """Watch the methods; counted, undone by `uninstall`.
+
+    Parameters
+    ----------
+    of_host_memory
+        Tell of tensors in host memory too. A server reads those all the time, and on a GPU no graph works on them.
+    """
+    global _of_host_memory
+    _of_host_memory += of_host_memory
+    _patches.install([(torch.Tensor, name, _wrapper(name)) for name in _READS])
+
+
+def uninstall(of_host_memory: bool = True) -> None:
+    """Undo one `install` with the same argument."""
+    global _of_host_memory
+    _of_host_memory -= of_host_memory
+    _patches.uninstall()
+
+
+def rest(on: bool) -> None:
+    """Tell of no read for a while; what a capture refuses it refuses all the same."""
+    global _resting
+    _resting = on
+
+
+def resting() -> bool:
+    """Whether reads are told to nobody now."""
+    return _resting
+
+
+def note_read(tensor: torch.Tensor, how: str, waits: bool = True) -> None:
+    """Tell the listeners that the host is about to read a tensor, and to wait for it unless `waits` is False."""
+    if _resting or _local.busy or not listeners:
+        return
+    _local.busy = True
+    try:
+        view: TensorView | None = None
+        with shielded("host read"), torch._C.DisableTorchFunction():
+            view = _view_of(tensor)
+        if view is not None and view.nbytes:
+            emit("host_read", view, how, waits)
+    finally:
+        _local.busy = False
+
+
+def _view_of(tensor: torch.Tensor) -> TensorView | None:
+    if not tensor.is_cuda:
+        return TensorView.of(tensor) if _of_host_memory and is_plain(tensor) else None
+    return view_of_memory(tensor)
+
+
+def _wrapper(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    to = name == "to"
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if (_resting and _local.refuse is None) or _local.busy or (to and not _to_cpu(args, kwargs)):
+                return original(tensor, *args, **kwargs)
+            if _local.refuse is None:
+                note_read(tensor, name, not (kwargs.get("non_blocking") or True in args[1:]))
+            elif name not in _HARMLESS_IN_CAPTURE:
+                with torch._C.DisableTorchFunction():
+                    _local.refuse(name, tensor)
+            _local.busy = True  # one read is one event: __array__ calls numpy
+            try:
+                return original(tensor, *args, **kwargs)
+            finally:
+                _local.busy = False
+
+        read.__name__ = name
+        return read
+
+    return wrap
+
+
+def _to_cpu(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    target = args[0] if args else None
+    if not isinstance(target, str | torch.device):
+        target = kwargs.get("device") if kwargs else None
+    if isinstance(target, torch.device):
+        return target.type == "cpu"
+    return isinstance(target, str) and target.startswith("cpu")

@@ -1,0 +1,147 @@
+"""Whether an eager operator can concern anybody, at about a microsecond: most touch nothing that is tracked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from shadowgraph.graphs.dispatch.eager_guard import MAKERS
+from shadowgraph.graphs.dispatch.schemas import Schema, schema_of
+from shadowgraph.graphs.dispatch.tensors import is_lazy_copy
+from shadowgraph.model.buffers import Ledger
+from shadowgraph.model.ranges import ByteRange
+
+_KNOWN = 8192  # ranges remembered, and operators
+_LOADING = MAKERS | {f"aten.{name}" for name in ("fill_", "zero_", "normal_", "uniform_", "set_", "resize_")}
+_ORDINARY = (torch.Tensor, torch.nn.Parameter)
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """What there is to do about an operator.
+
+    Attributes
+    ----------
+    operator
+        Kept, so that its id stays its own.
+    schema
+        Its facts.
+    quiet
+        It writes nothing, takes no indices, hands nothing to the host and changes no storage.
+    copies_to_host
+        It may be a copy from a device to the host.
+    plain
+        Where it touches nothing tracked there is nothing to do but to run it: it allocates no static buffer either, as
+        long as not every result is to be one.
+    works
+        It computes something: no view, no copy, no allocation, as loading a model takes many of.
+    concerns
+        Positions and names of the arguments whose memory decides whether anybody cares; None for all arguments.
+    """
+
+    operator: OpOverload
+    schema: Schema
+    quiet: bool
+    copies_to_host: bool
+    plain: bool
+    works: bool
+    concerns: tuple[tuple[int, str], ...] | None
+
+
+paths: dict[int, Path] = {}  # by the operator's id, as far as they are known
+
+
+def path_of(operator: OpOverload, args: tuple[Any, ...]) -> Path:
+    """The path of an operator's call, worked out once; one whose facts depend on its arguments each time."""
+    known = paths.get(id(operator))
+    if known is not None and known.operator is operator:
+        return known
+    schema = schema_of(operator, args)
+    copies = schema.name.startswith(("aten.copy_", "aten._to_copy"))
+    loud = schema.written or schema.takes_indices or schema.host_read or schema.resizes or schema.outs or copies
+    written = tuple((at, name) for at, name in enumerate(schema.names) if name in schema.written)
+    lazy, packet = schema.name == "aten._lazy_clone.default", schema.name.rsplit(".", 1)[0]
+    moves = schema.host_read or schema.resizes or schema.outs
+    path = Path(
+        operator,
+        schema,
+        quiet=not loud and not lazy,
+        copies_to_host=copies,
+        plain=not (moves or lazy or copies or packet in MAKERS),
+        works=not (copies or operator.is_view or packet in _LOADING),
+        concerns=None if schema.takes_indices else written,
+    )
+    if not schema.by_call:
+        if len(paths) >= _KNOWN:
+            paths.clear()
+        paths[id(operator)] = path
+    return path
+
+
+class Relevance:
+    """Remembers of address ranges whether they are tracked, for as long as the ledger stays as it is.
+
+    Parameters
+    ----------
+    ledger
+        Whose buffers count.
+    tracked
+        Whether a range belongs to one of them.
+    device, index
+        Type and number of the device whose memory it is about.
+    """
+
+    def __init__(self, ledger: Ledger, tracked: Callable[[ByteRange], bool], device: str, index: int) -> None:
+        self._ledger, self._tracked, self._index, self._on_host = ledger, tracked, index, device == "cpu"
+        self._version = -1
+        self._known: dict[tuple[int, int], bool] = {}
+
+    def of(self, path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a call may touch tracked memory in the arguments that count; True where that is not easy to tell."""
+        if path.concerns is None:
+            return self._any((*args, *kwargs.values()))
+        count = len(args)
+        if len(path.concerns) == 1 and path.concerns[0][0] < count:  # most operators that write, write one argument
+            value = args[path.concerns[0][0]]
+            if type(value) in _ORDINARY:
+                return self._may_be_tracked(value)
+        return self._any([args[at] if at < count else kwargs.get(name) for at, name in path.concerns])
+
+    def _any(self, values: Any) -> bool:
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                if self._may_be_tracked(value):
+                    return True
+            elif isinstance(value, list | tuple) and self._any(value):
+                return True
+        return False
+
+    def _may_be_tracked(self, tensor: torch.Tensor) -> bool:
+        if (tensor.is_cpu if self._on_host else tensor.is_cuda) is False:
+            return False
+        if type(tensor) not in _ORDINARY:
+            return True
+        try:
+            if is_lazy_copy(tensor) or not tensor.is_contiguous():
+                return True
+            if self._version == self._ledger.version:  # what `tracked` does first, without a call
+                known = self._known.get((tensor.data_ptr(), tensor.nbytes))
+                if known is not None:
+                    return known
+            return self.tracked(tensor.data_ptr(), tensor.nbytes)
+        except RuntimeError:  # no strided memory of its own
+            return True
+
+    def tracked(self, address: int, nbytes: int) -> bool:
+        """Whether any of some bytes belong to a buffer of the ledger; of none, whether that address does."""
+        if self._version != self._ledger.version or len(self._known) >= _KNOWN:
+            self._version = self._ledger.version
+            self._known = {}
+        known = self._known.get((address, nbytes))
+        if known is None:
+            known = self._known[address, nbytes] = self._tracked(ByteRange(address, address + nbytes))
+        return known

@@ -1,0 +1,87 @@
+"""Tensors that must grow although their storage is of exact size: new memory behind the same tensor object."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from shadowgraph.graphs.dispatch.tensors import Allocate, Rehomed, is_plain, map_tensors, tensors_in
+
+
+def call_with_outs(
+    func: OpOverload, names: tuple[str, ...], args: Any, kwargs: Any, allocate: Allocate, take_empty: bool
+) -> Any:
+    """Run an operator with ``out=`` tensors; those that have to grow get memory from `allocate`.
+
+    Where one of them has no memory that an address describes (a sparse tensor), the operator runs as it is.
+
+    Parameters
+    ----------
+    names
+        The operator's ``out=`` arguments.
+    take_empty
+        Give memory from `allocate` to empty tensors too, which could grow by themselves.
+    """
+    outs = {name: kwargs[name] for name in names if name in kwargs}
+    given = list(tensors_in(outs))
+    if not all(is_plain(t, t.device.type) for t in given):
+        return func(*args, **kwargs)
+    before = [t.untyped_storage().nbytes() for t in given]
+    if not take_empty or all(t.numel() for t in given):
+        try:
+            results = func(*args, **kwargs)
+        except RuntimeError as error:
+            if "not resizable" not in str(error):
+                raise
+        else:
+            for tensor, nbytes in zip(given, before, strict=True):
+                if take_empty and tensor.untyped_storage().nbytes() != nbytes:
+                    _settle(tensor, tensor, allocate)
+            return results
+    blank = map_tensors(outs, lambda t: torch.empty(0, dtype=t.dtype, device=t.device))
+    returned = func(*args, **{**kwargs, **blank})
+    for tensor, result in zip(given, tensors_in(blank), strict=True):
+        _settle(tensor, result, allocate)
+    results = tuple(outs.values())
+    return None if returned is None else results[0] if len(results) == 1 else results
+
+
+def grow(tensor: torch.Tensor, size: torch.Size, allocate: Allocate) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Before a resize to `size`: give a tensor new memory if its own is too small and `allocate` has some.
+
+    Returns
+    -------
+    tuple or None
+        The new and the old bytes as far as both reach, already copied; None where there was nothing to copy.
+    """
+    old = tensor.untyped_storage()
+    wanted = tensor.itemsize * (math.prod(size) + int(tensor.storage_offset()))
+    new = allocate(wanted, tensor.dtype, tuple(size)) if wanted > old.nbytes() else None
+    if new is None:
+        return None
+    tensor.set_(new, tensor.storage_offset(), tensor.size(), tensor.stride())
+    if not old.nbytes():
+        return None
+    target, source = bytes_of(new)[: old.nbytes()], bytes_of(old)
+    target.copy_(source)
+    return target, source
+
+
+def wanted_size(argument: Any) -> torch.Size:
+    """The size that a resizing operator was asked for: a list of numbers or a tensor to be like."""
+    return argument.size() if isinstance(argument, torch.Tensor) else torch.Size(argument)
+
+
+def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    """A storage as a flat uint8 tensor that keeps it alive."""
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def _settle(tensor: torch.Tensor, result: torch.Tensor, allocate: Allocate) -> None:
+    """Point a tensor object at what `result` holds, in memory from `allocate` if it has some."""
+    made = Rehomed(result, set(), allocate, result.device.type).fresh[0]
+    made = result if made is None else made
+    tensor.set_(made.untyped_storage(), made.storage_offset(), made.size(), made.stride())

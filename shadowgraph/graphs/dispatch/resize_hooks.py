@@ -1,0 +1,65 @@
+"""Resizing memory of ours, which has one size, where no dispatch mode sees it.
+
+`UntypedStorage.resize_` is no operator: what does not have to grow is left as it is.
+
+Sharded optimisers free a tensor's storage so, and give it its old size back later. Torch refuses both for memory that
+it did not allocate; a program that did not ask for guards must not see that. `Tensor.resize_` is an operator, and the
+mode that sees it makes room first; where that mode rests, it has to come back before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from shadowgraph.common.internal_errors import shielded
+from shadowgraph.common.patching import PatchSet
+from shadowgraph.graphs.dispatch.tensors import is_lazy_copy
+from shadowgraph.tracking.allocator import HostAllocator
+
+_storages = PatchSet()
+_tensors = PatchSet(instances_only=True)
+
+
+def install(allocator: HostAllocator, rouse: Callable[[], None]) -> None:
+    """Watch storages and tensors being resized; counted, undone by `uninstall`.
+
+    Parameters
+    ----------
+    rouse
+        Called before a tensor in memory of ours is resized: from then on this thread's operators are seen.
+    """
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def resize_(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+            fixed = not storage.resizable() and isinstance(size, int) and size <= storage.nbytes()
+            if fixed and allocator.holds(storage.data_ptr()):
+                return storage
+            result: torch.UntypedStorage = original(storage, size)
+            return result
+
+        return resize_
+
+    def wrap_tensors(original: Callable[..., Any]) -> Callable[..., Any]:
+        def resize(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            with shielded("resize of a tensor"), torch._C.DisableTorchFunction():
+                if tensor.layout is torch.strided and _is_fixed(tensor) and allocator.holds(tensor.data_ptr()):
+                    rouse()
+            return original(tensor, *args, **kwargs)
+
+        return resize
+
+    _storages.install([(torch.UntypedStorage, "resize_", wrap)])
+    _tensors.install([(torch.Tensor, name, wrap_tensors) for name in ("resize_", "resize_as_")])
+
+
+def uninstall() -> None:
+    """Undo one `install`."""
+    _tensors.uninstall()
+    _storages.uninstall()
+
+
+def _is_fixed(tensor: torch.Tensor) -> bool:
+    return not (is_lazy_copy(tensor) or tensor.untyped_storage().resizable())

@@ -1,0 +1,143 @@
+"""What an operator's schema says: what it writes, whether it only makes a view, whether it reads to the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from shadowgraph.graphs.dispatch.indexing import takes_indices
+from shadowgraph.model.graphs import Access
+
+# Allocation without a kernel: a graph holds nothing of them.
+_ALLOCATIONS = {
+    "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided",
+    "aten::empty_permuted", "aten::empty_quantized",
+}  # fmt: skip
+# In-place operators that do not read what they overwrite.
+_OVERWRITES = {
+    "copy_", "fill_", "zero_", "bernoulli_", "normal_", "uniform_", "random_", "exponential_", "log_normal_", "cauchy_",
+    "geometric_", "_foreach_copy_", "_foreach_zero_", "eye_", "set_",
+}  # fmt: skip
+# Change a tensor object and not its bytes.
+_METADATA = {"aten::set_", "aten::detach_", "aten::requires_grad_", "aten::_version", "aten::record_stream"}
+_RESIZES = {"aten::resize_", "aten::resize_as_", "aten::_resize_output_"}
+# Where a Python kernel that runs on the host may be registered; without a key it is a composite one.
+_KERNELS = ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd", "")
+# Return nothing and raise if a value is bad.
+_ASSERTIONS = {"aten::_assert_async", "aten::_linalg_check_errors"}
+# Write running statistics that their schema does not mark as written, while training (the argument at that position).
+_STATISTICS = frozenset({"running_mean", "running_var"})
+_TRAINS = {"aten::native_batch_norm": 5, "aten::cudnn_batch_norm": 5, "aten::miopen_batch_norm": 5}
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """Facts about one operator overload.
+
+    Attributes
+    ----------
+    names
+        Argument names in order.
+    written
+        Names of the arguments that the operator writes.
+    pure_view
+        Only makes a view, allocates without writing, or changes metadata: nothing to replay.
+    host_read
+        Returns bytes of its arguments to the host.
+    data_shaped
+        Its result's shape depends on data.
+    overwrites
+        What it writes, it does not read.
+    allocates
+        Gives fresh memory without writing it: nothing to replay.
+    outs
+        Names of its ``out=`` arguments.
+    composite
+        Nothing but other operators on the host; a graph holds those.
+    python_bodied
+        Its kernel is a Python function, whose operators a graph holds instead.
+    random
+        Draws from a generator.
+    resizes
+        Gives its first argument another size, and memory if need be.
+    indexes
+        Takes a list of index tensors, of which a boolean one is a mask.
+    asserts
+        Returns nothing and raises if a value is bad.
+    takes_indices
+        Kernels that stop the device at an index out of range: `indexing` knows what is in range.
+    by_call
+        These facts depend on a call's arguments.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    written: frozenset[str]
+    pure_view: bool
+    host_read: bool
+    data_shaped: bool
+    overwrites: bool
+    allocates: bool
+    outs: tuple[str, ...]
+    composite: bool
+    python_bodied: bool
+    random: bool
+    resizes: bool
+    indexes: bool
+    asserts: bool
+    takes_indices: bool
+    by_call: bool
+
+    def access(self, argument: str) -> Access:
+        """What the operator does to an argument, list members (``name[i]``) included."""
+        if argument.split("[")[0] not in self.written:
+            return Access.READ
+        return Access.WRITE if self.overwrites else Access.READ_WRITE
+
+
+def schema_of(operator: OpOverload, args: tuple[Any, ...] = ()) -> Schema:
+    """The facts of an overload, for a call with these arguments where they matter; cached for the process."""
+    position = _TRAINS.get(operator._schema.name)
+    return _facts(operator, position is not None and len(args) > position and bool(args[position]))
+
+
+@cache
+def _facts(operator: OpOverload, training: bool) -> Schema:
+    schema, tags = operator._schema, operator.tags
+    written = frozenset(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+    outs = tuple(a.name for a in schema.arguments if a.is_out)
+    metadata = torch.Tag.inplace_view in tags and schema.name not in _RESIZES
+    return Schema(
+        name=str(operator),
+        names=tuple(a.name for a in schema.arguments),
+        written=written | _STATISTICS if training else written,
+        pure_view=operator.is_view or metadata or schema.name in _ALLOCATIONS | _METADATA,
+        host_read=torch.Tag.data_dependent_output in tags,
+        data_shaped=torch.Tag.dynamic_output_shape in tags and schema.name != "aten::index",
+        overwrites=bool(outs) or schema.name.split("::")[1] in _OVERWRITES,
+        allocates=schema.name in _ALLOCATIONS,
+        outs=outs,
+        composite=_has_kernel(operator, "CompositeImplicitAutograd") and not _has_kernel(operator, "CPU"),
+        python_bodied=_python_bodied(operator),
+        random=torch.Tag.nondeterministic_seeded in tags,
+        resizes=schema.name in _RESIZES,
+        indexes=schema.name.startswith(("aten::index", "aten::_index_put", "aten::_unsafe_index")),
+        asserts=schema.name in _ASSERTIONS,
+        takes_indices=takes_indices(str(operator)),
+        by_call=schema.name in _TRAINS,
+    )
+
+
+def _has_kernel(operator: OpOverload, key: str) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), key)
+
+
+def _python_bodied(operator: OpOverload) -> bool:
+    if operator.namespace in {"aten", "prim", "prims"}:
+        return False
+    name = operator.name().replace("::", "/")
+    return any(f"{name}/{key}" in torch.library._impls for key in _KERNELS)

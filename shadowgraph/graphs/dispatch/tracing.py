@@ -1,0 +1,46 @@
+"""`torch.jit` traces a program as if it were not watched: our modes are off the thread's stack meanwhile.
+
+Its tracer works above dispatch modes and leaves the parts of some operators to be noted below them, where a mode keeps
+them from being noted. Whatever traces ends up in five functions of torch's. Patched while a debugger or a mode watches;
+called by the program, on any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from shadowgraph.common.patching import PatchSet, Target, holders
+from shadowgraph.graphs.dispatch.mode_sensitive import all_step_aside, mode_stack, taken_off
+from shadowgraph.graphs.dispatch.stepping_aside import TRACED, stepped_aside
+
+_FUNCTIONS = ("_create_graph_by_tracing", "_create_function_from_trace", "_create_function_from_trace_with_dict")
+_METHODS = ("_create_method_from_trace", "_create_method_from_trace_with_dict")
+
+_patches = PatchSet()
+
+
+def install() -> None:
+    """Watch tracing begin; counted, undone by `uninstall`. Names that this torch lacks are left out."""
+    functions: list[Target] = [(module, name, _untroubled) for name in _FUNCTIONS for module in holders(torch._C, name)]
+    module = torch._C.ScriptModule
+    _patches.install([*functions, *((module, name, _untroubled) for name in _METHODS if hasattr(module, name))])
+
+
+def uninstall() -> None:
+    """Undo one `install`."""
+    _patches.uninstall()
+
+
+def _untroubled(original: Callable[..., Any]) -> Callable[..., Any]:
+    def trace(*args: Any, **kwargs: Any) -> Any:
+        stack = mode_stack()
+        if not all_step_aside(stack):  # a mode of the program's troubles its trace with and without us
+            return original(*args, **kwargs)
+        stepped_aside(TRACED)
+        with taken_off(stack):
+            return original(*args, **kwargs)
+
+    return trace

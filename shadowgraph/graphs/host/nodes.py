@@ -1,0 +1,105 @@
+"""Executable nodes of a host graph: the same work over the same addresses, without the captured Python."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from shadowgraph.common.errors import CaptureError
+from shadowgraph.graphs.dispatch.tensors import tensors_in
+from shadowgraph.graphs.triton import host as triton_host
+from shadowgraph.model.graphs import Node
+from shadowgraph.tracking.allocator import HostAllocator, Tenancy
+from shadowgraph.tracking.stores import StoreLog
+
+
+@dataclass(slots=True, eq=False)
+class AtenNode:
+    """An operator over aliases of the tensors it was captured with; owns no memory.
+
+    Attributes
+    ----------
+    outputs
+        Where each result tensor belongs, in order; None for one that aliases an input.
+    """
+
+    node: Node
+    operator: OpOverload
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: tuple[torch.Tensor | None, ...]
+    grad_mode: bool
+
+    def run(self, watched: bool) -> StoreLog | None:
+        torch._C._set_grad_enabled(self.grad_mode)  # the replay puts it back
+        results = self.operator(*self.args, **self.kwargs)
+        for result, home in zip(tensors_in(results), self.outputs, strict=False):
+            if home is not None:
+                _put(result, home)
+        return None
+
+
+def _put(result: torch.Tensor, home: torch.Tensor) -> None:
+    if result.shape != home.shape or result.dtype != home.dtype:
+        raise CaptureError(
+            f"a replayed operator returned {result.dtype}{list(result.shape)} where the capture had "
+            f"{home.dtype}{list(home.shape)}; its result depends on data or on a setting, which a graph cannot hold"
+        )
+    same = result.stride() == home.stride() and result.is_contiguous()
+    if same and not (result.is_conj() or result.is_neg()):
+        ctypes.memmove(home.data_ptr(), result.data_ptr(), result.numel() * result.element_size())
+    else:
+        home.copy_(result)
+
+
+@dataclass(slots=True, eq=False)
+class TritonNode:
+    """A launch in Triton's interpreter over aliases, its grid frozen."""
+
+    node: Node
+    executor: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def run(self, watched: bool) -> StoreLog | None:
+        log = StoreLog() if watched else None
+        triton_host.execute(self.executor, self.args, self.kwargs, log)
+        return log
+
+
+@dataclass(slots=True, eq=False)
+class CallableNode:
+    """A Python callable put into the graph on purpose; what it keeps alive is the caller's choice."""
+
+    node: Node
+    function: Callable[..., object]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def run(self, watched: bool) -> StoreLog | None:
+        self.function(*self.args, **self.kwargs)
+        return None
+
+
+@dataclass(slots=True, eq=False)
+class TenancyNode:
+    """A block gets the tenant that was allocated here: the guards move to its size. No work of the program's own."""
+
+    tenancy: Tenancy
+    allocator: HostAllocator
+
+    def hand_over(self) -> bool:
+        """Whether that was done without a look at who wrote what: the guards that stand are intact."""
+        return self.allocator.hand_over(self.tenancy)
+
+    def run(self, watched: bool) -> StoreLog | None:
+        self.allocator.replay_tenant(self.tenancy)
+        return None
+
+
+Step = AtenNode | TritonNode | CallableNode | TenancyNode

@@ -1,0 +1,1 @@
+"""Triton launches, on a GPU and in Triton's interpreter."""

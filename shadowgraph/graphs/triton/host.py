@@ -1,0 +1,235 @@
+"""Triton launches on the host: seen, recorded into a capture, or run with every store noted.
+
+Triton's interpreter (``TRITON_INTERPRET=1``) runs a kernel's programs one after another and stores through raw
+addresses, so an out-of-bounds write is a real one. `GridExecutor.__call__` is the one place that every interpreted
+launch passes, whenever its kernel was created.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from shadowgraph.common.imported_modules import imported
+from shadowgraph.common.internal_errors import shielded
+from shadowgraph.common.patching import PatchSet
+from shadowgraph.graphs.dispatch.tensors import Aliases, base_of, map_tensors, named_tensors, opened, tensors_in
+from shadowgraph.graphs.events import emit, listeners
+from shadowgraph.graphs.triton import interpreter_hooks as triton_hooks
+from shadowgraph.graphs.triton.interpreter_hooks import Running, running
+from shadowgraph.model.graphs import Access, Launch, LaunchKind, Pointer
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.stacks import cell_label, current_stack
+from shadowgraph.model.views import TensorView
+from shadowgraph.monitor.sampling import passing
+from shadowgraph.tracking.stores import StoreLog
+
+Recorder = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
+
+
+class _Local(threading.local):
+    recorder: Recorder | None = None
+
+
+_local = _Local()
+_patches = PatchSet()
+_waits = False
+_pending = 0  # installs that wait for Triton
+
+
+def wait_for_triton() -> None:
+    """From here on `install` neither imports Triton nor waits for another thread that does: what a program sets before
+    its own import must count. Whoever calls this calls `triton_imported` once that is complete."""
+    global _waits
+    _waits = True
+
+
+def triton_imported() -> None:
+    """Make up for the installs that waited; does nothing the second time."""
+    global _pending, _waits
+    _waits = False
+    waiting, _pending = _pending, 0
+    for _ in range(waiting):
+        _hook()
+
+
+def set_recorder(recorder: Recorder | None) -> None:
+    """Send this thread's launches to a capture, or no longer."""
+    _local.recorder = recorder
+
+
+def install() -> None:
+    """Hook the interpreter if Triton is already imported or can be; counted, undone by `uninstall`."""
+    global _pending
+    if imported("triton") is None and not _waits:
+        try:
+            import triton  # noqa: F401  # waits for another thread that is at it
+        except ImportError:
+            return
+    if imported("triton") is None:  # still: it is not wanted yet, or this thread itself is in the middle of its import
+        _pending += 1
+        return
+    triton_imported()
+    _hook()
+
+
+def _hook() -> None:
+    from triton.runtime import autotuner, interpreter
+
+    _patches.install(
+        [
+            (interpreter.GridExecutor, "__call__", _wrap_call),
+            (interpreter.InterpreterBuilder, "create_masked_load", triton_hooks.wrap_load),
+            (interpreter.InterpreterBuilder, "create_masked_store", triton_hooks.wrap_store),
+            (interpreter.InterpreterBuilder, "create_atomic_rmw", triton_hooks.wrap_rmw),
+            (interpreter.InterpreterBuilder, "create_atomic_cas", triton_hooks.wrap_cas),
+            (autotuner.Autotuner, "_bench", _wrap_bench),
+        ]
+    )
+
+
+def uninstall() -> None:
+    """Undo one `install`."""
+    global _pending
+    if _pending:
+        _pending -= 1
+    else:
+        _patches.uninstall()
+
+
+def execute(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any], log: StoreLog | None) -> None:
+    """Run a launch with dispatch modes off (it emits operators of its own), noting stores into `log`."""
+    if log is None:
+        _run(executor, args, kwargs, Running())
+        return
+    install()  # a replay may be watched by somebody who did not
+    try:
+        _run(executor, args, kwargs, Running(log))
+    finally:
+        uninstall()
+
+
+def execute_confined(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
+    """Run a launch whose loads and stores outside its arguments' storages are dropped; returns the grid it used.
+
+    On CUDA a capture runs nothing. Here it must, so that later operators find plausible values; damage is left to
+    the replays, and addresses computed from values that mean nothing yet are left alone.
+    """
+    confined, used = _noting_grid(executor)
+    views = [TensorView.of(tensor) for tensor in tensors_of(args, kwargs)]
+    allowed = [ByteRange(v.storage_address, v.storage_address + v.storage_nbytes) for v in views]
+    # The interpreter leaves cycles behind that would keep the arguments alive: it gets aliases.
+    _run(confined, _aliased(args), _aliased(kwargs), Running(None, allowed))
+    return used[-1]
+
+
+def frozen(executor: Any, grid: tuple[int, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """An executor and arguments for a node: a fixed grid, tensors as aliases that own nothing."""
+    fixed = copy.copy(executor)
+    fixed.grid = grid
+    return fixed, _aliased(args), _aliased(kwargs)
+
+
+def _noting_grid(executor: Any) -> tuple[Any, list[tuple[int, ...]]]:
+    """A copy of an executor, and the list that its grid goes to when it runs."""
+    used: list[tuple[int, ...]] = []
+    grid, noting = executor.grid, copy.copy(executor)
+
+    def noted(meta: dict[str, Any]) -> tuple[int, ...]:
+        used.append(tuple(int(n) for n in (grid(meta) if callable(grid) else grid)))
+        return used[-1]
+
+    noting.grid = noted
+    return noting, used
+
+
+def describe(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: tuple[int, ...] | None) -> Launch:
+    """The launch as data, with the caller's stack."""
+    code = getattr(executor.fn, "__code__", None)
+    return Launch(
+        kind=LaunchKind.TRITON,
+        name=executor.fn.__name__,
+        pointers=pointers_of(executor, args, kwargs),
+        stack=current_stack(),
+        grid=grid,
+        source=f"{cell_label(code.co_filename) or code.co_filename}:{code.co_firstlineno}" if code else None,
+    )
+
+
+def pointers_of(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Pointer, ...]:
+    """A pointer for each tensor argument, descriptors' bases included; members of a tuple as ``name[i]``."""
+    named = named_tensors(tuple(executor.arg_names), *opened(args, kwargs))
+    return tuple(Pointer(n, TensorView.of(t), Access.UNKNOWN) for n, t in named)
+
+
+def tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """Every tensor that a launch was given, descriptors' bases included."""
+    for value in (*args, *kwargs.values()):
+        yield from tensors_in(base_of(value))
+
+
+def _aliased(arguments: Any) -> Any:
+    aliases = Aliases()
+
+    def one(value: Any) -> Any:
+        base = base_of(value)
+        if base is value:
+            return map_tensors(value, aliases)
+        borrowed = copy.copy(value)
+        borrowed.base = aliases(base)
+        if hasattr(borrowed, "data"):  # of a tensor seen as another dtype
+            borrowed.data = borrowed.base.data
+        return borrowed
+
+    if isinstance(arguments, dict):
+        return {key: one(value) for key, value in arguments.items()}
+    return tuple(one(value) for value in arguments)
+
+
+def _run(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any], launch: Running) -> None:
+    call = _patches.original(type(executor), "__call__") or type(executor).__call__
+    with running(launch), torch._C._DisableTorchDispatch():
+        call(executor, *args, **kwargs)
+
+
+def _wrap_call(original: Callable[..., Any]) -> Callable[..., Any]:
+    def launch(executor: Any, *args: Any, **kwargs: Any) -> None:
+        known = inspect.getfullargspec(executor.fn).args
+        kwargs = {key: value for key, value in kwargs.items() if key in known}
+        if _local.recorder is not None:
+            _local.recorder(executor, args, kwargs)
+        elif listeners and not passing.on:
+            _run_noted(executor, args, kwargs)
+        else:
+            original(executor, *args, **kwargs)
+
+    return launch
+
+
+def _run_noted(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Run an eager launch and tell the listeners."""
+    log, described = StoreLog(), None
+    with shielded("describe launch"):
+        described = describe(executor, args, kwargs, None)
+    noting, used = _noting_grid(executor)
+    try:
+        execute(noting, _aliased(args), _aliased(kwargs), log)
+    finally:  # an error in the kernel must not lose what it stored before
+        if described is not None:
+            emit("launch_ran", replace(described, grid=used[-1] if used else None), log)
+
+
+def _wrap_bench(original: Callable[..., Any]) -> Callable[..., Any]:
+    def bench(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        # Timing an interpreter says nothing, and benchmark launches do not belong into a capture: the first wins.
+        if _local.recorder is not None or listeners:
+            return [1.0, 1.0, 1.0]
+        return original(tuner, *args, **kwargs)
+
+    return bench

@@ -1,0 +1,151 @@
+"""What the hooks inside Triton's interpreter do while a launch of ours runs: note its stores, or confine its accesses.
+
+Every store of a kernel, through block pointers and tensor descriptors too, ends in one of three methods of the
+interpreter's builder, with an address and a mask for each lane.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shadowgraph.common.internal_errors import shielded
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.tracking.stores import StoreLog
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The launch that runs in this thread.
+
+    Attributes
+    ----------
+    log
+        Where its stores are noted.
+    allowed
+        The only bytes that it may load and store; None for no limit.
+    """
+
+    log: StoreLog | None = None
+    allowed: list[ByteRange] | None = None
+
+
+class _Local(threading.local):
+    running: Running | None = None
+
+
+_local = _Local()
+
+
+@contextmanager
+def running(launch: Running) -> Iterator[None]:
+    """Let the hooks of this thread work for a launch."""
+    before, _local.running = _local.running, launch
+    try:
+        yield
+    finally:
+        _local.running = before
+
+
+def wrap_load(original: Callable[..., Any]) -> Callable[..., Any]:
+    def load(builder: Any, ptrs: Any, mask: Any, other: Any, *rest: Any, **named: Any) -> Any:
+        launch = _local.running
+        if launch is not None and launch.allowed is not None:
+            itemsize = max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
+            mask = _confined(mask, ptrs.data, itemsize, launch.allowed)
+        return original(builder, ptrs, mask, other, *rest, **named)
+
+    return load
+
+
+def wrap_store(original: Callable[..., Any]) -> Callable[..., Any]:
+    def store(builder: Any, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        launch = _local.running
+        if launch is None:
+            return original(builder, ptrs, value, mask, *rest)
+        if launch.allowed is not None:
+            mask = _confined(mask, ptrs.data, value.data.dtype.itemsize, launch.allowed)
+        result = original(builder, ptrs, value, mask, *rest)
+        if launch.log is not None:
+            with shielded("note stores"):
+                values = np.broadcast_to(value.data, ptrs.data.shape)
+                _note(launch.log, builder, ptrs.data, values, _lanes(mask, ptrs.data))
+        return result
+
+    return store
+
+
+def wrap_rmw(original: Callable[..., Any]) -> Callable[..., Any]:
+    def rmw(builder: Any, op: Any, ptr: Any, val: Any, mask: Any, *rest: Any) -> Any:
+        launch = _local.running
+        if launch is None:
+            return original(builder, op, ptr, val, mask, *rest)
+        if launch.allowed is not None:
+            mask = _confined(mask, ptr.data, val.data.dtype.itemsize, launch.allowed)
+        result = original(builder, op, ptr, val, mask, *rest)
+        if launch.log is not None:
+            with shielded("note stores"):
+                _note_memory(launch.log, builder, ptr.data, val.data.dtype, _lanes(mask, ptr.data))
+        return result
+
+    return rmw
+
+
+def wrap_cas(original: Callable[..., Any]) -> Callable[..., Any]:
+    def cas(builder: Any, ptr: Any, cmp: Any, val: Any, *rest: Any) -> Any:
+        launch = _local.running
+        if launch is None:
+            return original(builder, ptr, cmp, val, *rest)
+        if launch.allowed is not None and not _inside(ptr.data, val.data.dtype.itemsize, launch.allowed).all():
+            return cmp  # as if another value had been there first
+        result = original(builder, ptr, cmp, val, *rest)
+        if launch.log is not None:
+            with shielded("note stores"):
+                _note_memory(launch.log, builder, ptr.data, val.data.dtype, result.data == cmp.data)
+        return result
+
+    return cas
+
+
+def _confined(mask: Any, addresses: Any, itemsize: int, allowed: list[ByteRange]) -> Any:
+    from triton import language
+    from triton.runtime.interpreter import TensorHandle
+
+    return TensorHandle(_lanes(mask, addresses) & _inside(addresses, itemsize, allowed), language.int1)
+
+
+def _lanes(mask: Any, addresses: Any) -> Mask:
+    """A mask as an array in the addresses' shape; for block pointers the interpreter hands over a bare array."""
+    lanes = mask if isinstance(mask, np.ndarray) else mask.data
+    return np.broadcast_to(np.asarray(lanes, dtype=bool), np.shape(addresses))
+
+
+def _inside(addresses: Any, itemsize: int, allowed: list[ByteRange]) -> Mask:
+    inside = np.zeros(np.shape(addresses), dtype=bool)
+    for where in allowed:
+        if where.nbytes >= itemsize:
+            inside |= (addresses >= np.uint64(where.start)) & (addresses <= np.uint64(where.stop - itemsize))
+    return inside
+
+
+def _note(
+    log: StoreLog, builder: Any, addresses: Any, values: npt.NDArray[Any], lanes: Mask, atomic: bool = False
+) -> None:
+    log.add(builder.grid_idx, addresses[lanes].astype(np.uint64), values[lanes].copy(), values.dtype.itemsize, atomic)
+
+
+def _note_memory(log: StoreLog, builder: Any, addresses: Any, dtype: np.dtype[Any], lanes: Mask) -> None:
+    """Note an atomic's lanes with what they left in memory: its operand is not what was stored."""
+    from triton._C.libtriton import interpreter
+
+    lanes = np.broadcast_to(lanes, np.shape(addresses))
+    left = interpreter.load(addresses, np.ascontiguousarray(lanes), np.zeros(np.shape(addresses), dtype), dtype)
+    _note(log, builder, addresses, left, lanes, atomic=True)

@@ -1,0 +1,1 @@
+"""The adapter for flashinfer's wrapper classes: names, plans, captured pointers."""

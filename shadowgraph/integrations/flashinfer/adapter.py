@@ -1,0 +1,160 @@
+"""Attaches to flashinfer's wrapper classes once it has been imported; the patches do nothing while nobody watches."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from importlib.machinery import PathFinder
+from typing import Any
+
+from shadowgraph import session
+from shadowgraph.common.fork_safety import forkable
+from shadowgraph.common.imported_modules import imported
+from shadowgraph.common.patching import PatchSet
+from shadowgraph.graphs.events import listeners
+from shadowgraph.integrations import notices as arrivals
+from shadowgraph.integrations.flashinfer.hooks import Hooks
+from shadowgraph.integrations.flashinfer.planner import MODULE, ModuleAttribute
+from shadowgraph.integrations.flashinfer.versions import PACKAGE, Wrapper, installed, known, why_off
+
+_PLANS = ("plan", "begin_forward")
+
+_attached: Attachment | None = None
+_attaching = forkable(threading.RLock())  # the import hook and the first capture may be in two threads
+
+
+class Attachment:
+    """The patches on wrapper classes, and the hooks that they lead to.
+
+    Parameters
+    ----------
+    wrappers
+        The classes that `look` is to find.
+    release
+        Version of flashinfer, for what is said.
+    """
+
+    def __init__(self, hooks: Hooks, wrappers: Iterable[Wrapper] = (), release: str | None = None) -> None:
+        self.hooks = hooks
+        self._awaited, self._release = list(wrappers), release
+        self._patches: list[PatchSet] = []
+        self._classes: list[tuple[type, ModuleAttribute]] = []
+
+    @property
+    def settled(self) -> bool:
+        """Whether no class is waited for any more."""
+        return not self._awaited
+
+    def look(self) -> None:
+        """Patch the classes that have been imported since the last time; of one that will never be a line is said."""
+        with _attaching:
+            may_come = [wrapper for wrapper in self._awaited if _may_come(wrapper)]  # before: it may come at any time
+            there = [(cls, wrapper) for wrapper in self._awaited if (cls := _class_of(wrapper)) is not None]
+            taken = [wrapper for _, wrapper in there]
+            missing = [wrapper for wrapper in self._awaited if wrapper not in taken]
+            lacking = [wrapper for wrapper in missing if wrapper not in may_come]
+            self._awaited = [wrapper for wrapper in missing if wrapper in may_come]
+            if there:
+                self.hang(there)
+        for wrapper in lacking:
+            arrivals.tell_once(f"the flashinfer adapter does without {wrapper.name}, which {self._release} has not")
+
+    def hang(self, found: Iterable[tuple[type, Wrapper]]) -> None:
+        """Patch classes, and hear of captures."""
+        targets = []
+        for cls, wrapper in found:
+            self.hooks.knows(cls, wrapper)
+            targets += [(cls, name, self._prepares) for name in _PLANS if callable(vars(cls).get(name))]
+            if wrapper.by_attribute and callable(vars(cls).get("run")):
+                targets.append((cls, "run", self._runs))
+            attribute = ModuleAttribute(self.hooks, vars(cls).get(MODULE))
+            setattr(cls, MODULE, attribute)
+            self._classes.append((cls, attribute))
+        self._patches.append(PatchSet())
+        self._patches[-1].install(targets)
+        if self not in session.observers:
+            session.observers.append(self)
+        if session.current() is not None and self.hooks not in listeners:
+            listeners.append(self.hooks)
+
+    def take_down(self) -> None:
+        """Undo all of it."""
+        for patches in self._patches:
+            patches.uninstall()
+        self._patches.clear()
+        for cls, attribute in self._classes:
+            if attribute.before is None:
+                delattr(cls, MODULE)
+            else:
+                setattr(cls, MODULE, attribute.before)
+        self._classes.clear()
+        self.ended()
+        session.observers[:] = [each for each in session.observers if each is not self]
+
+    def started(self, debugger: object) -> None:
+        """Another debugger watches: it is to hear of a capture before we do."""
+        with _attaching:
+            self.ended()
+            listeners.append(self.hooks)
+
+    def ended(self, debugger: object = None) -> None:
+        """Nobody watches."""
+        self.hooks.forget()
+        if self.hooks in listeners:
+            listeners.remove(self.hooks)
+
+    def _prepares(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        return _around(original, self.hooks.prepare)
+
+    def _runs(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        return _around(original, self.hooks.run_by_attribute)
+
+
+def attach() -> Attachment | None:
+    """Attach to the flashinfer that has been imported; says a line where that is one that nobody knows.
+
+    Called again, it attaches to the classes that were not imported yet, and does nothing once it is settled. Of a
+    flashinfer whose import is under way it may find some classes or none.
+    """
+    global _attached
+    if _attached is None:
+        release = installed()
+        reason = why_off(release)
+        if reason is not None:
+            arrivals.tell_once(reason)
+            return None
+        with _attaching:
+            if _attached is None:
+                _attached = Attachment(Hooks(), known(release), release)
+    if not _attached.settled:
+        _attached.look()
+    return _attached
+
+
+def attached() -> Attachment | None:
+    """What `attach` has made, if anything."""
+    return _attached
+
+
+def _class_of(wrapper: Wrapper) -> type | None:
+    """A wrapper class, if its module has come as far as to define it."""
+    cls = getattr(sys.modules.get(wrapper.module), wrapper.name, None)
+    return cls if isinstance(cls, type) else None
+
+
+def _may_come(wrapper: Wrapper) -> bool:
+    """Whether more may come of a class's module: it is being imported, or exists and is not imported."""
+    if wrapper.module in sys.modules:
+        return imported(wrapper.module) is None
+    path = getattr(sys.modules.get(PACKAGE), "__path__", None)  # `importlib.util` would wait for the package's import
+    return path is not None and PathFinder.find_spec(wrapper.module, path) is not None
+
+
+def _around(original: Callable[..., Any], hook: Callable[..., Any]) -> Callable[..., Any]:
+    def call(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
+        return hook(original, wrapper, *args, **kwargs)
+
+    call.__name__, call.__doc__ = getattr(original, "__name__", "call"), original.__doc__
+    call.__wrapped__ = original  # type: ignore[attr-defined]
+    return call

@@ -1,0 +1,310 @@
+"""What the debugger is told of flashinfer's wrappers: names, captured pointers, plans and what they were made from.
+
+None of it changes what flashinfer is given or returns, waits for a device or reads one: values are those of the copies
+in host memory that a plan makes anyway.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from shadowgraph import session
+from shadowgraph.checks.bindings import Planned
+from shadowgraph.checks.mutation import PLANNER
+from shadowgraph.common.internal_errors import contained
+from shadowgraph.graphs.dispatch import host_reads
+from shadowgraph.graphs.dispatch.tensors import view_of_memory
+from shadowgraph.graphs.events import Listener
+from shadowgraph.integrations.flashinfer.planner import StandIn
+from shadowgraph.integrations.flashinfer.steady_plans import Steady, SteadyModule
+from shadowgraph.integrations.flashinfer.versions import FLOAT_WORKSPACE, INT_WORKSPACE, Wrapper
+from shadowgraph.model.host_plans import LARGEST, Again, HostPlan
+from shadowgraph.model.views import TensorView
+from shadowgraph.monitor.exception_context import join, telling_line
+from shadowgraph.monitor.sampling import passing
+
+if TYPE_CHECKING:
+    from shadowgraph.debugger import Debugger
+    from shadowgraph.model.graphs import Graph
+    from shadowgraph.monitor.monitor import Supervisor
+    from shadowgraph.monitor.preparing import Mark, Preparing
+
+_INTEGERS = {torch.int32: np.int32, torch.int64: np.int64}
+_WORKSPACES = 3  # leading arguments of a planner: float, int and pinned workspace
+
+
+class Hooks(Listener):
+    """Told of captures, of plans and of kernels; keeps no object of flashinfer's alive."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[type, Wrapper] = {}
+        self._layouts: dict[type, Wrapper | None] = {}  # by classes of wrappers, derived ones too
+        self._local = threading.local()
+        self._named: weakref.WeakKeyDictionary[Debugger, set[int]] = weakref.WeakKeyDictionary()
+        self._latest: tuple[weakref.ref[Debugger], set[int]] | None = None  # of those, on the path of each plan
+        self._steady: dict[int, Steady] = {}  # of wrappers, by id; until graphs change
+        self._count = 0
+
+    def knows(self, cls: type, wrapper: Wrapper) -> None:
+        """Instances of a class, and of those derived from it, are such wrappers."""
+        self._kinds[cls] = wrapper
+        self._layouts.clear()
+
+    def forget(self) -> None:
+        """Another debugger watches from here on, or none."""
+        self._steady.clear()
+
+    @property
+    def watching(self) -> bool:
+        """Whether a debugger wants to hear."""
+        return session.current() is not None
+
+    def stand_in(self, module: Any, wrapper: Any) -> StandIn:
+        """What is handed out for a wrapper's module."""
+        if passing.on:
+            steady = self._steady.get(id(wrapper))
+            if steady is not None and steady.wrapper() is wrapper:
+                return SteadyModule(module, wrapper, self, steady)
+        return StandIn(module, wrapper, self)
+
+    # -- captures ----------------------------------------------------------------------------------------------
+
+    def capture_began(self, graph: Graph) -> None:
+        self._steady.clear()
+        self._local.capturing = graph
+
+    def capture_ended(self, graph: Graph) -> None:
+        self._local.capturing = None
+
+    def graph_reset(self, graph: Graph) -> None:
+        self._steady.clear()
+        if getattr(self._local, "capturing", None) is graph:
+            self._local.capturing = None
+
+    def run(self, wrapper: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A wrapper launches a kernel; in a capture, with pointers that the graph keeps."""
+        graph = getattr(self._local, "capturing", None)
+        if graph is not None:
+            with _harmless():
+                given = {id(argument) for argument in args if isinstance(argument, torch.Tensor)}
+                self._bind(graph, wrapper, given)
+        return original(*args, **kwargs)
+
+    def run_by_attribute(self, original: Callable[..., Any], wrapper: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around a wrapper's own method, where its kernels are launched by another object."""
+        graph = getattr(self._local, "capturing", None)
+        if graph is not None and self.watching:
+            with _harmless():
+                self._bind(graph, wrapper, None)
+        return original(wrapper, *args, **kwargs)
+
+    def _bind(self, graph: Graph, wrapper: Any, given: set[int] | None) -> None:
+        debugger, layout = session.current(), self._layout(wrapper)
+        if debugger is None or layout is None:
+            return
+        self._introduce(debugger, wrapper, layout)
+        for attribute in layout.attributes:
+            tensor = vars(wrapper).get(attribute)
+            if isinstance(tensor, torch.Tensor) and (given is None or id(tensor) in given):
+                debugger.supervisor.checks.rebound.bind(graph, wrapper, attribute, tensor)
+
+    # -- plans -------------------------------------------------------------------------------------------------
+
+    def prepare(self, original: Callable[..., Any], wrapper: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around a wrapper's own ``plan``: what it launches prepares a replay of the graph that captured it."""
+        marked = self._mark(wrapper)
+        try:
+            return original(wrapper, *args, **kwargs)
+        finally:
+            if marked is not None:
+                marked[0].end(marked[1])
+
+    def plan(self, wrapper: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A wrapper's planner is called, on behalf of whatever function plans."""
+        plan: HostPlan | None = None
+        with _harmless():
+            plan = self._note(wrapper, args)
+        for argument in args[_WORKSPACES:] if not host_reads.resting() else ():
+            if isinstance(argument, torch.Tensor) and argument.is_cpu:
+                host_reads.note_read(argument, PLANNER)  # compiled code reads it; on the host it is tracked memory
+        marked = self._mark(wrapper)
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            if plan is not None:
+                self.failed(plan, error)
+            raise
+        finally:
+            if marked is not None:
+                marked[0].end(marked[1])
+
+    def failed(self, plan: HostPlan | Again, error: BaseException) -> None:
+        """A planner raised; told at once, since a server may catch it and have itself killed."""
+        with _harmless():
+            debugger = session.current()
+            if debugger is not None:
+                debugger.supervisor.journal.host_plans.whole(plan).error = telling_line(error) or type(error).__name__
+                join(debugger.supervisor, error)
+
+    def _note(self, wrapper: Any, args: tuple[Any, ...]) -> HostPlan | None:
+        debugger, layout = session.current(), self._layout(wrapper)
+        given = _index_arguments(args)
+        if debugger is None or layout is None or given is None:
+            return None
+        self._introduce(debugger, wrapper, layout)
+        qo_indptr, kv_indptr, kv_lens = given
+        graph = self._graph(debugger, wrapper)
+        into = vars(wrapper).get(layout.kv_indptr)
+        plan = HostPlan(
+            planner=type(wrapper).__name__,
+            kind=layout.kind,
+            batch_size=max(kv_indptr.numel() - 1, 0),
+            indptr=_bytes(kv_indptr)[:LARGEST],
+            dtype=str(kv_indptr.dtype).removeprefix("torch."),
+            entries=kv_indptr.numel(),
+            into=view_of_memory(into) if isinstance(into, torch.Tensor) else None,
+            attribute=layout.kv_indptr,
+            graph=graph.name if graph is not None else None,
+            serial=graph.serial if graph is not None else 0,
+            replay=graph.replays + 1 if graph is not None else None,
+        )
+        work = debugger.supervisor
+        work.journal.host_plans.note(plan)
+        if plan.into is not None and plan.into.dtype == plan.dtype:
+            work.checks.mutation.planned(plan.into, plan.indptr)
+        self._keep(wrapper, work, plan, graph, kv_indptr, _WORKSPACES + (qo_indptr is not None))
+        if not work.naps.blind:  # else what it is compared with passes unseen
+            values = {layout.kv_indptr: kv_indptr, layout.qo_indptr: qo_indptr, layout.kv_lens: kv_lens}
+            planned = _planned(next(work.context.clock), wrapper, layout, values, args)
+            if planned is not None:
+                work.checks.rebound.plan(wrapper, planned)
+        return plan
+
+    def _keep(
+        self, wrapper: Any, work: Supervisor, plan: HostPlan, graph: Graph | None, given: torch.Tensor, place: int
+    ) -> None:
+        """Keep what the wrapper's next plan is compared with while replays pass."""
+        into, key = vars(wrapper).get(plan.attribute), id(wrapper)
+        if not isinstance(into, torch.Tensor):
+            self._steady.pop(key, None)
+            return
+        owner = weakref.ref(wrapper, lambda _: self._steady.pop(key, None) and None)
+        facts = into.data_ptr(), into.numel(), into.dtype
+        plans, graphs = work.journal.host_plans, work.checks.rebound.graphs_of(wrapper)
+        alone = (graphs[0] if len(graphs) == 1 else None) is graph
+        self._steady[key] = Steady(owner, plans, plan, place, given.dtype, facts, work.preparing, graph, alone)
+
+    def _graph(self, debugger: Debugger, wrapper: Any) -> Graph | None:
+        """The graph whose coming replay a wrapper plans for: the one that was announced, or the only one that captured
+        the wrapper."""
+        announced = debugger.supervisor.preparing.graph
+        if announced is not None:
+            return announced
+        graphs = debugger.supervisor.checks.rebound.graphs_of(wrapper)
+        return graphs[0] if len(graphs) == 1 else None
+
+    def _mark(self, wrapper: Any) -> tuple[Preparing, Mark] | None:
+        """Mark what the calling thread launches from here on, unless it has been said what that is: what was told, and
+        the block that the caller is to end there."""
+        if passing.on:
+            return None
+        with _harmless():
+            debugger = session.current()
+            if debugger is not None and not debugger.supervisor.preparing:
+                graphs = debugger.supervisor.checks.rebound.graphs_of(wrapper)
+                if graphs:
+                    preparing = debugger.supervisor.preparing
+                    return preparing, preparing.begin(graphs[0] if len(graphs) == 1 else None)
+        return None
+
+    # -- names -------------------------------------------------------------------------------------------------
+
+    def _layout(self, wrapper: Any) -> Wrapper | None:
+        kind = type(wrapper)
+        if kind not in self._layouts:
+            self._layouts[kind] = next((self._kinds[cls] for cls in kind.__mro__ if cls in self._kinds), None)
+        return self._layouts[kind]
+
+    def _introduce(self, debugger: Debugger, wrapper: Any, layout: Wrapper) -> None:
+        """Give a wrapper a name, unless a path that the program is known by leads to it; say that its workspaces hold
+        nothing that anybody must refresh."""
+        latest = self._latest
+        if latest is None or latest[0]() is not debugger:
+            latest = self._latest = weakref.ref(debugger), self._named.setdefault(debugger, set())
+        told = latest[1]
+        if id(wrapper) in told:
+            return
+        told.add(id(wrapper))
+        weakref.finalize(wrapper, told.discard, id(wrapper)).atexit = False
+        self._count += 1
+        tensor = vars(wrapper).get(layout.kv_indptr)
+        debugger.names.refresh()
+        owners = debugger.names.owners_of(TensorView.of(tensor).hull) if isinstance(tensor, torch.Tensor) else []
+        if not any(owner.path.endswith(f".{layout.kv_indptr}") for owner in owners):
+            debugger.name(f"{type(wrapper).__name__}#{self._count}", wrapper)
+        for attribute in (FLOAT_WORKSPACE, INT_WORKSPACE):
+            scratch = vars(wrapper).get(attribute)
+            if isinstance(scratch, torch.Tensor):
+                where = TensorView.of(scratch).hull
+                buffer = debugger.supervisor.context.ledger.owner(where.start, where.stop)
+                if buffer is not None:
+                    debugger.supervisor.checks.stale_rows.declare(buffer, where, "dont_care")
+
+
+def _planned(
+    order: int, wrapper: Any, layout: Wrapper, values: dict[str, torch.Tensor | None], args: tuple[Any, ...]
+) -> Planned | None:
+    """What the graphs of a wrapper must find in its buffers, for a wrapper that keeps its buffers for graphs."""
+    if not (vars(wrapper).get("_use_cuda_graph") or getattr(wrapper, "is_cuda_graph_enabled", False)):
+        return None
+    wanted: dict[str, bytes] = {}
+    used: dict[str, int] = {}
+    for attribute, given in values.items():
+        own = vars(wrapper).get(attribute)
+        if attribute and given is not None and isinstance(own, torch.Tensor) and own.dtype in _INTEGERS:
+            wanted[attribute] = (
+                np.frombuffer(_bytes(given), _INTEGERS[given.dtype]).astype(_INTEGERS[own.dtype]).tobytes()
+            )
+    indices, indptr = vars(wrapper).get(layout.indices), values[layout.kv_indptr]
+    if isinstance(indices, torch.Tensor) and indptr is not None and indptr.numel():
+        last = int(np.frombuffer(_bytes(indptr), _INTEGERS[indptr.dtype])[-1])
+        used[layout.indices] = max(0, last) * indices.element_size()
+    workspace = args[1]
+    into = {INT_WORKSPACE: workspace.data_ptr()} if isinstance(workspace, torch.Tensor) else {}
+    return Planned(order, wanted, used, into)
+
+
+def _index_arguments(
+    args: tuple[Any, ...],
+) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor | None] | None:
+    """Query index pointers, index pointers of the cache, and lengths, of the arguments of a planner; None for what does
+    not look like them. They come right after the workspaces: one tensor, or three."""
+    given: list[torch.Tensor] = []
+    for argument in args[_WORKSPACES : _WORKSPACES + 4]:
+        if not (isinstance(argument, torch.Tensor) and argument.is_cpu):
+            break
+        if argument.dtype not in _INTEGERS or argument.dim() != 1 or not argument.is_contiguous():
+            return None
+        given.append(argument)
+    if len(given) == 1:
+        return None, given[0], None
+    if len(given) == 2:
+        return given[0], given[1], None
+    return (given[0], given[1], given[2]) if len(given) == 3 else None
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    """A host tensor's bytes from its address: no read by the program."""
+    return ctypes.string_at(tensor.data_ptr(), tensor.nbytes)
+
+
+def _harmless() -> contained:
+    """No exception of ours leaves it, those for users included."""
+    return contained("flashinfer adapter")

@@ -1,0 +1,92 @@
+"""Looks over the shoulder of a wrapper's compiled module: what its planner and its kernels are given.
+
+Every way to plan, flashinfer's own, its fast one and those of servers, and every way to run goes through the wrapper's
+attribute ``_cached_module``. A descriptor of that name on the class hands out the module behind a thin proxy. It stays
+where it was, in the instance, and is handed out itself while nobody watches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from shadowgraph.monitor.sampling import passing
+
+MODULE = "_cached_module"
+RUNS = frozenset({"run", "paged_run", "ragged_run"})
+
+
+class Onlooker(Protocol):
+    """Hears of the calls. None of its methods may change what is given, returned or raised."""
+
+    @property
+    def watching(self) -> bool:
+        """Whether anybody wants to hear."""
+
+    def stand_in(self, module: Any, wrapper: Any) -> StandIn:
+        """What is handed out for a wrapper's module."""
+
+    def plan(self, wrapper: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a planner."""
+
+    def run(self, wrapper: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Launch a kernel."""
+
+
+class StandIn:
+    """Stands for a compiled module while somebody watches; anything but planner and kernels is the module's own.
+
+    A copy of it is a copy of the module.
+    """
+
+    __slots__ = ("_module", "_onlooker", "_wrapper")
+
+    def __init__(self, module: Any, wrapper: Any, onlooker: Onlooker) -> None:
+        self._module, self._wrapper, self._onlooker = module, wrapper, onlooker
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._module, name)
+        if name == "plan":
+            return partial(self._onlooker.plan, self._wrapper, found)
+        if name in RUNS:
+            return partial(self._onlooker.run, self._wrapper, found)
+        return found
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._module.__reduce_ex__(protocol)
+
+
+class ModuleAttribute:
+    """The descriptor. It keeps nothing: values are in the instances' own dictionaries, under the same name.
+
+    Parameters
+    ----------
+    before
+        What the class has under that name, or None.
+    """
+
+    def __init__(self, onlooker: Onlooker, before: Any = None) -> None:
+        self._onlooker, self.before = onlooker, before
+
+    def __get__(self, wrapper: Any, kind: type | None = None) -> Any:
+        if wrapper is None:
+            return self
+        try:
+            module = vars(wrapper)[MODULE]
+        except KeyError:
+            if self.before is not None:
+                return self.before
+            raise AttributeError(f"{type(wrapper).__name__!r} object has no attribute {MODULE!r}") from None
+        if module is None or not (passing.on or self._onlooker.watching):  # where replays pass, somebody watches
+            return module
+        return self._onlooker.stand_in(module, wrapper)
+
+    def __set__(self, wrapper: Any, module: Any) -> None:
+        vars(wrapper)[MODULE] = module._module if isinstance(module, StandIn) else module
+
+    def __delete__(self, wrapper: Any) -> None:
+        try:
+            del vars(wrapper)[MODULE]
+        except KeyError:
+            raise AttributeError(MODULE) from None

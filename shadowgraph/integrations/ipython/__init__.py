@@ -1,0 +1,1 @@
+"""The magics ``%%shadowgraph`` and ``%shadowgraph``."""

@@ -1,0 +1,93 @@
+"""The words after ``%%shadowgraph`` and ``%shadowgraph``."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from dataclasses import dataclass, fields
+from typing import Any
+
+from shadowgraph.common.errors import UsageError
+from shadowgraph.common.settings import Settings, parse_option
+
+VERBS = ("report", "map", "pause", "resume", "explain")
+NAME = "dbg"
+
+
+@dataclass(frozen=True, slots=True)
+class CellOptions:
+    """What a cell asks for: a debugger's options, and the variable that it is left in."""
+
+    settings: dict[str, Any]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LineOptions:
+    """What a line asks for: a verb, the code to explain or the file to write, and the map's scripts."""
+
+    verb: str
+    what: str | None
+    scripts: str
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise UsageError(message)
+
+
+def cell_options(line: str) -> CellOptions:
+    """Options of `Settings`, with dashes: ``--backend host --sync --no-infer --far-guard 64K --name dbg``.
+
+    Raises
+    ------
+    UsageError
+        For one that does not exist or does not fit; nothing has happened then.
+    """
+    parser = _Parser(prog="%%shadowgraph", add_help=False, allow_abbrev=False)
+    parser.add_argument("--name", default=NAME)
+    for field in fields(Settings):
+        option = f"--{field.name.replace('_', '-')}"
+        if isinstance(field.default, bool):
+            parser.add_argument(option, action=argparse.BooleanOptionalAction)
+        else:
+            parser.add_argument(option)
+    given = vars(parser.parse_args(_words(line)))
+    name = given.pop("name")
+    if not name.isidentifier():
+        raise UsageError(f"--name must be the name of a variable, not {name!r}")
+    options = {
+        each: value if isinstance(value, bool) else parse_option(each, value, f"--{each.replace('_', '-')}")
+        for each, value in given.items()
+        if value is not None
+    }
+    Settings.from_environment().with_options(**options)  # complains now, before anything is run
+    return CellOptions(options, name)
+
+
+def line_options(line: str) -> LineOptions:
+    """A verb and what it takes.
+
+    Raises
+    ------
+    UsageError
+        For an unknown verb, or words that it does not take.
+    """
+    parser = _Parser(prog="%shadowgraph", add_help=False, allow_abbrev=False)
+    parser.add_argument("verb", nargs="?")
+    parser.add_argument("what", nargs="?")
+    parser.add_argument("--scripts", choices=("inline", "cdn"), default="inline")
+    given = parser.parse_args(_words(line))
+    if given.verb not in VERBS:
+        named = f"no {given.verb!r}; " if given.verb else ""
+        raise UsageError(f"{named}%shadowgraph takes one of: {', '.join(VERBS)}; %%shadowgraph watches a cell")
+    if given.what is not None and given.verb not in ("explain", "map"):
+        raise UsageError(f"%shadowgraph {given.verb} takes nothing more, and was given {given.what!r}")
+    return LineOptions(given.verb, given.what, given.scripts)
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError as error:
+        raise UsageError(f"cannot read the options: {error}") from None

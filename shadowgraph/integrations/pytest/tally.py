@@ -1,0 +1,102 @@
+"""What a process of a run has to say at its end, besides its tests' reports."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from shadowgraph.integrations.pytest.quieting import FaultsAside
+    from shadowgraph.integrations.pytest.watcher import Watcher
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """The end of one process.
+
+    Attributes
+    ----------
+    outside
+        Code and text of each finding that no test's report shows.
+    checks, slowest, slowest_in
+        How often everything was checked, and the longest that took, in seconds, with where.
+    coverage
+        One sentence, or empty when no debugger was on.
+    lines
+        What else must be said.
+    faults
+        Our own, counted.
+    details
+        Their messages, with tracebacks.
+    """
+
+    outside: tuple[tuple[str, str], ...] = ()
+    checks: int = 0
+    slowest: float = 0.0
+    slowest_in: str = ""
+    coverage: str = ""
+    lines: tuple[str, ...] = ()
+    faults: dict[str, int] = {}
+    details: tuple[str, ...] = ()
+
+    def encoded(self) -> str:
+        """As text that passes between processes."""
+        return msgspec.json.encode(self).decode()
+
+
+def decoded(text: str) -> Tally:
+    """The reverse of `Tally.encoded`."""
+    return msgspec.json.decode(text, type=Tally)
+
+
+def tally_of(watcher: Watcher, aside: FaultsAside, faults_before: Mapping[str, int]) -> Tally:
+    """All that is left to say; our own faults on the way are among it."""
+    from shadowgraph.common.internal_errors import faults, shielded
+
+    told: list[tuple[str, str]] = []
+    with shielded("summary"):
+        told += _outside(watcher)
+    coverage, lines = "", tuple(watcher.said)
+    with shielded("summary"):
+        coverage, more = _facts(watcher)
+        lines += more
+    counted = {what: n - faults_before.get(what, 0) for what, n in faults.counts.items()}
+    return Tally(
+        outside=tuple(told),
+        checks=watcher.checks,
+        slowest=watcher.slowest[0],
+        slowest_in=watcher.slowest[1],
+        coverage=coverage,
+        lines=lines,
+        faults={what: n for what, n in counted.items() if n > 0},
+        details=tuple(aside.kept),
+    )
+
+
+def _outside(watcher: Watcher) -> list[tuple[str, str]]:
+    from shadowgraph.integrations.pytest.failing import shown
+    from shadowgraph.model.findings import Severity
+
+    kept = [s for s in watcher.outside if s.finding.severity is Severity.ERROR and not s.told]
+    return [(s.finding.code, "\n".join(shown(s))) for s in kept]
+
+
+def _facts(watcher: Watcher) -> tuple[str, tuple[str, ...]]:
+    """Coverage over all debuggers, and their lines on what they could not do."""
+    from shadowgraph.common.words import plural
+    from shadowgraph.wrap.folder.merging import coverage_of
+
+    facts = [debugger.facts() for debugger in watcher.debuggers]
+    if not facts:
+        return "", ("no test was watched",)
+    lines = [f"limit: {limit}" for made in facts for limit in made.limits]
+    lines += [f"the device is lost, checking ended: {made.lost}" for made in facts if made.lost is not None]
+    suppressed = sum(made.suppressed for made in facts)
+    lines += [f"suppressed: {suppressed:,}"] if suppressed else []
+    left = [(reason, n) for made in facts for reason, n in made.left_alone.items()]
+    lines += [f"guards: left out of {plural(n, 'capture')}: {reason}" for reason, n in left]
+    aside = sum((Counter(made.stepped_aside) for made in facts), Counter[str]())
+    lines += [f"stepped aside: {n:,} {reason}" for reason, n in aside.items()]
+    return coverage_of(made.coverage for made in facts).sentence(), tuple(dict.fromkeys(lines))

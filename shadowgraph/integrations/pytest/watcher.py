@@ -1,0 +1,245 @@
+"""The debuggers of a test run, and to which test each finding belongs.
+
+One debugger watches all tests that want the same settings: a graph that a module's fixture captured is watched through
+every test that replays it. A test that wants other settings gets another debugger, and the first one goes on after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from shadowgraph import session
+from shadowgraph.common.errors import FindingsError
+from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.settings import Settings
+from shadowgraph.debugger import Debugger
+from shadowgraph.graphs.dispatch import thread_modes as modes
+from shadowgraph.graphs.host.graph import report_collected
+from shadowgraph.integrations import late_attach
+from shadowgraph.integrations.pytest.backend import interpret_triton
+from shadowgraph.integrations.pytest.guests import is_wrapped, wraps_debugger
+from shadowgraph.integrations.pytest.windows import Sighting, Window
+from shadowgraph.model.findings import Finding, Severity
+
+if TYPE_CHECKING:
+    from shadowgraph.graphs.dispatch.eager import EagerMode
+
+NO_TRITON = (
+    "Triton was imported before TRITON_INTERPRET=1 was set: its kernels do not run on the host; "
+    "set it in the environment, or give --shadowgraph-backend host"
+)
+
+
+class Watcher:
+    """Starts, changes and ends the debuggers of this process, and hears what they find.
+
+    Attributes
+    ----------
+    window
+        The test that runs.
+    place
+        Where we are outside of tests, in words.
+    outside
+        What was seen there.
+    heard
+        Called with the window of a test and each new sighting in it.
+    said
+        Lines for the summary.
+    checks, slowest
+        How often everything was checked on our behalf, and the longest that took in seconds, with where.
+    """
+
+    def __init__(self, heard: Callable[[Window, Sighting], None]) -> None:
+        self.heard = heard
+        self.window: Window | None = None
+        self.place = "between tests"
+        self.outside: list[Sighting] = []
+        self.said: dict[str, None] = {}
+        self.checks, self.slowest = 0, (0.0, "")
+        self._made: dict[Settings, Debugger] = {}
+        self._active: Debugger | None = None  # of ours
+        self._followed: dict[int, Debugger] = {}
+        self._known: dict[tuple[int, int], Finding] = {}
+        self._latest: dict[tuple[int, int], Sighting] = {}
+        self._mode: modes.ThreadMode | None = None
+        self._leave_threads: Callable[[], None] = lambda: None
+        self._lock = threading.RLock()
+        self._swept: set[int] = set()  # graphs that were looked at
+        late_attach.register()
+        session.observers.append(self)
+
+    # -- who watches -------------------------------------------------------------------------------------------
+
+    @property
+    def debugger(self) -> Debugger | None:
+        """The debugger that watches now, if its findings are told of here."""
+        current = session.current()
+        return current if current is not None and id(current) in self._followed else None
+
+    @property
+    def debuggers(self) -> list[Debugger]:
+        """All that were ever heard."""
+        return list(self._followed.values())
+
+    def watch(self, settings: Callable[[], Settings], lenient: bool) -> None:
+        """Let a debugger with these settings watch, unless the program, or `shadowgraph wrap`, has one.
+
+        Raises
+        ------
+        ShadowgraphError
+            Where these settings make no sense here.
+        """
+        current = wraps_debugger() if is_wrapped() else session.current()
+        if current is not None and current is not self._active:
+            self._follow(current)  # of the conftest, or of somebody who left it on
+        elif not is_wrapped():
+            self._activate(settings())
+        if self.debugger is not None:
+            work = self.debugger.supervisor
+            work.outside.capture_began()  # each test makes static buffers of its own
+            if self.debugger is self._active:
+                work.checks.stale_rows.lenient = lenient
+
+    def _activate(self, settings: Settings) -> None:
+        if self._active is not None and session.current() is self._active:
+            if self._active.settings == settings:
+                return
+            self.rest()
+        if settings.backend == "host" and not interpret_triton():
+            self.said[NO_TRITON] = None
+        known = self._made.get(settings)
+        before, self._active = self._active, known
+        try:
+            self._active = session.attach(known or settings)
+        except BaseException:
+            self._active = before
+            raise
+        self._made[settings] = self._active
+        self._follow(self._active)
+        self._enter()
+
+    def go_on(self) -> None:
+        """In a later phase of a test: start again if a debugger of the test's own has come and gone."""
+        if self._active is not None and session.current() is None and not is_wrapped():
+            session.attach(self._active)
+            self._enter()
+
+    def rest(self) -> None:
+        """Watch nothing until `watch`; what somebody else started goes on."""
+        if self._active is not None and session.current() is self._active:
+            session.uninstall()
+        if self._mode is not None and _get_current_dispatch_mode() is self._mode:
+            modes.leave(self._mode)  # below a mode of the program's it stays, and has nobody to hand to
+            self._mode = None
+        self._leave_threads()
+        self._leave_threads = lambda: None
+
+    def end(self) -> None:
+        """Check a last time and hear nothing from here on."""
+        self.rest()
+        session.observers.remove(self)
+
+    def _enter(self) -> None:
+        if self._mode is None:
+            self._mode = modes.enter(self._target)
+        self._leave_threads()
+        self._leave_threads = modes.in_new_threads(self._target)
+
+    def _target(self, args: Any, kwargs: Any) -> EagerMode | None:
+        return self._active.eager_mode if self._active is not None else None
+
+    # -- what it finds -----------------------------------------------------------------------------------------
+
+    def started(self, debugger: Debugger) -> None:
+        """A debugger watches. One that a test starts itself is that test's own matter; any other is heard."""
+        window = self.window
+        shared = window is not None and bool(window.fixtures) and window.fixtures[-1][1] != "function"
+        if session.steps_aside(debugger) or window is None or shared:
+            self._follow(debugger)
+
+    def ended(self, debugger: Debugger) -> None:
+        """A debugger has checked a last time."""
+
+    def _follow(self, debugger: Debugger) -> None:
+        if id(debugger) not in self._followed:
+            self._followed[id(debugger)] = debugger
+            debugger.supervisor.outside.hearers.append(partial(self._hear, id(debugger)))
+
+    def _hear(self, owner: int, finding: Finding) -> None:
+        """A finding is new, was seen again, or is known better."""
+        key = owner, finding.id
+        with self._lock:
+            before, self._known[key] = self._known.get(key), finding
+            latest = self._latest.get(key)
+            promoted = before is not None and before.severity is not finding.severity
+            if before is not None and latest is not None and not promoted:
+                here = self.outside if self.window is None else self.window.sightings
+                if finding.occurrences == before.occurrences or latest in here:
+                    latest.finding = finding
+                    return
+            self._enlist(key, finding)
+
+    def _enlist(self, key: tuple[int, int], finding: Finding) -> None:
+        window = self.window
+        if window is None:
+            sighting = Sighting(finding, where=self.place)
+            self.outside.append(sighting)
+        else:
+            sighting = Sighting(finding, window.phase, window.where())
+            window.sightings.append(sighting)
+        self._latest[key] = sighting
+        if window is not None and finding.severity is Severity.ERROR:
+            self.heard(window, sighting)
+
+    def check(self) -> None:
+        """Look at everything now, so that what was done here is told here."""
+        debugger = self.debugger
+        if debugger is None:
+            return
+        began = time.perf_counter()
+        try:
+            debugger.check()
+        except FindingsError:  # with `sync`; it was heard
+            pass
+        except Exception as error:  # deliberate ones too: nobody in the test asked
+            faults.note("check of a test", error)
+        self.checks += 1
+        where = self.window.nodeid if self.window is not None else self.place
+        self.slowest = max(self.slowest, (time.perf_counter() - began, where))
+
+    def sweep(self) -> None:
+        """Between two tests: graphs that only garbage holds are no part of the next one. Triton's interpreter leaves
+        cycles that hold tensors and graphs."""
+        if self._captured() - self._swept:
+            gc.collect()
+        self._swept = self._captured()
+
+    def _captured(self) -> set[int]:
+        report_collected()
+        return {graph.serial for debugger in self._made.values() for graph in debugger.graphs}
+
+    def close(self) -> None:
+        """A test is over; what no report of it has shown is told in the summary."""
+        window, self.window = self.window, None
+        if window is None:
+            return
+        for sighting in window.failing(untold=True):
+            sighting.where = " ".join(filter(None, [f"in {window.nodeid},", sighting.where or "in its call"]))
+            self.outside.append(sighting)
+
+    @contextlib.contextmanager
+    def at(self, place: str) -> Iterator[None]:
+        """Outside of tests: where we are."""
+        before, self.place = self.place, place
+        try:
+            yield
+        finally:
+            self.place = before

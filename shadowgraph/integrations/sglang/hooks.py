@@ -1,0 +1,275 @@
+"""The bodies of the hooks: names for what sglang has made, what padding means to it, where it prepares a replay.
+
+None of them changes what sglang's method is given or returns, and no failure of ours reaches it.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from shadowgraph.common.internal_errors import contained, log
+from shadowgraph.integrations import notices as arrivals
+from shadowgraph.integrations.sglang import padding as sglang_padding
+from shadowgraph.integrations.sglang.batches import Batches
+from shadowgraph.monitor.exception_context import join, join_timeout
+from shadowgraph.monitor.sampling import passing
+
+if TYPE_CHECKING:
+    from shadowgraph.debugger import Debugger
+    from shadowgraph.model.graphs import Graph
+    from shadowgraph.monitor.preparing import Mark, Preparing
+    from shadowgraph.tracking.allocator import HostAllocator
+
+Marked = tuple["Preparing", "Mark"]  # what was told that a replay is being prepared, and the block that this opened
+_ROLES = {
+    "CudaGraphRunner": "decode",
+    "DecodeCudaGraphRunner": "decode",
+    "EAGLEDraftCudaGraphRunner": "draft",
+    "EAGLEDraftExtendCudaGraphRunner": "draft_extend",
+}
+_BACKENDS = ("draft_attn_backend", "draft_extend_attn_backend", "attn_backend")
+# Data-parallel ranks agree on a size, a stream has graphs of its own, LoRA has variants, ragged batches other keys.
+_DECIDERS = ("require_mlp_tp_gather", "enable_pdmux", "record_nolora_graph", "ragged_verify_mode")
+
+
+class Hooks:
+    """What this process's sglang has made, told to whichever debugger watches. Keeps no object of sglang's alive."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, weakref.ref[Any]] = {}
+        self._padded: list[weakref.ref[Any]] = []  # graph runners
+        self._marks: dict[int, Marked] = {}  # of draft runners that prepare now, by id
+        self._listens = False
+        self.batches = Batches()
+
+    # -- hooks -------------------------------------------------------------------------------------------------
+
+    def backends_made(self, result: Any, runner: Any, *args: Any, **kwargs: Any) -> None:
+        """After a model runner has made its attention backends; its memory pools are there too."""
+        with harmless():
+            role = "draft_model" if runner.is_draft_worker else "target"
+            self._know(f"{role}.attn_backend", getattr(runner, "attn_backend", None))
+            for index, backend in enumerate(getattr(runner, "decode_attn_backend_group", None) or ()):
+                self._know(f"{role}.decode_attn_backend_group[{index}]", backend)
+            for pool in ("req_to_token_pool", "token_to_kv_pool"):
+                self._know(f"{role}.{pool}", getattr(runner, pool, None))
+            debugger = self._debugger()
+            if debugger is not None and role == "target":
+                tell_memory(debugger.supervisor.allocator, getattr(runner, "max_total_num_tokens", None))
+        with harmless():
+            _place(runner)
+
+    def capture(self, original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around the capture of all of a runner's batch sizes."""
+        with harmless():
+            self._introduce(runner)
+        result = original(runner, *args, **kwargs)
+        with harmless():
+            self._know(f"{_role(runner)}.output_buffers", getattr(runner, "output_buffers", None))
+        return result
+
+    def prepare(self, original: Callable[..., Any], runner: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around the code that refreshes the inputs of a replay."""
+        if passing.on:
+            return original(runner, batch, *args, **kwargs)
+        mark = self._begin(runner, batch)
+        try:
+            return original(runner, batch, *args, **kwargs)
+        finally:
+            _end(mark)
+
+    def prepare_and_replay(
+        self, original: Callable[..., Any], runner: Any, batch: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Around a method that prepares, and then replays through one that `before_replay` is hung into."""
+        if passing.on:
+            return original(runner, batch, *args, **kwargs)
+        mark = self._begin(runner, batch)
+        if mark is not None:
+            self._marks[id(runner)] = mark
+        try:
+            return original(runner, batch, *args, **kwargs)
+        finally:
+            _end(self._marks.pop(id(runner), None))
+
+    def before_replay(self, runner: Any, *args: Any, **kwargs: Any) -> None:
+        """Preparation ends here."""
+        if self._marks:
+            _end(self._marks.pop(id(runner), None))
+
+    def serving(self, original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around a scheduler's set-up, or loop: whoever catches what leaves it logs it and has the process killed."""
+        try:
+            return original(scheduler, *args, **kwargs)
+        except Exception as error:
+            with harmless():
+                debugger = self._debugger()
+                if debugger is not None:
+                    join(debugger.supervisor, error, "sglang's scheduler")
+            raise
+
+    def watchdog_made(self, result: Any, watchdog: Any, *args: Any, **kwargs: Any) -> None:
+        """After a watchdog was made: what it asks for information when time is up, it asks before it kills."""
+        with harmless():
+            watchdog.dump_info = _Alarm(watchdog, getattr(watchdog, "dump_info", None))
+
+    # -- what is told ------------------------------------------------------------------------------------------
+
+    def started(self, debugger: Debugger) -> None:
+        """Another debugger watches from here on: it is told all."""
+        with harmless():
+            for name, known in list(self._known.items()):
+                owner = known()
+                if owner is not None:
+                    debugger.name(name, owner)
+            for padded in self._padded:
+                runner = padded()
+                if runner is not None:
+                    _declare(debugger, runner)
+
+    def ended(self, debugger: Debugger) -> None:
+        """It does not watch any more; nothing is kept of it."""
+
+    def _debugger(self) -> Debugger | None:
+        from shadowgraph import session
+
+        if not self._listens:
+            self._listens = True
+            session.observers.append(self)
+        return session.current()
+
+    def _introduce(self, runner: Any) -> None:
+        """Names of a graph runner's backend and inputs, and what it does with padded rows."""
+        role = _role(runner)
+        backend = next((getattr(runner, name) for name in _BACKENDS if hasattr(runner, name)), None)
+        self._know(role if role == "draft" else f"{role}.attn_backend", backend)  # a draft's has backends of its own
+        self._know(f"{role}.buffers", getattr(runner, "buffers", None))
+        if role == "decode":
+            if all(padded() is not runner for padded in self._padded):
+                self._padded.append(weakref.ref(runner))
+            debugger = self._debugger()
+            if debugger is not None:
+                _declare(debugger, runner)
+
+    def _know(self, name: str, owner: Any) -> None:
+        """Give an object a name, or walk it again under the one that it has."""
+        if owner is None:
+            return
+        debugger = self._debugger()
+        known = next((name for name, ref in self._known.items() if ref() is owner), None)
+        if known is None:
+            known, number = name, 1
+            while known in self._known and self._known[known]() is not None:
+                number += 1
+                known = f"{name}#{number}"
+            try:
+                self._known[known] = weakref.ref(owner)
+            except TypeError:  # a dictionary: walked now and never again
+                self._known.pop(known, None)
+        if debugger is not None:
+            debugger.name(known, owner)
+
+    def _begin(self, runner: Any, batch: Any) -> Marked | None:
+        """Mark what the calling thread does from here on as preparing a replay, if it can be told of which graph."""
+        with harmless():
+            debugger = self._debugger()
+            coming = _coming(runner, batch) if debugger is not None else None
+            if debugger is not None and coming is not None:
+                model, size = coming
+                debugger.supervisor.outside.batch_of = self.batches.of
+                self.batches.note(model, size, batch)
+                preparing = debugger.supervisor.preparing
+                return preparing, preparing.begin(model)
+        return None
+
+
+def tell_memory(allocator: HostAllocator, tokens: object) -> None:
+    """Say how much of a device was ours when sglang looked how much of it is free, and so has room for fewer tokens."""
+    if allocator.device == "cpu" or not isinstance(tokens, int):
+        return
+    ours = allocator.arena.reserved / (1 << 20)
+    text = (
+        f"{ours:,.0f} MiB of {allocator.device} were shadowgraph's when sglang sized its pools: "
+        f"its max_total_num_tokens, {tokens:,}, is smaller by at least what fits in there"
+    )
+    arrivals.tell_once(text)
+    log(logging.WARNING, "shadowgraph: %s", text)
+
+
+def _place(runner: Any) -> None:
+    """Say which rank of its server a model runner is, as sglang numbers them: tensor ranks of each stage in turn.
+
+    Groups that serve side by side count on from each other; with attention in parallel they are in one group.
+    """
+    size, rank = getattr(runner, "tp_size", 1), getattr(runner, "tp_rank", 0)
+    stages, stage = getattr(runner, "pp_size", 1), getattr(runner, "pp_rank", 0)
+    group = getattr(runner, "dp_rank", None)
+    if group is None or getattr(getattr(runner, "server_args", None), "enable_dp_attention", False):
+        if size * stages > 1:
+            arrivals.place(size * stage + rank)
+    else:
+        arrivals.place((group * stages + stage) * size + rank)
+
+
+class _Alarm:
+    """Called by a watchdog, in its own thread, when it has not been fed in time; in place of what gives it a text."""
+
+    def __init__(self, watchdog: Any, before: Callable[[], str] | None) -> None:
+        self._name, self._seconds = str(watchdog.debug_name), watchdog.watchdog_timeout
+        self._before = before
+
+    def __call__(self) -> str:
+        from shadowgraph import session
+
+        debugger = session.current()
+        if debugger is not None:
+            with harmless():
+                said = f"{self._name} was not fed for {self._seconds} s"
+                join_timeout(debugger.supervisor, said, "sglang's watchdog")
+        return self._before() if self._before is not None else ""
+
+
+def _end(mark: Marked | None) -> None:
+    if mark is not None:
+        mark[0].end(mark[1])
+
+
+def _role(runner: Any) -> str:
+    """What names of a graph runner's parts begin with: of one that nobody knows, its class."""
+    name = type(runner).__name__
+    return _ROLES.get(name, name)
+
+
+def _declare(debugger: Debugger, runner: Any) -> None:
+    registry = getattr(runner, "buffer_registry", None)
+    if registry is not None:
+        sglang_padding.declare_registry(debugger, registry)
+    else:
+        sglang_padding.declare_padding(debugger, runner.buffers)
+        sglang_padding.judge_padding(debugger, runner.buffers)
+
+
+def _coming(runner: Any, batch: Any) -> tuple[Graph, int] | None:
+    """The graph that a runner will replay for a batch, with its batch size; None where more than the batch's size
+    decides, or the graph is nobody's that is watched."""
+    from shadowgraph.graphs.lookup import model_of
+
+    if any(getattr(runner, name, False) for name in _DECIDERS):
+        return None
+    at = bisect_left(runner.capture_bs, batch.batch_size)
+    graphs = getattr(runner, "graphs", None) or getattr(getattr(runner, "backend", None), "_graphs", None)
+    if at == len(runner.capture_bs) or not graphs:
+        return None
+    size = runner.capture_bs[at]
+    graph = graphs.get(size)
+    model = model_of(graph if graph is not None else graphs.get(runner._make_graph_key(size)))
+    return (model, size) if model is not None else None
+
+
+def harmless() -> contained:
+    """No exception of ours leaves it, those for users included."""
+    return contained("sglang adapter")

@@ -1,0 +1,88 @@
+"""What sglang means to do with padded rows of its graph runners' static inputs.
+
+Versions up to 0.5.12 say so in no place that can be read; from 0.5.13 on each input is a slot of a registry, with a
+``PaddingPolicy``. The names are the same in both. Inputs that are kept on purpose are declared not to matter. Those
+that are reset (``ZERO``, ``FILL_SENTINEL``) are declared to be judged, which makes SG103 an error of them under
+``wrap`` too; without a debugger that is lenient it is what happens anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from shadowgraph.common.errors import UnknownBufferError
+
+# Whatever an embedding of a padded row is, nobody reads what becomes of it; lengths of encoders are filled once.
+KEPT = ("input_ids", "input_embeds", "encoder_lens", "ngram_embedding_info", "pp_proxy_tensors")
+# What a padded row must not keep: attention and the KV cache are indexed by it. Of the others nothing is said.
+RESET = (
+    *("req_pool_indices", "seq_lens", "out_cache_loc", "out_cache_loc_swa", "positions"),
+    *("mamba_track_indices", "mamba_track_mask"),
+)
+_RESETTING = {"ZERO", "FILL_SENTINEL"}
+
+
+def declare_padding(debugger: Any, buffers: object) -> tuple[str, ...]:
+    """Declare the inputs of a graph runner whose padded rows keep old values by design.
+
+    Parameters
+    ----------
+    debugger : Debugger
+        Takes the declarations, as ``padding(tensor, "dont_care")``.
+    buffers : DecodeInputBuffers
+        Any object with sglang's names as attributes; those that it lacks, or that hold no elements, are left out.
+
+    Returns
+    -------
+    tuple of str
+        Names that were declared.
+    """
+    return _declare(debugger, buffers, KEPT, "dont_care")
+
+
+def judge_padding(debugger: Any, buffers: object) -> tuple[str, ...]:
+    """Declare the inputs of a graph runner whose padded rows must not keep old values, as ``"judged"``.
+
+    Parameters and result are as those of `declare_padding`.
+    """
+    return _declare(debugger, buffers, RESET, "judged")
+
+
+def declare_registry(debugger: Any, registry: Any) -> tuple[str, ...]:
+    """Declare what a ``CudaGraphBufferRegistry`` (0.5.13 and later) says of its slots; result as of `declare_padding`.
+
+    Slots whose buffer is not on the debugger's device are left out.
+    """
+    declared = []
+    for name in registry.slot_names():
+        slot = registry.get_slot(name)
+        policy = "judged" if slot.padding_policy.name in _RESETTING else "dont_care"
+        if isinstance(slot.buffer, torch.Tensor) and slot.buffer.numel():
+            with suppress(UnknownBufferError):
+                debugger.padding(slot.buffer, policy)
+                declared.append(name)
+    return tuple(declared)
+
+
+def _declare(debugger: Any, buffers: object, names: Iterable[str], policy: str) -> tuple[str, ...]:
+    declared = []
+    for name in names:
+        for path, tensor in _tensors(name, getattr(buffers, name, None)):
+            if tensor.numel():
+                debugger.padding(tensor, policy)
+                declared.append(path)
+    return tuple(declared)
+
+
+def _tensors(path: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of an attribute: itself, those of a dictionary, or of an object's own attributes."""
+    if isinstance(value, torch.Tensor):
+        yield path, value
+    elif value is not None:
+        for name, part in (value if isinstance(value, dict) else vars(value)).items():
+            if isinstance(part, torch.Tensor):
+                yield f"{path}.{name}", part

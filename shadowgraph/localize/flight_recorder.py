@@ -1,0 +1,150 @@
+"""What ran lately, for a post-mortem: the last launches and replays, bounded, in host memory."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from shadowgraph.checks.base import Checkpoint
+from shadowgraph.engines.base import Mirror
+from shadowgraph.model.graphs import Graph, Launch
+from shadowgraph.model.host_plans import HostPlans
+from shadowgraph.model.launches import IndexRule
+from shadowgraph.model.phases import Phase
+from shadowgraph.model.ranges import ByteRange, RangeSet
+from shadowgraph.model.views import TensorView
+from shadowgraph.monitor.sampling import passing
+from shadowgraph.monitor.sampling.passing import Passed
+from shadowgraph.tracking.writes import Write
+
+LAUNCHES = 4096
+REPLAYS = 4096
+GIVEN = 512
+STORED = 4096
+_PIECES = 16
+
+
+class Ran(NamedTuple):
+    """A launch that ran; `node` and `graph` (a serial) where it was a node of a replay."""
+
+    launch: Launch
+    time: float
+    phase: Phase | None
+    graph: int | None
+    node: int | None
+
+
+class Replayed(NamedTuple):
+    """A replay that began; `order` as of its checkpoint."""
+
+    graph: int
+    replay: int
+    time: float
+    order: int
+
+
+class Stored(NamedTuple):
+    """What a node of a host graph stored when it last ran: up to 16 ranges, or one around them all."""
+
+    ranges: tuple[tuple[int, int], ...]
+    exact: bool
+
+
+class Given(NamedTuple):
+    """A launch that was about to run, and copies of what it was given.
+
+    Attributes
+    ----------
+    copied
+        Argument and view of each range that `mirror` holds, in order.
+    passed
+        `Journal.unseen` then.
+    """
+
+    launch: Launch
+    rules: tuple[IndexRule, ...]
+    copied: tuple[tuple[str, TensorView], ...]
+    mirror: Mirror
+    checkpoint: Checkpoint
+    passed: int
+
+
+class Journal:
+    """All logs, oldest first. Appending takes no lock and a fraction of a microsecond: it is on the replay path.
+
+    Launches are kept without their stores, so that the journal holds none of what a `StoreLog` may hold.
+
+    Attributes
+    ----------
+    stored
+        The places of the stores of nodes, by the serials of graphs and the nodes' numbers; only on the host are they
+        seen.
+    """
+
+    def __init__(self) -> None:
+        self.launches: deque[tuple[Launch, float, Phase | None, int | None, int | None]]  # fields of `Ran`
+        self.launches = deque(maxlen=LAUNCHES)
+        self.replays: deque[tuple[int, int, float, int]] = deque(maxlen=REPLAYS)  # fields of `Replayed`
+        self.given: deque[Given] = deque(maxlen=GIVEN)
+        self.stored: dict[tuple[int, int], Stored] = {}
+        self.host_plans = HostPlans()
+        self._unseen = 0
+
+    @property
+    def unseen(self) -> int:
+        """Replays so far that passed unseen, with what prepared them."""
+        return self._unseen + len(passing.pending())
+
+    def launched(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
+        """Note a launch, `graph` for a node of its replay."""
+        serial = graph.serial if graph is not None else None
+        self.launches.append((write.launch, time.time(), phase, serial, write.node))
+        if write.stores is not None and serial is not None and write.node is not None:
+            self._keep(serial, write.node, write.ranges)
+
+    def replay_launched(self, writes: Iterable[Write], graph: Graph) -> None:
+        """Note nodes of a replay whose stores are not known."""
+        now, serial = time.time(), graph.serial
+        self.launches.extend([(write.launch, now, Phase.REPLAY, serial, write.node) for write in writes])
+
+    def ran(self, launch: Launch, phase: Phase | None) -> None:
+        """Note a launch of host code whose writes nobody has worked out."""
+        self.launches.append((launch, time.time(), phase, None, None))
+
+    def _keep(self, graph: int, node: int, ranges: RangeSet) -> None:
+        key, spans = (graph, node), list(ranges)
+        if not spans or (key not in self.stored and len(self.stored) >= STORED):
+            return
+        exact = len(spans) <= _PIECES
+        pieces = spans if exact else [ByteRange(spans[0].start, spans[-1].stop)]
+        self.stored[key] = Stored(tuple((span.start, span.stop) for span in pieces), exact)
+
+    def dropped(self, graph: int) -> None:
+        """A graph is gone."""
+        for key in [key for key in list(self.stored) if key[0] == graph]:
+            self.stored.pop(key, None)
+
+    def taken(self) -> tuple[tuple[Ran, ...], tuple[Replayed, ...]]:
+        """Launches and replays so far, those included that passed and are not entered yet; other threads may go on
+        meanwhile."""
+        while True:
+            try:
+                launches, replays = tuple(self.launches), tuple(self.replays)
+                break
+            except RuntimeError:  # one was appended just now
+                continue
+        began = [*map(Replayed._make, replays)]
+        order = began[-1].order if began else 0
+        began += [Replayed(each.graph.serial, each.replay, each.time, order) for each in passing.pending()]
+        return tuple(map(Ran._make, launches)), tuple(began)
+
+    def passed(self, replay: Passed, order: int) -> None:
+        """Note a replay that passed unseen."""
+        self._unseen += 1
+        self.replays.append((replay.graph.serial, replay.replay, replay.time, order))
+
+    def replayed(self, graph: Graph, order: int) -> None:
+        """Note that a replay begins; `graph.replays` already counts it."""
+        self.replays.append((graph.serial, graph.replays, time.time(), order))

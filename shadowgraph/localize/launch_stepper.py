@@ -1,0 +1,218 @@
+"""Host code that broke a guard, run again with a check before and after every launch that is seen.
+
+On a device the checks of a boundary say that some launch since the boundary before did it. Between two checks around
+one launch nothing else runs, so that this launch did it; what breaks between two launches, nobody saw being launched.
+This holds where the device has done all that was queued, on whatever stream, before the first of the two checks, and
+while no other thread is in the middle of a launch.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shadowgraph.checks.base import Context, Draft, Step
+from shadowgraph.common.internal_errors import log
+from shadowgraph.localize.flight_recorder import Journal, Ran, Replayed
+from shadowgraph.model.findings import Culprit, Finding, Severity, Status
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.guards import Guard, Side
+from shadowgraph.model.launches import Launch
+from shadowgraph.model.phases import Phase
+from shadowgraph.tracking.writes import write_of
+
+UNSEEN = "unseen"  # kind of a culprit that is no launch that we see
+_MOST = 20_000  # launches that one finding may have checked
+_KEPT = 1024  # findings remembered that were looked for
+
+_Key = tuple[str, int, Side | None]
+
+
+@dataclass(slots=True)
+class _Want:
+    """A finding whose culprit is looked for.
+
+    Attributes
+    ----------
+    key, mark
+        What the finding is known by in the book.
+    graph
+        Before a replay of which graph the look ends; None: of any.
+    partial
+        Some of the present phase had run before the look began, so that it takes the next one too.
+    again
+        It was seen again.
+    """
+
+    finding: int
+    key: str
+    mark: str
+    graph: int | None
+    partial: bool
+    again: bool = False
+
+
+class Stepper:
+    """Decides when launches are checked one by one; the owner makes the checks.
+
+    Attributes
+    ----------
+    armed
+        Whether launches are checked one by one now.
+    """
+
+    def __init__(self, context: Context, journal: Journal, not_seen: Callable[[int, int], None]) -> None:
+        self._context, self._journal, self._not_seen = context, journal, not_seen
+        self._wants: dict[_Key, _Want] = {}
+        self._tried: dict[int, None] = {}  # ids of findings, oldest first
+        self._begun: dict[int, Launch] = {}  # the launch that begins or runs, by thread
+        self._crowded: set[int] = set()  # threads beside whose launch another thread's began
+        self._alone = False  # a check was made, and no launch was seen since
+        self._steps = 0
+        self._guards: tuple[tuple[Guard, ...], tuple[Guard, ...]] | None = None
+        self.armed = False
+
+    def forget(self) -> None:
+        """Look for nothing."""
+        self._wants.clear()
+        self._disarm()
+
+    def noticed(self, draft: Draft, kept: Finding, key: str, mark: str) -> None:
+        """A finding was kept: look for its culprit if it is a guard that host code broke, and nobody knows which."""
+        context = self._context
+        known = kept.culprit.status is Status.CONFIRMED or kept.culprit.kind == UNSEEN
+        if not context.engine.asynchronous or context.settings.locate == "off" or known or not kept.id:
+            return
+        again = kept.id in self._tried and kept.occurrences.bit_count() != 1
+        host = draft.phase in (Phase.PREPARE, Phase.SETUP, Phase.EAGER) and draft.side in (Side.BEFORE, Side.AFTER)
+        if draft.code != "SG101" or not host or again or kept.severity is not Severity.ERROR:
+            return
+        where = _key(draft)
+        if where not in self._wants:
+            graph = draft.graph.serial if draft.graph is not None else None
+            self._wants[where] = _Want(kept.id, key, mark, graph, self._is_under_way())
+            self._tried[kept.id] = None
+            if len(self._tried) > _KEPT:
+                del self._tried[next(iter(self._tried))]
+            self.armed, self._guards = True, None
+
+    def identity(self, draft: Draft) -> tuple[str, str] | None:
+        """Key and fingerprint of the finding that a draft is one more sighting of, while its culprit is looked for."""
+        if not self.armed or draft.phase is Phase.REPLAY:
+            return None
+        want = self._wants.get(_key(draft))
+        if want is None:
+            return None
+        want.again = True
+        return want.key, want.mark
+
+    def unseen(self, draft: Draft) -> tuple[Culprit, ...]:
+        """The culprit of what broke where no launch was seen: where the program was next."""
+        step = draft.checkpoint.step
+        if step is None or step.ran or not step.sure or draft.culprits:
+            return ()
+        frame = step.launch.stack[0] if step.launch is not None and step.launch.stack else None
+        file, line = (frame.file, frame.line) if frame is not None else (None, None)
+        return (Culprit(Status.UNKNOWN, UNSEEN, file=file, line=line),)
+
+    def begins(self, launch: Launch) -> Step:
+        """A launch is about to run, all that was queued is done, and a check is to be made: what it can tell."""
+        self._steps += 1
+        thread, alone = threading.get_ident(), self._alone
+        before = self._begun.get(thread)
+        self._begun[thread], self._alone = launch, True
+        self._crowded.discard(thread)
+        crowded = len(self._begun) > 1
+        if crowded:
+            self._crowded.update(self._begun)
+        if before is not None:  # it launches this one, or wrote nothing that is tracked: perhaps it was that one
+            self._context.writes.add(write_of(before, None))
+        return self._step(launch, ran=False, sure=alone and not crowded and not self._context.writes)
+
+    def ran(self, launch: Launch) -> Step:
+        """A launch ran, and a check is to be made: what it can tell."""
+        thread, writes = threading.get_ident(), self._context.writes
+        begun, alone = self._begun.get(thread), self._alone and thread not in self._crowded
+        self._alone = True
+        if begun is not None and begun != launch:  # in the middle of another one
+            writes.add(write_of(begun, None))
+            return self._step(launch, ran=True, sure=False)
+        self._begun.pop(thread, None)
+        return self._step(launch, ran=True, sure=alone and begun is not None and len(writes) == 1)
+
+    def boundary(self) -> Step:
+        """A check is made at the end of a phase: what it can tell."""
+        alone = self._alone and not self._begun and not self._context.writes
+        self._begun.pop(threading.get_ident(), None)
+        self._alone = True
+        return self._step(None, ran=False, sure=alone)
+
+    def look_away(self) -> None:
+        """Something ran without a check."""
+        self._alone = False
+
+    def _step(self, launch: Launch | None, ran: bool, sure: bool) -> Step:
+        return Step(launch, ran, sure, self._context.replays())
+
+    def give_up(self) -> bool:
+        """Whether so many launches were checked that the look ends here."""
+        if self._steps > _MOST:
+            said = "shadowgraph: %s launches were checked one by one, and none did it again"
+            log(logging.WARNING, said, f"{_MOST:,}")
+            self.forget()
+        return not self.armed
+
+    def guards(self, standing: tuple[Guard, ...]) -> tuple[Guard, ...]:
+        """The standing guards, those that are looked for over their whole length."""
+        if self._guards is None or self._guards[0] is not standing:
+            sides = {(serial, side) for _, serial, side in self._wants}
+            wide = (
+                Guard(g.buffer, g.side, g.whole, g.whole, g.rearm) if (g.buffer.serial, g.side) in sides else g
+                for g in standing
+            )
+            self._guards = standing, tuple(wide)
+        return self._guards[1]
+
+    def _is_under_way(self) -> bool:
+        """Whether host code has launched anything since the last replay began."""
+        launches, replays = self._journal.launches, self._journal.replays
+        return bool(launches) and (not replays or Ran._make(launches[-1]).time >= Replayed._make(replays[-1]).time)
+
+    def ends(self, graph: Graph) -> bool:
+        """Whether a look is over when a graph's replay begins."""
+        return any(want.graph in (None, graph.serial) for want in self._wants.values())
+
+    def replay_began(self, graph: Graph, needs_culprit: Callable[[int], bool]) -> None:
+        """All that was checked before a replay has been judged."""
+        for key, want in list(self._wants.items()):
+            if want.graph not in (None, graph.serial):
+                continue
+            if not needs_culprit(want.finding):
+                del self._wants[key]
+            elif want.partial:
+                want.partial = False
+            else:
+                del self._wants[key]
+                if not want.again:
+                    self._not_seen(want.finding, graph.replays)
+        self._guards = None
+        if not self._wants:
+            self._disarm()
+
+    def dropped(self, graph: Graph) -> None:
+        """A graph is gone: nothing is prepared for it any more."""
+        self._wants = {key: want for key, want in self._wants.items() if want.graph != graph.serial}
+        if not self._wants:
+            self._disarm()
+
+    def _disarm(self) -> None:
+        self.armed = self._alone = False
+        self._begun.clear()
+        self._crowded.clear()
+        self._steps, self._guards = 0, None
+
+
+def _key(draft: Draft) -> _Key:
+    return draft.code, draft.buffer.serial, draft.side

@@ -1,0 +1,375 @@
+"""Which node did it: the next replay of a graph runs with a look at memory after every node.
+
+A failed check says that bytes changed in a replay. The replay after it is probed, and the first node that changes those
+bytes is the culprit. The same look over all tracked memory gives write sets.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence, Sized
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+
+from shadowgraph.checks.base import Context, Draft
+from shadowgraph.checks.culprits import culprit_of_node
+from shadowgraph.checks.probed import CellChange, Change, Probed
+from shadowgraph.checks.registry import Checks
+from shadowgraph.checks.view_partition import cells_of
+from shadowgraph.common.internal_errors import log, shielded
+from shadowgraph.graphs.rerunning import AllocationOf, state_of
+from shadowgraph.localize.location import Location
+from shadowgraph.localize.probing import PIECES, Plan, cut, nearest, readable, tracked
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.findings import Culprit, Finding, Severity, Status
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.guards import Side
+from shadowgraph.model.phases import Phase
+from shadowgraph.model.probes import Fallback, Hit, Outcome, Probe
+from shadowgraph.model.ranges import ByteRange, RangeSet
+from shadowgraph.model.write_sets import Place, WriteSets, write_sets_of
+from shadowgraph.tracking.active_guards import StandingGuards
+from shadowgraph.tracking.writes import Write
+
+NOT_PROBED = "its nodes could not be run one by one"
+NOTHING = "no memory is tracked"
+GONE = "the graph was gone before its next replay"
+_KEPT = 1024  # findings remembered that were looked for
+_OUTCOMES = 4  # of each graph
+
+
+@dataclass(slots=True)
+class _Want:
+    """A finding whose culprit is looked for, and the bytes that it is about."""
+
+    finding: int
+    buffer: Buffer
+    side: Side | None
+    damage: tuple[ByteRange, ...]
+    alone: bool = False  # there was no room for all that the replay before showed
+    hidden: bool = False  # what others wrote stood there, so that the same bytes again would not have shown
+
+
+@dataclass(slots=True)
+class _Armed:
+    """A replay that is to be probed, and then what it showed."""
+
+    plan: Plan
+    wants: list[_Want]
+    handles: list[Location]
+    everything: bool
+    pieces: dict[int, Buffer]  # by part
+    cells: dict[int, Buffer] = field(default_factory=dict)  # by part
+    suspects: list[Buffer] = field(default_factory=list)
+    probe: Probe | None = None
+    outcome: Outcome | None = None
+
+
+@dataclass(slots=True)
+class Locator:
+    """Has replays probed and tells what they showed.
+
+    Parameters
+    ----------
+    located, not_seen
+        Told of a finding's nodes, and of a finding whose damage did not happen again in a replay.
+    needs_culprit
+        Whether a finding's culprit is still unknown.
+    is_broken
+        Whether a guard holds damage now.
+
+    Attributes
+    ----------
+    write_sets
+        The latest of each graph, by its serial.
+    reruns
+        Whether a graph that cannot be probed may be run in part, several times, before a replay.
+    armed
+        Replays that are to be probed, by the graph's serial.
+    """
+
+    context: Context
+    checks: Checks
+    standing: StandingGuards
+    located: Callable[[int, tuple[Culprit, ...]], None]
+    not_seen: Callable[[int, int], None]
+    needs_culprit: Callable[[int], bool]
+    is_broken: Callable[[Buffer, Side | None], bool] = lambda buffer, side: False
+    write_sets: dict[int, WriteSets] = field(default_factory=dict)
+    reruns: bool = True
+    armed: dict[int, _Armed] = field(default_factory=dict)
+    _wants: dict[int, list[_Want]] = field(default_factory=dict)
+    _asked: dict[int, list[Location]] = field(default_factory=dict)
+    _outcomes: dict[int, deque[Outcome]] = field(default_factory=dict)  # evidence may arrive some replays later
+    _refused: set[int] = field(default_factory=set)  # graphs that could not be probed
+    _surveyed: set[int] = field(default_factory=set)
+    _tried: dict[int, None] = field(default_factory=dict)  # ids of findings, oldest first
+    _surveys: bool = False  # whether every graph is looked at once by itself
+    _due: tuple[Sized, ...] = ()  # where something is in any of these, a replay may have to be looked at
+
+    def __post_init__(self) -> None:
+        self._surveys = self.context.settings.locate == "all"
+        checks = self.checks
+        suspicions = checks.foreign_writes.suspicions, checks.given_views.suspicions
+        self._due = (self._wants, self._asked, checks.races.disputes, *(each.by_graph for each in suspicions))
+
+    def forget(self) -> None:
+        """Look for nothing."""
+        for known in (self._wants, self._asked, self.armed, self._outcomes, self._tried):
+            known.clear()
+
+    def ask(self, graphs: Sequence[Graph]) -> Location:
+        """Have all tracked memory looked at in the next replay of some graphs."""
+        handle = Location(tuple(graph.serial for graph in graphs))
+        for graph in graphs:
+            self._asked.setdefault(graph.serial, []).append(handle)
+        return handle
+
+    def noticed(self, draft: Draft, kept: Finding, new: bool) -> None:
+        """A finding was kept: look for its culprit in the next replay if a node did it, and nobody knows which."""
+        graph, settings = draft.graph, self.context.settings
+        if settings.locate == "off" or kept.severity is not Severity.ERROR or not kept.id or graph is None:
+            return
+        if draft.phase is not Phase.REPLAY or draft.code not in ("SG101", "SG102") or draft.side is Side.ROW:
+            return
+        seldom = kept.occurrences.bit_count() != 1 or graph.serial in self._refused
+        again = not new and kept.id in self._tried and seldom
+        wants, armed = self._wants.setdefault(graph.serial, []), self.armed.get(graph.serial)
+        looked_for = {want.finding for want in (*wants, *(armed.wants if armed is not None else ()))}
+        if again or kept.culprit.status is Status.CONFIRMED or kept.id in looked_for:
+            return
+        wants.append(_Want(kept.id, draft.buffer, draft.side, _damage(draft)))
+        self._tried[kept.id] = None
+        if len(self._tried) > _KEPT:
+            del self._tried[next(iter(self._tried))]
+
+    def culprits(self, draft: Draft) -> tuple[Culprit, ...]:
+        """Who did it, if the replay that a draft is about was probed and showed it."""
+        graph = draft.graph
+        if graph is None or draft.phase is not Phase.REPLAY or draft.code not in ("SG101", "SG102"):
+            return ()
+        outcome = next((one for one in self._outcomes.get(graph.serial, ()) if one.replay == draft.replay), None)
+        if outcome is None:
+            return ()
+        return self._culprits(graph, outcome, _meeting(outcome.hits, _damage(draft)), draft.buffer)
+
+    # -- around a replay ---------------------------------------------------------------------------------------
+
+    def is_due(self, graph: Graph) -> bool:
+        """Whether there is something to look for in the replay that begins."""
+        if not (self._surveys or any(self._due)):
+            return False  # this is the replay path
+        checks = self.checks
+        serial = graph.serial
+        return bool(
+            self._wants.get(serial)
+            or serial in self._asked
+            or self._is_survey_due(graph)
+            or checks.races.is_disputed(serial)
+            or serial in checks.foreign_writes.suspicions
+            or serial in checks.given_views.suspicions
+        )
+
+    def replay_begins(self, graph: Graph) -> None:
+        """Ask the backend for a probed replay, which `is_due`. Nothing else should run meanwhile."""
+        with shielded("closer look"):
+            self._arm(graph, self._is_survey_due(graph))
+
+    def _is_survey_due(self, graph: Graph) -> bool:
+        return self._surveys and graph.replays > 1 and graph.serial not in self._surveyed
+
+    def _arm(self, graph: Graph, due: bool) -> None:
+        context, serial = self.context, graph.serial
+        wants = [w for w in self._wants.pop(serial, []) if self.needs_culprit(w.finding)]
+        wants = [want for want in wants if readable(want.buffer, context.allocator)]
+        armed = _Armed(Plan(context.settings.locate_memory), wants, self._asked.pop(serial, []), due, {})
+        armed.everything = due or bool(armed.handles)
+        for want in wants:
+            want.hidden = self.is_broken(want.buffer, want.side)
+            armed.plan.add_damaged(want.buffer, want.side, want.damage, context.settings.near_guard)
+        targets = tuple(range(len(armed.plan.parts)))  # what there is to find, before all that is looked at beside
+        guards = self.standing.now()
+        if armed.everything:
+            self._surveyed.add(serial)
+            armed.plan.add_guards(guards)
+            armed.plan.add_memory(tracked(context.ledger, context.allocator.device), context.names)
+        elif wants and not any(want.alone for want in wants):
+            armed.plan.add_guards(nearest(guards, graph, wants[0].damage))
+        armed.suspects = self.checks.foreign_writes.suspicions.buffers(serial)
+        again = [(buffer, buffer.range) for buffer in armed.suspects]
+        for buffer, part in (*again, *cut(self.checks.races.disputed(serial))):
+            place = armed.plan.add(part) if readable(buffer, context.allocator) else None
+            if place is not None:
+                armed.pieces[place] = buffer
+        self._add_cells(graph, armed)
+        if armed.plan.parts:
+            state = partial(self._state, graph, armed.plan.parts)
+            fallback = Fallback(targets, state) if targets and self.reruns else None
+            deliver = partial(self._deliver, serial, armed)
+            armed.probe = graph.probe = Probe(tuple(armed.plan.parts), deliver, fallback)
+            self.armed[serial] = armed
+            return
+        for handle in armed.handles:
+            handle.deliver(graph.name, Outcome(graph.replays, refused=NOTHING), None)
+
+    def _add_cells(self, graph: Graph, armed: _Armed) -> None:
+        """Look at buffers cell by cell of which launches were given parts, as far as there is room."""
+        again = self.checks.given_views.suspicions.buffers(graph.serial)
+        for buffer in {b.serial: b for b in (*again, *armed.plan.buffers.values())}.values():
+            cells = cells_of(graph, buffer) if readable(buffer, self.context.allocator) else []
+            if len(armed.cells) + len(cells) > PIECES or buffer.nbytes > armed.plan.room:
+                continue
+            for cell in cells:
+                place = armed.plan.add(cell)
+                if place is not None:
+                    armed.cells[place] = buffer
+
+    def _state(self, graph: Graph, parts: Sequence[ByteRange], allocation_of: AllocationOf) -> list[ByteRange]:
+        """What a graph may write, for a backend that has to run it in part."""
+        context = self.context
+
+        def buffer_at(address: int) -> ByteRange | None:
+            buffer = context.ledger.owner(address, address + 1)
+            return buffer.range if buffer is not None and readable(buffer, context.allocator) else None
+
+        return state_of(graph, buffer_at, allocation_of, parts, context.settings.locate_memory)
+
+    def _deliver(self, serial: int, armed: _Armed, outcome: Outcome) -> None:
+        armed.outcome = outcome
+        if outcome.shows:
+            self._outcomes.setdefault(serial, deque(maxlen=_OUTCOMES)).append(outcome)
+
+    def replay_ended(self, graph: Graph, meanwhile: Iterable[Write] = (), complete: bool = True) -> None:
+        """Tell what a probed replay showed.
+
+        Parameters
+        ----------
+        meanwhile
+            Launches that were seen since it began.
+        complete
+            Whether it ran to its end.
+        """
+        armed = self.armed.pop(graph.serial, None)
+        if armed is None:
+            return
+        if graph.probe is armed.probe:
+            graph.probe = None  # nobody took it
+        outcome = armed.outcome
+        if not complete:  # what did not happen may have had no time to
+            self._wants.setdefault(graph.serial, []).extend(armed.wants)
+            self._asked.setdefault(graph.serial, []).extend(armed.handles)
+            return
+        outcome = outcome or Outcome(graph.replays, refused=graph.unread or NOT_PROBED)
+        sets = None
+        if outcome.refused is not None:
+            how = "no closer look" if outcome.search is None else "looked at by running its first nodes only"
+            said = "shadowgraph: replay %d of %s: %s: %s"
+            log(logging.WARNING, said, outcome.replay, graph.name, how, outcome.refused)
+            self._refused.add(graph.serial)
+            self._drop_suspicions(graph)
+        else:
+            self._refused.discard(graph.serial)
+            sets = self._write_sets(graph, armed, outcome)
+        for handle in armed.handles:
+            handle.deliver(graph.name, outcome, sets)
+        if outcome.shows:
+            self._conclude(graph, armed, outcome)
+        if outcome.refused is None:
+            self._judge(graph, armed, outcome, meanwhile)
+
+    def dropped(self, graph: Graph) -> None:
+        """A graph is gone."""
+        for handle in self._asked.get(graph.serial, ()):
+            handle.deliver(graph.name, Outcome(graph.replays, refused=GONE), None)
+        for known in (self._wants, self._asked, self.armed, self._outcomes, self.write_sets):
+            known.pop(graph.serial, None)
+        self._surveyed.discard(graph.serial)
+        self._refused.discard(graph.serial)
+        self._drop_suspicions(graph)
+
+    # -- parts -------------------------------------------------------------------------------------------------
+
+    def _drop_suspicions(self, graph: Graph) -> None:
+        checks, serial = self.checks, graph.serial
+        checks.races.drop(serial)
+        checks.foreign_writes.suspicions.drop(serial)
+        checks.given_views.suspicions.drop(serial)
+
+    def _conclude(self, graph: Graph, armed: _Armed, outcome: Outcome) -> None:
+        near = self.context.settings.near_guard
+        for want in armed.wants:
+            if not self.needs_culprit(want.finding):
+                continue
+            hits = _meeting(outcome.hits, want.damage) or _meeting(outcome.hits, _guards_of(want, near))
+            found = self._culprits(graph, outcome, hits, want.buffer)
+            if found:
+                self.located(want.finding, found)
+            elif outcome.dropped and not want.alone:
+                want.alone = True
+                self._wants.setdefault(graph.serial, []).append(want)
+            elif want.hidden:
+                self._tried.pop(want.finding, None)  # when it is told again its guard is whole before the next replay
+            elif outcome.search is None or not outcome.dropped:  # else it was seen, and nobody can tell who did it
+                self.not_seen(want.finding, outcome.replay)
+
+    def _culprits(self, graph: Graph, outcome: Outcome, hits: list[Hit], buffer: Buffer) -> tuple[Culprit, ...]:
+        """A culprit for each node of some hits, in the order in which the nodes ran."""
+        context, by_node = self.context, dict[int, Hit]()
+        for hit in hits:
+            by_node.setdefault(hit.node, hit)
+        return tuple(
+            culprit_of_node(
+                graph, node, outcome.replay, buffer.range, ByteRange(hit.first, hit.last + 1), context.ledger,
+                context.names, outcome.search,
+            )
+            for node, hit in by_node.items()
+        )  # fmt: skip
+
+    def _write_sets(self, graph: Graph, armed: _Armed, outcome: Outcome) -> WriteSets | None:
+        if not armed.everything:
+            return None
+        places = {part: self._place(buffer) for part, buffer in armed.plan.buffers.items()}
+        sets = write_sets_of(graph.name, outcome, places, map(self._place, armed.plan.left_out))
+        self.write_sets[graph.serial] = sets
+        return sets
+
+    def _place(self, buffer: Buffer) -> Place:
+        return Place(buffer.serial, self.context.names.name_of(buffer)[0], buffer.start, buffer.nbytes)
+
+    def _judge(self, graph: Graph, armed: _Armed, outcome: Outcome, meanwhile: Iterable[Write]) -> None:
+        """Let the checks that need write sets look at them."""
+        if not (armed.everything or armed.pieces or armed.cells):
+            return
+        known = {**armed.plan.buffers, **armed.pieces} if armed.everything else armed.pieces
+        changes = tuple(Change(known[hit.part], hit) for hit in outcome.hits if hit.part in known)
+        outside = RangeSet.of(part for write in meanwhile if write.node is None for part in write.ranges)
+        parts = armed.plan.parts
+        cells = (CellChange(armed.cells[h.part], parts[h.part], h) for h in outcome.hits if h.part in armed.cells)
+        seen = Probed(graph, outcome.replay, changes, outside, tuple(cells))
+        with ExitStack() as judges:  # in sync mode a finding is raised: the others have their turn all the same
+            judges.callback(self.checks.races.probed, seen)
+            judges.callback(self.checks.given_views.probed, seen)
+            if armed.everything or armed.suspects:
+                self.checks.foreign_writes.probed(seen)
+
+
+def _guards_of(want: _Want, near: int) -> tuple[ByteRange, ...]:
+    """Where a guard was broken, all of it that was looked at."""
+    plan = Plan(room=1 << 62)
+    plan.add_damaged(want.buffer, want.side, want.damage, near)
+    return tuple(plan.parts)
+
+
+def _damage(draft: Draft) -> tuple[ByteRange, ...]:
+    """The changed bytes; what a draft has no room to list as one range more."""
+    listed = [ByteRange(first, last + 1) for first, last in draft.ranges]
+    if draft.ranges_total > len(listed):
+        listed.append(ByteRange(listed[-1].stop, draft.last + 1))
+    return tuple(listed)
+
+
+def _meeting(hits: Sequence[Hit], damage: Sequence[ByteRange]) -> list[Hit]:
+    """Hits that reach into damaged bytes."""
+    return [hit for hit in hits if any(part.overlaps(ByteRange(hit.first, hit.last + 1)) for part in damage)]

@@ -1,0 +1,234 @@
+"""The ledger: every buffer, where it lies, what it was asked for, who asked."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from shadowgraph.common.finalizer_safe_lock import QuietLock
+from shadowgraph.common.html_repr import Shown
+from shadowgraph.model.ranges import ByteRange, RangeIndex
+from shadowgraph.model.stacks import Stack
+from shadowgraph.model.views import TensorView
+
+HISTORY = 10_000  # freed buffers remembered
+
+
+class Role(StrEnum):
+    """Where a buffer's memory comes from."""
+
+    STATIC = "static"  # allocated by the program before a capture, through guarded allocation
+    POOL = "pool"  # allocated during a capture, from a graph's private pool
+    FOREIGN = "foreign"  # memory we did not allocate: tracked, not guarded
+
+
+@dataclass(slots=True, eq=False)
+class Buffer(Shown):
+    """One tenancy of memory: from its allocation to its free.
+
+    Attributes
+    ----------
+    serial
+        Allocation serial, unique in the process, in order of allocation.
+    start, nbytes
+        First address and the bytes that were asked for (not what the allocator rounded them to).
+    dtype, shape, itemsize
+        As first allocated; views may differ.
+    head_guard, tail_guard
+        Canary bytes before `start` and after `guard_start`; 0 when not guarded.
+    graph
+        Serial of the graph whose capture allocated it, or None.
+    inexact
+        Last bytes of `nbytes` that this tenant did not ask for, where one buffer stands for all tenants of a block.
+    gap
+        Bytes between `stop` and the tail guard, which other graphs may write while this tenant lives. Without a tail
+        guard: bytes to the next one's, which is another buffer's.
+    lent
+        Its guards stand in memory that another allocator may hand out: no check writes there.
+    freed_at
+        Serial counter at its free, or None while it lives.
+    """
+
+    serial: int
+    start: int
+    nbytes: int
+    role: Role
+    dtype: str = "uint8"
+    shape: tuple[int, ...] = ()
+    itemsize: int = 1
+    stack: Stack = ()
+    device: str = "cpu"
+    graph: int | None = None
+    pool: int | None = None
+    head_guard: int = 0
+    tail_guard: int = 0
+    inexact: int = 0
+    gap: int = 0
+    lent: bool = False
+    freed_at: int | None = None
+    handle: int = field(default=-1, repr=False)
+
+    @property
+    def stop(self) -> int:
+        """Address after the last byte."""
+        return self.start + self.nbytes
+
+    @property
+    def range(self) -> ByteRange:
+        """Its addresses."""
+        return ByteRange(self.start, self.stop)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was not freed so far."""
+        return self.freed_at is None
+
+    @property
+    def guarded(self) -> bool:
+        """Whether a guard stands behind it."""
+        return self.tail_guard > 0
+
+    @property
+    def guard_start(self) -> int:
+        """First address of the tail guard."""
+        return self.stop + self.gap
+
+    @property
+    def exact(self) -> bool:
+        """Whether a guard starts at the last byte that was asked for; a freed tenant's does when it stands again."""
+        return self.guarded and not self.inexact and not (self.gap and self.alive)
+
+    def keep_back(self, gap: int) -> None:
+        """Let the tail guard start `gap` bytes after `stop`; its end stays where it is."""
+        self.tail_guard += self.gap - gap
+        self.gap = gap
+
+
+def allocation_name(buffer: Buffer) -> str:
+    """What to call a buffer that no owner names: its form and the line that allocated it."""
+    form = f"{buffer.dtype}{list(buffer.shape)}"
+    if not buffer.stack:
+        return f"{form} at {buffer.start:#x}"
+    frame = buffer.stack[0]
+    return f"{form} from {os.path.basename(frame.file)}:{frame.line}"
+
+
+def buffer_view(buffer: Buffer) -> TensorView:
+    """A buffer's bytes as a flat view of its dtype."""
+    return TensorView(
+        address=buffer.start,
+        storage_address=buffer.start,
+        storage_nbytes=buffer.nbytes,
+        shape=(buffer.nbytes // buffer.itemsize,),
+        stride=(1,),
+        dtype=buffer.dtype,
+        itemsize=buffer.itemsize,
+        device=buffer.device,
+    )
+
+
+class Ledger:
+    """All buffers by address and serial; thread-safe. Owns its records, never the memory.
+
+    A storage's finalizer may run inside the garbage collector in the middle of a query, so a free only marks its buffer
+    and waits; the next call settles it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = QuietLock()
+        self._serials = itertools.count(1)
+        self._live: RangeIndex[Buffer] = RangeIndex()
+        self._by_serial: dict[int, Buffer] = {}
+        self._freed: deque[Buffer] = deque(maxlen=HISTORY)
+        self._waiting: deque[Buffer] = deque()
+        self.version = 0  # changes with every allocation and free
+        self.frees = 0  # buffers that ended so far
+
+    def next_serial(self) -> int:
+        return next(self._serials)
+
+    def add(self, buffer: Buffer) -> Buffer:
+        """Enter a live buffer."""
+        with self._settled():
+            buffer.handle = self._live.add(buffer.range, buffer)
+            self._by_serial[buffer.serial] = buffer
+            self.version += 1
+        return buffer
+
+    def free(self, buffer: Buffer) -> None:
+        """Mark a buffer freed; it stays in the history. Safe inside a finalizer."""
+        if buffer.freed_at is None:
+            buffer.freed_at = self.next_serial()
+            self.version += 1
+            self.frees += 1
+            self._waiting.append(buffer)
+
+    @contextmanager
+    def _settled(self) -> Iterator[None]:
+        with self._lock.section:
+            while self._waiting:
+                buffer = self._waiting.popleft()
+                self._live.remove(buffer.handle)
+                self._by_serial.pop(buffer.serial, None)
+                self._freed.append(buffer)
+            yield
+
+    def get(self, serial: int) -> Buffer | None:
+        """A live or remembered buffer by serial."""
+        with self._settled():
+            found = self._by_serial.get(serial)
+            if found is not None:
+                return found
+            return next((buffer for buffer in self._freed if buffer.serial == serial), None)
+
+    def at(self, address: int) -> Buffer | None:
+        """The live buffer that holds an address."""
+        with self._settled():
+            found = self._live.at(address)
+            return found[-1] if found else None
+
+    def owner(self, start: int, stop: int) -> Buffer | None:
+        """The live buffer that a view of ``[start, stop)`` belongs to; for an empty view the one at its address.
+
+        Of several the smallest that holds the whole view, else the first by address.
+        """
+        stop = max(stop, start + 1)
+        with self._settled():
+            found = [buffer for _, buffer in self._live.overlapping(start, stop)]
+        if len(found) < 2:
+            return found[0] if found else None
+        whole = [buffer for buffer in found if buffer.start <= start and stop <= buffer.stop]
+        return min(whole, key=lambda buffer: buffer.nbytes, default=found[0])
+
+    def overlapping(self, start: int, stop: int) -> list[Buffer]:
+        """Live buffers with bytes in ``[start, stop)``, by address."""
+        with self._settled():
+            return [buffer for _, buffer in self._live.overlapping(start, stop)]
+
+    def neighbours(self, buffer: Buffer) -> tuple[Buffer | None, Buffer | None]:
+        """The live buffers next before and next after, by address."""
+        with self._settled():
+            before = self._live.before(buffer.start)
+            after = self._live.after(buffer.stop)
+        previous = before[1] if before and before[1] is not buffer else None
+        following = after[1] if after and after[1] is not buffer else None
+        return previous, following
+
+    def __iter__(self) -> Iterator[Buffer]:
+        with self._settled():
+            return iter(sorted(self._by_serial.values(), key=lambda buffer: buffer.serial))
+
+    def __len__(self) -> int:
+        with self._settled():
+            return len(self._by_serial)
+
+    @property
+    def freed(self) -> tuple[Buffer, ...]:
+        """Remembered freed buffers, oldest first."""
+        with self._settled():
+            return tuple(self._freed)

@@ -1,0 +1,111 @@
+"""How much of what graphs write is guarded, so that silence is not taken for proof."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from shadowgraph.model.buffers import Buffer, Ledger
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.ranges import RangeSet
+
+_LISTED = 8
+
+
+class Coverage(msgspec.Struct, frozen=True):
+    """Bytes that graphs may write, by how well the buffers that hold them are guarded.
+
+    Attributes
+    ----------
+    written
+        Bytes that some node may write, summed over the graphs captured in the run.
+    exact
+        Of those, in buffers whose guard starts at their last byte.
+    unguarded
+        Forms of the largest written buffers without guards, at most eight.
+    dropped
+        Records of launches that were forgotten for want of room.
+    inputs
+        Buffers without guards that graphs read: a write past one of them in prepare breaks nothing that is watched.
+    inexact
+        Bytes of `written` in buffers whose next guard stands some way behind their last byte: a short overrun is
+        not seen.
+    gaps
+        Forms of the buffers with the widest such ways, and how many bytes those are; at most eight.
+    """
+
+    written: int
+    exact: int
+    unguarded: tuple[str, ...]
+    dropped: int
+    inputs: int = 0
+    inexact: int = 0
+    gaps: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def percent(self) -> int:
+        """Rounded down, so that 100 means all."""
+        return 100 * self.exact // self.written if self.written else 0
+
+    def sentence(self) -> str:
+        """What was guarded, what was lost on the way, how many buffers of graphs have no guards."""
+        if not self.written:
+            return f"no graph wrote anything yet, {self.dropped} records dropped"
+        said = f"{self.percent} % of graph-written bytes guarded exactly, {self.dropped} records dropped"
+        if self.inexact:
+            said += f"; {max(1, 100 * self.inexact // self.written)} % guarded at a distance"
+        if self.inputs:
+            noun = "buffer that graphs use has" if self.inputs == 1 else "buffers that graphs use have"
+            said += f"; {self.inputs} {noun} no guards"
+        return said
+
+
+class CoverageLog:
+    """Coverage of every graph of a run, taken when it was captured: graphs and their memory come and go."""
+
+    def __init__(self) -> None:
+        self._by_graph: dict[int, tuple[int, int, int]] = {}
+        self._unguarded: dict[str, int] = {}
+        self._gaps: dict[str, int] = {}
+        self._inputs: set[int] = set()
+
+    def note(self, graph: Graph, tenants: Iterable[Buffer], ledger: Ledger) -> None:
+        """Measure a captured graph. `tenants`: buffers with guards standing."""
+        written = RangeSet.of(p.view.hull for _, p in graph.pointers() if p.may_write)
+        own = [buffer for buffer in ledger.freed if buffer.graph == graph.serial]  # tenants of blocks reused since
+        missing = written - RangeSet.of(buffer.range for buffer in (*tenants, *own) if buffer.exact)
+        used = {b.serial for p in graph.spans for b in ledger.overlapping(p.start, p.stop) if not _near_a_guard(b)}
+        self._inputs |= used
+        distant = RangeSet()
+        for part in missing:
+            for buffer in ledger.overlapping(part.start, part.stop):
+                form = f"{buffer.dtype}{list(buffer.shape)}"
+                if _near_a_guard(buffer):
+                    self._gaps[form] = max(self._gaps.get(form, 0), buffer.inexact + buffer.gap)
+                    distant.add(part.intersect(buffer.range) or part)
+                else:
+                    self._unguarded[form] = buffer.nbytes
+        self._by_graph[graph.serial] = (written.nbytes, written.nbytes - missing.nbytes, distant.nbytes)
+
+    def coverage(self, dropped: int) -> Coverage:
+        """The sum over all graphs captured so far."""
+        written, exact, inexact = (sum(row[at] for row in self._by_graph.values()) for at in range(3))
+        return Coverage(
+            written=written,
+            exact=exact,
+            unguarded=tuple(_largest(self._unguarded)),
+            dropped=dropped,
+            inputs=len(self._inputs),
+            inexact=inexact,
+            gaps=tuple((form, self._gaps[form]) for form in _largest(self._gaps)),
+        )
+
+
+def _near_a_guard(buffer: Buffer) -> bool:
+    """Whether a guard stands behind a buffer, be it at a distance."""
+    return buffer.guarded or buffer.gap > 0
+
+
+def _largest(sizes: Mapping[str, int]) -> list[str]:
+    return sorted(sizes, key=lambda name: -sizes[name])[:_LISTED]

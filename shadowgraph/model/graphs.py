@@ -1,0 +1,200 @@
+"""What a graph is, as pure data: nodes in launch order, what each points at, and the line that launched it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from shadowgraph.common.html_repr import Shown
+from shadowgraph.common.internal_errors import faults
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.device_nodes import DeviceNode, Sureness, node_of_launch
+from shadowgraph.model.launches import Access, Launch, LaunchKind, Pointer
+from shadowgraph.model.probes import Probe
+from shadowgraph.model.ranges import ByteRange, RangeIndex, RangeSet
+
+__all__ = ["Access", "Graph", "Launch", "LaunchKind", "Node", "Pointer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A launch at its place in a graph."""
+
+    index: int
+    launch: Launch
+
+
+class Graph(Shown):
+    """A captured graph.
+
+    Attributes
+    ----------
+    serial, name
+        Number of the capture in this process, and what to call it.
+    replays
+        Replays begun so far.
+    inputs
+        Buffers that were there before the capture and that its launches were given, by serial; noted while they lived.
+    captured_at
+        When its capture ended, by the debugger's clock; 0 where nobody watched.
+    probe
+        What to look at during the next replay; the backend takes it off.
+    reading
+        Held while the executable graph is read, changed or given up.
+    unread
+        Why the nodes of the executable graph could not be read; empty when they were, or on the host.
+    """
+
+    def __init__(self, serial: int, name: str, nodes: Iterable[Node] = ()) -> None:
+        self.serial, self.name = serial, name
+        self.replays = 0
+        self.captured_at = 0
+        self.inputs: dict[int, Buffer] = {}
+        self.probe: Probe | None = None
+        self.reading = threading.RLock()
+        self.unread = ""
+        self._nodes: list[Node] = list(nodes)
+        self._build: Callable[[], list[Node]] | None = None
+        self._device: tuple[DeviceNode, ...] | None = None
+        self._build_device: Callable[[], tuple[DeviceNode, ...] | None] | None = None
+        self._spans: RangeSet | None = None
+        self._led: tuple[tuple[DeviceNode, ...], RangeSet] | None = None  # with the nodes that it was made of
+        self._index: tuple[int, RangeIndex[tuple[Node, Pointer]]] | None = None  # with the nodes that it was made of
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Every node, in launch order."""
+        if self._build is not None:
+            build, self._build = self._build, None
+            self._nodes = build()
+        return self._nodes
+
+    def build_later(self, build: Callable[[], list[Node]]) -> None:
+        """Give a function that makes the nodes, called when they are first asked for."""
+        self._build, self._spans, self._index = build, None, None
+
+    def build_device_later(self, build: Callable[[], tuple[DeviceNode, ...] | None]) -> None:
+        """Give a function that reads the device nodes, called when they are first asked for; None if it cannot."""
+        self._build_device, self._device = build, None
+
+    @property
+    def read_nodes(self) -> tuple[DeviceNode, ...] | None:
+        """The nodes of the executable graph as they were read, or None where each launch stands for one."""
+        if self._build_device is not None:
+            with self.reading:
+                if self._build_device is not None:
+                    try:
+                        self._device = self._build_device()
+                    except Exception as error:  # who asks is in the middle of judging, and can do without
+                        faults.note("reading of a graph", error)
+                        self.unread = f"{type(error).__name__}: {error}".split("\n", 1)[0]
+                    finally:  # whoever asks meanwhile waits; what failed is not tried again
+                        self._build_device = None
+        return self._device
+
+    @property
+    def device_nodes(self) -> tuple[DeviceNode, ...]:
+        """The nodes of the executable graph. Without one that was read, each launch is a node after the one before."""
+        known = self.read_nodes
+        if known is not None:
+            return known
+        return tuple(
+            node_of_launch(node.index, node.launch.kind, node.launch.name, node.launch.pointers, node.launch.grid)
+            for node in self.nodes
+        )
+
+    def launch_of(self, node: DeviceNode) -> Launch | None:
+        """The launch that made a device node, if it was seen.
+
+        Parameters
+        ----------
+        node
+            One of `device_nodes`.
+        """
+        return self.nodes[node.launch].launch if node.launch is not None else None
+
+    def pointers(self) -> Iterator[tuple[Node, Pointer]]:
+        """Every pointer of every node, in launch order."""
+        for node in self.nodes:
+            for pointer in node.launch.pointers:
+                yield node, pointer
+
+    def pointing_into(self, where: ByteRange) -> list[tuple[Node, Pointer]]:
+        """Every pointer whose view has a byte in a range, in launch order.
+
+        Parameters
+        ----------
+        where
+            Addresses, the last one exclusive.
+        """
+        if self._index is None or self._index[0] != len(self.nodes):
+            views = ((p.view.hull, (node, p)) for node, p in self.pointers())
+            self._index = len(self.nodes), RangeIndex((span, pair) for span, pair in views if span.nbytes)
+        found = [pair for _, pair in self._index[1].overlapping(where.start, where.stop)]
+        return sorted(found, key=lambda pair: pair[0].index)
+
+    @property
+    def spans(self) -> RangeSet:
+        """Every byte that some node was given a view of."""
+        if self._spans is None:
+            self._spans = RangeSet.of(p.view.hull for _, p in self.pointers())
+        return self._spans
+
+    def captured(self, where: ByteRange) -> list[ByteRange]:
+        """The parts of a range that this graph captured views of.
+
+        Parameters
+        ----------
+        where
+            Addresses, the last one exclusive.
+        """
+        return self.spans.intersection(where)
+
+    def touches(self, where: ByteRange) -> bool:
+        """Whether any node was given a view of a byte of a range.
+
+        Parameters
+        ----------
+        where
+            Addresses, the last one exclusive.
+        """
+        return bool(self.captured(where))
+
+    def leads_into(self, where: ByteRange) -> bool:
+        """Whether an argument of a device node points into the range: library code takes pointers past the dispatcher.
+        Reads the executable graph the first time."""
+        nodes = self.read_nodes
+        if nodes is None:
+            return False
+        if self._led is None or self._led[0] is not nodes:
+            self._led = nodes, RangeSet.of(part for node in nodes for part in _leads(node))
+        return self._led[1].overlaps(where)
+
+    def readers(self, where: ByteRange) -> list[Node]:
+        """Nodes that may read a byte of a range, in launch order.
+
+        Parameters
+        ----------
+        where
+            Addresses, the last one exclusive.
+        """
+        return list({node.index: node for node, pointer in self.pointing_into(where) if pointer.may_read}.values())
+
+    def writers(self, where: ByteRange) -> list[Node]:
+        """Nodes that may write a byte of a range by their signature, in launch order.
+
+        Parameters
+        ----------
+        where
+            Addresses, the last one exclusive.
+        """
+        return list({node.index: node for node, pointer in self.pointing_into(where) if pointer.may_write}.values())
+
+
+def _leads(node: DeviceNode) -> Iterator[ByteRange]:
+    """Where a node's arguments point, of an address one byte."""
+    yield from (ByteRange(w.address, w.address + 1) for w in node.words if w.sureness is not Sureness.LOW)
+    yield from (*node.reads, *node.writes)
+    for inner in node.inner:
+        yield from _leads(inner)

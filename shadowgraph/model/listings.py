@@ -1,0 +1,19 @@
+"""What a user reads many of at once: plain tuples and lists, with a table of them in a notebook."""
+
+from __future__ import annotations
+
+from shadowgraph.common.html_repr import Shown
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.findings import Finding
+
+
+class Findings(Shown, tuple[Finding, ...]):
+    """Findings in order of arrival."""
+
+    __slots__ = ()
+
+
+class Buffers(Shown, tuple[Buffer, ...]):
+    """Buffers in order of allocation."""
+
+    __slots__ = ()

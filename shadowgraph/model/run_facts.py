@@ -1,0 +1,147 @@
+"""Everything a report is made of, as one JSON document."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib import metadata
+from typing import Any
+
+import msgspec
+
+from shadowgraph.common.version import VERSION
+from shadowgraph.model.coverage import Coverage
+from shadowgraph.model.failures import Failure
+from shadowgraph.model.findings import Finding
+from shadowgraph.model.launch_arguments import LastLaunch
+from shadowgraph.model.tensor_changes import Change
+
+SCHEMA = "shadowgraph.report/1"
+_Cause = tuple[str, int, int]
+
+
+class RunFacts(msgspec.Struct, frozen=True):
+    """One run.
+
+    Attributes
+    ----------
+    graphs
+        Name, nodes and replays of each live graph.
+    faults
+        Our own faults by where and what.
+    guards_shrunk, guards_dropped
+        Blocks whose guards got smaller than asked for, and blocks without any, for want of memory.
+    watches
+        Name, changes and changes dropped of each watched tensor.
+    left_alone
+        Captures whose memory has no guards, by reason.
+    stepped_aside
+        What was left to the program so that it runs as without us: how often, by reason.
+    lost
+        Why nothing could be read from the device any more, or None.
+    last_values
+        When it was lost: name, dtype and bytes of small buffers at the last boundary that reached the host.
+    last_launches
+        When it was lost: the last launches that had begun, the latest first, and what they were given.
+    names_unread, names_cut_short
+        Objects that the walks for names could not read, and named objects whose walk met a bound.
+    limits
+        What was left undone so that the program is not held up, each in a sentence.
+    failures
+        Exceptions of the program that say more with what was known when they came.
+    """
+
+    findings: tuple[Finding, ...]
+    notes: tuple[Finding, ...]
+    suppressed: int
+    coverage: Coverage
+    graphs: tuple[tuple[str, int, int], ...]
+    faults: dict[str, int]
+    guards_shrunk: int
+    guards_dropped: int
+    watches: tuple[tuple[str, tuple[Change, ...], int], ...]
+    left_alone: dict[str, int] = {}
+    stepped_aside: dict[str, int] = {}
+    lost: str | None = None
+    last_values: tuple[tuple[str, str, bytes], ...] = ()
+    last_launches: tuple[LastLaunch, ...] = ()
+    names_unread: int = 0
+    names_cut_short: int = 0
+    limits: tuple[str, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+    @property
+    def told(self) -> tuple[Finding, ...]:
+        """Findings, each before the notes of where its overrun went on, and then the other notes."""
+        going_on: dict[_Cause, list[Finding]] = {}
+        for note in self.notes:
+            if note.continues is not None:
+                key = note.continues.fingerprint, note.continues.serial, note.pid
+                going_on.setdefault(key, []).append(note)
+        told: list[Finding] = []
+        for finding in self.findings:
+            told += [finding, *going_on.pop((finding.fingerprint, finding.buffer.serial, finding.pid), ())]
+        behind = {id(finding) for finding in told}
+        return (*told, *(note for note in self.notes if id(note) not in behind))
+
+    @property
+    def damage(self) -> tuple[Finding, ...]:
+        """Findings, and the notes of where an overrun went on: what pictures mark."""
+        return (*self.findings, *(note for note in self.notes if note.continues is not None))
+
+
+def document(facts: RunFacts, made_with: dict[str, str] | None = None) -> dict[str, Any]:
+    """The facts as plain JSON types (schema ``shadowgraph.report/1``).
+
+    Parameters
+    ----------
+    facts
+        What to tell.
+    made_with
+        Versions of the packages that made them; those of this process unless given.
+    """
+    body: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(facts))
+    return {"schema": SCHEMA, "versions": versions() if made_with is None else made_with, **body}
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a finding may depend on."""
+    return {
+        "shadowgraph": VERSION,
+        "python": platform.python_version(),
+        "torch": _version("torch"),
+        "numpy": _version("numpy"),
+    }
+
+
+def _version(package: str) -> str:
+    """A package's version, without importing it."""
+    loaded = getattr(sys.modules.get(package), "__version__", None)
+    if loaded is not None:
+        return str(loaded)
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "-"
+
+
+def to_json(facts: RunFacts) -> str:
+    """The document as indented JSON text."""
+    return msgspec.json.format(msgspec.json.encode(document(facts)), indent=2).decode()
+
+
+def without_memory(facts: RunFacts) -> RunFacts:
+    """Facts of a report without bytes and values of memory; names and texts stay."""
+    return msgspec.structs.replace(
+        facts,
+        findings=tuple(msgspec.structs.replace(finding, window=None) for finding in facts.findings),
+        notes=tuple(msgspec.structs.replace(finding, window=None) for finding in facts.notes),
+        last_values=(),
+        last_launches=tuple(
+            msgspec.structs.replace(launch, values=(), asserted=None) for launch in facts.last_launches
+        ),
+        failures=tuple(
+            msgspec.structs.replace(each, plan=msgspec.structs.replace(each.plan, indptr=()) if each.plan else None)
+            for each in facts.failures
+        ),
+    )

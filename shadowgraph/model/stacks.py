@@ -1,0 +1,120 @@
+"""Where in the program something happened: the Python stack with our own and the machinery's frames left out."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from types import CodeType, FrameType
+from typing import Any
+
+import msgspec
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_DEMOS = os.path.join(PACKAGE, "demos") + os.sep
+_MACHINERY = (
+    *("torch", "triton", "numpy", "contextlib.py", "functools.py", "threading.py"),
+    *("_pytest", "pytest", "pluggy", "xdist", "execnet"),  # their variables hold a test's arguments, and name nothing
+)
+_CORE = "IPython.core.getipython"
+# What inductor writes, in its own folder or in that of TORCHINDUCTOR_CACHE_DIR: a hash, in a folder by its start.
+_COMPILED = re.compile(r"torchinductor_|[/\\]([a-z2-7]{2})[/\\]c\1[a-z2-7]{49}\.py$")
+_skip_cache: dict[str, bool] = {}
+_CODES = 8192  # functions whose lines are remembered
+_known: dict[int, tuple[CodeType, dict[int, Frame] | None]] = {}  # by the code's id; None for machinery
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """One line of a stack: absolute file, line (from 1), function."""
+
+    file: str
+    line: int
+    function: str
+
+
+Stack = tuple[Frame, ...]
+
+
+def current_stack(limit: int = 12) -> Stack:
+    """The caller's stack, innermost first, without frames of shadowgraph, torch, Triton and numpy.
+
+    Parameters
+    ----------
+    limit
+        Most frames kept. Walking 60 frames costs about 10 us.
+    """
+    frames: list[Frame] = []
+    frame: FrameType | None = sys._getframe(1)
+    if _shell() is None:
+        while frame is not None and len(frames) < limit:
+            known = _known.get(id(frame.f_code))
+            lines = known[1] if known is not None and known[0] is frame.f_code else _lines_of(frame.f_code)
+            if lines is not None:
+                at = frame.f_lasti
+                frames.append(lines.get(at) or _note_line(lines, frame))
+            frame = frame.f_back
+        return tuple(frames)
+    while frame is not None and len(frames) < limit:
+        code = frame.f_code
+        if not is_machinery(code.co_filename):
+            cell = cell_label(code.co_filename)
+            frames.append(Frame(cell or code.co_filename, frame.f_lineno, code.co_name))
+            if cell and code.co_name == "<module>":
+                break  # below a notebook's cell there is only its kernel's own machinery
+        frame = frame.f_back
+    return tuple(frames)
+
+
+def _shell() -> Any:
+    """IPython's shell, if one runs: servers import IPython too, and run none."""
+    module = sys.modules.get("IPython")
+    if module is None:
+        return None
+    # Where it is found at once, since this is asked for each stack; missing while IPython is being imported.
+    get_ipython = vars(module).get("get_ipython") or vars(sys.modules.get(_CORE, module)).get("get_ipython")
+    return get_ipython() if get_ipython is not None else None
+
+
+def _lines_of(code: CodeType) -> dict[int, Frame] | None:
+    """Where the lines of some code are remembered, by instruction; None for machinery."""
+    if len(_known) >= _CODES:
+        _known.clear()
+    lines: dict[int, Frame] | None = None if is_machinery(code.co_filename) else {}
+    _known[id(code)] = code, lines  # which keeps its id its own
+    return lines
+
+
+def _note_line(lines: dict[int, Frame], frame: FrameType) -> Frame:
+    code = frame.f_code
+    line = lines[frame.f_lasti] = Frame(code.co_filename, frame.f_lineno, code.co_name)
+    return line
+
+
+def cell_label(filename: str) -> str | None:
+    """``In[3]`` for the code of a notebook's cell, None elsewhere. Not cached: a cell that runs again is renumbered."""
+    shell = _shell()
+    named = shell.compile.format_code_name(filename) if shell is not None else None
+    return f"In[{named[1].split('[')[-1].rstrip(']')}]" if named else None
+
+
+def is_machinery(filename: str) -> bool:
+    """Whether a file is ours or torch's, so that its frames say nothing of the program."""
+    known = _skip_cache.get(filename)
+    if known is None:
+        known = _skip_cache[filename] = _classify(filename)
+    return known
+
+
+def _classify(filename: str) -> bool:
+    if filename.startswith("<frozen") or filename == "<string>" or _COMPILED.search(filename):
+        return True
+    absolute = os.path.abspath(filename)
+    if absolute.startswith(PACKAGE + os.sep):
+        # The demos are programs under test that happen to be shipped with us.
+        return not absolute.startswith(_DEMOS)
+    parts = absolute.split(os.sep)
+    library = {"site-packages", "dist-packages"} & set(parts)
+    if library:
+        after = parts[parts.index(next(iter(library))) + 1 :]
+        return bool(after) and after[0] in _MACHINERY
+    return parts[-1] in _MACHINERY and os.path.dirname(absolute) == os.path.dirname(os.__file__)

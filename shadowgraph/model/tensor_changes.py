@@ -1,0 +1,27 @@
+"""A change of a watched tensor, as data: reports and dumps need it where there is no torch."""
+
+from __future__ import annotations
+
+import msgspec
+
+from shadowgraph.model.phases import Phase
+from shadowgraph.model.stacks import Stack
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One write to a watched tensor, or bytes that changed with no write seen (`writer` None).
+
+    Attributes
+    ----------
+    first, last
+        Written bytes, inclusive, relative to the watched tensor.
+    """
+
+    phase: Phase | None
+    graph: str | None
+    replay: int | None
+    writer: str | None
+    node: int | None
+    stack: Stack
+    first: int
+    last: int

@@ -1,0 +1,142 @@
+"""The two backends behind one surface: where memory comes from, who compares it, what is patched while watching."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from shadowgraph.common.settings import Settings
+from shadowgraph.engines.base import Engine
+from shadowgraph.engines.numpy_engine import NumpyEngine
+from shadowgraph.graphs.dispatch import active_pools, host_reads
+from shadowgraph.graphs.triton import host as triton_host
+from shadowgraph.tracking.allocator import HostAllocator, host_allocator
+
+if TYPE_CHECKING:
+    from shadowgraph.engines.cupy_engine import CupyEngine
+    from shadowgraph.tracking.cuda_allocator import CudaAllocator
+
+
+UNCOMPARED = "buffers whose memory may be unmapped (a memory saver or a sleep mode): their values are not compared"
+
+
+class Backend(Protocol):
+    """What a debugger needs of a backend."""
+
+    allocator: HostAllocator
+    engine: Engine
+    guard_memory: int
+
+    def start(self) -> None:
+        """Patch what must be patched."""
+
+    def stop(self) -> None:
+        """Undo it."""
+
+    def left_alone(self) -> dict[str, int]:
+        """Captures whose memory has no guards, by reason."""
+
+
+class HostBackend:
+    """Graphs captured with `HostGraph`, compared by numpy."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.allocator = host_allocator()
+        self.engine: Engine = NumpyEngine(self.allocator.arena.base)
+        self.guard_memory = settings.guard_memory if settings.guard_memory is not None else 1 << 30
+
+    def start(self) -> None:
+        triton_host.install()
+        host_reads.install()
+
+    def stop(self) -> None:
+        host_reads.uninstall()
+        triton_host.uninstall()
+
+    def left_alone(self) -> dict[str, int]:
+        return {}
+
+
+class CudaBackend:
+    """The program's own CUDA graphs on the current device, compared on the device.
+
+    Raises
+    ------
+    BackendError
+        Without a CUDA device, or with a torch that is too old.
+    MissingPackageError
+        Without a cupy or cuda-bindings that fit.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        from shadowgraph.common.compat import require_gpu
+
+        require_gpu()
+        from shadowgraph.graphs.cuda.graph import CudaGraphs
+        from shadowgraph.graphs.cuda.in_place_pools import NativePools
+        from shadowgraph.graphs.cuda.isolated_pools import GuardedPools
+        from shadowgraph.graphs.cuda.probes import Prober
+
+        torch.cuda.init()
+        device = torch.cuda.current_device()
+        expandable = _expandable_segments()
+        allocator, engine = _cuda_memory(device, expandable)
+        self._unmappable: Callable[[], int] = lambda: engine.unmappable
+        self.allocator: HostAllocator = allocator
+        self.engine: Engine = engine
+        total = torch.cuda.get_device_properties(device).total_memory
+        self.guard_memory = settings.guard_memory if settings.guard_memory is not None else total // 20
+        self.pools: GuardedPools | None = None
+        self.native = NativePools(allocator, settings.near_guard)
+        if settings.layout == "isolate" and not expandable:
+            self.pools = GuardedPools(
+                allocator.arena, settings.near_guard, settings.near_guard, self.guard_memory, allocator.drop_tenant
+            )
+        prober = Prober(engine.device, engine.probe_function, expandable)
+        self.graphs = CudaGraphs(allocator, self.pools, self.native, expandable, prober)
+
+    def start(self) -> None:
+        from shadowgraph.graphs.triton import cuda as triton_cuda
+
+        triton_cuda.install()
+        host_reads.install(of_host_memory=False)
+        active_pools.install()
+        self.graphs.install()
+
+    def stop(self) -> None:
+        from shadowgraph.graphs.triton import cuda as triton_cuda
+
+        self.graphs.uninstall()
+        active_pools.uninstall()
+        host_reads.uninstall(of_host_memory=False)
+        triton_cuda.uninstall()
+
+    def left_alone(self) -> dict[str, int]:
+        """Captures whose pools have no guards, by reason."""
+        unmappable = Counter({UNCOMPARED: self._unmappable()} if self._unmappable() else {})
+        return dict(self.native.left_alone + unmappable + (self.pools.left_alone if self.pools else Counter()))
+
+
+def _expandable_segments() -> bool:
+    """Whether the caching allocator maps memory piecemeal: it takes no pools of other allocators then."""
+    settings = torch.cuda.memory._snapshot().get("allocator_settings", {})
+    return bool(settings.get("expandable_segments", False))
+
+
+@cache
+def _cuda_memory(device: int, expandable: bool) -> tuple[CudaAllocator, CupyEngine]:
+    """One allocator and engine a device: buffers outlive the debugger that guarded them."""
+    from shadowgraph.engines.cupy_engine import CupyEngine
+    from shadowgraph.tracking.cuda_allocator import CudaAllocator
+
+    engine = CupyEngine(device, expandable)
+    return CudaAllocator(engine, device), engine
+
+
+def backend_of(settings: Settings) -> Backend:
+    """The backend that the settings name."""
+    return CudaBackend(settings) if settings.backend == "cuda" else HostBackend(settings)

@@ -1,0 +1,131 @@
+"""What launches were given, noted just before they run, and looked at when one of them has killed the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from shadowgraph.checks.base import Checkpoint, Context
+from shadowgraph.checks.indices import Indices
+from shadowgraph.common.internal_errors import shielded
+from shadowgraph.engines.base import LARGEST_COPY, RANGES_COPIED
+from shadowgraph.localize.flight_recorder import Given, Journal
+from shadowgraph.localize.index_asserts.explain import asserted_index, source_copied
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.launch_arguments import AssertedIndex, GivenValue, LastLaunch
+from shadowgraph.model.launches import IndexRule, Launch
+from shadowgraph.model.views import TensorView, overlaps
+
+_LAUNCHES = 3  # shown of those that had begun
+_SHOWN = 1024  # bytes of each argument
+_INTEGERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+
+
+class LastWords:
+    """Keeps copies of small integer arguments in host memory, in the order of the stream.
+
+    Parameters
+    ----------
+    find_name
+        Looks for a name of a buffer that has none yet.
+    """
+
+    def __init__(
+        self, context: Context, journal: Journal, indices: Indices, find_name: Callable[[Buffer, Context], None]
+    ) -> None:
+        self._context, self._journal, self._indices, self._find_name = context, journal, indices, find_name
+        self._asserted: list[tuple[Launch, AssertedIndex | None]] = []  # of the launches that were shown
+
+    def note(self, launch: Launch, rules: tuple[IndexRule, ...], checkpoint: Checkpoint) -> None:
+        """Ask for copies of the indices and of small integer arguments of a launch that is about to run."""
+        device = self._context.allocator.device
+        if rules:
+            rules = tuple(rule for rule in rules if rule.index.device == device)
+        copied = [(rule.argument, rule.index) for rule in rules if rule.index.nbytes]
+        places = [view.hull for _, view in copied]
+        for pointer in launch.pointers:
+            view = pointer.view
+            if view.dtype in _INTEGERS and view.device == device:  # no kernel of ours may follow one elsewhere
+                hull = view.hull
+                if 0 < hull.stop - hull.start <= LARGEST_COPY and hull not in places:
+                    copied.append((pointer.argument, view))
+                    places.append(hull)
+        if copied:
+            mirror = self._context.engine.mirror(places[:RANGES_COPIED])
+            journal, kept = self._journal, tuple(copied[:RANGES_COPIED])
+            journal.given.append(Given(launch, rules, kept, mirror, checkpoint, journal.unseen))
+
+    def examine(self) -> None:
+        """Report the first launch that took an index out of range, of those that had begun; needs no device."""
+        for given in list(self._journal.given):
+            copies = given.mirror.read()
+            for rule in given.rules if copies is not None else ():
+                with shielded("indices of a launch"):
+                    data = _copy_of(given, rule.index, copies or [])
+                    if data is not None and self._indices.judge(given.launch, rule, data, given.checkpoint):
+                        return
+
+    def launches(self) -> tuple[LastLaunch, ...]:
+        """The last launches that had begun, the latest first; needs no device."""
+        found: list[LastLaunch] = []
+        for given in reversed(self._journal.given):
+            copies = given.mirror.read()
+            if copies is not None:
+                frame = given.launch.stack[0] if given.launch.stack else None
+                values = tuple(
+                    GivenValue(name, self._owner(view), view.dtype, view.shape, data[:_SHOWN])
+                    for (name, view), data in zip(given.copied, copies, strict=True)
+                )
+                file, line = (frame.file, frame.line) if frame is not None else (None, None)
+                asserted, passed = self._asserted_by(given, copies), self._journal.unseen - given.passed
+                found.append(LastLaunch(given.launch.name, file, line, values, asserted, passed))
+            if len(found) == _LAUNCHES:
+                break
+        return tuple(found)
+
+    def _asserted_by(self, given: Given, copies: list[bytes]) -> AssertedIndex | None:
+        """What a launch asserted in vain; worked out once."""
+        for launch, known in self._asserted:
+            if launch is given.launch:
+                return known
+        found = None
+        if given.launch.compiled is not None:
+            with shielded("index that a launch asserts"):
+                starts = (view.start for _, view in given.copied)
+                found = asserted_index(given.launch, zip(starts, copies, strict=True))
+                if found is not None and found.into:
+                    found = self._named(found, given.launch)
+        self._asserted = [*self._asserted, (given.launch, found)][-_LAUNCHES:]
+        return found
+
+    def _named(self, found: AssertedIndex, launch: Launch) -> AssertedIndex:
+        """With the name of the buffer that is indexed, or of the one that it was filled from before."""
+        view = next((pointer.view for pointer in launch.pointers if pointer.argument == found.into), None)
+        if view is None:
+            return found
+        owner = self._owner(view)
+        if owner:
+            return msgspec.structs.replace(found, owner=owner)
+        ran = [entry.launch for entry in self._journal.taken()[0]]
+        at = next((place for place in reversed(range(len(ran))) if ran[place] is launch), len(ran))
+        for earlier in reversed(ran[:at]):
+            writes = [p for p in earlier.pointers if p.may_write and overlaps(p.view, view)]
+            if not writes:
+                continue
+            source = source_copied(earlier, writes[0].argument) if len(writes) == 1 and writes[0].view == view else ""
+            views = [pointer.view for pointer in earlier.pointers if pointer.argument == source]
+            return msgspec.structs.replace(found, owner=self._owner(views[0]), copied=True) if views else found
+        return found
+
+    def _owner(self, view: TensorView) -> str:
+        """What a view's buffer is called, or where it was allocated; empty for memory that nobody tracks."""
+        buffer = self._context.ledger.owner(view.start, view.stop)
+        if buffer is None:
+            return ""
+        self._find_name(buffer, self._context)
+        return self._context.names.name_of(buffer, view.hull)[0]
+
+
+def _copy_of(given: Given, view: TensorView, copies: list[bytes]) -> bytes | None:
+    return next((data for (_, known), data in zip(given.copied, copies, strict=False) if known == view), None)

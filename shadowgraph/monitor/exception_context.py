@@ -1,0 +1,202 @@
+"""Joins an exception of the program with what is known: the last plan, who wrote what that came of, the last replay.
+
+Only what lies in host memory is looked at: the exception may be a dead device's.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+
+from shadowgraph.common.internal_errors import shielded
+from shadowgraph.model.failures import Failure, LastWriter, PlanFacts
+from shadowgraph.model.findings import Batch, Finding
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.host_plans import HostPlan
+from shadowgraph.model.launches import Access, Launch
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.monitor.finding_builder import culprit_of
+from shadowgraph.monitor.monitor import Supervisor
+from shadowgraph.tracking.writes import write_of
+
+_PLANNER = re.compile(r"indptr\[\d+\]|should be non-negative|Error in (standard|alternate MLA) plan")
+_DEVICE = re.compile(r"CUDA error|device-side assert|illegal memory access|CUDA_ERROR_|cudaError[A-Z]")
+_TIMEOUT = re.compile(r"watchdog|timed? ?out", re.IGNORECASE)
+_AROUND, _BROKEN = 32, 8  # entries shown on either side of the first broken one; broken ones named
+_CHAIN = 8
+
+
+def join(work: Supervisor, error: BaseException, where: str = "") -> Failure | None:
+    """Keep an exception with what is known, if it is one that this says something of; never raises.
+
+    Once for one text, however often it is caught and raised again, or quoted.
+    """
+    with shielded("joining of an exception"):
+        kind = kind_of(error, work.journal.host_plans.last)
+        if kind is not None:
+            return _keep(work, kind, type(error).__name__, telling_line(error), where)
+    return None
+
+
+def join_timeout(work: Supervisor, said: str, where: str = "") -> Failure | None:
+    """The same for an alarm that is no exception."""
+    with shielded("joining of a timeout"):
+        return _keep(work, "timeout", "", said, where)
+    return None
+
+
+def kind_of(error: BaseException, plan: HostPlan | None) -> str | None:
+    """What kind of failure an exception is, its causes considered; None for one that is none of ours to explain."""
+    texts = [f"{type(each).__name__}: {telling_line(each)}" for each in _chain(error)]
+    if any(_DEVICE.search(text) or text.startswith("AcceleratorError") for text in texts):
+        return "device"
+    if any(_PLANNER.search(text) for text in texts) or (
+        plan is not None and plan.error and any(plan.error in text for text in texts)
+    ):
+        return "planner"
+    return "timeout" if any(_TIMEOUT.search(text) for text in texts) else None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    each: BaseException | None = error
+    for _ in range(_CHAIN):
+        if each is None:
+            return
+        yield each
+        each = each.__cause__ or each.__context__
+
+
+def telling_line(error: BaseException) -> str:
+    """The line of an exception's text that says what kind it is of, else the first."""
+    try:
+        lines = str(error).strip().split("\n")
+        telling = (line for line in lines if _PLANNER.search(line) or _DEVICE.search(line))
+        return next(telling, lines[0]).strip()[:300]
+    except Exception:  # the program's own class, and its own fault
+        return "(cannot be printed)"
+
+
+def _keep(work: Supervisor, kind: str, error: str, said: str, where: str) -> Failure | None:
+    if any(known.kind == kind and _same(known.said, said) for known in work.outside.failures):
+        return None
+    last = work.journal.taken()[1][-1:]
+    graph = work.context.graphs.get(last[0].graph) if last else None
+    plan = work.journal.host_plans.last
+    if graph is None and plan is None:
+        return None  # nothing is known
+    failure = Failure(
+        kind=kind,
+        error=error,
+        said=said,
+        where=where,
+        time=time.time(),
+        plan=_plan(work, plan) if plan is not None else None,
+        graph=graph.name if graph is not None else None,
+        replay=last[0].replay if graph is not None else None,
+        seconds=time.time() - last[0].time if last else 0.0,
+        batch=_batch(work, plan if kind == "planner" else None, graph, last[0].replay if last else 0),
+    )
+    work.outside.fail(failure)
+    return failure
+
+
+def _same(known: str, said: str) -> bool:
+    """Whether two texts are of one exception: that of a cause is often quoted by what it leads to."""
+    return known == said or bool(known and known in said)
+
+
+def _batch(work: Supervisor, plan: HostPlan | None, graph: Graph | None, replay: int) -> Batch | None:
+    """What the replay was prepared for that a plan was made for, else the last one that began."""
+    said = work.outside.batch_of
+    if said is None:
+        return None
+    planned = work.context.graphs.get(plan.serial) if plan is not None else None
+    if planned is not None and plan is not None and plan.replay is not None:
+        return said(planned, plan.replay)
+    return said(graph, replay) if graph is not None else None
+
+
+def _plan(work: Supervisor, plan: HostPlan) -> PlanFacts:
+    values = np.frombuffer(plan.indptr, plan.dtype)
+    broken = [int(at) + 1 for at in np.flatnonzero(values[1:] < values[:-1])]
+    first = max(0, broken[0] - _AROUND) if broken else 0
+    facts = PlanFacts(
+        planner=plan.planner,
+        kind=plan.kind,
+        batch_size=plan.batch_size,
+        entries=plan.entries,
+        indptr=tuple(values[first : first + 2 * _AROUND].tolist()),
+        first=first,
+        broken=tuple(broken[:_BROKEN]),
+        buffer=f"{plan.planner}.{plan.attribute}" if plan.attribute else "",
+        graph=plan.graph,
+        replay=plan.replay,
+        failed=bool(plan.error),
+    )
+    return _with_writers(work, plan, facts, broken[0] if broken else None)
+
+
+def _with_writers(work: Supervisor, plan: HostPlan, facts: PlanFacts, broken: int | None) -> PlanFacts:
+    """With the name of the memory that the plan's index pointers lie in, who wrote them, and what was found of it."""
+    view, context = plan.into, work.context
+    if view is None:
+        return facts
+    buffer = context.ledger.owner(view.start, view.stop)
+    finding: Finding | None = None
+    if buffer is not None:
+        facts = msgspec.structs.replace(facts, buffer=context.names.name_of(buffer, view.hull)[0])
+        about = [each for each in (*work.book.findings, *work.book.notes) if each.buffer.serial == buffer.serial]
+        finding = max(about, key=lambda each: (each.severity == "error", -each.id), default=None)
+    entries = (broken - 1, broken) if broken is not None else (0,)
+    places = [ByteRange(view.start + at * view.itemsize, view.start + (at + 1) * view.itemsize) for at in entries]
+    if broken is None:
+        places = [view.hull]
+    writers = (_writer(work, entry, where) for entry, where in zip(entries, places, strict=True))
+    return msgspec.structs.replace(
+        facts,
+        writers=tuple(writer for writer in writers if writer is not None),
+        finding=finding.id if finding is not None else None,
+        found=finding.message if finding is not None else "",
+    )
+
+
+def _writer(work: Supervisor, entry: int, where: ByteRange) -> LastWriter | None:
+    """The latest launch that was given these bytes to write, eager or in a replay."""
+    launches, replays = work.journal.taken()
+    eager = next((ran for ran in reversed(launches) if _writes(ran.launch, where)), None)
+    for replayed in reversed(replays):
+        graph = work.context.graphs.get(replayed.graph)
+        if eager is not None and (eager.node is not None or eager.time > replayed.time):
+            break
+        nodes = graph.writers(where) if graph is not None else []
+        if graph is not None and nodes:
+            unseen = _wrote_unseen(work, replayed.time)
+            return _of(nodes[-1].launch, entry, nodes[-1].index, graph.name, replayed.replay, unseen)
+    if eager is None:
+        return None
+    graph = work.context.graphs.get(eager.graph) if eager.graph is not None else None
+    before = (one.replay for one in reversed(replays) if one.graph == eager.graph and one.time <= eager.time)
+    name = graph.name if graph is not None else None
+    return _of(eager.launch, entry, eager.node, name, next(before, None), _wrote_unseen(work, eager.time))
+
+
+def _wrote_unseen(work: Supervisor, since: float) -> bool:
+    """Whether others may have written since then, in a nap."""
+    return work.naps.blind or since < work.naps.seen_since
+
+
+def _writes(launch: Launch, where: ByteRange) -> bool:
+    return any(p.may_write and p.view.touches(where.start, where.stop) for p in launch.pointers)
+
+
+def _of(
+    launch: Launch, entry: int, node: int | None, graph: str | None, replay: int | None, unsure: bool = False
+) -> LastWriter:
+    """`unsure` where others may have written since, unseen."""
+    unsure = unsure or any(p.access is Access.UNKNOWN for p in launch.pointers)
+    write = msgspec.structs.replace(write_of(launch, None, node), opaque=unsure)
+    return LastWriter(entry, culprit_of(write), graph, replay)

@@ -1,0 +1,158 @@
+"""From a check's draft to a finding: names, neighbours, readers, the culprit's line."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from shadowgraph.checks.base import Context, Draft
+from shadowgraph.checks.dangling_details import ending_of
+from shadowgraph.checks.rebound_details import rebinding_of
+from shadowgraph.checks.stale_details import staleness_of
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.findings import (
+    Alias,
+    BufferFacts,
+    ByteFacts,
+    Culprit,
+    Finding,
+    Kind,
+    Neighbour,
+    Reader,
+    Status,
+    Window,
+)
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.guards import Side
+from shadowgraph.model.phases import Phase
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.tracking.writes import Write
+
+_CANDIDATES = 8
+
+
+def finding_of(draft: Draft, context: Context) -> Finding:
+    """A finding with everything but its id, message, coverage and fingerprint."""
+    buffer = draft.buffer
+    culprits = list(draft.located) or [culprit_of(write) for write in reversed(draft.culprits)]
+    return Finding(
+        code=draft.code,
+        kind=Kind[draft.code],
+        severity=draft.severity,
+        phase=draft.phase or Phase.EAGER,
+        graph=draft.graph.name if draft.graph else None,
+        replay=draft.replay,
+        detected_at=draft.checkpoint.at,
+        buffer=_buffer(draft, context),
+        bytes=_bytes(draft),
+        culprit=culprits[0] if culprits else Culprit(Status.UNKNOWN),
+        candidates=tuple(culprits[1 : 1 + _CANDIDATES]),
+        aliases=tuple(Alias(r.owner.path, r.expression) for r in context.names.relations(buffer, _part(draft))),
+        neighbour=_neighbour(draft, context),
+        reader=draft.reader or _reader(draft.graph, buffer, draft.phase),
+        rows=draft.rows,
+        window=_window(draft),
+        rule=draft.rule,
+        confidence=draft.confidence,
+        time=time.time(),
+        pid=os.getpid(),
+        device=buffer.device,
+        ending=ending_of(draft, context),
+        stale=staleness_of(draft, context),
+        rebound=rebinding_of(draft, context),
+    )
+
+
+def culprit_of(write: Write) -> Culprit:
+    """A write's launch as a culprit: confirmed where its own stores or arguments hit the bytes."""
+    launch = write.launch
+    frame = launch.stack[0] if launch.stack else None
+    return Culprit(
+        status=Status.CANDIDATE if write.opaque or write.hull else Status.CONFIRMED,
+        kind=str(launch.kind),
+        name=launch.name,
+        node=write.node,
+        file=frame.file if frame else None,
+        line=frame.line if frame else None,
+        stack=launch.stack,
+        source=launch.source,
+        grid=launch.grid,
+    )
+
+
+def _part(draft: Draft) -> ByteRange | None:
+    return draft.view.hull if draft.view is not None else None
+
+
+def _buffer(draft: Draft, context: Context) -> BufferFacts:
+    buffer, view = draft.buffer, draft.view
+    name, names = context.names.name_of(buffer, _part(draft))
+    return BufferFacts(
+        name=name,
+        names=names,
+        shape=view.shape if view else buffer.shape,
+        dtype=view.dtype if view else buffer.dtype,
+        nbytes=view.nbytes if view else buffer.nbytes,
+        address=view.start if view else buffer.start,
+        serial=buffer.serial,
+        role=str(buffer.role),
+        allocated=buffer.stack,
+    )
+
+
+def _bytes(draft: Draft) -> ByteFacts | None:
+    if not draft.count:  # about what a launch was given, not about bytes that changed
+        return None
+    start = draft.view.start if draft.view else draft.buffer.start
+    distance = 0
+    if draft.side is Side.AFTER:
+        distance = draft.first - draft.buffer.stop
+    elif draft.side is Side.BEFORE:
+        distance = start - 1 - draft.last
+    return ByteFacts(
+        first=draft.first - start,
+        last=draft.last - start,
+        count=draft.count,
+        ranges=tuple((first - start, last - start) for first, last in draft.ranges),
+        ranges_total=draft.ranges_total,
+        side=draft.side,
+        distance=distance,
+        truncated=draft.truncated,
+    )
+
+
+def _neighbour(draft: Draft, context: Context) -> Neighbour | None:
+    if draft.side not in (Side.BEFORE, Side.AFTER):
+        return None
+    previous, following = context.ledger.neighbours(draft.buffer)
+    found = previous if draft.side is Side.BEFORE else following
+    if found is None:
+        return None
+    gap = draft.buffer.start - found.stop if draft.side is Side.BEFORE else found.start - draft.buffer.stop
+    name, _ = context.names.name_of(found)
+    return Neighbour(name, draft.side, gap, found.nbytes, found.dtype, found.shape)
+
+
+def _reader(graph: Graph | None, buffer: Buffer, phase: Phase | None) -> Reader | None:
+    """The node of the coming replay that reads the buffer first; only for damage done before it."""
+    if graph is None or phase is not Phase.PREPARE:
+        return None
+    readers = graph.readers(buffer.range)
+    if not readers:
+        return None
+    launch = readers[0].launch
+    frame = launch.stack[0] if launch.stack else None
+    return Reader(
+        kind="graph",
+        name=launch.name,
+        node=readers[0].index,
+        file=frame.file if frame else None,
+        line=frame.line if frame else None,
+    )
+
+
+def _window(draft: Draft) -> Window | None:
+    if draft.window is None:
+        return None
+    start = draft.view.start if draft.view else draft.buffer.start
+    return Window(draft.window - start, draft.expected.hex(), draft.found.hex())

@@ -1,0 +1,159 @@
+"""Takes drafts from the checks: names them, counts them, tells of them, and has a closer look taken where one helps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from shadowgraph.checks.base import Context, Draft
+from shadowgraph.checks.verdicts import revised, verdict
+from shadowgraph.common.errors import FindingsError
+from shadowgraph.common.internal_errors import log, shielded
+from shadowgraph.common.settings import Settings
+from shadowgraph.localize.launch_stepper import UNSEEN, Stepper
+from shadowgraph.localize.locator import Locator
+from shadowgraph.model.coverage import Coverage
+from shadowgraph.model.findings import NAP, Culprit, Finding, Severity, Status, fingerprint
+from shadowgraph.monitor.finding_builder import finding_of
+from shadowgraph.monitor.finding_store import FindingBook, read_suppressions
+from shadowgraph.monitor.overrun_chain import Overruns
+from shadowgraph.monitor.program_hooks import Outside
+
+_CANDIDATES = 8
+
+
+class Intake:
+    """The way from a draft into the book.
+
+    Parameters
+    ----------
+    coverage
+        Coverage as it is now.
+
+    Attributes
+    ----------
+    book
+        The findings.
+    inferred
+        What follows from reads by the host alone and is no finding: counted, and listed on request.
+    locator, stepper, context
+        Who takes closer looks, and what checks share; set by the owner before the first draft comes.
+    """
+
+    locator: Locator
+    stepper: Stepper
+    context: Context
+
+    def __init__(self, settings: Settings, outside: Outside, coverage: Callable[[], Coverage]) -> None:
+        self._settings, self._outside, self._coverage = settings, outside, coverage
+        self._suppressions = read_suppressions(settings.suppressions) if settings.suppressions else frozenset()
+        self.book = FindingBook(self._suppressions)
+        self.inferred = FindingBook()
+        self._overruns: Overruns | None = None
+
+    def start_over(self) -> None:
+        """In a forked child: what was found, and what is looked for, is the parent's."""
+        self.book, self.inferred = FindingBook(self._suppressions), FindingBook()
+        self.locator.forget()
+        self.stepper.forget()
+
+    def take(self, draft: Draft) -> None:
+        """A check hands over a draft: name it, count it, and in sync mode raise it."""
+        self.context.names.refresh()
+        self._outside.name_all(draft, self.context)
+        finding = finding_of(draft, self.context)
+        if draft.inferred and not self._settings.list_inferred:
+            self.inferred.add(msgspec.structs.replace(finding, message=verdict(finding)), draft.key)
+            return
+        # Which sightings belong together must not depend on whether a closer look was being taken.
+        stepped = self.stepper.identity(draft)
+        key, mark = stepped or (draft.key, fingerprint(finding))
+        finding = self._looked_up(draft, finding)
+        coverage, batch = self._coverage().sentence(), self._outside.batch(draft)
+        finding = msgspec.structs.replace(finding, message=verdict(finding), coverage=coverage, batch=batch)
+        kept, new = self.book.add(finding, key, mark, exact=not self.context.engine.asynchronous)
+        if not new and _surer(finding.culprit, kept.culprit):
+            kept = self._revise(kept.id, finding.culprit, finding.candidates) or kept
+        elif stepped is not None and _is_another(finding.culprit, kept):  # it did it as well
+            kept = self.book.revise(kept.id, kept.culprit, (*kept.candidates, finding.culprit)) or kept
+        kept = self._tied(kept, draft)
+        self._outside.found(kept)
+        if new and kept.severity is Severity.ERROR:
+            # In this event: the program may not live to its report.
+            log(logging.ERROR, "%s", kept.message, finding=kept)
+        with shielded("closer look"):
+            if finding.detected_at != NAP:  # else nobody knows where to look, until it happens again
+                self.locator.noticed(draft, kept, new)
+                self.stepper.noticed(draft, kept, key, mark)
+        if new and self._settings.sync and kept.severity is Severity.ERROR:
+            raise FindingsError(kept.message)
+
+    def located(self, id: int, culprits: tuple[Culprit, ...]) -> None:
+        """A closer look has shown who did it."""
+        self._conclude(id, culprits[0], culprits[1 : 1 + _CANDIDATES])
+
+    def not_seen(self, id: int, replay: int) -> None:
+        """A closer look, in which all was quiet, is over."""
+        known = self.book.get(id)
+        if known is not None:
+            missed = msgspec.structs.replace(known.culprit, status=Status.NOT_REPRODUCED, seen_in=replay)
+            self._conclude(id, missed, known.candidates)
+
+    def needs_culprit(self, id: int) -> bool:
+        """Whether it is still unknown who did it."""
+        known = self.book.get(id)
+        return known is not None and not _settled(known.culprit)
+
+    def _looked_up(self, draft: Draft, finding: Finding) -> Finding:
+        """The finding with a culprit that a closer look at this very phase has shown."""
+        found: tuple[Culprit, ...] = ()
+        with shielded("closer look"):
+            if finding.culprit.status is not Status.CONFIRMED:
+                found = self.locator.culprits(draft) or self.stepper.unseen(draft)
+        if not found:
+            return finding
+        return msgspec.structs.replace(finding, culprit=found[0], candidates=found[1 : 1 + _CANDIDATES])
+
+    def _conclude(self, id: int, culprit: Culprit, candidates: tuple[Culprit, ...]) -> None:
+        kept = self._revise(id, culprit, candidates)
+        if kept is not None:
+            self._outside.found(self._tied(kept))
+
+    def _tied(self, kept: Finding, draft: Draft | None = None) -> Finding:
+        """A finding as it is when it is known which overrun it belongs to; others that this changes are told."""
+        with shielded("overrun"):
+            overruns = self._overruns
+            if overruns is None or overruns.book is not self.book:
+                overruns = self._overruns = Overruns(self.book, self.context.ledger)
+            for other in overruns.revised(kept) if draft is None else overruns.noticed(draft, kept):
+                self._outside.found(other)
+        return self.book.get(kept.id) or kept
+
+    def _revise(self, id: int, culprit: Culprit, candidates: tuple[Culprit, ...]) -> Finding | None:
+        kept = self.book.revise(id, culprit, candidates)
+        if kept is not None:
+            log(logging.WARNING, "%s", revised(kept), finding=kept)
+        return kept
+
+
+def _surer(now: Culprit, before: Culprit) -> bool:
+    """Whether a sighting says more of who did it than those before."""
+    if before.status is Status.CONFIRMED:
+        return False
+    return now.status is Status.CONFIRMED or (now.kind == UNSEEN and before.kind != UNSEEN)
+
+
+def _is_another(now: Culprit, kept: Finding) -> bool:
+    """Whether a sighting shows another launch than those that a finding is known to be the work of."""
+    named = kept.culprit, *kept.candidates
+    return (
+        Status.CONFIRMED is now.status is kept.culprit.status
+        and len(kept.candidates) < _CANDIDATES
+        and all((one.name, one.node, one.stack) != (now.name, now.node, now.stack) for one in named)
+    )
+
+
+def _settled(culprit: Culprit) -> bool:
+    return culprit.status is Status.CONFIRMED or culprit.kind == UNSEEN

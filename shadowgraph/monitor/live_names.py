@@ -1,0 +1,27 @@
+"""What the buffers of a live run are called."""
+
+from __future__ import annotations
+
+from shadowgraph.checks.base import Context
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.graphs import Graph
+
+
+class LiveNames:
+    """Names of a debugger's buffers, as far as its ledger and its name book know them."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def knows(self, thing: object) -> bool:
+        if isinstance(thing, Buffer):
+            return self._context.ledger.get(thing.serial) is thing
+        return isinstance(thing, Graph) and self._context.graphs.get(thing.serial) is thing
+
+    def called(self, buffer: object) -> str:
+        assert isinstance(buffer, Buffer)
+        return self._context.names.name_of(buffer)[0]
+
+    def at(self, address: int) -> tuple[str, int] | None:
+        buffer = self._context.ledger.owner(address, address + 1)
+        return (self.called(buffer), address - buffer.start) if buffer is not None else None

@@ -1,0 +1,173 @@
+"""What those who run a debugger from outside the program hang on to it, and what it gives up for the program's sake.
+
+Events come in under the debugger's lock. What hangs on to them writes files, so that it is posted (see `outbox`) and
+called in the same thread, in the same event, once the lock is released.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeVar
+
+from shadowgraph.checks.base import Context, Draft
+from shadowgraph.common.internal_errors import faults, log, shielded
+from shadowgraph.common.outbox import outbox
+from shadowgraph.common.settings import Settings
+from shadowgraph.graphs.dispatch.eager_guard import EagerGuard
+from shadowgraph.model.buffers import Buffer, Role
+from shadowgraph.model.failures import Failure
+from shadowgraph.model.findings import Batch, Finding
+from shadowgraph.model.graphs import Graph
+from shadowgraph.monitor.overhead_limiter import SelfLimit
+from shadowgraph.tracking.variable_names import PlaceFinder
+
+_T = TypeVar("_T")
+_FAILURES = 16  # kept; a server may go on and fail again
+
+
+class Outside:
+    """Hooks and limits of one debugger.
+
+    Attributes
+    ----------
+    limit
+        What checking may take, and what was given up for it.
+    guarding
+        Which eager allocations are guarded, or None.
+    places
+        Looks for names of buffers that no owner names: when a finding is about one, and, in time for the rules that
+        follow from names, of index buffers when a graph is captured. None: nobody looks.
+    batch_of
+        Says what a replay of a graph was prepared for; of an adapter that knows the program.
+    hearers
+        Called with every finding as it is kept, new or seen again, before it is logged. Two threads may come in another
+        order than their findings were kept in: revision and occurrences tell.
+    begins
+        Called when a replay begins, checked or not, before anything else is done about it.
+    replayed
+        Called after every replay that was checked.
+    failures, failed
+        Exceptions of the program that were joined with what is known, and who is told of each at once.
+    tell
+        Takes a line for the report at once, for a process that may end without a summary; None: nobody does.
+    replays, checked
+        Replays that began, and those of them that were checked.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.limit = SelfLimit(settings.overhead_percent, settings.fault_limit, every=settings.every)
+        self.guarding = EagerGuard(settings.guard_eager) if settings.guard_eager != "off" else None
+        self.places: PlaceFinder | None = None
+        self.batch_of: Callable[[Graph, int], Batch | None] | None = None
+        self.hearers: list[Callable[[Finding], None]] = []
+        self.begins: Callable[[], None] | None = None
+        self.replayed: Callable[[], None] | None = None
+        self.replays = self.checked = 0
+        self.failures: list[Failure] = []
+        self.failed: Callable[[Failure], None] | None = None
+        self.tell: Callable[[str], None] | None = None
+        self._faults_before = faults.total
+
+    def start_over(self) -> None:
+        """In a forked child: faults so far are the parent's."""
+        self._faults_before = faults.total
+        self.replays = self.checked = 0
+        self.failures = []
+
+    def fail(self, failure: Failure) -> None:
+        """The program has met an exception that was joined with what is known."""
+        if len(self.failures) < _FAILURES:
+            self.failures.append(failure)
+            if self.failed is not None:
+                outbox.write(partial(_call, "record of an exception", self.failed, failure))
+
+    def capture_began(self) -> None:
+        if self.guarding is not None:
+            self.guarding.capture_began()
+
+    def replays_passed(self, count: int) -> None:
+        """Replays passed unseen."""
+        self.replays += count
+        if self.begins is not None:
+            outbox.write(self.begins)
+
+    def replay_due(self, replay: int, glances: bool = False) -> bool:
+        """Whether a graph's replay, which begins now, is to be checked; one that gets a glance is, in any case.
+
+        The limits are judged here: where checking takes too long or fails too often, new guards are given up first.
+        """
+        self.replays += 1
+        if self.begins is not None:
+            self.begins()
+        if self.guarding is not None:
+            self.guarding.replay_began()
+        if self.limit.limited and self.limit.judge(faults.total - self._faults_before):
+            if self.guarding is not None:
+                self.guarding.stop()
+            log(logging.WARNING, "shadowgraph: %s", self.limit.sentence())
+        return self.limit.stopped is None and (glances or self.limit.due(replay))
+
+    @property
+    def guards_eager(self) -> bool:
+        """Whether eager allocations are guarded now."""
+        return self.guarding is not None and self.guarding.active
+
+    def replay_ended(self) -> None:
+        self.checked += 1
+        if self.replayed is not None:
+            self.replayed()
+
+    def found(self, finding: Finding) -> None:
+        """A finding was kept; one that is suppressed has no id and is nobody's business."""
+        for hear in self.hearers if finding.id else ():
+            outbox.write(partial(_call, "record of a finding", hear, finding))
+
+    def batch(self, draft: Draft) -> Batch | None:
+        """What the replay that a finding belongs to was prepared for, where somebody knows."""
+        if self.batch_of is None or draft.graph is None or draft.replay is None:
+            return None
+        with shielded("batch of a finding"):
+            return self.batch_of(draft.graph, draft.replay)
+        return None
+
+    def name(self, buffer: Buffer, context: Context) -> None:
+        """Look for a name of a buffer that a finding is about; of one that is gone no variable can tell."""
+        if self.places is not None and buffer.alive and not context.names.owners_of(buffer.range, buffer.serial):
+            with shielded("search for a name"):
+                self.places.find(buffer)
+
+    def name_all(self, draft: Draft, context: Context) -> None:
+        """Look for names of all buffers that a finding is about."""
+        witnesses = [buffer for buffer, _ in draft.stale.witnesses] if draft.stale is not None else []
+        if draft.rebound is not None and draft.rebound.buffer is not None:
+            witnesses.append(draft.rebound.buffer)
+        for buffer in (draft.buffer, *(draft.ended.victims if draft.ended is not None else ()), *witnesses):
+            self.name(buffer, context)
+
+    def name_rest(self, buffers: Iterable[Buffer], context: Context) -> None:
+        """Look for names of all buffers that live and that no owner names, as far as there is time."""
+        if self.places is not None:
+            with shielded("search for names"):
+                unnamed = [b for b in buffers if b.alive and not context.names.owners_of(b.range, b.serial)]
+                self.places.find_new(unnamed)
+
+    def name_indices(self, graphs: Iterable[Graph], context: Context) -> None:
+        """Look for names of one-dimensional integer buffers that new graphs were given, and of guarded ones outside
+        their pools: once these are gone, so are their names."""
+        if self.places is None:
+            return
+        with shielded("search for names"):
+            spans = [span for graph in graphs for span in graph.spans]
+            used = {b.serial: b for span in spans for b in context.ledger.overlapping(span.start, span.stop)}
+            flat = [b for b in used.values() if len(b.shape) == 1 and b.dtype.startswith("int")]
+            own = [buffer for buffer in flat if buffer.role is not Role.POOL]
+            self.places.find_new(b for b in own if not context.names.owners_of(b.range, b.serial))
+            given = [b for graph in graphs for b in graph.inputs.values() if b.role is Role.STATIC and b.alive]
+            self.places.note_former(b for b in given if not context.names.owners_of(b.range, b.serial))
+
+
+def _call(what: str, told: Callable[[_T], None], fact: _T) -> None:
+    with shielded(what):
+        told(fact)

@@ -1,0 +1,76 @@
+"""Everything that a report is made of, read off a supervisor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shadowgraph.graphs.dispatch.eager import anyone_rests
+from shadowgraph.model.findings import Finding
+from shadowgraph.model.guards import GuardPolicy
+from shadowgraph.model.run_facts import RunFacts
+from shadowgraph.monitor.monitor import Supervisor
+
+
+def facts_of(
+    work: Supervisor,
+    policy: GuardPolicy,
+    findings: tuple[Finding, ...],
+    faults: Mapping[str, int],
+    left_alone: Mapping[str, int],
+    stepped_aside: Mapping[str, int],
+) -> RunFacts:
+    """The facts as they are now, as data.
+
+    Parameters
+    ----------
+    faults, left_alone, stepped_aside
+        Faults of ours; captures without guards, and what else was left to the program, by reason.
+    """
+    names = work.context.names
+    return RunFacts(
+        findings=findings,
+        notes=work.book.notes,
+        suppressed=work.book.suppressed,
+        coverage=work.coverage(),
+        graphs=tuple((graph.name, len(graph.nodes), graph.replays) for graph in work.context.graphs.values()),
+        faults=dict(faults),
+        guards_shrunk=policy.shrunk,
+        guards_dropped=policy.dropped + work.allocator.unguarded_for_memory,
+        left_alone=dict(left_alone),
+        stepped_aside=dict(stepped_aside),
+        lost=work.lost,
+        last_values=tuple(work.plans.last_values()) if work.lost else (),
+        last_launches=work.last_words.launches() if work.lost else (),
+        names_unread=names.unread,
+        names_cut_short=names.truncated,
+        limits=tuple(filter(None, _limits(work))),
+        failures=tuple(work.outside.failures),
+        watches=tuple((watch.name, tuple(watch.changes), watch.dropped) for watch in work.watches.watches),
+    )
+
+
+def _limits(work: Supervisor) -> tuple[str | None, ...]:
+    """What was not watched, not kept or not counted as a finding."""
+    return work.outside.limit.sentence(), _naps(work), _idle(work), _inferred(work), work.book.sentence()
+
+
+def _naps(work: Supervisor) -> str | None:
+    """What naps left unwatched, unless that was told when the first one began."""
+    return work.naps.sentence() if work.outside.tell is None else None
+
+
+def _inferred(work: Supervisor) -> str | None:
+    """How many inferences there are that are no findings."""
+    notes = work.inferred.notes
+    if not notes:
+        return None
+    times = sum(note.occurrences for note in notes)
+    count = f"{times:,} reads" if times != 1 else "1 read"
+    return f"{count} by the host of what a graph had changed (SG102) counted as no finding; list_inferred shows them"
+
+
+def _idle(work: Supervisor) -> str | None:
+    """What passed unseen before the first capture; where it was told as it began, only what is known since."""
+    if work.outside.tell is not None and work.naps.idle:
+        return None
+    return work.idleness.sentence(work.context.graphs.values(), anyone_rests())

@@ -1,0 +1,72 @@
+"""Whether replays pass unseen, with what prepares them: in most of a nap they do.
+
+Who hooks something asks here before anything else, so that what passes costs a look at one attribute.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container
+from time import time
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from shadowgraph.model.graphs import Graph
+
+
+class Passed(NamedTuple):
+    """A replay that passed, and when it was over."""
+
+    graph: Graph
+    replay: int
+    time: float
+
+
+on = False
+_most = 0
+_known: Container[int] = frozenset()
+_passed: deque[tuple[Graph, int, float]] = deque()  # fields of `Passed`; never another one: a thread may append to it
+
+
+def let(most: int, known: Container[int] = frozenset()) -> None:
+    """Let replays and launches pass from here on, in all threads; or none, for 0.
+
+    Parameters
+    ----------
+    most
+        How many replays pass before somebody is told.
+    known
+        Serials of graphs that pass; after a replay of another somebody is told at once.
+    """
+    global on, _most, _known
+    _most, _known, on = most, known, most > 0
+
+
+def ended(graph: Graph) -> bool:
+    """Note a replay that passed; whether somebody is to be told."""
+    _passed.append((graph, graph.replays, time()))
+    return len(_passed) >= _most or graph.serial not in _known
+
+
+def pending() -> tuple[Passed, ...]:
+    """What `taken` would give, left where it is."""
+    return tuple(map(Passed._make, _passed.copy()))  # copied at once: other threads go on
+
+
+def latest() -> Passed | None:
+    """The last replay that passed since somebody looked."""
+    passed = pending()
+    return passed[-1] if passed else None
+
+
+def taken() -> list[Passed]:
+    """The replays that passed since the last time, oldest first. They count towards the most that may pass."""
+    global _most
+    found: list[Passed] = []
+    while _passed:
+        try:
+            found.append(Passed(*_passed.popleft()))
+        except IndexError:  # another thread was faster
+            break
+    _most -= len(found)
+    return found

@@ -1,0 +1,64 @@
+"""The bytes that dumps hold around what findings are about."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from shadowgraph.dumps.reader import Dump
+from shadowgraph.model.findings import Finding
+from shadowgraph.render.html.hexdump import HexTable, table
+from shadowgraph.render.text.bytes_text import byte_notes
+from shadowgraph.views.byte_dump import dumped_buffer
+from shadowgraph.views.byte_rows import ByteLine, ByteRow, byte_rows
+
+_ROWS = 2_400  # of a page: later findings show what they kept themselves
+_Key = tuple[int, int, str, str]
+
+
+def bytes_of(dumps: Sequence[Dump]) -> Callable[[Finding], HexTable | None]:
+    """What tells for a finding of one of these dumps, or of the run that left them, the bytes around it.
+
+    None for one that is about no bytes, or of which no dump knows the buffer, and when the page has enough.
+    """
+    known: dict[_Key, tuple[Dump, Finding]] = {}
+    for dump in dumps:
+        for finding in (*dump.manifest.facts.findings, *dump.manifest.facts.notes):
+            known[_key(finding, dump.manifest.pid)] = dump, finding
+    room = _ROWS
+
+    def around(finding: Finding) -> HexTable | None:
+        nonlocal room
+        found = known.get(_key(finding, finding.pid))
+        if found is None or finding.bytes is None or room <= 0:
+            return None
+        made = _table(*found, finding.id)
+        room -= len(made.lines) if made is not None else 0
+        return made
+
+    return around
+
+
+def _key(finding: Finding, pid: int) -> _Key:
+    return pid, finding.buffer.serial, finding.fingerprint, str(finding.bytes.side if finding.bytes else "")
+
+
+def _table(dump: Dump, finding: Finding, shown_as: int) -> HexTable | None:
+    serial, start = finding.buffer.serial, finding.buffer.address
+    buffer = next((b for b in (*dump.buffers, *dump.freed) if b.serial == serial), None)
+    if buffer is None or buffer.start != start:  # a finding on a part counts from where that part starts
+        return None
+    held = dumped_buffer(dump, buffer, dump.names.name(buffer), finding, None, None)
+    own = tuple(mark for mark in held.marks if mark.finding == finding.id)[:1]  # not what others saw change there
+    rows = [_renumbered(row, shown_as) for row in byte_rows(msgspec.structs.replace(held, marks=own), held.dtype)]
+    if not rows:
+        return None
+    command = f"shadowgraph hexdump {start:#x} {shlex.quote(str(dump.path))} --around {finding.id}"
+    return table(f"{held.name} as the dump has it", rows, byte_notes(held), command)
+
+
+def _renumbered(row: ByteLine, shown_as: int) -> ByteLine:
+    """A run's report counts findings anew over all processes."""
+    return row._replace(finding=shown_as) if isinstance(row, ByteRow) and row.finding is not None else row

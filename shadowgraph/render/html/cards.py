@@ -1,0 +1,88 @@
+"""A finding as a page shows it: its rows by label, its bytes, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from shadowgraph.model.findings import Finding, Severity
+from shadowgraph.render.html.hexdump import HexTable, window_table
+from shadowgraph.render.text.finding_rows import ADVICE, FactRow, end_rows, fact_rows, headline
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Texts under one label; `spare` ones are folded. Of `css` is how they are shown: as facts, stack or advice."""
+
+    label: str
+    lines: tuple[str, ...]
+    spare: tuple[str, ...] = ()
+    css: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A finding, ready for a template."""
+
+    id: int
+    code: str
+    kind: str
+    error: bool
+    headline: str
+    occurrences: int
+    facts: tuple[Group, ...]
+    bytes: HexTable | None
+    ending: tuple[Group, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A line of a report; `tone` is bad, warn or nothing."""
+
+    text: str
+    tone: str = ""
+
+
+_STACKS = {"allocated", "launched"}
+
+
+def card_of(finding: Finding, bytes: HexTable | None = None, more: Iterable[FactRow] = ()) -> Card:
+    """A finding with the bytes that are known around it, without any those that it kept itself, and more rows."""
+    return Card(
+        id=finding.id,
+        code=finding.code,
+        kind=str(finding.kind),
+        error=finding.severity is Severity.ERROR,
+        headline=headline(finding),
+        occurrences=finding.occurrences,
+        facts=grouped(fact_rows(finding)),
+        bytes=bytes or window_table(finding),
+        ending=grouped((*more, *end_rows(finding))),
+    )
+
+
+def grouped(rows: Iterable[FactRow]) -> tuple[Group, ...]:
+    """Rows by label, in order; rows without a label, and those with the label before, belong to it."""
+    groups: list[tuple[str, list[FactRow]]] = []
+    for row in rows:
+        if not groups or (row.label and row.label != groups[-1][0]):
+            groups.append((row.label, []))
+        groups[-1][1].append(row)
+    return tuple(_group(label, members) for label, members in groups)
+
+
+def _group(label: str, rows: Sequence[FactRow]) -> Group:
+    lines = tuple(row.text for row in rows if not row.spare)
+    css = "stack" if label in _STACKS else "advice" if label == ADVICE else ""
+    return Group(label, lines, tuple(row.text for row in rows if row.spare), css)
+
+
+def said_of(lines: Iterable[Text]) -> tuple[Said, ...]:
+    """Lines of a text report, as loud as they are there; empty ones are left out."""
+    return tuple(Said(line.plain, _tone(str(line.style))) for line in lines if line.plain.strip())
+
+
+def _tone(style: str) -> str:
+    return "bad" if "red" in style else "warn" if "yellow" in style else "head" if "bold" in style else ""

@@ -1,0 +1,181 @@
+"""Everything a page shows, as data: of a live run, of a dump, of a run folder."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from shadowgraph.dumps.reader import Dump
+from shadowgraph.model.coverage import Coverage
+from shadowgraph.model.findings import Finding
+from shadowgraph.model.run_facts import RunFacts
+from shadowgraph.render.html.bytes_around import bytes_of
+from shadowgraph.render.html.cards import Card, Said, card_of, said_of
+from shadowgraph.render.html.hexdump import HexTable
+from shadowgraph.render.html.pictures import MapView, map_view
+from shadowgraph.render.html.tables import (
+    GraphTable,
+    LaunchRow,
+    ProcessRow,
+    graph_tables,
+    launch_rows,
+    process_row,
+)
+from shadowgraph.render.text.dumped import about_lines, tail_lines
+from shadowgraph.render.text.folding import folded, in_processes, process_rows
+from shadowgraph.render.text.map_text import DumpedMap
+from shadowgraph.render.text.run_text import RunReport, missing, title, where
+from shadowgraph.render.text.text import failure_lines, limit_lines, lost_lines, summary, watch_lines
+from shadowgraph.views.dumped_map import dumped_map
+from shadowgraph.wrap.folder.idle_report import UNSEEN
+from shadowgraph.wrap.folder.reader import Run
+
+_FINDINGS = 200
+_PROCESSES = 200
+_PARTS = 8  # processes whose memory, graphs and launches are shown
+_GRAPHS = 50  # graphs that are counted one by one
+
+BytesOf = Callable[[Finding], HexTable | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What the dump of one process adds: its graphs, what ran last, its memory."""
+
+    title: str
+    file: str
+    graphs: tuple[GraphTable, ...]
+    more_graphs: int
+    launches: tuple[LaunchRow, ...]
+    more_launches: int
+    map: MapView
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A report.
+
+    Attributes
+    ----------
+    summary
+        The last line of the text report.
+    file
+        What to call the dump or the run folder in a command; empty for a live run.
+    """
+
+    title: str
+    summary: str
+    findings: tuple[Card, ...]
+    notes: tuple[Card, ...]
+    left_out: int
+    watches: tuple[Said, ...]
+    lost: tuple[Said, ...]
+    failures: tuple[Said, ...]
+    limits: tuple[Said, ...]
+    coverage: Coverage
+    graphs: tuple[tuple[str, int, int], ...]
+    more_graphs: int
+    suppressed: int
+    file: str = ""
+    head: tuple[Said, ...] = ()
+    tail: tuple[Said, ...] = ()
+    is_run: bool = False
+    processes: tuple[ProcessRow, ...] = ()
+    more_processes: int = 0
+    parts: tuple[Part, ...] = ()
+    more_parts: int = 0
+
+
+def live_page(facts: RunFacts, bytes_of: BytesOf | None = None) -> Page:
+    """The page of a run's facts; `bytes_of` knows more bytes around a finding than the finding itself."""
+    kept, damage, named = folded(facts), {id(finding) for finding in facts.damage}, in_processes(facts)
+    shown = [
+        (
+            card_of(
+                told.finding,
+                bytes_of(told.finding) if bytes_of is not None else None,
+                process_rows(told) if named else (),
+            ),
+            id(told.finding) in damage,
+        )
+        for told in kept[:_FINDINGS]
+    ]
+    return Page(
+        title="shadowgraph report",
+        summary=summary(facts),
+        findings=tuple(card for card, is_damage in shown if is_damage),
+        notes=tuple(card for card, is_damage in shown if not is_damage),
+        left_out=len(kept) - len(shown),
+        watches=said_of(watch_lines(facts)),
+        lost=said_of(lost_lines(facts)),
+        failures=said_of(failure_lines(facts)),
+        limits=said_of(limit_lines(facts)),
+        coverage=facts.coverage,
+        graphs=facts.graphs[:_GRAPHS],
+        more_graphs=max(0, len(facts.graphs) - _GRAPHS),
+        suppressed=facts.suppressed,
+    )
+
+
+def dump_page(dump: Dump) -> Page:
+    """The page of a dump."""
+    return replace(dump_report(dump), parts=(_part(dump),))
+
+
+def dump_report(dump: Dump) -> Page:
+    """The same without its nodes, launches and map."""
+    return replace(
+        live_page(dump.facts(), bytes_of([dump])),
+        title=f"shadowgraph report: {dump.path.name}",
+        file=shlex.quote(str(dump.path)),
+        head=said_of(about_lines(dump.manifest)),
+        tail=said_of(tail_lines(dump)),
+    )
+
+
+def run_page(report: RunReport, dumps: Sequence[Dump]) -> Page:
+    """The page of a run folder with those of its dumps that are open, one of each process."""
+    run = report.run
+    found = {finding.pid for finding in report.facts.findings}
+    order = sorted(dumps, key=lambda dump: (dump.manifest.pid not in found, dump.manifest.pid))
+    shown = order[:_PARTS]
+    return replace(
+        with_run(live_page(report.facts, bytes_of(shown)), run),
+        title=f"shadowgraph report: {run.folder.name}",
+        file=shlex.quote(str(run.folder)),
+        tail=(Said(where(run)),),
+        parts=tuple(map(_part, shown)),
+        more_parts=len(order) - len(shown),
+    )
+
+
+def with_run(page: Page, run: Run) -> Page:
+    """A page with what ran, how it ended, and its processes."""
+    return replace(
+        page,
+        head=(
+            Said(title(run), "head"),
+            *([Said(missing(run), "warn")] if run.unread else []),
+            *([] if run.processes else [Said(UNSEEN, "warn")]),
+        ),
+        is_run=True,
+        processes=tuple(process_row(process) for process in run.processes[:_PROCESSES]),
+        more_processes=max(0, len(run.processes) - _PROCESSES),
+    )
+
+
+def _part(dump: Dump) -> Part:
+    book, file = dump.names, shlex.quote(str(dump.path))
+    graphs, more_graphs = graph_tables(dump, book, file)
+    launches, more_launches = launch_rows(dump, book)
+    drawn = DumpedMap(dump.manifest.pid, str(dump.path), dumped_map(dump, book))
+    return Part(
+        title=f"process {dump.manifest.pid}, {dump.path.name}",
+        file=file,
+        graphs=graphs,
+        more_graphs=more_graphs,
+        launches=launches,
+        more_launches=more_launches,
+        map=map_view(drawn),
+    )

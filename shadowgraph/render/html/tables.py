@@ -1,0 +1,185 @@
+"""Nodes, launches and processes as rows of tables, cut to what a page can hold; what is left out is counted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from shadowgraph.common.kernel_names import brief
+from shadowgraph.common.source_paths import short
+from shadowgraph.common.words import plural
+from shadowgraph.dumps.naming import BufferNames
+from shadowgraph.dumps.reader import Dump
+from shadowgraph.model.findings import Finding
+from shadowgraph.model.graphs import Graph
+from shadowgraph.render.text.nodes_text import after, blind, details, extent, marks, place, told_once
+from shadowgraph.render.text.run_text import command
+from shadowgraph.views.node_list import ListedGraph, ListedNode, Named, listed
+from shadowgraph.wrap.folder.process_record import ProcessRun
+
+_NAME = 140  # columns of a kernel's name
+_DETAILS = 8  # lines on what a node points at
+_GRAPHS = 6  # of a dump whose nodes are listed
+_FIRST = 60  # nodes of a graph, beside those that a finding names
+_NEAR = 6  # nodes on either side of such a one
+_BLAMED = 20  # such ones
+_LAUNCHES = 40
+_LIVE = "print(shadowgraph.render.text.nodes_text.nodes_text(graph))"
+_GIVEN = 4  # names of what a launch was given
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node; or, with `skipped`, a count of those that are left out here."""
+
+    place: str = ""
+    kind: str = ""
+    name: str = ""
+    extent: str = ""
+    where: str = ""
+    details: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+    skipped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GraphTable:
+    """A graph and the nodes of it that are shown; `all` says what shows the others."""
+
+    title: str
+    rows: tuple[NodeRow, ...]
+    all: str
+    unread: str = ""
+    blind: tuple[str, ...] = ()
+    blamed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRow:
+    """A launch that ran lately."""
+
+    time: str
+    phase: str
+    what: str
+    node: str
+    where: str
+    given: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRow:
+    """A process of a run."""
+
+    pid: int
+    born: str
+    rank: str
+    backend: str
+    ended: str
+    findings: int
+    replays: str
+    checked: str
+    command: str
+    events: tuple[str, ...]
+
+
+def graph_tables(dump: Dump, book: BufferNames, file: str) -> tuple[tuple[GraphTable, ...], int]:
+    """The graphs that findings name and those that replayed most; how many there are beside these."""
+    found = (*dump.manifest.facts.findings, *dump.manifest.facts.notes)
+    named = {finding.graph for finding in found}
+    graphs = sorted(dump.graphs, key=lambda graph: (graph.name not in named, -graph.replays, graph.serial))
+    chosen = graphs[:_GRAPHS]
+    tables = (graph_table(graph, book.at, found, f"shadowgraph nodes {file}") for graph in chosen)
+    return tuple(tables), len(graphs) - len(chosen)
+
+
+def graph_table(graph: Graph, named: Named, findings: Sequence[Finding] = (), all: str = "") -> GraphTable:
+    """A graph's first nodes, and those that findings name with their neighbours."""
+    return listed_table(listed(graph, named, findings), all)
+
+
+def listed_table(made: ListedGraph, all: str = "") -> GraphTable:
+    """The same of a list of nodes."""
+    return GraphTable(
+        title=f"{made.name}: {plural(made.total, 'node')}, {plural(made.replays, 'replay')}",
+        rows=tuple(_rows(made)),
+        all=all or _LIVE,
+        unread=made.unread,
+        blind=tuple(blind(made)),
+        blamed=any(node.culprit_of for node in made.nodes),
+    )
+
+
+def _rows(graph: ListedGraph) -> Iterator[NodeRow]:
+    nodes = list(told_once(graph))
+    count = len(nodes)
+    blamed = [at for at, node in enumerate(nodes) if node.culprit_of][:_BLAMED]
+    wanted = set(range(min(_FIRST, count)))
+    wanted |= {at for each in blamed for at in range(each - _NEAR, each + _NEAR + 1) if 0 <= at < count}
+    before = -1
+    for at in sorted(wanted):
+        if at > before + 1:
+            yield NodeRow(skipped=at - before - 1)
+        yield _row(nodes[at])
+        before = at
+    if graph.total > before + 1:
+        yield NodeRow(skipped=graph.total - before - 1)
+
+
+def _row(node: ListedNode) -> NodeRow:
+    said = details(node)
+    more = [f"... and {len(said) - _DETAILS:,} more"] if len(said) > _DETAILS else []
+    return NodeRow(
+        place=node.place,
+        kind=str(node.kind),
+        name=brief(node.name, _NAME),
+        extent=extent(node),
+        where="  ".join(filter(None, (place(node), after(node)))),
+        details=(*said[:_DETAILS], *more),
+        marks=tuple(mark.strip().removeprefix("<- ") for mark in marks(node)),
+    )
+
+
+def launch_rows(dump: Dump, book: BufferNames) -> tuple[tuple[LaunchRow, ...], int]:
+    """What ran last, the latest first; how many launches the journal has beside these."""
+    manifest = dump.manifest
+    names = {row.serial: row.name for row in manifest.graphs}
+    rows = []
+    for row, launch in zip(manifest.launches[: -_LAUNCHES - 1 : -1], dump.launches[: -_LAUNCHES - 1 : -1], strict=True):
+        node = f"{names.get(row.graph, f'graph#{row.graph}')} node {row.node}" if row.graph is not None else ""
+        frame = launch.stack[0] if launch.stack else None
+        given = [f"{pointer.argument}: {_named(book, pointer.view.address)}" for pointer in launch.pointers[:_GIVEN]]
+        more = [f"... and {len(launch.pointers) - _GIVEN:,} more"] if len(launch.pointers) > _GIVEN else []
+        where = f"{short(frame.file)}:{frame.line}" if frame is not None else ""
+        said = (brief(launch.name, _NAME), node, where, ", ".join((*given, *more)))
+        rows.append(LaunchRow(clock(row.time), str(row.phase or ""), *said))
+    return tuple(rows), len(manifest.launches) - len(rows)
+
+
+def _named(book: BufferNames, address: int) -> str:
+    known = book.at(address)
+    if known is None:
+        return f"{address:#x}"
+    return known[0] if not known[1] else f"{known[0]} + {known[1]:,}"
+
+
+def clock(seconds: float) -> str:
+    """A time of day, UTC."""
+    return f"{time.strftime('%H:%M:%S', time.gmtime(seconds))}.{int(seconds * 1000) % 1000:03d}"
+
+
+def process_row(process: ProcessRun) -> ProcessRow:
+    """A process as the run's report tells it, with the last numbers that it gave."""
+    pulse = process.pulse
+    return ProcessRow(
+        pid=process.pid,
+        born=f"{process.born} of {process.ppid}",
+        rank="" if process.rank is None else str(process.rank),
+        backend=process.backend or "no tensor work",
+        ended=process.ended,
+        findings=len(process.findings),
+        replays=f"{pulse.replays:,}" if pulse is not None else "",
+        checked=f"{pulse.checked:,}" if pulse is not None else "",
+        command=command(process),
+        events=tuple(process.events),
+    )

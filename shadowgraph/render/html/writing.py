@@ -1,0 +1,52 @@
+"""A page into a file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from markupsafe import Markup
+
+from shadowgraph.common.atomic_files import write_whole
+from shadowgraph.common.errors import MissingFileError, UsageError
+from shadowgraph.common.version import VERSION
+from shadowgraph.render.html.engine import digest, render, script, style
+from shadowgraph.render.html.page import Page
+
+
+def page_html(page: Page) -> str:
+    """A whole page: one file, nothing of it elsewhere."""
+    filtering = script()
+    ours = {"style": Markup(style()), "script": Markup(filtering), "digest": digest(filtering)}
+    return render("page.html", page=page, version=VERSION, **ours) + "\n"
+
+
+def require_target(path: str | os.PathLike[str]) -> Path:
+    """Refuse, before a large dump is read, what cannot become a page.
+
+    Raises
+    ------
+    UsageError
+        For ``-``.
+    MissingFileError
+        For a folder, and for a file in a folder that is not there.
+    """
+    target = Path(path)
+    if os.fspath(path) == "-":
+        raise UsageError("--html writes into a file; for a pipe, name /dev/stdout")
+    if target.is_dir():
+        raise MissingFileError(f"cannot write {target}: it is a folder")
+    if not target.parent.is_dir():
+        raise MissingFileError(f"cannot write {target}: there is no folder {target.parent}")
+    return target
+
+
+def write_page(text: str, path: str | os.PathLike[str]) -> Path:
+    """Write the text of a page, whole or not at all.
+
+    Raises
+    ------
+    MissingFileError
+        When the file cannot be written; an older file of that name is left as it was.
+    """
+    return write_whole(path, text.encode("utf-8", "backslashreplace"))

@@ -1,0 +1,247 @@
+"""What an interactive map is made of, as columns: every part with its place on two scales, and what is said of it.
+
+Nothing is judged here: buffers, owners and damage are those of `shadowgraph.views.memory_map`. Draws nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shadowgraph.common.console import tame
+from shadowgraph.common.words import form, plural
+from shadowgraph.render.plots.browsing_scales import Floats, Scale, Spans, islands_of, logarithmic, proportional
+from shadowgraph.views.map_places import where
+from shadowgraph.views.memory_map import MapBuffer, MapDamage, MemoryMap
+
+Columns = dict[str, list[str] | list[int] | Floats]
+
+SCALES = ("log", "bytes")
+LANES = 6  # rows for buffers that overlap; the rest share the last one
+_OWNERS = 4  # told of each buffer
+_LONGEST = 160
+_STRIP = 1_200  # places in the strip of all memory
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Columns of equal length, by name, for each kind of part.
+
+    Every part has ``left_log``, ``right_log``, ``left_bytes``, ``right_bytes``: its place on the two scales. Addresses
+    and sizes are float64, which holds whole numbers up to 2**53.
+
+    Attributes
+    ----------
+    buffers
+        One a buffer, in order of address: ``name``, ``start``, ``nbytes``, ``form``, ``role``, ``alive``, ``lane``,
+        ``head_guard``, ``tail_guard``, ``gap``, ``also`` (other owners), ``findings``.
+    guards
+        One a guard, in order of its ``buffer``, an index; ``start``, ``nbytes``.
+    owners
+        Other owners of a buffer's bytes, the first few of each: ``buffer``, ``place`` (from 0), ``name``,
+        ``relation``, ``start``, ``nbytes``.
+    damages
+        One a stretch of broken bytes: ``buffer``, ``finding``, ``start``, ``nbytes``, ``exact``.
+    marks
+        One a finding: ``buffer``, ``finding``, ``label``, ``told``, ``name``, ``lane``.
+    gaps
+        Stretches without a buffer that the scale in bytes folds: ``start``, ``nbytes``.
+    """
+
+    buffers: Columns
+    guards: Columns
+    owners: Columns
+    damages: Columns
+    marks: Columns
+    gaps: Columns
+    scales: dict[str, Scale]
+
+    @property
+    def lanes(self) -> int:
+        """Rows of buffers."""
+        return max(int(lane) for lane in self.buffers["lane"]) + 1
+
+    @property
+    def ends(self) -> dict[str, tuple[float, float]]:
+        """Where each scale begins and ends."""
+        return {name: (float(scale.places[0]), float(scale.places[-1])) for name, scale in self.scales.items()}
+
+
+def chart_of(memory: MemoryMap) -> Chart:
+    """The columns of a map with at least one buffer."""
+    payloads = [(buffer.start, max(buffer.stop, buffer.start + 1)) for buffer in memory.buffers]
+    guards = [(index, span) for index, buffer in enumerate(memory.buffers) for span in _guards(buffer)]
+    pieces = [(damage, piece) for damage in memory.damages if damage.located for piece in damage.pieces]
+    broken = [(first, last + 1) for _, (first, last) in pieces]
+    around = [span for _, span in guards]
+    islands = islands_of([*payloads, *around, *broken])
+    scales = {"log": logarithmic([*payloads, *broken], around), "bytes": proportional(islands)}
+    lanes = lanes_of(memory.buffers)
+    return Chart(
+        buffers={**_placed(scales, payloads), **_buffers(memory, lanes)},
+        guards={**_placed(scales, around), **_spanned(around), "buffer": [index for index, _ in guards]},
+        owners=_owners(memory, scales),
+        damages={
+            **_placed(scales, broken),
+            **_spanned(broken),
+            "buffer": [damage.buffer for damage, _ in pieces],
+            "finding": [damage.finding for damage, _ in pieces],
+            "exact": [int(damage.exact) for damage, _ in pieces],
+        },
+        marks=_marks(memory, scales, lanes),
+        gaps=_gaps(islands, scales),
+        scales=scales,
+    )
+
+
+def lanes_of(buffers: Sequence[MapBuffer]) -> list[int]:
+    """A row for each buffer, so that those which overlap do not hide each other: living ones from row 0 on, freed ones
+    below them."""
+    lanes = [0] * len(buffers)
+    base = 0
+    for alive in (True, False):
+        ends: list[int] = []  # of each row, so far
+        for index, buffer in enumerate(buffers):
+            if buffer.alive is alive:
+                lane = next((at for at, end in enumerate(ends) if end <= buffer.start), len(ends))
+                ends[lane : lane + 1] = [max(buffer.stop, buffer.start + 1)]
+                lanes[index] = min(base + lane, LANES - 1)
+        base += len(ends)
+    return lanes
+
+
+def _guards(buffer: MapBuffer) -> list[tuple[int, int]]:
+    found = [(buffer.start - buffer.head_guard, buffer.start)] if buffer.head_guard else []
+    return [*found, buffer.tail] if buffer.tail_guard else found
+
+
+def _placed(scales: dict[str, Scale], spans: Spans) -> Columns:
+    ends = np.array(spans, dtype=np.float64).reshape(-1, 2)
+    columns: Columns = {}
+    for name, scale in scales.items():
+        columns[f"left_{name}"], columns[f"right_{name}"] = scale.at(ends[:, 0]), scale.at(ends[:, 1])
+    return columns
+
+
+def _spanned(spans: Spans) -> Columns:
+    ends = np.array(spans, dtype=np.float64).reshape(-1, 2)
+    return {"start": ends[:, 0].copy(), "nbytes": ends[:, 1] - ends[:, 0]}
+
+
+def _numbers(values: Iterable[float]) -> Floats:
+    return np.array(list(values), dtype=np.float64)
+
+
+def _buffers(memory: MemoryMap, lanes: list[int]) -> Columns:
+    damages, buffers = memory.damages_of(), memory.buffers
+    return {
+        "name": [shown(buffer.name) for buffer in buffers],
+        "start": _numbers(buffer.start for buffer in buffers),
+        "nbytes": _numbers(buffer.nbytes for buffer in buffers),
+        "form": [shown(form(buffer.dtype, buffer.shape)) for buffer in buffers],
+        "role": [_role(buffer) for buffer in buffers],
+        "alive": [int(buffer.alive) for buffer in buffers],
+        "lane": lanes,
+        "head_guard": _numbers(buffer.head_guard for buffer in buffers),
+        "tail_guard": _numbers(buffer.tail_guard for buffer in buffers),
+        "gap": _numbers(buffer.gap for buffer in buffers),
+        "also": [_also(buffer) for buffer in buffers],
+        "findings": [_findings(buffer, damages.get(index, ())) for index, buffer in enumerate(buffers)],
+    }
+
+
+def shown(text: str) -> str:
+    """A name of the program on one line, cut in its middle where it is very long."""
+    text = tame(text)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 3]}…{text[-_LONGEST // 2 :]}"
+
+
+def _role(buffer: MapBuffer) -> str:
+    """The role is the first word."""
+    graph = f" of {shown(buffer.graph)}" if buffer.graph is not None else ""
+    return f"{buffer.role}{graph}{'' if buffer.alive else ', freed'}"
+
+
+def _also(buffer: MapBuffer) -> str:
+    told = [f"{shown(alias.name)} is {_relation(buffer, alias.relation)}" for alias in buffer.aliases[:_OWNERS]]
+    more = len(buffer.aliases) - _OWNERS
+    return "; ".join([*told, *([f"and {plural(more, 'more owner')}"] if more > 0 else [])])
+
+
+def _relation(buffer: MapBuffer, relation: str) -> str:
+    return shown(f"{buffer.name}{relation}" if relation[:1] in ("", "[", ".") else relation)
+
+
+def _findings(buffer: MapBuffer, damages: Sequence[MapDamage]) -> str:
+    told = [_told(damage, buffer) for damage in damages[:_OWNERS]]
+    more = len(damages) - _OWNERS
+    return "; ".join([*told, *([f"and {more:,} more"] if more > 0 else [])])
+
+
+def _told(damage: MapDamage, buffer: MapBuffer) -> str:
+    by = f" by {shown(damage.culprit)}" if damage.culprit else ""
+    return f"#{damage.finding} {damage.code}: {where(damage, buffer)}{by} {damage.when}".rstrip()
+
+
+def _owners(memory: MemoryMap, scales: dict[str, Scale]) -> Columns:
+    rows = [
+        (index, place, alias)
+        for index, buffer in enumerate(memory.buffers)
+        for place, alias in enumerate(buffer.aliases[:_OWNERS])
+    ]
+    spans = [(alias.start, max(alias.stop, alias.start + 1)) for _, _, alias in rows]
+    return {
+        **_placed(scales, spans),
+        **_spanned(spans),
+        "buffer": [index for index, _, _ in rows],
+        "place": [place for _, place, _ in rows],
+        "name": [shown(alias.name) for _, _, alias in rows],
+        "relation": [_relation(memory.buffers[index], alias.relation) for index, _, alias in rows],
+    }
+
+
+def _marks(memory: MemoryMap, scales: dict[str, Scale], lanes: Sequence[int]) -> Columns:
+    """A mark for each finding; one without bytes of its own stands for its whole buffer."""
+    return {
+        **_placed(scales, [(damage.first, damage.last + 1) for damage in memory.damages]),
+        "buffer": [damage.buffer for damage in memory.damages],
+        "lane": [lanes[damage.buffer] for damage in memory.damages],
+        "label": [f"#{damage.finding}" for damage in memory.damages],
+        "finding": [damage.finding for damage in memory.damages],
+        "name": [shown(memory.buffers[damage.buffer].name) for damage in memory.damages],
+        "told": [_told(damage, memory.buffers[damage.buffer]) for damage in memory.damages],
+    }
+
+
+def _gaps(islands: Floats, scales: dict[str, Scale]) -> Columns:
+    spans = [(int(start), int(stop)) for start, stop in zip(islands[:-1, 1], islands[1:, 0], strict=True)]
+    return {**_placed(scales, spans), **_spanned(spans)}
+
+
+def strip_of(memory: MemoryMap, chart: Chart, scale: str) -> dict[str, tuple[Floats, Floats]]:
+    """Left and right ends of the bars of each role in the strip of all memory: at each of its places the role that
+    covers most of it, however many buffers there are."""
+    edges = np.linspace(*chart.ends[scale], _STRIP + 1)
+    roles = sorted({buffer.role for buffer in memory.buffers})
+    covered = [_covered(chart, scale, np.array([b.role == role for b in memory.buffers]), edges) for role in roles]
+    best, most = np.argmax(covered, axis=0), np.max(covered, axis=0)
+    return {role: _runs((best == index) & (most > 0), edges) for index, role in enumerate(roles)}
+
+
+def _runs(mine: npt.NDArray[np.bool_], edges: Floats) -> tuple[Floats, Floats]:
+    """Where runs of places begin and end."""
+    change = np.diff(np.concatenate(([0], mine.astype(np.int8), [0])))
+    return edges[np.flatnonzero(change == 1)], edges[np.flatnonzero(change == -1)]
+
+
+def _covered(chart: Chart, scale: str, own: npt.NDArray[np.bool_], edges: Floats) -> Floats:
+    """How much of each stretch between edges some of the buffers cover."""
+    left, right = np.asarray(chart.buffers[f"left_{scale}"])[own], np.asarray(chart.buffers[f"right_{scale}"])[own]
+    stops = np.maximum.accumulate(right)
+    starts = np.maximum(left, np.concatenate((left[:1], stops[:-1])))
+    lengths = np.maximum(stops - starts, 0.0)
+    so_far = np.concatenate(([0.0], np.repeat(np.cumsum(lengths), 2)[:-1]))
+    return np.diff(np.interp(edges, np.column_stack((np.minimum(starts, stops), stops)).reshape(-1), so_far))

@@ -1,0 +1,50 @@
+"""Figures to files: whole or not at all."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shadowgraph.common.atomic_files import write_whole
+from shadowgraph.common.errors import UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = ("png", "svg", "pdf")
+_DPI = 144
+_MOST_PIXELS = 60_000  # the rasteriser's limit is 65,536 a side
+_NO_DATE: dict[str, dict[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+
+
+def format_of(path: str | os.PathLike[str]) -> str:
+    """The picture format that a path's suffix names.
+
+    Raises
+    ------
+    UsageError
+        For any other suffix than png, svg and pdf.
+    """
+    suffix = Path(path).suffix.lower().lstrip(".")
+    if suffix not in FORMATS:
+        raise UsageError(f"cannot save a picture as {os.fspath(path)!r}: the name must end in .png, .svg or .pdf")
+    return suffix
+
+
+def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
+    """Write a figure under a temporary name and move it into place.
+
+    Raises
+    ------
+    UsageError
+        For a suffix that is no picture format.
+    MissingFileError
+        When the file cannot be written; an older file of that name is left as it was.
+    """
+    kind = format_of(path)
+    content = io.BytesIO()
+    dpi = min(_DPI, _MOST_PIXELS / max(figure.get_size_inches()))
+    figure.savefig(content, format=kind, dpi=dpi, metadata=_NO_DATE[kind])
+    return write_whole(path, content.getbuffer())

@@ -1,0 +1,120 @@
+"""Bytes of buffers as text and JSON: sixteen a row with their values, guards and changed bytes marked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+from rich.text import Text
+
+from shadowgraph.common.words import form, plural
+from shadowgraph.dumps.schema import Why
+from shadowgraph.render.text.shown import Reporter, said
+from shadowgraph.views.byte_dump import DumpedBuffer
+from shadowgraph.views.byte_rows import ByteLine, ByteRow, Cell, Gap, Kind, Same, byte_rows
+from shadowgraph.views.hexview import decoded
+
+SCHEMA = "shadowgraph.hexdump/1"
+_CHANGED, _GUARD = "*", "|"
+
+
+class BytesReport(Reporter):
+    """Buffers and the bytes that a dump holds of them. Holds data only.
+
+    Parameters
+    ----------
+    dtype
+        What to decode values as, instead of each buffer's own.
+    """
+
+    schema = SCHEMA
+
+    def __init__(self, buffers: Sequence[DumpedBuffer], dtype: str | None = None) -> None:
+        self.buffers, self.dtype = tuple(buffers), dtype
+
+    def document(self) -> dict[str, Any]:
+        return {"buffers": [self._plain(buffer) for buffer in self.buffers]}
+
+    def lines(self, width: int | None = None) -> Iterator[Text]:
+        """Every line; rows have one width everywhere."""
+        for place, buffer in enumerate(self.buffers):
+            if place:
+                yield Text()
+            yield from _head(buffer)
+            yield from _lines(byte_rows(buffer, self.dtype or buffer.dtype))
+            yield from _tail(buffer)
+
+    def _plain(self, buffer: DumpedBuffer) -> dict[str, Any]:
+        """The buffer's facts, each stretch with its values."""
+        dtype = self.dtype or buffer.dtype
+        plain: dict[str, Any] = msgspec.to_builtins(buffer)
+        for stretch, made in zip(buffer.stretches, plain["stretches"], strict=True):
+            made["values"] = decoded(stretch.data, dtype, stretch.offset).split()
+        return {**plain, "decoded_as": dtype}
+
+
+def _head(buffer: DumpedBuffer) -> Iterator[Text]:
+    fate = "" if buffer.alive else ", freed"
+    yield said(
+        f"{buffer.name}  {form(buffer.dtype, buffer.shape)}  {plural(buffer.nbytes, 'byte')} at {buffer.address:#x}, "
+        f"{buffer.role}, allocation {buffer.serial} of process {buffer.pid}{fate}",
+        "bold",
+    )
+    gap = f", {plural(buffer.gap, 'byte')} after its end" if buffer.gap and buffer.tail_guard else ""
+    guards = f"{plural(buffer.head_guard, 'byte')} before, {plural(buffer.tail_guard, 'byte')} after{gap}"
+    yield said(f"  guards: {guards if buffer.head_guard or buffer.tail_guard else 'none'}")
+
+
+def _lines(rows: Iterable[ByteLine]) -> Iterator[Text]:
+    for row in rows:
+        if isinstance(row, Gap):
+            yield said(f"  {'...':>9}", "dim")
+        elif isinstance(row, Same):
+            yield said(f"  {'':>9}  the same to {row.last:+,}", "dim")
+        else:
+            yield _row(row)
+
+
+def _row(row: ByteRow) -> Text:
+    if row.kind is not Kind.HELD:  # what a finding saw, and what it expected
+        who = f"#{row.finding} found" if row.kind is Kind.FOUND else "not"
+        cells = "".join(f"{_hex(cell)} " for cell in row.cells)
+        return Text(f"  {who:>9}  {cells} {row.values}".rstrip(), style="red" if row.kind is Kind.FOUND else "dim")
+    line = Text("  ")
+    line.append(f"{row.offset:+9,}  ", style="dim")
+    for cell in row.cells:
+        mark, style = (_CHANGED, "bold red") if cell.changed else (_GUARD, "dim") if cell.guard else (" ", "")
+        line.append(f"{_hex(cell)}{mark}", style=style)
+    line.append(f" {row.values}", style="cyan")
+    line.rstrip()
+    return line
+
+
+def _hex(cell: Cell) -> str:
+    return ".." if cell.value is None else f"{cell.value:02x}"
+
+
+def _tail(buffer: DumpedBuffer) -> Iterator[Text]:
+    for mark in buffer.marks:
+        first, last = mark.ranges[0][0], mark.ranges[-1][1]
+        places = f" in {mark.ranges_total:,} places" if mark.ranges_total > 1 else ""
+        kept = "" if mark.found else "; what it saw there is not in the dump"
+        yield said(f"  #{mark.finding} {mark.code}: bytes {first:,} to {last:,}{places}{kept}", "red")
+    for note in byte_notes(buffer):
+        yield said(f"  {note}", "yellow")
+    if buffer.more:
+        yield said(f"  {plural(buffer.more, 'more byte')} in the dump: --start and --count show them")
+    if buffer.marks:
+        yield said(f"  {_CHANGED} a finding says it changed   {_GUARD} guard   .. not in the dump", "dim")
+
+
+def byte_notes(buffer: DumpedBuffer) -> Iterator[str]:
+    """Which of the bytes are older than the rest, and which are missing."""
+    if any(stretch.why is Why.SHADOW for stretch in buffer.stretches):
+        yield "mirrored: as host memory had them when its graph last began to replay"
+    for missing in buffer.missing:
+        last = missing.offset + missing.nbytes - 1
+        yield f"not in the dump: bytes {missing.offset:,} to {last:,} ({missing.reason})"
+    if not buffer.stretches and not buffer.missing:
+        yield "the dump holds none of these bytes"

@@ -1,0 +1,112 @@
+"""What a dump's report says beside the live report: where it comes from, and what is not in it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from rich.text import Text
+
+from shadowgraph.common.console import tame
+from shadowgraph.common.source_paths import short
+from shadowgraph.common.words import form, plural
+from shadowgraph.dumps.reader import Dump
+from shadowgraph.dumps.schema import LeftOut, Manifest, UnreadRow
+from shadowgraph.render.text.text import lines
+
+_NAMED = 8
+_LAUNCHES = 5
+
+
+def dumped_lines(dump: Dump) -> Iterator[Text]:
+    """The report of a dump: a head, the lines of the live report, a tail. A dump's texts give a terminal no orders."""
+    manifest = dump.manifest
+    for line in (*about_lines(manifest), *lines(dump.facts()), *tail_lines(dump)):
+        line.plain = tame(line.plain)
+        yield line
+
+
+class About(Protocol):
+    """What a report begins with of the dump that it is of: a manifest, or what a saved report has of one."""
+
+    @property
+    def time(self) -> float: ...
+    @property
+    def pid(self) -> int: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def argv(self) -> Sequence[str]: ...
+    @property
+    def versions(self) -> Mapping[str, str]: ...
+    @property
+    def packages(self) -> Mapping[str, str]: ...
+
+
+def about_lines(manifest: About) -> Iterator[Text]:
+    """Which process, when, why, with which versions, and its command line."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(manifest.time))
+    made_with = ", ".join(f"{name} {number}" for name, number in {**manifest.versions, **manifest.packages}.items())
+    yield Text(f"dump of process {manifest.pid}, {when}, {manifest.reason}; {made_with}", style="bold")
+    if manifest.argv:
+        yield Text(f"  {' '.join(manifest.argv)}")
+    yield Text()
+
+
+def tail_lines(dump: Dump) -> Iterator[Text]:
+    """What a dump holds and lacks."""
+    manifest = dump.manifest
+    if manifest.facts.lost is not None:
+        yield from _last_launches(manifest)
+    yield from missing_lines(manifest.unread, manifest.left_out)
+    held = sum(row.nbytes for row in manifest.payloads)
+    buffers = f"{plural(len(manifest.buffers), 'live buffer')} and {len(manifest.freed):,} freed"
+    journal = f"journal of {_launches(len(manifest.launches))} and {plural(len(manifest.replays), 'replay')}"
+    yield Text(f"dump: {buffers}, {journal}, {plural(held, 'byte')} of memory")
+
+
+def _launches(count: int) -> str:
+    return f"{count:,} {'launch' if count == 1 else 'launches'}"
+
+
+def missing_lines(unread: Iterable[UnreadRow], left_out: Iterable[LeftOut]) -> Iterator[Text]:
+    """What a dump lacks and why."""
+    yield from _unread(unread)
+    for left in left_out:
+        size = f", {plural(left.nbytes, 'byte')}" if left.nbytes else ""
+        yield Text(f"dump: left out ({left.reason}): {left.count:,} {left.what}{size}", style="yellow")
+
+
+def _last_launches(manifest: Manifest) -> Iterator[Text]:
+    """What ran last before the device was lost, the latest first, with what it was given."""
+    text = manifest.strings
+    names: dict[int | None, str] = {}
+    for owner in manifest.owners:
+        known = names.get(owner.view.buffer)
+        if known is None or len(owner.path) < len(known):
+            names[owner.view.buffer] = owner.path
+    names.pop(None, None)
+    for row in manifest.launches[: -_LAUNCHES - 1 : -1]:
+        launch = row.launch
+        stack = manifest.stacks[launch.stack]
+        place = manifest.frames[stack[0]] if stack else None
+        at = f" at {short(text[place[0]])}:{place[1]}" if place is not None else ""
+        node = f", node {row.node} of graph#{row.graph}" if row.node is not None else ""
+        yield Text(f"ran before: {launch.kind} {text[launch.name]}{node}{at}")
+        for pointer in launch.pointers[:_NAMED]:
+            view = pointer.view
+            known_as = names.get(view.buffer)
+            named = f" is {known_as}" if known_as else ""
+            yield Text(f"  {text[pointer.argument]}{named} ({form(text[view.dtype], view.shape)}) at {view.address:#x}")
+
+
+def _unread(rows: Iterable[UnreadRow]) -> Iterator[Text]:
+    by_reason: dict[str, list[UnreadRow]] = {}
+    for row in rows:
+        by_reason.setdefault(row.reason, []).append(row)
+    for reason, each in by_reason.items():
+        names = list(dict.fromkeys(row.name or f"allocation {row.buffer}" for row in each))
+        more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+        total = plural(sum(row.nbytes for row in each), "byte")
+        yield Text(f"dump: could not be read ({reason}): {total} of {', '.join(names[:_NAMED])}{more}", style="yellow")

@@ -1,0 +1,95 @@
+"""What kinds of finding mean as text and JSON: a list of all, or one with cause, evidence and remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.text import Text
+
+from shadowgraph.common.errors import UsageError
+from shadowgraph.model.findings import Kind
+from shadowgraph.render.text.explanations import Explanation, explanations, not_looked_for
+from shadowgraph.render.text.shown import Reporter, prose, said
+
+SCHEMA = "shadowgraph.explain/1"
+
+
+class ExplanationReport(Reporter):
+    """Kinds of finding, ready to be shown. Holds data only.
+
+    Parameters
+    ----------
+    code
+        The one to tell about; None for a list of all.
+    """
+
+    schema = SCHEMA
+
+    def __init__(self, code: str | None) -> None:
+        self.code = code
+
+    def document(self) -> dict[str, Any]:
+        codes = [kind.name for kind in Kind] if self.code is None else [self.code]
+        return {"kinds": list(map(_plain, codes))}
+
+    def lines(self, width: int | None = None) -> Iterator[Text]:
+        """Every line, folded also in a pipe: it is running text."""
+        if self.code is None:
+            yield from _list()
+        elif self.code in explanations():
+            yield from _whole(explanations()[self.code], width)
+        else:
+            yield said(f"{self.code}: {Kind[self.code]}", "bold")
+            yield said("  This version does not look for it.")
+
+
+def _plain(code: str) -> dict[str, Any]:
+    known = explanations().get(code)
+    return {
+        "code": code,
+        "kind": str(Kind[code]),
+        "looked_for": known is not None,
+        "cause": list(known.cause) if known is not None else [],
+        "evidence": list(known.evidence) if known is not None else [],
+        "remedy": known.remedy if known is not None else "",
+    }
+
+
+def _list() -> Iterator[Text]:
+    for code, explanation in explanations().items():
+        yield said(f"{code}  {explanation.kind}")
+    others = ", ".join(f"{code} ({Kind[code]})" for code in not_looked_for())
+    yield said(f"not looked for by this version: {others}", "dim")
+
+
+def _whole(explanation: Explanation, width: int | None) -> Iterator[Text]:
+    yield said(f"{explanation.code}: {explanation.kind}", "bold")
+    parts = (("cause", explanation.cause), ("evidence", explanation.evidence), ("remedy", (explanation.remedy,)))
+    for label, paragraphs in parts:
+        yield Text()
+        yield said(label, "bold")
+        for place, paragraph in enumerate(paragraphs):
+            if place:
+                yield Text()
+            yield from prose(_plain_text(paragraph), width, "  ")
+
+
+def _plain_text(markdown: str) -> str:
+    """A paragraph without emphasis and code marks, which a terminal does not show."""
+    return markdown.replace("*", "").replace("`", "")
+
+
+def known_code(text: str) -> str:
+    """The code that somebody means: ``sg101``, ``101``, or the kind's name.
+
+    Raises
+    ------
+    UsageError
+        When there is none.
+    """
+    wanted = text.strip().casefold()
+    for kind in Kind:
+        if wanted in (kind.name.casefold(), kind.name[2:], kind.value):
+            return kind.name
+    raise UsageError(f"no kind of finding is called {text!r}; kinds are: {', '.join(kind.name for kind in Kind)}")

@@ -1,0 +1,141 @@
+"""What a report says of a finding, in rows of a label and a text: the same for a terminal and for a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from shadowgraph.checks.verdicts import verdict
+from shadowgraph.common.source_paths import at, short
+from shadowgraph.common.words import counted, form, plural
+from shadowgraph.model.findings import Finding
+from shadowgraph.model.guards import Side
+from shadowgraph.model.stacks import Stack
+from shadowgraph.render.text.advice import advice
+from shadowgraph.render.text.batch_text import batch_said
+from shadowgraph.render.text.culprit_text import culprit_line, culprit_rows
+from shadowgraph.render.text.ending_text import ending_rows
+from shadowgraph.render.text.reach_text import reach_rows
+from shadowgraph.render.text.rebound_text import rebound_rows
+from shadowgraph.render.text.stale_text import stale_rows
+
+ADVICE = "do"  # the label of what to do
+_STACK = 5
+_ROWS = 8
+_ALIASES = 8
+
+
+class FactRow(NamedTuple):
+    """A row; its label is empty where it goes on with the row before. A spare one is for where there is more room."""
+
+    label: str
+    text: str
+    spare: bool = False
+
+
+def headline(finding: Finding) -> str:
+    """The verdict, as it was when the finding was made."""
+    return finding.message or verdict(finding)
+
+
+def fact_rows(finding: Finding) -> Iterator[FactRow]:
+    """What is known, before the bytes."""
+    if finding.bytes is not None:
+        yield FactRow("bytes", _geometry(finding))
+    yield from _rows(reach_rows(finding))
+    yield FactRow("buffer", _buffer(finding))
+    yield from _stack("allocated", finding.buffer.allocated)
+    yield from _rows(culprit_rows(finding.culprit))
+    yield from _stack("launched", finding.culprit.stack)
+    for other in finding.candidates:
+        yield FactRow("or", culprit_line(other))
+    if finding.rule:
+        yield FactRow("rule", finding.rule)
+    yield from _rows(ending_rows(finding))
+    yield from _rows(stale_rows(finding))
+    yield from _rows(rebound_rows(finding))
+    if finding.batch is not None:
+        yield FactRow("batch", batch_said(finding.batch))
+    yield from _surroundings(finding)
+
+
+def end_rows(finding: Finding) -> Iterator[FactRow]:
+    """What to do, and which finding it is: after the bytes."""
+    tips = advice(finding)
+    if tips:
+        yield FactRow(ADVICE, tips)
+    yield FactRow("finding", _identity(finding))
+
+
+def unlike_what(finding: Finding) -> str:
+    """What to call the bytes that those found are not like: what was there before, or what should be there."""
+    return "was" if finding.rebound is None else "should be"
+
+
+def _rows(rows: Iterable[tuple[str, str]]) -> Iterator[FactRow]:
+    return (FactRow(label, text) for label, text in rows)
+
+
+def _surroundings(finding: Finding) -> Iterator[FactRow]:
+    for row in finding.rows[:_ROWS]:
+        hit = ", ".join("past the end" if r >= row.rows else f"row {r}" for r in row.into)
+        beyond = f"{row.written_past:,} entries beyond it, into {hit}; {row.lost:,} lost"
+        yield FactRow("rows", f"row {row.row} is {row.width:,} wide; {beyond}")
+    if len(finding.rows) > _ROWS:
+        yield FactRow("", f"... and {len(finding.rows) - _ROWS} more rows")
+    if finding.reader is not None:
+        reader = finding.reader
+        node = f" node {reader.node}" if reader.node is not None else ""
+        whom = f"{finding.graph}{node} {reader.name}" if reader.kind == "graph" else f"the host, {reader.name}"
+        yield FactRow("read by", f"{whom}{at(reader.file, reader.line)}")
+    for alias in finding.aliases[:_ALIASES]:
+        yield FactRow("alias", f"{alias.name} is {finding.buffer.name}{_joined(alias.relation)}")
+    if len(finding.aliases) > _ALIASES:
+        yield FactRow("", f"... and {len(finding.aliases) - _ALIASES} more owners")
+    if finding.neighbour is not None:
+        near = finding.neighbour
+        side = "next" if near.side is Side.AFTER else "previous"
+        yield FactRow(
+            "neighbour", f"{side} by address: {near.name} ({form(near.dtype, near.shape)}), {near.gap:,} bytes away"
+        )
+
+
+def _geometry(finding: Finding) -> str:
+    facts = finding.bytes
+    assert facts is not None
+    what = "stale" if finding.stale is not None or finding.rebound is not None else "changed"
+    said = f"{facts.first} to {facts.last} of {counted(finding.buffer.nbytes)}-byte buffer, {facts.count:,} {what}"
+    if facts.ranges_total > 1:
+        said += f" in {facts.ranges_total:,} places"
+    if facts.side is Side.AFTER:
+        said += f"; starts {plural(facts.distance, 'byte')} past the end"
+    elif facts.side is Side.BEFORE:
+        said += f"; ends {plural(facts.distance, 'byte')} before the start"
+    if facts.truncated and finding.continues is None and not finding.reaches:
+        said += "; reaches the end of what was armed, so there may be more"
+    return said
+
+
+def _buffer(finding: Finding) -> str:
+    buffer = finding.buffer
+    known = f"{buffer.name}  {form(buffer.dtype, buffer.shape)}  {plural(buffer.nbytes, 'byte')} at {buffer.address:#x}"
+    return f"{known}, {buffer.role}, allocation {buffer.serial}"
+
+
+def _identity(finding: Finding) -> str:
+    times = "" if finding.occurrences == 1 else f", seen {finding.occurrences:,} times"
+    revision = "" if finding.revision == 1 else f", revision {finding.revision}"
+    return (
+        f"#{finding.id}{revision}, {finding.severity}, confidence {finding.confidence}, seen at {finding.detected_at}"
+        f"{times}, fingerprint {finding.fingerprint}"
+    )
+
+
+def _stack(label: str, stack: Stack) -> Iterator[FactRow]:
+    for index, frame in enumerate(stack):
+        place = f"{short(frame.file)}:{frame.line} in {frame.function}"
+        yield FactRow(label if index == 0 else "", place, spare=index >= _STACK)
+
+
+def _joined(relation: str) -> str:
+    return relation if not relation or relation.startswith(("[", ".")) else f" {relation}"

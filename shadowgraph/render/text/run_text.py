@@ -1,0 +1,154 @@
+"""A run of several processes as text and JSON: a table of the processes, then one report."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+from rich.text import Text
+
+from shadowgraph.common.console import console
+from shadowgraph.common.html_repr import Shown
+from shadowgraph.common.words import plural
+from shadowgraph.model.run_facts import document, without_memory
+from shadowgraph.render.text.text import lines as report_lines
+from shadowgraph.wrap.folder.idle_report import UNSEEN, cut
+from shadowgraph.wrap.folder.process_record import ProcessRun
+from shadowgraph.wrap.folder.reader import Run
+
+_SHOWN = 40
+_IDLE = 4  # processes without tensor work that are told one by one
+
+
+class RunReport(Shown):
+    """A run, ready to be shown. Holds data only."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.facts = run.merged()
+
+    def print(self, file: IO[str] | None = None) -> None:
+        """Write the report; colour only where `file` (standard output) is a terminal."""
+        with console(file) as out:  # written at once: a notebook takes each write for an output of its own
+            for line in self._lines():
+                out.print(line)
+
+    def to_json(self, memory: bool = True) -> str:
+        """One JSON document: that of a report, with the run's processes under ``run``; without `memory`, without bytes
+        of the program's."""
+        return msgspec.json.format(msgspec.json.encode(self._document(memory)), indent=2).decode()
+
+    def __str__(self) -> str:
+        return "".join(f"{line.plain}\n" for line in self._lines())
+
+    def _document(self, memory: bool) -> dict[str, Any]:
+        # A document is passed on; the address of the status pages opens them.
+        said = {name: value for name, value in self.run.manifest.items() if name != "status"}
+        return {
+            **document(self.facts if memory else without_memory(self.facts)),
+            "run": {
+                **said,
+                **({"unread": self.run.unread} if self.run.unread else {}),
+                "folder": os.path.abspath(self.run.folder),
+                "dumps": [path.name for path in self.run.dumps],
+                "processes": list(map(_plain, self.run.processes)),
+            },
+        }
+
+    def _lines(self) -> Iterator[Text]:
+        yield from head_lines(self.run)
+        yield Text()
+        yield from report_lines(self.facts)
+        yield Text(where(self.run))
+
+
+def title(run: Run) -> str:
+    """What was wrapped, and how it ended."""
+    command = run.manifest.get("command")
+    words = [word for word in command if isinstance(word, str)] if isinstance(command, list) else []
+    return f"shadowgraph wrap: {cut(shlex.join(words), 100) or 'unknown command'}: {_ended(run)}"
+
+
+def missing(run: Run) -> str:
+    """What is not known where the manifest cannot be read."""
+    return f"command, settings and end of the run are not known: {run.unread}"
+
+
+def where(run: Run) -> str:
+    """The folder, and how many dumps are in it."""
+    dumps = f", {plural(len(run.dumps), 'dump')}" if run.dumps else ""
+    return f"run folder: {relative(run.folder)}{dumps}"
+
+
+def head_lines(run: Run) -> Iterator[Text]:
+    """What ran, how it ended, and its processes."""
+    yield Text(title(run), style="bold")
+    if run.unread:
+        yield Text(missing(run), style="yellow")
+    if not run.processes:
+        yield Text(UNSEEN, style="yellow")
+    for process in shown(run.processes)[:_SHOWN]:
+        yield from _process(process)
+    idle = len(run.processes) - len(shown(run.processes))
+    if idle:
+        noun = "process" if idle == 1 else "processes"
+        yield Text(f"  ... and {idle:,} more {noun} without tensor work", style="dim")
+    if len(shown(run.processes)) > _SHOWN:
+        yield Text(f"  ... and {len(shown(run.processes)) - _SHOWN} more processes")
+
+
+def shown(processes: Sequence[ProcessRun]) -> list[ProcessRun]:
+    """The processes that are told one by one: all, unless many have nothing to tell, as a compiler's workers."""
+    idle = [p for p in processes if p.backend is None and not (p.found or p.events or p.damaged or p.cut)]
+    return list(processes) if len(idle) <= _IDLE else [p for p in processes if p not in idle[_IDLE:]]
+
+
+def _ended(run: Run) -> str:
+    if run.unread:
+        return "end unknown"
+    if run.manifest.get("signal"):
+        return f"ended by {run.manifest['signal']}"
+    if "exit_code" in run.manifest:
+        return f"exit code {run.manifest['exit_code']}"
+    return "has not ended, or its supervisor was killed"
+
+
+def _process(process: ProcessRun) -> Iterator[Text]:
+    line = Text(f"  process {process.pid}", style="bold")
+    line.append(f"  {fate(process)}", style="not bold")
+    yield line.append(f"  {command(process)}", style="not bold dim")
+    for event in process.events:
+        yield Text(f"    {event}", style="yellow")
+
+
+def fate(process: ProcessRun) -> str:
+    """How a process came to be, what it worked with, how it ended, and how much was found in it."""
+    rank = f", rank {process.rank}" if process.rank is not None else ""
+    found = f", {plural(process.found, 'finding')}" if process.found else ""
+    return f"{process.born} of {process.ppid}{rank}, {process.backend or 'no tensor work'}, {process.ended}{found}"
+
+
+def command(process: ProcessRun) -> str:
+    """What a process runs, in a line."""
+    return cut(process.title or shlex.join(process.argv))
+
+
+def _plain(process: ProcessRun) -> dict[str, Any]:
+    return {
+        **{
+            name: getattr(process, name)
+            for name in ("pid", "ppid", "argv", "born", "rank", "started", "backend", "title")
+        },
+        **{name: getattr(process, name) for name in ("ended", "events", "lost", "damaged", "cut")},
+        "findings": process.found,
+        "pulse": process.pulse,
+    }
+
+
+def relative(path: Path) -> str:
+    """A path below the working directory without what comes before it."""
+    return str(path).removeprefix(os.getcwd() + os.sep)

@@ -1,0 +1,85 @@
+"""How verbs show what they made: one JSON document for any pipe, or lines."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import IO, Any
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from shadowgraph.common.console import console, tame
+from shadowgraph.common.html_repr import Shown
+
+PROSE = 100  # columns of running text where there is no terminal
+
+
+class Reporter(Shown):
+    """Data, ready to be shown; a child says its schema, its document and its lines."""
+
+    schema = ""
+
+    def document(self) -> dict[str, Any]:
+        """What the JSON document holds beside its schema: structs, sequences, plain values."""
+        raise NotImplementedError
+
+    def lines(self, width: int | None = None) -> Iterator[Text]:
+        """Every line; `width` is that of a terminal to fold to, None where names stay whole."""
+        raise NotImplementedError
+
+    def print(self, file: IO[str] | None = None) -> None:
+        """Write the lines; folded and with colour only where `file` (standard output) is a terminal."""
+        out = console(file)
+        show(self.lines(width_of(out)), out)
+
+    def to_json(self) -> str:
+        """One JSON document."""
+        return json_text({"schema": self.schema, **self.document()})
+
+    def __str__(self) -> str:
+        return "".join(f"{line.plain}\n" for line in self.lines())
+
+
+def json_text(document: Any) -> str:
+    """An indented document; ASCII, as any terminal and pipe can take."""
+    text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    return text if text.isascii() else json.dumps(json.loads(text), indent=2)
+
+
+def width_of(out: Console) -> int | None:
+    """The columns of a terminal, None for anything else."""
+    return out.width if out.is_terminal else None
+
+
+def show(lines: Iterable[Text], out: Console) -> None:
+    """Print lines; where there is no colour, past a console, which takes its time over 10,000 of them."""
+    if not out.is_terminal:
+        for line in lines:
+            out.file.write(f"{line.plain}\n")
+        return
+    with out:  # written at once: a notebook takes each write for an output of its own
+        for line in lines:
+            out.print(line)
+
+
+def said(text: str, style: str = "") -> Text:
+    """A line that gives a terminal no orders, whatever a dump's names hold."""
+    return Text(tame(text), style=style)
+
+
+def prose(text: str, width: int | None, indent: str = "") -> Iterator[Text]:
+    """Running text, folded."""
+    room = max(20, min(width or PROSE, PROSE) - len(indent))
+    for line in textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False):
+        yield said(f"{indent}{line}")
+
+
+def cut(lines: Iterable[Text], most: int, what: str) -> Iterator[Text]:
+    """The first lines; what is left is counted."""
+    kept = list(lines)
+    yield from kept[:most]
+    if len(kept) > most:
+        yield said(f"  ... and {len(kept) - most:,} more {what}", "dim")

@@ -1,0 +1,172 @@
+"""The report as text: coloured on a terminal, plain in a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import IO
+
+from rich.text import Text
+
+from shadowgraph.common.console import console
+from shadowgraph.common.html_repr import Shown
+from shadowgraph.common.source_paths import at
+from shadowgraph.common.words import form, plural
+from shadowgraph.model.findings import Finding, Severity
+from shadowgraph.model.run_facts import RunFacts, to_json
+from shadowgraph.render.text.asserted_text import asserted_line
+from shadowgraph.render.text.failure_text import failure_head, failure_rows
+from shadowgraph.render.text.finding_rows import FactRow, end_rows, fact_rows, headline, unlike_what
+from shadowgraph.render.text.folding import folded, found, in_processes, of, process_rows
+from shadowgraph.views.hexview import HexRow, decoded, hex_rows
+
+_LABEL = 11
+
+
+class Report(Shown):
+    """A run's facts, ready to be shown. Holds data only; safe to keep."""
+
+    def __init__(self, facts: RunFacts) -> None:
+        self.facts = facts
+
+    def print(self, file: IO[str] | None = None) -> None:
+        """Write the report; colour only on a terminal.
+
+        Parameters
+        ----------
+        file
+            Where to; standard output unless given.
+        """
+        with console(file) as out:  # written at once: a notebook takes each write for an output of its own
+            for line in lines(self.facts):
+                out.print(line)
+
+    def to_json(self) -> str:
+        """The report as one JSON document (schema ``shadowgraph.report/1``)."""
+        return to_json(self.facts)
+
+    def __str__(self) -> str:
+        return "".join(f"{line.plain}\n" for line in lines(self.facts))
+
+    def __repr__(self) -> str:
+        return f"<Report: {plural(len(self.facts.findings), 'finding')}, {plural(len(self.facts.notes), 'note')}>"
+
+
+def lines(facts: RunFacts) -> Iterator[Text]:
+    """The report, line by line."""
+    named = in_processes(facts)
+    for told in folded(facts):
+        yield from finding_lines(told.finding, process_rows(told) if named else ())
+        yield Text()
+    yield from watch_lines(facts)
+    yield from lost_lines(facts)
+    yield from failure_lines(facts)
+    yield from limit_lines(facts)
+    for told in of(Severity.ERROR, facts):
+        yield Text(f"SUMMARY: shadowgraph: {headline(told.finding)}", style="bold")
+    yield Text(summary(facts))
+
+
+def summary(facts: RunFacts) -> str:
+    """The last line: how much was found, and how much of what graphs write was guarded."""
+    return f"shadowgraph: {found(facts)}; {facts.coverage.sentence()}"
+
+
+def failure_lines(facts: RunFacts) -> Iterator[Text]:
+    """Exceptions, joined with what was known when they came."""
+    for failure in facts.failures:
+        yield Text(failure_head(failure), style="bold red")
+        for label, said in failure_rows(failure):
+            yield _row(label, said)
+        yield Text()
+
+
+def finding_lines(finding: Finding, more: Iterable[FactRow] = ()) -> Iterator[Text]:
+    """All that a report says of one finding, and more of it."""
+    colour = "bold red" if finding.severity is Severity.ERROR else "bold yellow"
+    yield Text(headline(finding), style=colour)
+    yield from _rows(fact_rows(finding))
+    for row in hex_rows(finding):
+        yield _hex(row, unlike_what(finding))
+    yield from _rows((*more, *end_rows(finding)))
+
+
+def _rows(rows: Iterable[FactRow]) -> Iterator[Text]:
+    return (_row(row.label, row.text) for row in rows if not row.spare)
+
+
+def _hex(row: HexRow, unlike: str) -> Text:
+    text = Text(" " * (_LABEL + 2))
+    text.append(f"{row.offset:+7d}  ", style="dim")
+    for value, changed in zip(row.found, row.changed, strict=True):
+        text.append(f"{value:02x} ", style="bold red" if changed else "dim")
+    expected = row.expected.hex(" ")
+    text.append(f" {row.values}", style="cyan")
+    text.append(f"  {unlike} {expected}", style="dim")
+    return text
+
+
+def watch_lines(facts: RunFacts) -> Iterator[Text]:
+    """What watched tensors went through."""
+    for name, changes, dropped in facts.watches:
+        yield Text(f"watch {name}: {plural(len(changes) + dropped, 'change')}", style="bold")
+        for change in changes[-8:]:
+            where = f"{change.graph} replay {change.replay}" if change.graph else str(change.phase or "eager code")
+            node = f" node {change.node}" if change.node is not None else ""
+            place = at(change.stack[0].file, change.stack[0].line) if change.stack else ""
+            yield _row(
+                "", f"{where}{node}: {change.writer or 'an unseen writer'} wrote [{change.first}, {change.last}]{place}"
+            )
+        yield Text()
+
+
+def lost_lines(facts: RunFacts) -> Iterator[Text]:
+    """What is known of a device that was lost; nothing where none was."""
+    if facts.lost is None:
+        return
+    yield Text(f"shadowgraph: the device is lost, checking ended: {facts.lost}", style="bold red")
+    for name, dtype, data in facts.last_values:
+        yield _row("last seen", f"{name} ({dtype}): {decoded(data[: 16 * 8], dtype)}")
+    for launch in facts.last_launches:
+        passed = f", {plural(launch.passed, 'replay')} before: those passed unseen (--watch-eager always)"
+        since = passed if launch.passed else ""
+        yield _row("ran last", f"{launch.name}{at(launch.file, launch.line)}{since}")
+        for value in launch.values:
+            named = f" is {value.owner}" if value.owner else ""
+            shown = decoded(value.data[: 16 * 8], value.dtype)
+            yield _row("", f"  {value.argument}{named}, {form(value.dtype, value.shape)}: {shown}")
+        if launch.asserted is not None:
+            yield _row("", f"  {asserted_line(launch.asserted)}")
+    yield _row("kept", "ledger, names, launches and findings so far; device memory after the last boundary is not")
+
+
+def limit_lines(facts: RunFacts) -> Iterator[Text]:
+    """Our own faults, and what was left undone or left out."""
+    for fault, count in facts.faults.items():
+        yield Text(f"shadowgraph's own fault, {count} times (the program went on): {fault}", style="yellow")
+    if facts.guards_shrunk or facts.guards_dropped:
+        yield Text(
+            f"guards: {facts.guards_shrunk:,} made smaller, {facts.guards_dropped:,} left out: no memory for more",
+            style="yellow",
+        )
+    for reason, count in facts.left_alone.items():
+        yield Text(f"guards: left out of {plural(count, 'capture')}: {reason}", style="yellow")
+    for reason, count in facts.stepped_aside.items():
+        yield Text(f"stepped aside: {count:,} {reason}", style="yellow")
+    if facts.names_unread or facts.names_cut_short:
+        unread, cut = plural(facts.names_unread, "object"), plural(facts.names_cut_short, "walk")
+        yield Text(f"names: {unread} could not be read, {cut} cut short", style="yellow")
+    for limit in facts.limits:
+        yield Text(f"limit: {limit}", style="yellow")
+    for name, _, _ in facts.graphs:
+        if "captured earlier" in name:
+            yield Text(
+                f"{name}: its nodes and pool are unknown; replays, names and declared buffers only", style="yellow"
+            )
+    if facts.suppressed:
+        yield Text(f"suppressed: {facts.suppressed:,}")
+
+
+def _row(label: str, text: str) -> Text:
+    made = Text(f"  {label:<{_LABEL}}", style="bold" if label else "")
+    made.append(text, style="not bold")
+    return made

@@ -1,0 +1,65 @@
+"""The guards that stand now, and which of them known stores hit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.guards import Guard, guards_of
+from shadowgraph.model.ranges import RangeIndex
+from shadowgraph.tracking.allocator import HostAllocator
+from shadowgraph.tracking.writes import WriteLog
+
+_KNOWN = 8  # graphs that take turns in one pool each leave it with other tenants
+
+
+class StandingGuards:
+    """Guards of every tenant, worked out anew when a tenant changes. A tuple stays the same object while it is valid.
+
+    Of most guards only the near part is read at a check, and of some in turn the rest; see `Engine.check`.
+    """
+
+    def __init__(self, allocator: HostAllocator, near: int) -> None:
+        self._allocator, self._near = allocator, near
+        self._version = self._turns = -1
+        self._known: list[tuple[list[Buffer], tuple[Guard, ...]]] = []  # the last that were found, the latest first
+        self._guards: tuple[Guard, ...] = ()
+        self._by_address: RangeIndex[Guard] | None = None
+
+    def now(self) -> tuple[Guard, ...]:
+        """All guards."""
+        allocator = self._allocator
+        if allocator.waiting:
+            allocator.enter_waiting()
+        if self._version != allocator.tenancies or self._turns != allocator.turns:
+            self._look(allocator)
+        return self._guards
+
+    def _look(self, allocator: HostAllocator) -> None:
+        """A replay gives its blocks to one tenant after another, and in the end to the same ones as each time."""
+        if self._version != allocator.tenancies:
+            self._known.clear()
+        self._version, self._turns = allocator.tenancies, allocator.turns
+        tenants = list(allocator.tenants.values())
+        found = next((each for each in self._known if each[0] == tenants), None)
+        if found is None:
+            found = tenants, tuple(guard for buffer in tenants for guard in guards_of(buffer, self._near))
+        else:
+            self._known.remove(found)
+        self._known = [found, *self._known[: _KNOWN - 1]]
+        if self._guards is not found[1]:
+            self._guards, self._by_address = found[1], None
+
+    def hit(self, writes: WriteLog) -> tuple[Guard, ...]:
+        """Guards that known stores hit beyond the near part, to be read in full at this check."""
+        chosen: dict[int, Guard] = {}
+        for write in writes.stored():
+            for part in write.ranges:
+                chosen |= {id(guard): guard for guard in self._beyond(part.start, part.stop)}
+        return tuple(chosen.values())
+
+    def _beyond(self, start: int, stop: int) -> list[Guard]:
+        if self._by_address is None:
+            far = [replace(g, near=g.whole) for g in self.now() if g.whole.nbytes > g.near.nbytes]
+            self._by_address = RangeIndex((guard.whole, guard) for guard in far)
+        return [guard for _, guard in self._by_address.overlapping(start, stop)]

@@ -1,0 +1,68 @@
+"""Where guards fit into memory that somebody else hands out: in the bytes that no tenant was ever given."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from shadowgraph.model.ranges import ByteRange, RangeSet
+
+FAR = 64 << 10  # most guard bytes behind a block
+_HEAD_SHARE = 4  # of a hole between two blocks, the part that guards the second one's start
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Guard bytes directly before and after a block; `gap`: bytes of other blocks before the next guard, if any."""
+
+    head: int
+    tail: int
+    gap: int = 0
+
+
+def place_guards(
+    segments: Iterable[ByteRange], blocks: Mapping[int, int], live: Iterable[ByteRange], near: int
+) -> dict[int, Placement]:
+    """Guards for blocks that may overlap each other, as those of a pool do over the time of a capture.
+
+    Of several blocks with one end the widest gets the guard behind it.
+
+    Parameters
+    ----------
+    segments
+        Memory that the pool holds.
+    blocks
+        Last address (exclusive) of the largest tenant of each start.
+    live
+        Further ranges that are somebody's.
+    near
+        Most guard bytes before a block.
+    """
+    given = RangeSet.of([*(ByteRange(start, stop) for start, stop in blocks.items()), *live])
+    ends: dict[int, int] = {}
+    for start, stop in blocks.items():
+        ends[stop] = min(start, ends.get(stop, start))
+    heads: dict[int, int] = {}
+    tails: dict[int, int] = {}
+    starts: list[int] = []  # of every hole, and of its segment
+    within: list[int] = []
+    for segment in sorted(segments, key=lambda span: span.start):
+        for hole in RangeSet.of([segment]) - given:
+            left, right = ends.get(hole.start), hole.stop if hole.stop in blocks else None
+            head = 0 if right is None else hole.nbytes if left is None else hole.nbytes // _HEAD_SHARE // 16 * 16
+            head = min(head, near)
+            if right is not None:
+                heads[right] = head
+            if left is not None:
+                tails[left] = min(hole.nbytes - head, FAR)
+            starts.append(hole.start)
+            within.append(segment.start)
+    placed = {}
+    for start, stop in blocks.items():
+        gap = 0
+        if start not in tails:
+            at = bisect_left(starts, stop)
+            gap = starts[at] - stop if at < len(starts) and within[at] <= start else 0
+        placed[start] = Placement(heads.get(start, 0), tails.get(start, 0), gap)
+    return placed

@@ -1,0 +1,176 @@
+"""Names for buffers that nobody named: variables that are alive when a finding needs one.
+
+Nothing is kept at allocation but the stack that the ledger has anyway. When a finding is about a buffer without an
+owner, variables are looked through: globals of the main module and of those on that stack; locals of the functions on
+it that still run; locals of all others that run. The first scope with a variable that leads to the buffer names it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import FrameType
+
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.stacks import is_machinery
+from shadowgraph.tracking.aliases import NameBook
+from shadowgraph.tracking.names import Owner, walk
+
+_OBJECTS = (100, 4_000)  # expanded for each variable, in a first and a second pass
+_SECONDS = 1.0  # for one search
+_HISTORY = re.compile(r"_{1,3}|_i{1,3}|_i?\d+|_[iod]h|In|Out|exit|quit|open")  # names that IPython gives
+_NO_ROOTS = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type, str, bytes, int, float, type(None))
+
+Variable = tuple[str, object]
+Take = Callable[[str, object, Mapping[int, list[Owner]]], None]  # a variable, its value, what it leads to by serial
+
+
+class PlaceFinder:
+    """Looks for variables that lead to buffers, within a bound of time for the whole process.
+
+    Parameters
+    ----------
+    names
+        Gets the variables that were found; it holds them weakly.
+    seconds
+        Time for all searches together; half of it is kept for those of a finding.
+    """
+
+    def __init__(self, names: NameBook, seconds: float = 5.0) -> None:
+        self._names = names
+        self._left = seconds
+        self._kept = seconds / 2
+        self._tried: set[int] = set()
+        self._used: dict[str, list[int]] = {}  # by variable name: which objects go by it
+
+    def find(self, buffer: Buffer) -> None:
+        """Give a buffer an owner name, if a variable that is alive leads to it."""
+        self._search([buffer], self._name)
+
+    def find_new(self, buffers: Iterable[Buffer]) -> None:
+        """The same for several, each tried once."""
+        self._search_new(buffers, self._name)
+
+    def note_former(self, buffers: Iterable[Buffer]) -> None:
+        """Note which variables lead to several buffers, each tried once: names for when they are gone, not before."""
+        self._search_new(buffers, self._note)
+
+    def _search_new(self, buffers: Iterable[Buffer], take: Take) -> None:
+        new = [buffer for buffer in buffers if buffer.serial not in self._tried]
+        if new and self._left > self._kept:
+            self._tried.update(buffer.serial for buffer in new)
+            self._search(new, take)
+
+    def _search(self, buffers: list[Buffer], take: Take) -> None:
+        began = time.monotonic()
+        deadline = began + min(_SECONDS, self._left)
+        try:
+            for objects in _OBJECTS:  # all that lies near before anything that lies deep in a large object
+                buffers = self._missing(buffers, objects, deadline, take)
+                if not buffers:
+                    return
+        finally:
+            self._left -= time.monotonic() - began
+
+    def _missing(self, buffers: list[Buffer], objects: int, deadline: float, take: Take) -> list[Buffer]:
+        """One pass over all scopes; what is still to be looked for, if there is time."""
+        seen: set[int] = set()
+        left = {buffer.serial: buffer for buffer in buffers}
+        for variables in _scopes(buffers):
+            for name, value in variables:
+                if time.monotonic() > deadline:
+                    return []
+                if id(value) not in seen and not issubclass(type(value), _NO_ROOTS):
+                    seen.add(id(value))
+                    owners = walk(value, name, max_objects=objects).owners
+                    found = {b.serial: led for b in buffers if (led := [o for o in owners if _leads(o, b)])}
+                    if found:
+                        take(name, value, found)
+                    for serial in found:
+                        left.pop(serial, None)
+            if not left:
+                return []
+        return list(left.values())
+
+    def _name(self, name: str, value: object, found: Mapping[int, list[Owner]]) -> None:
+        same = self._used.setdefault(name, [])
+        if id(value) not in same:
+            same.append(id(value))
+        place = same.index(id(value))
+        self._names.add(f"{name}#{place + 1}" if place else name, value)
+
+    def _note(self, name: str, value: object, found: Mapping[int, list[Owner]]) -> None:
+        for serial, owners in found.items():
+            self._names.note_former(serial, owners)
+
+
+def _leads(owner: Owner, buffer: Buffer) -> bool:
+    return buffer.start <= owner.view.start < buffer.stop
+
+
+def _scopes(buffers: list[Buffer]) -> Iterator[list[Variable]]:
+    for module in _modules(buffers):
+        yield _named(vars(module))
+    for frame in _frames(buffers):
+        yield _locals(frame)
+
+
+def _modules(buffers: list[Buffer]) -> list[types.ModuleType]:
+    """The program's main module and those whose code allocated the buffers, the outermost first."""
+    files = list(dict.fromkeys(frame.file for buffer in buffers for frame in reversed(buffer.stack)))
+    by_file = {}
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__dict__", {}).get("__file__")
+        if type(file) is str and file in files:
+            by_file[file] = module
+    found = [sys.modules["__main__"], *(by_file[file] for file in files if file in by_file)]
+    return list({id(module): module for module in found if isinstance(module, types.ModuleType)}.values())
+
+
+def _frames(buffers: list[Buffer]) -> list[FrameType]:
+    """Frames of the program that run now, innermost first; those of functions that led to an allocation come before
+    others, this thread's before other threads'."""
+    threads = sys._current_frames()
+    own = threads.pop(threading.get_ident(), None)
+    frames: list[FrameType] = []
+    for innermost in (own, *threads.values()):
+        frame = innermost
+        while frame is not None:
+            if not is_machinery(frame.f_code.co_filename) and frame.f_code.co_name != "<module>":
+                frames.append(frame)
+            frame = frame.f_back
+    del own, innermost  # our own frame: a cycle would keep the variables of every caller alive
+    led = {(at.file, at.function) for buffer in buffers for at in buffer.stack}
+    return sorted(frames, key=lambda frame: (frame.f_code.co_filename, frame.f_code.co_name) not in led)
+
+
+_OWNERS = 3  # of a frame's copy of its variables: the frame, our own variable, and the call that counts
+
+
+def _locals(frame: FrameType) -> list[Variable]:
+    """A frame's variables. Nothing is left behind that would keep them alive after the frame has let go of them."""
+    snapshot = frame.f_locals
+    found = _named(snapshot)
+    ours_alone = sys.getrefcount(snapshot) <= _OWNERS  # the program may hold what `locals()` gave it
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(snapshot) is dict and ours_alone:
+        snapshot.clear()  # before Python 3.13 the frame keeps this copy of its variables
+    return found
+
+
+def _named(variables: Mapping[str, object]) -> list[Variable]:
+    """Variables in the order of their names' length; of an instance's own `self` its class is the better name."""
+    pairs = [pair for pair in list(variables.items()) if _is_name(pair[0])]
+    if "get_ipython" in variables:  # a notebook's: it keeps results and inputs there beside what the user named
+        pairs = [pair for pair in pairs if not _HISTORY.fullmatch(pair[0])]
+    named = [(type(value).__name__ if name == "self" else name, value) for name, value in pairs]
+    return sorted(named, key=lambda pair: len(pair[0]))
+
+
+def _is_name(text: object) -> bool:
+    """Whether the program chose a name: not `__file__`, nor what comprehensions and test runners put there."""
+    return type(text) is str and text.isidentifier() and not text.startswith("__")

@@ -1,0 +1,209 @@
+"""Which bytes of a buffer a dump holds, what findings say of them, and what is missing. Pure data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from shadowgraph.dumps.reader import Dump
+from shadowgraph.dumps.schema import PayloadRow, Why
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.findings import Finding
+from shadowgraph.model.ranges import ByteRange, RangeSet
+from shadowgraph.views.buffer_head import BufferHead, head_of
+from shadowgraph.views.hexview import ROW
+
+MOST = 4_096  # bytes shown where nobody says how many
+AROUND = 64  # bytes on either side of a finding's
+_WINDOW = 1_024  # of a finding's own bytes, from its first on
+
+# Bytes of a dump, the surest last: what is read now goes over what was mirrored when a replay began.
+_ORDER = (Why.SHADOW, Why.WINDOW, Why.WHOLE, Why.FINDING)
+
+
+class Stretch(msgspec.Struct, frozen=True):
+    """Bytes that the dump holds, `offset` from the buffer's start; `why` they are in it."""
+
+    offset: int
+    why: Why
+    hex: str
+
+    @property
+    def data(self) -> bytes:
+        return bytes.fromhex(self.hex)
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """Bytes of the buffer that the dump does not hold."""
+
+    offset: int
+    nbytes: int
+    reason: str
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """Bytes that a finding is about, in pairs inclusive of the last, and what it saw there.
+
+    Attributes
+    ----------
+    window, expected, found
+        Hexadecimal bytes as the finding saw them, from `window` on; guards are armed again afterwards. Empty where the
+        finding kept none.
+    """
+
+    finding: int
+    code: str
+    ranges: tuple[tuple[int, int], ...]
+    ranges_total: int
+    window: int = 0
+    expected: str = ""
+    found: str = ""
+
+
+class DumpedBuffer(BufferHead, frozen=True):
+    """A buffer and its bytes.
+
+    Attributes
+    ----------
+    first, stop
+        What is asked for, from the buffer's start; negative in the guard before it.
+    stretches
+        Held bytes of that, in order, without overlaps.
+    more
+        Bytes that are held and were not asked for.
+    """
+
+    head_guard: int
+    tail_guard: int
+    gap: int
+    first: int
+    stop: int
+    stretches: tuple[Stretch, ...]
+    missing: tuple[Missing, ...]
+    marks: tuple[Mark, ...]
+    more: int = 0
+
+    def guarded(self, offset: int) -> bool:
+        """Whether a byte is a guard's."""
+        tail = self.nbytes + self.gap
+        return -self.head_guard <= offset < 0 or tail <= offset < tail + self.tail_guard
+
+
+def dumped_buffer(
+    dump: Dump, buffer: Buffer, name: str, around: Finding | None, start: int | None, count: int | None
+) -> DumpedBuffer:
+    """What a dump holds of a buffer.
+
+    Parameters
+    ----------
+    around
+        Show the bytes about this finding.
+    start, count
+        Show so many bytes from there on. Without these, all that is held, up to `MOST`: around findings first.
+    """
+    facts = dump.manifest.facts
+    about = [f for f in (*facts.findings, *facts.notes) if f.buffer.serial == buffer.serial and f.bytes is not None]
+    rows = [row for row in dump.manifest.payloads if row.buffer == buffer.serial and row.nbytes]
+    rows.sort(key=lambda row: _ORDER.index(row.why))
+    held = RangeSet.of(ByteRange(row.offset, row.offset + row.nbytes) for row in rows)
+    asked = around is not None or start is not None or count is not None
+    wanted = RangeSet.of([_asked(buffer, around, start, count)]) if asked else _unasked(buffer, held, about)
+    first, stop = _extent(wanted, buffer)
+    return DumpedBuffer(
+        **head_of(dump, buffer, name),
+        head_guard=buffer.head_guard,
+        tail_guard=buffer.tail_guard,
+        gap=buffer.gap,
+        first=first,
+        stop=stop,
+        stretches=tuple(_stretches(dump, rows, wanted)),
+        missing=tuple(_missing(dump, buffer, held, ByteRange(first, stop) if asked else _all_of(buffer))),
+        marks=tuple(_mark(finding) for finding in about if _within(finding, first, stop)),
+        more=held.nbytes - sum(part.nbytes for span in wanted for part in held.intersection(span)),
+    )
+
+
+def _all_of(buffer: Buffer) -> ByteRange:
+    """A buffer's bytes, counted from its start."""
+    return ByteRange(0, buffer.nbytes)
+
+
+def _asked(buffer: Buffer, around: Finding | None, start: int | None, count: int | None) -> ByteRange:
+    if around is not None and around.bytes is not None:
+        low = (around.bytes.first - AROUND) // ROW * ROW
+        return ByteRange(low, min(-(-(around.bytes.last + 1 + AROUND) // ROW) * ROW, low + MOST))
+    first = start or 0
+    length = count if count is not None else max(0, min(buffer.nbytes - first, MOST))
+    return ByteRange(first, first + length)
+
+
+def _unasked(buffer: Buffer, held: RangeSet, about: Iterable[Finding]) -> RangeSet:
+    """Bytes about findings, then the buffer's own from its start on, as far as they are held and there is room."""
+    chosen, room = RangeSet(), MOST
+    near = [_asked(buffer, finding, None, None) for finding in about]
+    for span in (*near, _all_of(buffer)):
+        for part in held.intersection(span):
+            for fresh in RangeSet.of([part]) - chosen:
+                taken = ByteRange(fresh.start, fresh.start + min(fresh.nbytes, room))
+                chosen.add(taken)
+                room -= taken.nbytes
+    for span in near:  # a finding has bytes of its own where the dump holds none
+        chosen.add(span)
+    return chosen
+
+
+def _extent(wanted: RangeSet, buffer: Buffer) -> tuple[int, int]:
+    spans = list(wanted)
+    return (spans[0].start, spans[-1].stop) if spans else (0, min(buffer.nbytes, MOST))
+
+
+def _stretches(dump: Dump, rows: Sequence[PayloadRow], wanted: RangeSet) -> Iterable[Stretch]:
+    """The surest bytes of each place: later rows go over earlier ones."""
+    taken, found = RangeSet(), []
+    for row in reversed(rows):
+        span = ByteRange(row.offset, row.offset + row.nbytes)
+        fresh = [part for each in wanted.intersection(span) for part in RangeSet.of([each]) - taken]
+        if fresh:
+            data = dump.payload(row)
+            found += [Stretch(p.start, row.why, data[p.start - span.start : p.stop - span.start].hex()) for p in fresh]
+            taken.add(span)
+    return sorted(found, key=lambda stretch: stretch.offset)
+
+
+def _missing(dump: Dump, buffer: Buffer, held: RangeSet, asked: ByteRange) -> Iterable[Missing]:
+    own = RangeSet.of([_all_of(buffer)])
+    for gap in own - held:
+        part = gap.intersect(asked)
+        if part is not None:
+            yield Missing(part.start, part.nbytes, _reason(dump, buffer))
+
+
+def _reason(dump: Dump, buffer: Buffer) -> str:
+    unread = next((row.reason for row in dump.manifest.unread if row.buffer == buffer.serial), None)
+    if dump.manifest.redacted:
+        return "left out: redacted"
+    if unread is not None:
+        return f"could not be read: {unread}"
+    return "left out: the buffer was large, or the dump full" if buffer.alive else "freed before the dump was made"
+
+
+def _within(finding: Finding, first: int, stop: int) -> bool:
+    return finding.bytes is not None and finding.bytes.first < stop and first <= finding.bytes.last
+
+
+def _mark(finding: Finding) -> Mark:
+    facts, window = finding.bytes, finding.window
+    assert facts is not None
+    ranges = facts.ranges or ((facts.first, facts.last),)
+    if window is None:
+        return Mark(finding.id, finding.code, ranges, facts.ranges_total)
+    return Mark(
+        finding.id,
+        finding.code,
+        ranges,
+        facts.ranges_total,
+        window.offset,
+        window.expected[: 2 * _WINDOW],
+        window.found[: 2 * _WINDOW],
+    )

@@ -1,0 +1,274 @@
+"""What a byte map shows, as plain data: bytes in rows, what each is, what a finding saw there and should have been."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from msgspec import structs
+
+from shadowgraph.common.errors import UsageError
+from shadowgraph.common.words import form
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.findings import Finding
+from shadowgraph.model.ranges import ByteRange, RangeSet
+from shadowgraph.views.byte_dump import DumpedBuffer, Mark, dumped_buffer
+from shadowgraph.views.hexview import ROW, decoded
+from shadowgraph.views.source import Source, Watched, source_of
+
+
+class Ground(StrEnum):
+    """Whose a byte is."""
+
+    OWN = "the buffer"
+    GUARD = "guard"
+    OTHER = "another buffer"
+    NOBODY = "nobody"
+
+
+class Fate(StrEnum):
+    """What became of a byte, as a finding says."""
+
+    CHANGED = "changed"
+    AS_WAS = "as it was"  # among the changed ones, and the same as before
+    APART = ""  # no finding is about it
+
+
+@dataclass(frozen=True, slots=True)
+class ByteCell:
+    """One byte: `offset` from the buffer's start; `value` as the finding saw it, else as the dump has it, else None;
+    `expected` where a finding knows what should have been there."""
+
+    offset: int
+    value: int | None
+    expected: int | None
+    ground: Ground
+    fate: Fate
+
+
+@dataclass(frozen=True, slots=True)
+class ByteRow:
+    """Sixteen bytes and their values in the buffer's dtype; `expected` values where one changed."""
+
+    offset: int
+    cells: tuple[ByteCell, ...]
+    values: str = ""
+    expected: str = ""
+
+    @property
+    def changed(self) -> bool:
+        return any(cell.fate is Fate.CHANGED for cell in self.cells)
+
+
+@dataclass(frozen=True, slots=True)
+class ByteFold:
+    """Rows ``[offset, stop)`` that are not drawn; `changed` bytes in them."""
+
+    offset: int
+    stop: int
+    changed: int
+
+
+@dataclass(frozen=True, slots=True)
+class ByteEdge:
+    """Where something begins or ends: before the byte at `offset`."""
+
+    offset: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ByteMap:
+    """Bytes of one buffer and around it.
+
+    Attributes
+    ----------
+    findings
+        Ids and codes of those that are about these bytes, and the culprit of each in words.
+    missing
+        Bytes of what is shown that nobody has.
+    """
+
+    name: str
+    form: str
+    address: int
+    nbytes: int
+    dtype: str
+    rows: tuple[ByteRow, ...]
+    edges: tuple[ByteEdge, ...]
+    findings: tuple[tuple[int, str], ...] = ()
+    missing: int = 0
+
+    @classmethod
+    def of(cls, watched: Watched, *, finding: int | None = None, buffer: str | None = None) -> ByteMap:
+        """The bytes about a finding of a debugger or of an open dump. Owned data.
+
+        Parameters
+        ----------
+        finding
+            Its id; the first that is about bytes (of `buffer`, if that is given) when None.
+        buffer
+            A buffer to show where no finding is about its bytes: an owner name, its end, or an address.
+
+        Raises
+        ------
+        UsageError
+            For a finding that is not there or not about bytes; without any, when no buffer is named.
+        UnknownBufferError
+            For a buffer that nobody knows.
+        """
+        source = source_of(watched, contents=True)
+        return made_of(*shown_bytes(source, finding, buffer), source)
+
+
+def shown_bytes(source: Source, finding: int | None, buffer: str | None) -> tuple[DumpedBuffer, Buffer]:
+    """What is held of the bytes that `ByteMap.of` shows; raises as it does."""
+    home = source.buffers(buffer)[-1] if buffer is not None else None
+    around = _around(source, finding, home)
+    if home is None and around is not None:
+        home = _home(source, around)
+    if home is None:
+        raise UsageError("no finding is about bytes of a buffer that is known; name a buffer")
+    shown = dumped_buffer(source.dump, home, source.book.name(home), around, None, None)
+    if around is not None:  # another one may have seen other values in the same place
+        shown = structs.replace(shown, marks=tuple(mark for mark in shown.marks if mark.finding == around.id))
+    return shown, home
+
+
+def _around(source: Source, number: int | None, home: Buffer | None) -> Finding | None:
+    if number is not None:
+        finding = source.finding(number)
+        if finding.bytes is None:
+            raise UsageError(f"finding #{number} ({finding.code}) is about no bytes of its own")
+        if home is not None and finding.buffer.serial != home.serial:
+            raise UsageError(f"finding #{number} is about {finding.buffer.name}, not about {source.book.name(home)}")
+        return finding
+    about = (f for f in source.findings if f.bytes is not None)
+    return next((f for f in about if home is None or f.buffer.serial == home.serial), None)
+
+
+def _home(source: Source, finding: Finding) -> Buffer | None:
+    serial = finding.buffer.serial
+    return next((b for b in (*source.dump.buffers, *source.dump.freed) if b.serial == serial), None)
+
+
+def made_of(shown: DumpedBuffer, home: Buffer, source: Source) -> ByteMap:
+    """A byte map of what a dump holds of a buffer."""
+    near = [b for b in source.dump.buffers if b.start < home.start + shown.stop and home.start + shown.first < b.stop]
+    near = [buffer for buffer in near if buffer.serial != home.serial]
+    grounds = RangeSet.of(ByteRange(b.start - home.start, b.stop - home.start) for b in near if b.nbytes)
+    cells = _Cells(shown, grounds)
+    first, stop = shown.first // ROW * ROW, -(-shown.stop // ROW) * ROW
+    rows = tuple(_row(cells, offset, shown.dtype) for offset in range(first, stop, ROW))
+    return ByteMap(
+        shown.name,
+        form(shown.dtype, shown.shape),
+        shown.address,
+        shown.nbytes,
+        shown.dtype,
+        rows,
+        tuple(_edges(shown, source, home, near, first, stop)),
+        tuple((mark.finding, mark.code) for mark in shown.marks),
+        sum(cell.value is None for row in rows for cell in row.cells if cell.ground is not Ground.NOBODY),
+    )
+
+
+class _Cells:
+    """What is known of each byte."""
+
+    def __init__(self, shown: DumpedBuffer, others: RangeSet) -> None:
+        self._shown, self._others = shown, others
+        self._values = {s.offset + place: byte for s in shown.stretches for place, byte in enumerate(s.data)}
+        self._expected: dict[int, int] = {}
+        self._changed: set[int] = set()
+        self._within: list[tuple[int, int]] = []
+        for mark in shown.marks:
+            self._enter(mark)
+
+    def _enter(self, mark: Mark) -> None:
+        found, expected = bytes.fromhex(mark.found), bytes.fromhex(mark.expected)
+        low, high = self._shown.first, self._shown.stop
+        for first, last in mark.ranges:
+            self._changed.update(range(max(first, low), min(last + 1, high)))
+        for place, (now, before) in enumerate(zip(found, expected, strict=True), mark.window):
+            if low <= place < high and (place in self._changed or place not in self._expected):
+                self._values[place], self._expected[place] = now, before
+        for place in list(self._changed):  # of many ranges only the outermost bound is known
+            if place in self._expected and self._expected[place] == self._values[place] and mark.ranges_total > 16:
+                self._changed.discard(place)
+        self._within.append((mark.ranges[0][0], mark.ranges[-1][1]))
+
+    def cell(self, offset: int) -> ByteCell:
+        shown = self._shown
+        if 0 <= offset < shown.nbytes:
+            ground = Ground.OWN
+        elif offset in self._others:
+            ground = Ground.OTHER
+        else:
+            ground = Ground.GUARD if shown.guarded(offset) else Ground.NOBODY
+        fate = Fate.APART
+        if offset in self._changed:
+            fate = Fate.CHANGED
+        elif any(first <= offset <= last for first, last in self._within):
+            fate = Fate.AS_WAS
+        value, expected = self._values.get(offset), self._expected.get(offset)
+        if fate is Fate.CHANGED and expected is None and ground is Ground.GUARD:
+            value = None  # it was armed again since
+        return ByteCell(offset, value, expected, ground, fate)
+
+
+def _row(cells: _Cells, offset: int, dtype: str) -> ByteRow:
+    row = ByteRow(offset, tuple(cells.cell(offset + place) for place in range(ROW)))
+    known = [cell.value for cell in row.cells if cell.value is not None]
+    kept = [cell.expected for cell in row.cells if cell.expected is not None]
+    guarded = all(cell.ground is Ground.GUARD for cell in row.cells) and not row.changed
+    if len(known) == ROW and not guarded:
+        row = replace(row, values=decoded(bytes(known), dtype, offset))
+    if row.changed and len(kept) == ROW and all(cell.ground is Ground.OWN for cell in row.cells):
+        row = replace(row, expected=decoded(bytes(kept), dtype, offset))
+    return row
+
+
+def _edges(
+    shown: DumpedBuffer, source: Source, home: Buffer, near: Sequence[Buffer], first: int, stop: int
+) -> Iterator[ByteEdge]:
+    """Ends of the buffer, of its guards, of its owners and of other buffers, where they lie in what is shown."""
+    tail = shown.nbytes + shown.gap
+    edges = [ByteEdge(0, f"{shown.name} begins"), ByteEdge(shown.nbytes, f"{shown.name} ends")]
+    if shown.head_guard:
+        edges.append(ByteEdge(-shown.head_guard, "guard begins"))
+    if shown.tail_guard:
+        edges += [ByteEdge(tail, "guard begins")] if shown.gap else []
+        edges.append(ByteEdge(tail + shown.tail_guard, "guard ends"))
+    owners = [(path, view.start, view.stop) for path, view in source.book.owners(home) if path != shown.name]
+    owners += [(source.book.name(buffer), buffer.start, buffer.stop) for buffer in near]
+    for name, low, high in owners:
+        edges += [ByteEdge(low - home.start, f"{name} begins"), ByteEdge(high - home.start, f"{name} ends")]
+    yield from sorted((e for e in edges if first < e.offset < stop or e.offset == 0 == first), key=lambda e: e.offset)
+
+
+def folded(rows: Sequence[ByteRow], limit: int) -> list[ByteRow | ByteFold]:
+    """At most about `limit` rows: those at the ends of changed stretches first, then what is next to them."""
+    if len(rows) <= limit:
+        return list(rows)
+    changed = [row.changed for row in rows]
+    turns = [
+        p for p in range(len(rows)) if changed[p] and not (0 < p < len(rows) - 1 and changed[p - 1] and changed[p + 1])
+    ]
+    far = {place: min((abs(place - turn) for turn in turns), default=place) for place in range(len(rows))}
+    kept = set(sorted(far, key=lambda place: (far[place], place))[:limit])
+    found: list[ByteRow | ByteFold] = []
+    place = 0
+    while place < len(rows):
+        end = place
+        while end < len(rows) and end not in kept:
+            end += 1
+        if end - place > 1:
+            count = sum(cell.fate is Fate.CHANGED for row in rows[place:end] for cell in row.cells)
+            found.append(ByteFold(rows[place].offset, rows[end - 1].offset + ROW, count))
+            place = end
+        else:
+            found.append(rows[place])
+            place += 1
+    return found

@@ -1,0 +1,152 @@
+"""Rows of sixteen bytes of a buffer: held ones, and what findings saw and expected there. Pure data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from shadowgraph.model.ranges import ByteRange, RangeSet
+from shadowgraph.views.byte_dump import DumpedBuffer, Mark
+from shadowgraph.views.hexview import ROW, decoded
+
+_FOLDED = 2  # rows of the same bytes that are still shown one by one
+
+Bytes = dict[int, int]
+
+
+class Kind(StrEnum):
+    """What a row's bytes are."""
+
+    HELD = "held"  # in the dump
+    FOUND = "found"  # what a finding saw there
+    EXPECTED = "expected"  # what it expected
+
+
+class Cell(NamedTuple):
+    """A byte; `value` is None where nobody knows it."""
+
+    value: int | None
+    changed: bool = False
+    guard: bool = False
+
+
+class ByteRow(NamedTuple):
+    """Sixteen bytes, `offset` from the buffer's start; `values` as its dtype; of which finding, where it is of one."""
+
+    kind: Kind
+    offset: int
+    cells: tuple[Cell, ...]
+    values: str
+    finding: int | None = None
+
+
+class Gap(NamedTuple):
+    """Rows are left out here: nothing of them is held."""
+
+
+class Same(NamedTuple):
+    """Rows are left out here: they hold the bytes of the row before, up to the offset `last`."""
+
+    last: int
+
+
+ByteLine = ByteRow | Gap | Same
+
+
+def byte_rows(buffer: DumpedBuffer, dtype: str) -> Iterator[ByteLine]:
+    """Rows of what is held, a gap between those that do not follow each other, equal ones folded."""
+    held: Bytes = {}
+    for stretch in buffer.stretches:
+        held.update(enumerate(stretch.data, stretch.offset))
+    seen = {at: value for mark in buffer.marks for at, value in enumerate(bytes.fromhex(mark.found), mark.window)}
+    changed = _changed(buffer, held.keys() | seen.keys())
+    wanted = {at // ROW for at in held} | {at // ROW for at in changed & seen.keys()}
+    before = None
+    for same, group in groupby(sorted(wanted), key=_Runs(held, changed)):
+        rows = list(group)
+        if before is not None and rows[0] != before + 1:
+            yield Gap()
+        folded = same is not None and len(rows) > _FOLDED + 1
+        for row in rows[:_FOLDED] if folded else rows:
+            yield from _row(buffer, row * ROW, held, changed, dtype)
+        if folded:
+            yield Same(rows[-1] * ROW + ROW - 1)
+        before = rows[-1]
+
+
+class _Runs:
+    """Groups rows that hold the same sixteen bytes and follow each other; None for rows with something to see."""
+
+    def __init__(self, held: Bytes, changed: set[int]) -> None:
+        self._held, self._changed = held, changed
+        self._last: tuple[int, tuple[int | None, ...]] | None = None
+        self._run = 0
+
+    def __call__(self, row: int) -> int | None:
+        places = range(row * ROW, row * ROW + ROW)
+        data = tuple(self._held.get(at) for at in places)
+        if None in data or not self._changed.isdisjoint(places):
+            self._last = None
+            self._run += 1
+            return None
+        if self._last is None or self._last != (row - 1, data):
+            self._run += 1
+        self._last = row, data
+        return self._run
+
+
+def _row(buffer: DumpedBuffer, start: int, held: Bytes, changed: set[int], dtype: str) -> Iterator[ByteRow]:
+    places = range(start, start + ROW)
+    cells = tuple(Cell(held.get(at), at in changed, buffer.guarded(at)) for at in places)
+    own = {at: held[at] for at in places if at in held and not buffer.guarded(at)}  # a canary's values say nothing
+    yield ByteRow(Kind.HELD, start, cells, _values(own, places, dtype))
+    if any(at in changed for at in places):
+        for mark in buffer.marks:
+            yield from _seen(mark, places, changed, dtype)
+
+
+def _seen(mark: Mark, places: range, changed: set[int], dtype: str) -> Iterator[ByteRow]:
+    """What a finding saw in a row, and what it expected there."""
+    for kind, text in ((Kind.FOUND, mark.found), (Kind.EXPECTED, mark.expected)):
+        data = dict(enumerate(bytes.fromhex(text), mark.window))
+        if any(at in data for at in places):
+            cells = tuple(Cell(data.get(at), kind is Kind.FOUND and at in data and at in changed) for at in places)
+            values = _values(data, places, dtype) if kind is Kind.FOUND else ""
+            yield ByteRow(kind, places.start, cells, values, mark.finding)
+
+
+def _values(held: Bytes, places: range, dtype: str) -> str:
+    """Values of the whole elements of a row, stretch by stretch."""
+    told = []
+    for _, group in groupby((at for at in places if at in held), key=_since(held)):
+        run = list(group)
+        told.append(decoded(bytes(held[at] for at in run), dtype, run[0]))
+    return " .. ".join(filter(None, told))
+
+
+def _since(held: Bytes) -> Any:
+    """A key that changes where a byte is missing."""
+    gaps = 0
+    last: int | None = None
+
+    def key(at: int) -> int:
+        nonlocal gaps, last
+        gaps += last is not None and at != last + 1
+        last = at
+        return gaps
+
+    return key
+
+
+def _changed(buffer: DumpedBuffer, places: set[int]) -> set[int]:
+    """Which of some bytes changed: those that differ in a finding's window, beyond it those in its ranges."""
+    changed = set()
+    for mark in buffer.marks:
+        expected, found = bytes.fromhex(mark.expected), bytes.fromhex(mark.found)
+        window = range(mark.window, mark.window + len(found))
+        changed |= {at for at, old, new in zip(window, expected, found, strict=True) if old != new}
+        inside = RangeSet.of(ByteRange(first, last + 1) for first, last in mark.ranges)
+        changed |= {at for at in places if at not in window and at in inside}
+    return changed

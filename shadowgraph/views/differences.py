@@ -1,0 +1,186 @@
+"""What differs between two dumps or runs: findings, buffers, aliases, graphs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from shadowgraph.checks.verdicts import verdict
+from shadowgraph.dumps.naming import BufferNames
+from shadowgraph.dumps.reader import Dump
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.findings import Finding, Severity
+from shadowgraph.model.run_facts import RunFacts
+from shadowgraph.views.difference import (
+    BufferFact,
+    Changed,
+    ChangedAlias,
+    ChangedGraph,
+    Differences,
+    GraphFact,
+    SeenFinding,
+    Side,
+    Unnamed,
+)
+
+Fact = TypeVar("Fact", bound=Hashable)
+
+
+def differences(before: Side, after: Side) -> Differences:
+    """Compare two sides; memory and graphs only where both have dumps."""
+    gone, new, same = _findings(before.facts, after.facts)
+    compared = bool(before.dumps and after.dumps)
+    first, second = (_Memory(side.dumps if compared else ()) for side in (before, after))
+    aliases, same_aliases = _aliases(first.groups, second.groups)
+    graphs, same_graphs = _changed(first.graphs, second.graphs)
+    for memory, other in ((first, second), (second, first)):
+        memory.rename(other)
+    buffers, same_buffers = _changed(first.named, second.named)
+    views = [each for each in _changed(first.views, second.views)[0] if each[1] and each[2]]
+    whole = {name for name, _, _ in buffers}
+    return Differences(
+        gone=gone,
+        new=new,
+        same=same,
+        buffers=tuple(Changed(*each) for each in buffers),
+        views=tuple(Changed(*each) for each in views if each[0] not in whole),
+        unnamed=_unnamed(first.unnamed, second.unnamed),
+        aliases=aliases,
+        graphs=tuple(ChangedGraph(*each) for each in graphs),
+        same_buffers=same_buffers,
+        same_aliases=same_aliases,
+        same_graphs=same_graphs,
+        compared=compared,
+    )
+
+
+class _Memory:
+    """Facts of some dumps by name, one of each process that has it."""
+
+    def __init__(self, dumps: Sequence[Dump]) -> None:
+        self.named: dict[str, Counter[BufferFact]] = {}
+        self.views: dict[str, Counter[BufferFact]] = {}
+        self.unnamed: dict[str, list[int]] = {}
+        self.graphs: dict[str, Counter[GraphFact]] = {}
+        self.groups: list[frozenset[str]] = []
+        for dump in dumps:
+            self._take(dump)
+        self.groups = list(dict.fromkeys(self.groups))
+
+    def _take(self, dump: Dump) -> None:
+        book = BufferNames(dump)
+        best: set[str] = set()
+        for buffer in dump.buffers:
+            owners = book.owners(buffer)
+            if owners:
+                best.add(owners[0][0])
+                self.named.setdefault(owners[0][0], Counter())[_fact(buffer)] += 1
+            else:
+                self.unnamed.setdefault(_place(buffer), []).append(buffer.nbytes)
+            for path, view in owners:
+                offset = view.start - buffer.start
+                fact = BufferFact(
+                    view.nbytes, view.dtype, view.shape, str(buffer.role), view.device, view.stride, offset
+                )
+                self.views.setdefault(path, Counter())[fact] += 1
+        for graph in dump.manifest.graphs:
+            device = None if graph.device is None else len(graph.device)
+            self.graphs.setdefault(graph.name, Counter())[GraphFact(len(graph.nodes), device)] += 1
+        rows = dump.manifest.owners
+        self.groups += [frozenset(rows[index].path for index in group) for group in dump.manifest.alias_groups]
+
+    def rename(self, other: _Memory) -> None:
+        """Where the other side names a buffer by a path that is not the best here: compare what that path covers."""
+        for name in [name for name in other.named if name not in self.named and name in self.views]:
+            self.named[name], other.named[name] = self.views[name], other.views[name]
+
+
+def _fact(buffer: Buffer) -> BufferFact:
+    return BufferFact(buffer.nbytes, buffer.dtype, buffer.shape, str(buffer.role), buffer.device)
+
+
+def _place(buffer: Buffer) -> str:
+    """Where a buffer was allocated, without a line number, which a fix may move."""
+    if not buffer.stack:
+        return f"{buffer.role} memory without a stack"
+    frame = buffer.stack[0]
+    return f"{frame.file.replace(chr(92), '/').rsplit('/', 1)[-1]} in {frame.function}"
+
+
+def _findings(before: RunFacts, after: RunFacts) -> tuple[tuple[SeenFinding, ...], ...]:
+    """Gone, new and the same, errors first."""
+    first, second = (_by_fingerprint((*facts.findings, *facts.notes)) for facts in (before, after))
+    seen = [_seen(first.get(each, []), second.get(each, [])) for each in dict.fromkeys((*first, *second))]
+    seen.sort(key=lambda finding: finding.severity is not Severity.ERROR)
+    gone = tuple(finding for finding in seen if not finding.after)
+    new = tuple(finding for finding in seen if not finding.before)
+    return gone, new, tuple(finding for finding in seen if finding.before and finding.after)
+
+
+def _by_fingerprint(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
+    found: dict[str, list[Finding]] = {}
+    for finding in findings:
+        found.setdefault(finding.fingerprint, []).append(finding)
+    return found
+
+
+def _seen(before: Sequence[Finding], after: Sequence[Finding]) -> SeenFinding:
+    latest = (after or before)[0]
+    return SeenFinding(
+        latest.fingerprint,
+        latest.code,
+        latest.severity,
+        latest.buffer.name,
+        latest.message or verdict(latest),
+        len(before),
+        len(after),
+    )
+
+
+def _changed(
+    before: Mapping[str, Counter[Fact]], after: Mapping[str, Counter[Fact]]
+) -> tuple[list[tuple[str, tuple[Fact, ...], tuple[Fact, ...]]], int]:
+    """Names whose facts differ, with the facts that only one side has, and how many names are the same."""
+    differ: list[tuple[str, tuple[Fact, ...], tuple[Fact, ...]]] = []
+    names = dict.fromkeys((*before, *after))
+    for name in names:
+        one, other = before.get(name, Counter()), after.get(name, Counter())
+        if one != other:
+            differ.append((name, tuple((one - other).elements()), tuple((other - one).elements())))
+    return differ, len(names) - len(differ)
+
+
+def _unnamed(before: Mapping[str, list[int]], after: Mapping[str, list[int]]) -> tuple[Unnamed, ...]:
+    found = []
+    for place in dict.fromkeys((*before, *after)):
+        one, other = before.get(place, []), after.get(place, [])
+        if (len(one), sum(one)) != (len(other), sum(other)):
+            found.append(Unnamed(place, len(one), len(other), sum(one), sum(other)))
+    return tuple(sorted(found, key=lambda each: -abs(each.nbytes_after - each.nbytes_before)))
+
+
+def _aliases(before: Sequence[frozenset[str]], after: Sequence[frozenset[str]]) -> tuple[tuple[ChangedAlias, ...], int]:
+    """Groups that differ, each paired with the one of the other side that has most of its owners."""
+    home = {path: place for place, group in enumerate(before) for path in group}
+    paired: set[int] = set()
+    found: list[ChangedAlias] = []
+    same = 0
+    for group in after:
+        common = Counter(home[path] for path in group if path in home)
+        place = max(common, key=lambda each: (common[each], -each), default=None)
+        if place is None or place in paired:
+            found.append(ChangedAlias("new", _sorted(group)))
+            continue
+        paired.add(place)
+        old = before[place]
+        if old == group:
+            same += 1
+        else:
+            found.append(ChangedAlias("changed", _sorted(old & group), _sorted(group - old), _sorted(old - group)))
+    gone = (ChangedAlias("gone", _sorted(group)) for place, group in enumerate(before) if place not in paired)
+    return (*found, *gone), same
+
+
+def _sorted(paths: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(paths, key=lambda path: (len(path), path)))

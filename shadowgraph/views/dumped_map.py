@@ -1,0 +1,92 @@
+"""A memory map out of a dump: the same data as of a live run, without what the run needed."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from shadowgraph.dumps.naming import BufferNames
+from shadowgraph.dumps.reader import Dump
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.device_nodes import DeviceNode
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.ranges import ByteRange, RangeSet
+from shadowgraph.views.memory_map import MapBuffer, MemoryMap, damage_of, freed_buffer, live_buffer
+
+_NEAR = 4  # buffers by address that are shown on either side of one that is asked for
+
+
+def dumped_map(
+    dump: Dump, book: BufferNames, graph: Graph | None = None, wanted: Sequence[Buffer] | None = None
+) -> MemoryMap:
+    """The memory map of a dump.
+
+    Parameters
+    ----------
+    graph
+        Keep what this graph was given, or allocated.
+    wanted
+        Keep these buffers and the ones next to them by address.
+    """
+    found = found_buffers(dump, book)
+    if wanted is not None:
+        for buffer in wanted:
+            found.setdefault(buffer.serial, _gone(buffer, book.name(buffer)))
+    serials = sorted(found, key=lambda serial: (found[serial].start, serial))
+    kept = serials
+    if graph is not None:
+        touched = _touched(graph)
+        home = {buffer.serial for buffer in dump.buffers if buffer.graph == graph.serial}
+        kept = [serial for serial in kept if serial in home or touched.overlaps(_range(found[serial]))]
+    if wanted is not None:
+        kept = list(_with_neighbours(kept, {buffer.serial for buffer in wanted}))
+    index = {serial: position for position, serial in enumerate(kept)}
+    damages = (f for f in dump.manifest.facts.damage if f.buffer.serial in index)
+    return MemoryMap(
+        tuple(found[serial] for serial in kept),
+        tuple(damage_of(finding, index[finding.buffer.serial]) for finding in damages),
+    )
+
+
+def found_buffers(dump: Dump, book: BufferNames, serials: Container[int] | None = None) -> dict[int, MapBuffer]:
+    """Live buffers, and those that findings are about, by serial; with `serials` those alone, freed ones too."""
+    facts = {finding.buffer.serial: finding.buffer for finding in dump.manifest.facts.damage}
+    graphs = {row.serial: row.name for row in dump.manifest.graphs}
+    found: dict[int, MapBuffer] = {}
+    if serials is not None:
+        found = {b.serial: _gone(b, book.name(b)) for b in dump.freed if b.serial in serials}
+    found |= {serial: freed_buffer(known) for serial, known in facts.items() if serials is None or serial in serials}
+    for buffer in dump.buffers:
+        if serials is None or buffer.serial in serials:
+            owners = book.owners(buffer)
+            names, known = tuple(path for path, _ in owners), facts.get(buffer.serial)
+            found[buffer.serial] = live_buffer(buffer, book.name(buffer), names, owners, graphs, known)
+    return found
+
+
+def _gone(buffer: Buffer, name: str) -> MapBuffer:
+    """A buffer that was freed and that no finding is about."""
+    return replace(live_buffer(buffer, name, (), (), {}, None), head_guard=0, tail_guard=0, gap=0)
+
+
+def _range(buffer: MapBuffer) -> ByteRange:
+    return ByteRange(buffer.start, buffer.stop)
+
+
+def _touched(graph: Graph) -> RangeSet:
+    """Every byte that a graph's launches were given, and a byte at each address that its device nodes hold."""
+    spans = [pointer.view.hull for _, pointer in graph.pointers()]
+    return RangeSet.of([*spans, *_pointed(graph.read_nodes or ())])
+
+
+def _pointed(nodes: Iterable[DeviceNode]) -> Iterator[ByteRange]:
+    for node in nodes:
+        yield from (ByteRange(word.address, word.address + 1) for word in node.words)
+        yield from (*node.reads, *node.writes)
+        yield from _pointed(node.inner)
+
+
+def _with_neighbours(serials: Sequence[int], wanted: set[int]) -> Iterator[int]:
+    places = [place for place, serial in enumerate(serials) if serial in wanted]
+    near = {at for place in places for at in range(max(0, place - _NEAR), min(len(serials), place + _NEAR + 1))}
+    yield from (serials[place] for place in sorted(near))

@@ -1,0 +1,217 @@
+"""What happened to a buffer, in order: facts of a dump that name it, each as one event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from shadowgraph.checks.verdicts import verdict
+from shadowgraph.dumps.reader import Dump
+from shadowgraph.dumps.schema import DeviceRow, GraphRow, JournalRow, LaunchRow, PointerRow
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.findings import Culprit, Finding
+from shadowgraph.model.launches import Access
+from shadowgraph.views.buffer_head import head_of
+from shadowgraph.views.events import Event, Timeline, What
+
+_NO_BYTES = "aten.set_."  # turns a tensor to other memory, and changes no byte of any
+_NODES = 4  # of a graph that are named where it is captured
+
+
+def timeline(dump: Dump, buffer: Buffer, name: str, last: int | None) -> Timeline:
+    """The events of a buffer, the `last` of those with a time."""
+    timed = sorted(_timed(dump, buffer), key=lambda event: event.time or 0.0)
+    kept = timed if last is None else timed[max(0, len(timed) - last) :]
+    manifest = dump.manifest
+    return Timeline(
+        **head_of(dump, buffer, name),
+        events=(*_begin(dump, buffer), *_with_end(kept, buffer)),
+        earlier=len(timed) - len(kept),
+        since=min(
+            (*(row.time for row in manifest.launches[:1]), *(r.time for r in manifest.replays[:1])), default=None
+        ),
+    )
+
+
+def _begin(dump: Dump, buffer: Buffer) -> Iterator[Event]:
+    """Its allocation and the captures that use it, which a dump has no time of."""
+    made_in = next((row.name for row in dump.manifest.graphs if row.serial == buffer.graph), None)
+    during = f"while {made_in} was captured" if made_in is not None else ""
+    yield Event(What.ALLOCATED, during, graph=made_in, stack=buffer.stack)
+    for graph in dump.manifest.graphs:
+        mine = [(n, p) for n, row in enumerate(graph.nodes) for p in row.pointers if p.view.buffer == buffer.serial]
+        device = list(_device_nodes(graph.device or (), buffer.serial))
+        if mine or device:
+            yield _captured(dump, graph, mine, device)
+
+
+def _captured(dump: Dump, graph: GraphRow, mine: Sequence[tuple[int, PointerRow]], device: Sequence[str]) -> Event:
+    text = dump.manifest.strings
+    nodes = list(dict.fromkeys(node for node, _ in mine))
+    if nodes:
+        names = [f"node {node} {text[graph.nodes[node].name]}" for node in nodes]
+        stack = dump.stacks[graph.nodes[nodes[0]].stack]
+    else:
+        names, stack = list(device), ()
+    more = f" and {len(names) - _NODES:,} more" if len(names) > _NODES else ""
+    accesses = {pointer.access for _, pointer in mine}
+    return Event(
+        What.CAPTURED,
+        f"given to {', '.join(names[:_NODES])}{more}",
+        graph=graph.name,
+        node=nodes[0] if nodes else None,
+        access=_joined(accesses),
+        stack=stack,
+    )
+
+
+def _joined(accesses: Iterable[Access]) -> str:
+    """What several uses may do together."""
+    known = set(accesses)
+    if not known or Access.UNKNOWN in known:
+        return str(Access.UNKNOWN)
+    return str(known.pop()) if len(known) == 1 else str(Access.READ_WRITE)
+
+
+def _device_nodes(rows: Sequence[DeviceRow], serial: int, outer: str = "") -> Iterator[str]:
+    """Numbers of device nodes that point into a buffer, or copy from or to it."""
+    for index, row in enumerate(rows):
+        place = f"{outer}{index}"
+        held = (*(word.buffer for word in row.words), *(part.buffer for part in (*row.reads, *row.writes)))
+        if serial in held:
+            yield f"device node {place}"
+        yield from _device_nodes(row.inner, serial, f"{place}.")
+
+
+def _timed(dump: Dump, buffer: Buffer) -> Iterator[Event]:
+    yield from _launched(dump, buffer)
+    yield from _replayed(dump, buffer)
+    yield from _found(dump, buffer)
+    yield from _watched(dump, buffer)
+
+
+def _launched(dump: Dump, buffer: Buffer) -> Iterator[Event]:
+    names = {graph.serial: graph.name for graph in dump.manifest.graphs}
+    for row in dump.manifest.launches:
+        mine = [pointer for pointer in row.launch.pointers if pointer.view.buffer == buffer.serial]
+        if mine and not dump.manifest.strings[row.launch.name].startswith(_NO_BYTES):
+            yield _launch(dump, row, mine, names)
+
+
+def _launch(dump: Dump, row: JournalRow, mine: Sequence[PointerRow], names: dict[int, str]) -> Event:
+    launch: LaunchRow = row.launch
+    text, view = dump.manifest.strings, mine[0].view
+    nbytes = _reach(view.shape, view.stride, view.itemsize)
+    graph = None if row.graph is None else names.get(row.graph, f"graph#{row.graph}")
+    return Event(
+        What.LAUNCHED,
+        text[launch.name],
+        time=row.time,
+        phase=row.phase,
+        graph=graph,
+        node=row.node,
+        access=_joined(pointer.access for pointer in mine),
+        argument=", ".join(text[pointer.argument] for pointer in mine),
+        first=view.offset if nbytes else None,
+        last=view.offset + nbytes - 1 if nbytes else None,
+        stack=dump.stacks[launch.stack],
+    )
+
+
+def _reach(shape: Sequence[int], stride: Sequence[int], itemsize: int) -> int:
+    """Bytes from a view's first to its last."""
+    if 0 in shape:
+        return 0
+    return (sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1) * itemsize
+
+
+def _replayed(dump: Dump, buffer: Buffer) -> Iterator[Event]:
+    touching = {
+        graph.serial: graph.name
+        for graph in dump.manifest.graphs
+        if any(p.view.buffer == buffer.serial for row in graph.nodes for p in row.pointers)
+        or any(True for _ in _device_nodes(graph.device or (), buffer.serial))
+    }
+    for row in dump.manifest.replays:
+        if row.graph in touching:
+            name = touching[row.graph]
+            yield Event(What.REPLAYED, f"replay {row.replay} of {name} began", row.time, graph=name, replay=row.replay)
+
+
+def _found(dump: Dump, buffer: Buffer) -> Iterator[Event]:
+    """Findings on the buffer, on who has its bytes now; and the closer look that gave one a later revision."""
+    facts = dump.manifest.facts
+    began = _began(dump)
+    for finding in (*facts.findings, *facts.notes):
+        victims = finding.ending.victims if finding.ending is not None else ()
+        own = finding.buffer.serial == buffer.serial
+        if not own and all(victim.serial != buffer.serial for victim in victims):
+            continue
+        about = "" if own else f"has bytes of {finding.buffer.name}: "
+        yield finding_event(finding, about, own)
+        if own and finding.revision > 1:
+            looked = began.get((finding.graph, finding.culprit.seen_in), finding.time)
+            yield revision_event(finding, finding.culprit, max(looked, finding.time))
+
+
+def finding_event(finding: Finding, about: str, own: bool) -> Event:
+    """A finding; `own` says whether it is on the buffer itself."""
+    times = f", seen {finding.occurrences:,} times" if finding.occurrences > 1 else ""
+    return Event(
+        What.FOUND,
+        f"{about}{finding.message or verdict(finding)} (#{finding.id}{times})",
+        time=finding.time,
+        phase=finding.phase,
+        graph=finding.graph,
+        replay=finding.replay,
+        node=finding.culprit.node,
+        first=finding.bytes.first if finding.bytes is not None and own else None,
+        last=finding.bytes.last if finding.bytes is not None and own else None,
+        finding=finding.id,
+        code=finding.code,
+        stack=finding.culprit.stack,
+    )
+
+
+def revision_event(finding: Finding, culprit: Culprit, time: float) -> Event:
+    """The closer look that gave a finding a later revision."""
+    named = f" {culprit.name} (node {culprit.node})" if culprit.name is not None else ""
+    return Event(
+        What.REVISED,
+        f"#{finding.id}, revision {finding.revision}: {str(culprit.status).replace('_', ' ')}{named}",
+        time=time,
+        graph=finding.graph,
+        replay=culprit.seen_in,
+        node=culprit.node,
+        finding=finding.id,
+        code=finding.code,
+        stack=culprit.stack,
+    )
+
+
+def _watched(dump: Dump, buffer: Buffer) -> Iterator[Event]:
+    """Changes of a watched tensor that no launch is known for, at the replay in which they were seen."""
+    names = {owner.path for owner in dump.manifest.owners if owner.view.buffer == buffer.serial}
+    began = _began(dump)
+    for name, changes, _ in dump.manifest.facts.watches:
+        for change in changes if name in names else ():
+            time = began.get((change.graph, change.replay))
+            if change.writer is None and time is not None:
+                text = f"watched {name}: an unseen writer changed bytes {change.first:,} to {change.last:,} of it"
+                yield Event(What.CHANGED, text, time, change.phase, change.graph, change.replay)
+
+
+def _began(dump: Dump) -> dict[tuple[str | None, int | None], float]:
+    """When replays began, by the graph's name and their number."""
+    names = {graph.serial: graph.name for graph in dump.manifest.graphs}
+    return {(names.get(row.graph), row.replay): row.time for row in dump.manifest.replays}
+
+
+def _with_end(events: Sequence[Event], buffer: Buffer) -> Iterator[Event]:
+    """The events with the free where it must have been: before the first finding that says the buffer is gone."""
+    if buffer.alive:
+        yield from events
+        return
+    gone = next((place for place, event in enumerate(events) if event.code == "SG104"), len(events))
+    yield from events[:gone]
+    yield Event(What.FREED, f"after allocation {(buffer.freed_at or 1) - 1}; the dump has no time of it")
+    yield from events[gone:]

@@ -1,0 +1,37 @@
+"""Where damage lies against its buffer, in few characters."""
+
+from __future__ import annotations
+
+from shadowgraph.common.words import plural
+from shadowgraph.views.memory_map import MapBuffer, MapDamage
+
+
+def reach(damage: MapDamage, buffer: MapBuffer) -> str:
+    """How far damage goes in few characters: ``-8 B`` before the start, ``+24 B`` past the end, else what is inside."""
+    if not damage.located:
+        return "whole buffer"
+    before, after = buffer.start - damage.first, damage.last + 1 - buffer.stop
+    parts = [f"-{before:,} B"] if before > 0 else []
+    parts += [f"+{after:,} B"] if after > 0 else []
+    more = " or more" if damage.truncated else ""
+    return (" to ".join(parts) or f"{damage.count or damage.last - damage.first + 1:,} B inside") + more
+
+
+def where(damage: MapDamage, buffer: MapBuffer) -> str:
+    """`reach` with the edge that it counts from."""
+    if not damage.located:
+        return "no bytes of its own"
+    before, after = damage.first < buffer.start, damage.last >= buffer.stop
+    if before and after:
+        return reach(damage, buffer)
+    edge = " before the start" if before else " past the end" if after else ""
+    return f"{reach(damage, buffer)}{edge}"
+
+
+def changed(damage: MapDamage, buffer: MapBuffer) -> str:
+    """Which bytes changed, as offsets from the buffer's start."""
+    if not damage.located:
+        return "concerns the whole buffer"
+    first, last = damage.first - buffer.start, damage.last - buffer.start
+    some = f"{plural(damage.count, 'byte')} of " if damage.count else ""
+    return f"{some}{first:+,} to {last:+,}"

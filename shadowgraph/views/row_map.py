@@ -1,0 +1,158 @@
+"""What a stale-row map shows, as plain data: rows of the static inputs of graphs, replay by replay."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shadowgraph.common.errors import UsageError
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.findings import Finding
+from shadowgraph.model.row_history import InputRows, RowsAtReplay, RowState
+from shadowgraph.views.source import Source, Watched, source_of
+
+
+@dataclass(frozen=True, slots=True)
+class RowMark:
+    """Stale rows that a finding is about: first and last of each stretch, at one replay.
+
+    Attributes
+    ----------
+    since
+        The replays that they were written for, in words.
+    padded
+        Inputs that were written in these rows meanwhile.
+    """
+
+    finding: int
+    replay: int
+    rows: tuple[tuple[int, int], ...]
+    since: str = ""
+    padded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RowPanel:
+    """The rows of an input that a graph reads.
+
+    Attributes
+    ----------
+    first_byte
+        Where row 0 begins in the buffer.
+    replays
+        The oldest first; numbers may skip.
+    """
+
+    graph: str
+    buffer: str
+    dtype: str
+    first_byte: int
+    count: int
+    row_nbytes: int
+    replays: tuple[RowsAtReplay, ...]
+    marks: tuple[RowMark, ...] = ()
+
+    def state(self, replay: int, row: int) -> RowState | None:
+        """The state of a row at a replay; None where that is not kept."""
+        at = next((each for each in self.replays if each.replay == replay), None)
+        for stretch in at.rows if at is not None else ():
+            if stretch.first <= row <= stretch.last:
+                return stretch.state
+        return None
+
+    @property
+    def mixed(self) -> bool:
+        """Whether at some replay some rows were written and others kept."""
+        return any({RowState.KEPT} < {stretch.state for stretch in at.rows} for at in self.replays)
+
+
+@dataclass(frozen=True, slots=True)
+class RowMap:
+    """Inputs, those of one graph next to each other; `names` of graphs by serial."""
+
+    panels: tuple[RowPanel, ...]
+    names: tuple[tuple[int, str], ...] = ()
+
+    @classmethod
+    def of(
+        cls, watched: Watched, graph: str | None = None, *, buffer: str | None = None, finding: int | None = None
+    ) -> RowMap:
+        """The rows of inputs of the graphs of a debugger or of an open dump. Owned data.
+
+        Parameters
+        ----------
+        graph
+            Name or number of the one to keep; the one of `finding` when None, else all.
+        buffer
+            Keep this buffer alone: an owner name, its end, or an address.
+        finding
+            Mark this one alone.
+
+        Raises
+        ------
+        UsageError
+            For a graph or a finding that is not there, and where no history of rows was kept.
+        UnknownBufferError
+            For a buffer that nobody knows.
+        """
+        source = source_of(watched)
+        only = source.finding(finding) if finding is not None else None
+        if only is not None and only.stale is None:
+            raise UsageError(f"finding #{only.id} ({only.code}) is about no rows")
+        if graph is None and only is not None:
+            graph = only.graph
+        serial = source.graph(graph).serial if graph is not None else None
+        kept = None if buffer is None else {each.serial for each in source.buffers(buffer)}
+        rows = source.dump.manifest.input_rows
+        if not rows:
+            raise UsageError("no history of rows was kept: no graph that reads rows of static inputs was replayed")
+        known = {each.serial: each for each in (*source.dump.freed, *source.dump.buffers)}
+        names = {each.serial: each.name for each in source.dump.manifest.graphs}
+        findings = [only] if only is not None else [f for f in source.findings if f.stale is not None]
+        found = [
+            _panel(source, each, known[each.buffer], names[each.graph], findings)
+            for each in rows
+            if each.buffer in known and each.graph in names
+            if serial in (None, each.graph) and (kept is None or each.buffer in kept)
+        ]
+        found.sort(key=lambda panel: (panel.graph, _in_number(panel.buffer), panel.first_byte))
+        return cls(tuple(found), tuple(names.items()))
+
+    @property
+    def marked(self) -> tuple[int, ...]:
+        """Ids of the findings that are marked."""
+        return tuple(dict.fromkeys(mark.finding for panel in self.panels for mark in panel.marks))
+
+
+def _in_number(name: str) -> list[str | int]:
+    """What sorts ``wrappers[2]`` before ``wrappers[10]``."""
+    return [int(part) if at % 2 else part for at, part in enumerate(re.split(r"([0-9]+)", name))]
+
+
+def _panel(source: Source, rows: InputRows, home: Buffer, graph: str, findings: Sequence[Finding]) -> RowPanel:
+    marks = (_mark(rows, home, finding) for finding in findings if finding.graph == graph)
+    known = {at.replay: at for at in rows.replays if at.rows}
+    return RowPanel(
+        graph,
+        source.book.name(home),
+        home.dtype,
+        rows.offset,
+        rows.count,
+        rows.nbytes,
+        tuple(known[number] for number in sorted(known)),
+        tuple(mark for mark in marks if mark is not None),
+    )
+
+
+def _mark(rows: InputRows, home: Buffer, finding: Finding) -> RowMark | None:
+    """The stale rows of a finding, if they are rows of this very input."""
+    stale, facts = finding.stale, finding.bytes
+    if stale is None or facts is None or finding.replay is None or not stale.stale:
+        return None
+    begins = home.start + rows.offset + stale.stale[0].first * rows.stride
+    if stale.rows != rows.count or finding.buffer.address + facts.first != begins:
+        return None
+    was = dict.fromkeys(f"replay {each.replay}" if each.replay is not None else "an older one" for each in stale.stale)
+    spans = tuple((each.first, each.last) for each in stale.stale)
+    return RowMark(finding.id, finding.replay, spans, " and ".join(list(was)[:3]), stale.padded)

@@ -1,0 +1,112 @@
+"""Where pictures get their data: a dump, or a live debugger as a dump of it would be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from shadowgraph.common.errors import UsageError
+from shadowgraph.dumps.naming import BufferNames, require_known
+from shadowgraph.dumps.reader import Dump
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.findings import Finding
+from shadowgraph.model.graphs import Graph
+from shadowgraph.views.dumped_map import found_buffers
+from shadowgraph.views.memory_map import MemoryMap, damage_of
+
+if TYPE_CHECKING:
+    from shadowgraph.dumps.live import LiveDebugger
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A dump and what its buffers are called."""
+
+    dump: Dump
+    book: BufferNames
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Findings, and of the notes those of where an overrun went on: pictures mark damage."""
+        return self.dump.manifest.facts.damage
+
+    def finding(self, number: int) -> Finding:
+        """The finding, or note, with an id.
+
+        Raises
+        ------
+        UsageError
+            When there is none.
+        """
+        facts = self.dump.manifest.facts
+        known = {finding.id: finding for finding in (*facts.notes, *facts.findings)}
+        if number not in known:
+            ids = ", ".join(f"#{each}" for each in sorted(known)[:20])
+            raise UsageError(f"no finding #{number}{f'; there are: {ids}' if ids else ': there are none'}")
+        return known[number]
+
+    def graph(self, wanted: str | None) -> Graph:
+        """The graph with a name or a number; the one that findings are about, or the first, when None.
+
+        Raises
+        ------
+        UsageError
+            When there is none.
+        """
+        from shadowgraph.dumps.naming import nearest_of
+
+        graphs = self.dump.graphs
+        if not graphs:
+            raise UsageError("no graph was captured while this was watched, so that there are no nodes")
+        if wanted is None:
+            blamed = [finding.graph for finding in self.findings]
+            return next((graph for name in blamed for graph in graphs if graph.name == name), graphs[0])
+        for graph in graphs:
+            if wanted in (graph.name, str(graph.serial)):
+                return graph
+        raise UsageError(f"no graph is called {wanted!r}{nearest_of(wanted, [graph.name for graph in graphs])}")
+
+    def buffers(self, wanted: str) -> list[Buffer]:
+        """The buffers that a name or an address stands for.
+
+        Raises
+        ------
+        UnknownBufferError, UsageError
+            When nobody has it; when it is the end of several names.
+        """
+        found = self.book.buffers(wanted)
+        if not found:
+            require_known(wanted, [self.book])
+        return found
+
+    def memory(self, serials: Iterable[int], findings: Iterable[Finding]) -> tuple[MemoryMap, dict[int, int]]:
+        """Buffers by address with damage, and their places in it by serial."""
+        about = list(findings)
+        found = found_buffers(self.dump, self.book, {*serials, *(finding.buffer.serial for finding in about)})
+        about = [finding for finding in about if finding.buffer.serial in found]
+        order = sorted(found, key=lambda serial: (found[serial].start, serial))
+        index = {serial: place for place, serial in enumerate(order)}
+        damages = tuple(damage_of(finding, index[finding.buffer.serial]) for finding in about)
+        return MemoryMap(tuple(found[serial] for serial in order), damages), index
+
+
+Watched: TypeAlias = "LiveDebugger | Dump | Source"
+
+
+def source_of(watched: Watched, contents: bool = False) -> Source:
+    """The source that a debugger, or an open dump, is.
+
+    Parameters
+    ----------
+    contents
+        Of a debugger: read memory too.
+    """
+    if isinstance(watched, Source):
+        return watched
+    if isinstance(watched, Dump):
+        return Source(watched, BufferNames(watched))
+    from shadowgraph.dumps.snapshot import snapshot_of
+
+    taken = snapshot_of(watched, contents)
+    return Source(taken, BufferNames(taken))

@@ -1,0 +1,244 @@
+"""What a write map shows, as plain data: the nodes of a graph in order, what each writes, who broke what."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache, partial
+
+from shadowgraph.common.kernel_names import brief
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.device_nodes import DeviceNode
+from shadowgraph.model.findings import Finding, Status
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.launches import Access, Launch, Pointer
+from shadowgraph.views.memory_map import MemoryMap
+from shadowgraph.views.node_list import nodes_by_launch, nodes_of
+from shadowgraph.views.source import Source, Watched, source_of
+
+_NAME = 60  # columns of a kernel's name
+
+
+class Sure(StrEnum):
+    """How it is known that a node writes some bytes, the surest first."""
+
+    SEEN = "seen"  # its stores, what it changed in a probed replay, the range of a copy or a set
+    SIGNATURE = "signature"  # its operator writes this argument
+    GIVEN = "given"  # it was given the address, and may or may not write from there on
+
+
+@dataclass(frozen=True, slots=True)
+class WriteNode:
+    """A node; `place` is its number, ``"12.3"`` inside of the child graph that is node 12."""
+
+    place: str
+    name: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWrite:
+    """Bytes ``[start, stop)`` that a node writes of a buffer; both are indices, `node` into `WriteMap.nodes`."""
+
+    node: int
+    buffer: int
+    start: int
+    stop: int
+    sure: Sure
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMark:
+    """A finding on one of the buffers.
+
+    Attributes
+    ----------
+    damage
+        Its index in `WriteMap.memory.damages`.
+    nodes
+        The culprit, as indices into `WriteMap.nodes`; none for eager code.
+    sure
+        The culprit was seen to do it.
+    """
+
+    damage: int
+    nodes: tuple[int, ...]
+    sure: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMap:
+    """A graph's nodes against the memory that they write.
+
+    Attributes
+    ----------
+    memory
+        The buffers that some node may write, and those of `marks`, with the damage that concerns this graph.
+    unread
+        Why the executable graph's nodes are not known; the nodes are its launches then.
+    replay
+        The replay that was probed node by node; None where none was.
+    untracked
+        Words that point where no buffer is.
+    """
+
+    graph: str
+    nodes: tuple[WriteNode, ...]
+    memory: MemoryMap
+    writes: tuple[NodeWrite, ...]
+    marks: tuple[WriteMark, ...]
+    unread: str = ""
+    replay: int | None = None
+    untracked: int = 0
+
+    @classmethod
+    def of(
+        cls, watched: Watched, graph: str | None = None, *, finding: int | None = None, buffer: str | None = None
+    ) -> WriteMap:
+        """The writes of a graph of a debugger or of an open dump. Owned data.
+
+        Parameters
+        ----------
+        graph
+            Name or number; else the one of `finding`, the one that findings are about, or the first.
+        finding
+            Mark this one alone.
+        buffer
+            Keep this buffer alone: an owner name, its end, or an address.
+
+        Raises
+        ------
+        UsageError
+            For a graph or a finding that is not there.
+        UnknownBufferError
+            For a buffer that nobody knows.
+        """
+        source = source_of(watched)
+        only = source.finding(finding) if finding is not None else None
+        if graph is None and only is not None and only.graph is not None:
+            graph = only.graph
+        kept = None if buffer is None else {each.serial for each in source.buffers(buffer)}
+        return _Maker(source, source.graph(graph), only, kept).made()
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A write before its buffer has an index."""
+
+    node: int
+    buffer: int  # serial
+    start: int
+    stop: int
+    sure: Sure
+
+
+class _Maker:
+    """Puts a write map together."""
+
+    def __init__(self, source: Source, graph: Graph, only: Finding | None, kept: set[int] | None) -> None:
+        self.source, self.graph, self.only, self.kept = source, graph, only, kept
+        self.nodes: list[WriteNode] = []
+        self.top: dict[int, int] = {}  # places of the graph's own nodes by number
+        self.untracked = 0
+        dump = source.dump
+        self._seen: dict[int, list[_Found]] = {}  # by the node's number
+        self._buffers = {buffer.serial: buffer for buffer in dump.buffers}
+        self._brief = cache(partial(brief, width=_NAME))
+        self._stores = {row.node: row.ranges for row in dump.manifest.stores if row.graph == graph.serial}
+
+    def made(self) -> WriteMap:
+        found = list(self._writes(self.graph.device_nodes, None))
+        sets = next((row for row in self.source.dump.manifest.write_sets if row.graph == self.graph.serial), None)
+        if sets is not None:
+            for row in sets.written:
+                home = self._buffers.get(row.buffer)
+                if home is not None and row.node in self.top:
+                    start, stop = home.start + row.first, home.start + row.last + 1
+                    found.append(_Found(self.top[row.node], row.buffer, start, stop, Sure.SEEN))
+        if self.kept is not None:
+            found = [each for each in found if each.buffer in self.kept]
+        about = [finding for finding in self._findings() if self.kept is None or finding.buffer.serial in self.kept]
+        memory, index = self.source.memory({*(each.buffer for each in found), *(self.kept or ())}, about)
+        return WriteMap(
+            self.graph.name,
+            tuple(self.nodes),
+            memory,
+            tuple(NodeWrite(each.node, index[each.buffer], each.start, each.stop, each.sure) for each in found),
+            tuple(self._marks(memory, about)),
+            self.graph.unread,
+            sets.replay if sets is not None else None,
+            self.untracked,
+        )
+
+    def _findings(self) -> Iterator[Finding]:
+        for finding in (self.only,) if self.only is not None else self.source.findings:
+            if finding.graph == self.graph.name:
+                yield finding
+
+    def _marks(self, memory: MemoryMap, about: Iterable[Finding]) -> Iterator[WriteMark]:
+        place = {damage.finding: index for index, damage in enumerate(memory.damages)}
+        launched = nodes_by_launch(self.graph)
+        for finding in about:
+            if finding.id in place:
+                nodes = nodes_of(self.graph, finding.culprit, launched)
+                known = tuple(self.top[node] for node in nodes if node in self.top)
+                yield WriteMark(place[finding.id], known, finding.culprit.status is Status.CONFIRMED)
+
+    def _writes(self, nodes: Iterable[DeviceNode], outer: str | None) -> Iterator[_Found]:
+        for node in nodes:
+            place = str(node.index) if outer is None else f"{outer}.{node.index}"
+            launch = self.graph.launch_of(node)
+            if outer is None:
+                self.top[node.index] = len(self.nodes)
+            at = len(self.nodes)
+            self.nodes.append(WriteNode(place, self._brief(node.name), _where(node, launch)))
+            if outer is None and self.graph.read_nodes is None and node.index in self._stores:
+                for start, stop in self._stores[node.index]:
+                    yield from self._within(at, start, stop, Sure.SEEN)
+            else:
+                yield from self._guessed(at, node, launch)
+            yield from self._writes(node.inner, place)
+
+    def _guessed(self, at: int, node: DeviceNode, launch: Launch | None) -> Iterator[_Found]:
+        """Ranges of copies and sets; then what a kernel was given, as far as it need not be read alone."""
+        for where in node.writes:
+            yield from self._within(at, where.start, where.stop, Sure.SEEN)
+        if node.writes:
+            return
+        given: dict[int, Pointer] = {}
+        for pointer in launch.pointers if launch is not None else ():
+            if pointer.access is not Access.READ or pointer.view.start not in given:
+                given[pointer.view.start] = pointer
+        for word in node.words:
+            known = given.get(word.address)
+            if known is not None and known.access is Access.READ:
+                continue
+            if known is not None and known.access is not Access.UNKNOWN:
+                yield from self._within(at, known.view.start, known.view.stop, Sure.SIGNATURE)
+                continue
+            buffer = self._holder(word.address)
+            if buffer is None:
+                self.untracked += 1
+            else:
+                yield _Found(at, buffer.serial, word.address, buffer.stop, Sure.GIVEN)
+
+    def _within(self, at: int, start: int, stop: int, sure: Sure) -> Iterator[_Found]:
+        """A write to the smallest buffer that holds it, else to all that it hits, their guards included."""
+        holder = self._holder(start)
+        hit = self.source.book.live_in(start, stop) if holder is None or stop > holder.stop else [holder]
+        inner = [b for b in hit if b.start <= start and stop <= b.stop]
+        for buffer in [min(inner, key=lambda b: b.nbytes)] if inner else hit:
+            low, high = buffer.start - buffer.head_guard, buffer.guard_start + buffer.tail_guard
+            if start < high and low < stop:
+                yield _Found(at, buffer.serial, max(start, low), min(stop, high), sure)
+
+    def _holder(self, address: int) -> Buffer | None:
+        """The buffer at an address; of a graph's temporaries the one that was freed last."""
+        return self.source.book.buffer_at(address)
+
+
+def _where(node: DeviceNode, launch: Launch | None) -> str:
+    stack = launch.stack if launch is not None else node.stack
+    return f"{os.path.basename(stack[0].file)}:{stack[0].line}" if stack else ""

@@ -1,0 +1,123 @@
+"""One report's facts out of those of many processes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from shadowgraph.model.coverage import Coverage
+from shadowgraph.model.findings import Finding, Severity
+from shadowgraph.model.run_facts import RunFacts
+from shadowgraph.wrap.folder.process_record import ProcessRun
+
+_ENDS = {
+    "running": "still running", "killed": "killed", "os._exit": "ended by os._exit",
+    "gone": "killed, or ended by os._exit",
+}  # fmt: skip
+
+
+def merge(processes: Sequence[ProcessRun]) -> RunFacts:
+    """Findings of all processes in order of their time, with ids of their own; everything else summed."""
+    found = sorted((finding for process in processes for finding in process.findings), key=lambda f: f.time)
+    found = [msgspec.structs.replace(finding, id=number) for number, finding in enumerate(found, 1)]
+    summaries = [facts for process in processes for facts in process.summaries]
+    return RunFacts(
+        findings=_of(found, Severity.ERROR),
+        notes=_of(found, Severity.NOTE),
+        suppressed=sum(facts.suppressed for facts in summaries),
+        coverage=coverage_of(facts.coverage for facts in summaries),
+        graphs=_graphs(processes),
+        faults=_faults(processes),
+        guards_shrunk=sum(facts.guards_shrunk for facts in summaries),
+        guards_dropped=sum(facts.guards_dropped for facts in summaries),
+        watches=tuple(watch for facts in summaries for watch in facts.watches),
+        left_alone=dict(sum((Counter(facts.left_alone) for facts in summaries), Counter[str]())),
+        stepped_aside=dict(sum((Counter(facts.stepped_aside) for facts in summaries), Counter[str]())),
+        lost=next((facts.lost for facts in summaries if facts.lost is not None), None),
+        last_values=tuple(value for facts in summaries for value in facts.last_values),
+        last_launches=tuple(launch for facts in summaries for launch in facts.last_launches),
+        names_unread=sum(facts.names_unread for facts in summaries),
+        names_cut_short=sum(facts.names_cut_short for facts in summaries),
+        limits=_limits(processes),
+        failures=tuple(failure for process in processes for failure in process.failures),
+    )
+
+
+def _of(found: list[Finding], severity: Severity) -> tuple[Finding, ...]:
+    return tuple(finding for finding in found if finding.severity is severity)
+
+
+def coverage_of(parts: Iterable[Coverage]) -> Coverage:
+    """The coverage of several debuggers as one."""
+    known = list(parts)
+    unguarded = dict.fromkeys(form for part in known for form in part.unguarded)
+    return Coverage(
+        written=sum(part.written for part in known),
+        exact=sum(part.exact for part in known),
+        unguarded=tuple(unguarded)[:8],
+        dropped=sum(part.dropped for part in known),
+        inputs=sum(part.inputs for part in known),
+        inexact=sum(part.inexact for part in known),
+        gaps=tuple(gap for part in known for gap in part.gaps)[:8],
+    )
+
+
+def _graphs(processes: Iterable[ProcessRun]) -> tuple[tuple[str, int, int], ...]:
+    """Every process's graphs; with more than one process that has some, each by its process."""
+    owners = [process for process in processes if any(facts.graphs for facts in process.summaries)]
+    return tuple(
+        (f"{process.pid}:{name}" if len(owners) > 1 else name, nodes, replays)
+        for process in owners
+        for facts in process.summaries
+        for name, nodes, replays in facts.graphs
+    )
+
+
+def _faults(processes: Iterable[ProcessRun]) -> dict[str, int]:
+    """Counts from the summaries; of a process without one each fault that it wrote counts once."""
+    total: Counter[str] = Counter()
+    for process in processes:
+        counted = Counter[str]()
+        for facts in process.summaries:
+            counted |= Counter(facts.faults)
+        total += counted | Counter(set(process.faults))
+    return dict(total)
+
+
+def _limits(processes: Iterable[ProcessRun]) -> tuple[str, ...]:
+    said: list[str] = []
+    unchecked: dict[str, list[int]] = {}
+    for process in processes:
+        said += [f"process {process.pid}: {limit}" for facts in process.summaries for limit in facts.limits]
+        said += filter(None, [_off(process)])
+        if process.backend is not None and process.ended not in ("exit", "replaced"):
+            unchecked.setdefault(process.ended, []).append(process.pid)
+        if process.damaged:
+            said.append(f"process {process.pid}: {process.damaged} damaged lines in its file were left out")
+        if process.lost:
+            said.append(f"process {process.pid}: {process.lost:,} records could not be written")
+        if process.cut:
+            said.append(f"process {process.pid}: its file ends in the middle of a line, or met its limit")
+    return (*said, *(_unchecked(ended, pids) for ended, pids in unchecked.items()))
+
+
+def _off(process: ProcessRun) -> str | None:
+    """For how long checking was switched off from outside."""
+    pulse = process.pulse
+    if pulse is None or not pulse.pauses:
+        return None
+    times = "once" if pulse.pauses == 1 else f"{pulse.pauses:,} times"
+    still = "" if pulse.off_since is None else ", and was off when it was last heard of"
+    return (
+        f"process {process.pid}: checking was switched off {times}, for {pulse.seconds_off:,.1f} s{still}; what "
+        "happened meanwhile was not judged"
+    )
+
+
+def _unchecked(ended: str, pids: list[int]) -> str:
+    how = _ENDS.get(ended, "end unknown")
+    noun = "process" if len(pids) == 1 else "processes"
+    shown = ", ".join(map(str, pids[:8])) + (" ..." if len(pids) > 8 else "")
+    return f"no last check in {noun} {shown} ({how}): what came after the last replay or capture was not judged"

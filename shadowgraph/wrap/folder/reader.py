@@ -1,0 +1,252 @@
+"""Reads a run folder: finished, still running, killed at any moment, or damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from shadowgraph.common.errors import RunFolderError
+from shadowgraph.model.failures import Failure
+from shadowgraph.model.findings import Finding
+from shadowgraph.model.run_facts import RunFacts
+from shadowgraph.wrap.folder import findings_log as journal
+from shadowgraph.wrap.folder import run_folder as manifest
+from shadowgraph.wrap.folder.heartbeats import pulse_file, read_pulse
+from shadowgraph.wrap.folder.merging import merge
+from shadowgraph.wrap.folder.process_record import ProcessRun
+
+_LARGEST_FILE = 4 * journal.LIMIT
+_LARGEST_MANIFEST = 1 << 20
+_POLL = 0.05  # seconds
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One line of a findings file; which fields count depends on `kind`."""
+
+    kind: str
+    time: float = 0.0
+    format: int = 0
+    pid: int = 0
+    ppid: int = 0
+    argv: tuple[str, ...] = ()
+    born: str = ""
+    rank: int | None = None
+    backend: str = ""
+    title: str = ""
+    text: str = ""
+    book: int = 0
+    finding: Finding | None = None
+    facts: RunFacts | None = None
+    failure: Failure | None = None
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run folder, read.
+
+    Attributes
+    ----------
+    manifest
+        What the supervising parent wrote: command, settings, times, how the command ended. Empty where that cannot be
+        read.
+    unread
+        Why it cannot; empty where it can.
+    processes
+        In order of their start.
+    dumps
+        Dump files beside them.
+    """
+
+    folder: Path
+    manifest: dict[str, Any]
+    processes: tuple[ProcessRun, ...]
+    dumps: tuple[Path, ...]
+    unread: str = ""
+
+    def merged(self) -> RunFacts:
+        """One run's facts out of all processes', for a `Report`; findings get ids of their own."""
+        return merge(self.processes)
+
+
+def read_run(path: str | os.PathLike[str], manifest: dict[str, Any] | None = None) -> Run:
+    """Read a run folder.
+
+    Parameters
+    ----------
+    path
+        The folder, whether its run has ended or not. Nothing in it is changed.
+    manifest
+        The manifest, where the caller has written it: on a full disk the file may be older.
+
+    Returns
+    -------
+    Run
+        Data only; no file stays open.
+
+    Raises
+    ------
+    RunFolderError
+        When it is none. A manifest that cannot be read is said in `Run.unread` where processes wrote something, and
+        damaged lines are counted.
+    """
+    folder = Path(path)
+    files, dumps = sorted(folder.glob("findings-*.jsonl")), tuple(sorted(folder.glob("*.dump")))
+    said = manifest or {}
+    unread = ""
+    try:
+        said = manifest or read_manifest(folder)
+    except RunFolderError as error:
+        if not files and not dumps:
+            raise
+        unread = str(error)
+    processes = [_read_process(file) for file in files]
+    processes.sort(key=lambda process: (process.started, process.path.name))
+    _settle_ends(processes, said)
+    return Run(folder, said, tuple(processes), dumps, unread)
+
+
+def read_settled(path: str | os.PathLike[str], seconds: float, manifest: dict[str, Any] | None = None) -> Run:
+    """Read a run folder once none of its processes runs any more, or after some time; raises as `read_run`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        run = read_run(path, manifest)
+        if time.monotonic() > deadline or all(process.ended != "running" for process in run.processes):
+            return run
+        time.sleep(_POLL)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What the supervising parent wrote.
+
+    Raises
+    ------
+    RunFolderError
+        When the folder is no run folder, or the file cannot be read.
+    """
+    file = folder / manifest.MANIFEST
+    try:
+        with open(file, "rb") as opened:
+            text = opened.read(_LARGEST_MANIFEST)
+        said = json.loads(text)
+    except FileNotFoundError:
+        raise RunFolderError(f"{folder} is no run folder: it has no {manifest.MANIFEST}") from None
+    except OSError as error:
+        raise RunFolderError(f"cannot read {file}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise RunFolderError(f"{file} is damaged: no JSON") from None
+    number = said.get("format") if isinstance(said, dict) else None
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise RunFolderError(f"{file} is damaged: it names no format")
+    if number > manifest.FORMAT:
+        writer = said.get("shadowgraph", "a newer version")
+        raise RunFolderError(
+            f"{folder} has format {number}, written by shadowgraph {writer}; this version reads up to {manifest.FORMAT}"
+        )
+    checked: dict[str, Any] = said
+    return checked
+
+
+def _read_process(path: Path) -> ProcessRun:
+    process = ProcessRun(path)
+    parts = path.stem.split("-")
+    process.pid = int(parts[1]) if len(parts) == 3 and parts[1].isdecimal() else 0
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_LARGEST_FILE + 1)
+    except OSError as error:
+        process.events.append(f"cannot read {path.name}: {error.strerror}")
+        return process
+    lines = data[:_LARGEST_FILE].split(b"\n")
+    process.cut = bool(lines.pop()) or len(data) > _LARGEST_FILE
+    latest: dict[tuple[int, int], Finding] = {}
+    summaries: dict[int, RunFacts] = {}
+    decoder = msgspec.json.Decoder(Record)
+    for line in filter(None, lines):
+        try:
+            record = decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # a validation error is a decode error
+            process.damaged += 1
+            continue
+        if record.finding is not None:
+            latest[record.book, record.finding.id] = record.finding
+        elif record.failure is not None:
+            process.failures.append(record.failure)
+        elif record.facts is not None:
+            summaries[record.book] = record.facts
+        else:
+            _take(process, record)
+    _take_pulse(process, latest)
+    process.findings, process.summaries = [_placed(each, process) for each in latest.values()], [*summaries.values()]
+    return process
+
+
+def _placed(finding: Finding, process: ProcessRun) -> Finding:
+    """A finding with its process's rank, which was not known yet when it was written."""
+    return finding if finding.rank is not None else msgspec.structs.replace(finding, rank=process.rank)
+
+
+def _take_pulse(process: ProcessRun, latest: dict[tuple[int, int], Finding]) -> None:
+    """The pulse, which knows how often findings were seen since they were written."""
+    process.pulse = read_pulse(pulse_file(process.path))
+    for book, number, seen in process.pulse.occurrences if process.pulse is not None else ():
+        finding = latest.get((book, number))
+        if finding is not None and finding.occurrences < seen:
+            latest[book, number] = msgspec.structs.replace(finding, occurrences=seen)
+
+
+def _take(process: ProcessRun, record: Record) -> None:
+    if record.kind == "start":
+        if record.format > journal.FORMAT:
+            process.events.append(f"{process.path.name} has format {record.format}, newer than this version reads")
+        process.pid, process.ppid, process.argv = record.pid, record.ppid, record.argv
+        process.born, process.rank, process.started = record.born, record.rank, record.time
+    elif record.kind == "watch":
+        process.backend = record.backend
+    elif record.kind == "rank":
+        process.rank = record.rank
+    elif record.kind == "title":
+        process.title = record.title
+    elif record.kind == "end":
+        process.ended, process.lost = "exit", record.lost
+    elif record.kind == "capped":
+        process.cut = True
+    elif record.kind == "fault":
+        process.faults.append(record.text)
+    elif record.kind == "event":
+        process.events.append(record.text)
+
+
+def _settle_ends(processes: list[ProcessRun], said: dict[str, Any]) -> None:
+    """Say more of processes that wrote no end, where the folder or this machine knows more."""
+    here = said.get("host") == os.uname().nodename
+    for index, process in enumerate(processes):
+        if process.ended != "unknown":
+            continue
+        if any(later.pid == process.pid for later in processes[index + 1 :]):
+            process.ended = "replaced"
+        elif here and process.pid and _lives(process.pid, process.started):
+            process.ended = "running"
+        elif said.get("child") == process.pid and "exit_code" in said:
+            process.ended = "killed" if said.get("signal") else "os._exit"
+        elif here:
+            process.ended = "gone"
+
+
+def _lives(pid: int, started: float) -> bool:
+    """Whether a process lives that is not younger than the file that it wrote; a zombie does not live."""
+    try:
+        facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # state, ..., 20th: start in ticks
+        boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except (OSError, StopIteration):
+        return True
+    born = int(boot.split()[1]) + int(facts[19]) / os.sysconf("SC_CLK_TCK")
+    return facts[0] not in "ZX" and born <= started + 2

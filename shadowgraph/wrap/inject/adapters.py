@@ -1,0 +1,39 @@
+"""Packages of a wrapped program that there is an adapter for: attached to when they have been imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shadowgraph.integrations import notices
+
+WhenImported = Callable[[str, Callable[[], None]], None]
+
+
+def expect(when_imported: WhenImported, tell: notices.Tell, place: notices.Place, first: bool) -> None:
+    """Wait for the packages. Called once, when torch has been imported.
+
+    Parameters
+    ----------
+    tell, place
+        As for `notices.connect`.
+    first
+        Whether this process was not spawned by another one of the same program, which has said the same already.
+    """
+    notices.connect(tell, place)
+    when_imported("flashinfer", _flashinfer)
+    if first:
+        when_imported("sglang", _sglang)
+
+
+def _flashinfer() -> None:
+    from shadowgraph.integrations.flashinfer.adapter import attach
+
+    attach()
+
+
+def _sglang() -> None:
+    from shadowgraph.integrations.sglang.versions import why_off
+
+    reason = why_off()
+    if reason is not None:
+        notices.tell(reason)

@@ -1,0 +1,90 @@
+"""What happens in a wrapped process once torch is there.
+
+Until the program does tensor work nothing of the debugger is loaded: importing torch costs a file with one line. On the
+host the first operator starts the debugger; with a GPU the first one after the program's own initialisation of CUDA, so
+that a process which has none stays safe to fork.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable
+from multiprocessing import current_process, util
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+
+from shadowgraph.common.compat import resolved
+from shadowgraph.graphs.dispatch import thread_modes as modes
+from shadowgraph.wrap.folder.injection_config import Orders
+from shadowgraph.wrap.inject.adapters import expect
+from shadowgraph.wrap.inject.process import WatchedProcess
+
+WhenImported = Callable[[str, Callable[[], None]], None]
+
+
+def torch_loaded(when_imported: WhenImported) -> None:
+    """Watch this process as the environment orders. Called once, by the start-up hook."""
+    orders = Orders.from_environment(os.environ)
+    if orders is None:
+        return
+    process = WatchedProcess(orders, resolved(orders.backend), when_imported)
+    spawned = "--multiprocessing-fork" in sys.orig_argv
+    process.introduce("multiprocessing" if spawned else "start")
+    if spawned:
+        _entitle_when_it_begins(process)
+    expect(when_imported, process.tell, process.place, first=not spawned)
+    modes.enter(process.target)
+    modes.in_new_threads(process.target)
+    if process.backend == "cuda":
+        torch.cuda._lazy_call(process.cuda_began)
+        start_before_captures(process.start_here)
+    os.register_at_fork(
+        before=process.before_fork, after_in_parent=process.forked_in_parent, after_in_child=process.forked_in_child
+    )
+    atexit.register(process.finish)
+    # Children of multiprocessing clear the finalizers that they inherit, then call this, and end by os._exit.
+    util.register_after_fork(process, _child_of_multiprocessing)
+
+
+def start_before_captures(start: Callable[[], None]) -> None:
+    """Start the debugger before the first capture of a program whose operators have not: once, and nothing is left."""
+    graphs: Any = torch.cuda.CUDAGraph
+    original = graphs.capture_begin
+
+    def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> None:
+        if graphs.capture_begin is capture_begin:  # nobody has hung anything over it: no debugger watches yet
+            graphs.capture_begin = original
+            start()
+            graphs.capture_begin(graph, *args, **kwargs)
+        else:
+            original(graph, *args, **kwargs)
+
+    graphs.capture_begin = capture_begin
+
+
+def _child_of_multiprocessing(process: WatchedProcess) -> None:
+    process.entitle(_title(current_process()))
+    util.Finalize(None, process.finish, exitpriority=-1000)  # the last of all
+
+
+def _entitle_when_it_begins(process: WatchedProcess) -> None:
+    """A spawned child is still being unpickled; what it is there for shows when it begins."""
+    original = BaseProcess._bootstrap  # type: ignore[attr-defined]
+
+    def bootstrap(child: BaseProcess, *args: Any, **kwargs: Any) -> Any:
+        process.entitle(_title(child))
+        BaseProcess._bootstrap = original  # type: ignore[attr-defined]
+        return original(child, *args, **kwargs)
+
+    BaseProcess._bootstrap = bootstrap  # type: ignore[attr-defined]
+
+
+def _title(child: BaseProcess) -> str:
+    """A process's name and the function that it runs."""
+    target = getattr(child, "_target", None) or type(child).run
+    name = getattr(target, "__qualname__", type(target).__qualname__)
+    return f"{child.name}: {getattr(target, '__module__', '?')}.{name}"

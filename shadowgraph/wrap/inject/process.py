@@ -1,0 +1,354 @@
+"""One wrapped process: its journal, its debugger, its forks and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import platform
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shadowgraph.common import fork_safety as forking
+from shadowgraph.common.uncaught import is_crash, uncaught
+from shadowgraph.wrap.folder.findings_log import FORMAT, Journal, command_line, rank, say, tell_rank
+from shadowgraph.wrap.folder.injection_config import Orders
+from shadowgraph.wrap.inject.signals import on_signal
+
+if TYPE_CHECKING:
+    from shadowgraph.debugger import Debugger
+    from shadowgraph.graphs.dispatch.eager import EagerMode
+    from shadowgraph.wrap.inject.findings_logger import Recorder
+    from shadowgraph.wrap.status.heartbeat_writer import Beat
+
+_WAITING, _STARTING, _WATCHING, _OVER = range(4)
+_PATIENCE = 30.0  # seconds for a thread to wait for another one that starts the debugger
+
+
+class WatchedProcess:
+    """Starts the debugger when the program begins to work, writes down what it finds, ends it with the process.
+
+    A failure of ours is one line on standard error and one in the run folder; the program goes on.
+
+    Parameters
+    ----------
+    backend
+        ``"host"`` or ``"cuda"``.
+    when_imported
+        Calls back once a module has been imported.
+    """
+
+    def __init__(self, orders: Orders, backend: str, when_imported: Callable[[str, Callable[[], None]], None]) -> None:
+        self.orders, self.backend = orders, backend
+        self.journal = Journal(orders.folder)
+        self._when_imported = when_imported
+        self._state = _WAITING
+        self._starting = threading.Lock()
+        self._starter: int | None = None
+        self._debugger: Debugger | None = None  # whoever watches now
+        self._own: Debugger | None = None  # the one that we started
+        self._cuda = False
+        self._recorders: list[Recorder] = []
+        self._beat: Beat | None = None
+        self._books = itertools.count(1)
+        self._erred = False
+        self._held: dict[int, list[Any]] = {}  # by thread: several may fork at a time
+
+    def introduce(self, born: str) -> None:
+        """Write who this process is; of a forked one only once it has something to say."""
+        write = self.journal.preface if born == "fork" else self.journal.write
+        write(
+            "start",
+            format=FORMAT,
+            pid=os.getpid(),
+            ppid=os.getppid(),
+            argv=command_line(sys.orig_argv, self.orders.redact),
+            born=born,
+            rank=rank(),
+            python=platform.python_version(),
+            torch=str(getattr(sys.modules.get("torch"), "__version__", "")),
+        )
+
+    def entitle(self, title: str) -> None:
+        """Write what this process is there for."""
+        self.journal.write("title", title=title)
+
+    def tell(self, text: str) -> None:
+        """Write a line for the report."""
+        self.journal.write("event", text=text)
+
+    def place(self, number: int) -> None:
+        """The program has said which rank this process is, if no launcher did."""
+        before = rank()
+        tell_rank(number)
+        if rank() != before:
+            self.journal.write("rank", rank=number)
+
+    # -- the debugger ------------------------------------------------------------------------------------------
+
+    def target(self, args: Any, kwargs: Any) -> EagerMode | None:
+        """Who is told of an eager operator; the first one starts the debugger, with a GPU the first one on a GPU after
+        the program has initialised CUDA: that GPU is watched."""
+        if self._state in (_WAITING, _STARTING):
+            if self.backend == "host":
+                self.start()
+            elif self._has_device():
+                self._start_on(args, kwargs)
+        return self._own.eager_mode if self._own is not None else None
+
+    def _start_on(self, args: Any, kwargs: Any) -> None:
+        from torch.cuda import device, device_count, is_current_stream_capturing
+
+        from shadowgraph.common.internal_errors import contained
+        from shadowgraph.wrap.inject.devices import device_index
+
+        with contained("device of an operator"):  # of a subclass that refuses to say
+            index = device_index(args, kwargs)
+            if index is None or index >= device_count() or is_current_stream_capturing():
+                return
+            with device(index):
+                self.start()
+
+    def start_here(self) -> None:
+        """A capture is about to begin on the current device: whatever the program did there was no operator's doing."""
+        if self._state == _WAITING and self._has_device():
+            self.start()
+
+    def cuda_began(self) -> None:
+        """The program is initialising CUDA; when that is done the next operator on a GPU starts the debugger."""
+        self._cuda = True
+
+    def _has_device(self) -> bool:
+        return self._cuda and bool(sys.modules["torch"].cuda.is_initialized())
+
+    def start(self) -> None:
+        """Start the debugger, in the first thread that asks. Others wait, so that nothing of theirs passes unseen; not
+        for ever, since one of them may hold what the first one needs, a module that is being imported for instance."""
+        if self._starter == threading.get_ident():
+            return
+        if not self._starting.acquire(timeout=_PATIENCE):
+            return
+        try:
+            self._starter = threading.get_ident()
+            if self._state == _WAITING:
+                self._state = _STARTING
+                with self.journal.room():
+                    self._begin()
+                self._state = _WATCHING
+        except Exception as error:
+            self._state = _OVER
+            said = "" if self.orders.redact else f": {_first_line(error)}"
+            reason = f"{type(error).__name__}{said}"
+            self.journal.write("event", text=f"not watched: {reason}")
+            say(f"process {os.getpid()} is not watched: {reason}")
+        finally:
+            self._starter = None
+            self._starting.release()
+
+    def _begin(self) -> None:
+        # What a finding and the end of the process take: then the program may have no descriptor left for an import.
+        import numpy.ma  # noqa: F401
+
+        from shadowgraph import session
+        from shadowgraph.common.internal_errors import faults
+        from shadowgraph.common.settings import Settings
+        from shadowgraph.dumps import process_dumps as dumping  # noqa: F401
+        from shadowgraph.graphs.triton import host as triton_host
+        from shadowgraph.integrations import late_attach
+        from shadowgraph.wrap.inject.messages import to_stderr
+
+        settings = Settings.from_environment().with_options(**self.orders.options, backend=self.backend)
+        to_stderr(self.orders.quiet, self.orders.redact)
+        faults.heard = self._fault
+        if self.backend == "host":
+            triton_host.wait_for_triton()
+            self._when_imported("triton", triton_host.triton_imported)
+        late_attach.register()
+        session.observers.append(self)
+        self._dumps = itertools.count(1)
+        if self.orders.dump_signal:
+            on_signal(self.orders.dump_signal, self._asked)
+        theirs = session.current()
+        if theirs is None:
+            self._own = session.attach(settings)
+            self._own.supervisor.checks.stale_rows.lenient = True  # the program declares nothing, an adapter some
+        else:  # the program was faster, with a debugger of its own
+            self.started(theirs)
+
+    def started(self, debugger: Debugger) -> None:
+        """A debugger of this process watches: ours, or one that the program started itself."""
+        self._debugger = debugger
+        self._record(debugger, self.journal.write)
+
+    def _record(self, debugger: Debugger, write: Callable[..., None]) -> None:
+        from shadowgraph.wrap.folder.heartbeats import pulse_file
+        from shadowgraph.wrap.inject.findings_logger import Recorder
+        from shadowgraph.wrap.status.heartbeat_writer import Beat
+
+        book = next(self._books)
+        # Threads of a server may write at any time, which running a graph in part would undo.
+        debugger.supervisor.locator.reruns = debugger.settings.locate == "all"
+        debugger.supervisor.outside.tell = self.tell
+        self._recorders.append(Recorder(self.journal, debugger, book, self._first_error, self.orders.redact))
+        if self._beat is None:
+            self._beat = Beat(self.orders.folder, pulse_file(self.journal.path))
+        self._beat.follow(debugger, book)
+        write("watch", backend=debugger.settings.backend)
+
+    def ended(self, debugger: Debugger) -> None:
+        """A debugger has checked a last time."""
+        if debugger is self._debugger:
+            self._debugger = None
+        for recorder in [r for r in self._recorders if r.debugger is debugger]:
+            recorder.summarise()
+            self._recorders.remove(recorder)
+        if self._beat is not None:
+            self._beat.leave(debugger)
+
+    def _fault(self, what: str) -> None:
+        from shadowgraph.dumps.redaction import redacted_fault
+
+        self.journal.write("fault", text=redacted_fault(what) if self.orders.redact else what)
+
+    # -- dumps -------------------------------------------------------------------------------------------------
+
+    def _first_error(self) -> None:
+        """A debugger has its first finding; the dump of the process's first one is not written over."""
+        if not self._erred:
+            self._erred = True
+            self._dump("findings", "finding", background=True)
+
+    def _asked(self) -> None:
+        """Somebody sent the signal; each time there is a dump of its own."""
+        self._write_dump("signal", f"-{next(self._dumps)}")
+
+    def _dump(self, moment: str, reason: str, background: bool = False) -> None:
+        if moment in self.orders.dumps:
+            self._write_dump(reason, background=background)
+
+    def _write_dump(self, reason: str, mark: str = "", background: bool = False) -> None:
+        """Write a dump; in the background where the thread is the program's and goes on."""
+        from shadowgraph.dumps.process_dumps import dump_to
+
+        if self._debugger is None:
+            return
+        stem = self.journal.path.stem.replace("findings", "dump", 1) + mark
+        folder, told = Path(self.orders.folder), self.journal
+        with self.journal.room():
+            dump_to(
+                folder,
+                self._debugger,
+                stem,
+                reason,
+                self.orders.redact,
+                background=background,
+                written=lambda path: told.write("event", text=f"dump written: {path.name}"),
+                room=told.room,
+            )
+
+    # -- forks -------------------------------------------------------------------------------------------------
+
+    def before_fork(self) -> None:
+        """Check, and hold our locks: what the child copies must be whole."""
+        debugger = self._debugger
+        if debugger is not None and self._state == _WATCHING:
+            with contextlib.suppress(Exception):  # a finding in sync mode has nobody to be raised to
+                debugger.before_fork()
+        self._held[threading.get_ident()] = forking.hold()
+
+    def forked_in_parent(self) -> None:
+        forking.release(self._held.pop(threading.get_ident(), []))
+
+    def forked_in_child(self) -> None:
+        """Go on in a file of our own; on a device, which the parent keeps, not at all."""
+        self._held.clear()
+        forking.renew()
+        self._starting = threading.Lock()
+        self.journal.abandon()
+        self.journal = Journal(self.orders.folder)
+        self.introduce("fork")
+        debugger = self._debugger
+        if debugger is None:
+            return
+        from shadowgraph.common.internal_errors import shielded
+
+        with shielded("fork"):
+            self._carry_on(debugger)
+
+    def _carry_on(self, debugger: Debugger) -> None:
+        from shadowgraph import session
+        from shadowgraph.common import finalizer_safe_lock as quiet
+        from shadowgraph.common.internal_errors import faults
+        from shadowgraph.wrap.folder.heartbeats import pulse_file
+
+        on_device = debugger.settings.backend == "cuda"
+        quiet.forked(abandon=on_device)
+        faults.clear()
+        self._recorders.clear()
+        self._beat = self._beat and self._beat.forked(pulse_file(self.journal.path))
+        self._erred = False
+        if on_device:
+            session.detach(debugger)
+            self._debugger, self._own, self._state = None, None, _OVER
+            self.journal.write("event", text="not watched: forked from a process that has a CUDA context")
+            return
+        debugger.after_fork()
+        self._record(debugger, self.journal.preface)
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Check a last time and say so. Done once; `os._exit` and a signal skip it."""
+        if self._state == _OVER and self.journal.closed:
+            return
+        self._state = _OVER
+        error = uncaught()
+        crashed = error is not None and is_crash(error)
+        if error is not None:
+            said = "" if self.orders.redact or not crashed else _first_line(error)
+            how = "ended by" if crashed else "stopped, which is no crash, by"
+            self.journal.write("event", text=f"{how} {type(error).__name__}{': ' if said else ''}{said}")
+        with self.journal.room():
+            if self._debugger is not None:
+                if error is not None and crashed:
+                    self.join(error)
+                self._conclude(crashed)
+            self._write_the_rest()
+        self.journal.write("end", lost=self.journal.lost)
+        self.journal.close()
+
+    def _write_the_rest(self) -> None:
+        """Write what other threads had no time for: they may have ended, or be in the middle of it."""
+        from shadowgraph.common.outbox import outbox
+
+        outbox.write_all()
+        taking = sys.modules.get("shadowgraph.dumps.taking")
+        if taking is not None and not taking.finish():
+            self.tell(f"a dump was not written within {taking.LIMIT:g} s of the end")
+
+    def join(self, error: BaseException, where: str = "") -> None:
+        """Write down what is known that bears on an exception of the program's, at once."""
+        from shadowgraph.monitor.exception_context import join
+
+        if self._debugger is not None:
+            join(self._debugger.supervisor, error, where)
+
+    def _conclude(self, failed: bool) -> None:
+        from shadowgraph import session
+        from shadowgraph.common.internal_errors import shielded
+
+        with shielded("end of the process"):
+            if failed:
+                self._dump("exception", "exception")
+            self._dump("exit", "exit")
+            session.uninstall()
+
+
+def _first_line(error: BaseException) -> str:
+    try:
+        return str(error).split("\n", 1)[0][:200]
+    except Exception:  # the program's own class, and its own fault
+        return "(cannot be printed)"

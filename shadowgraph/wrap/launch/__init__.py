@@ -1,0 +1,1 @@
+"""The supervising parent of `shadowgraph wrap`: runs the command with its streams and signals."""

@@ -1,0 +1,108 @@
+"""Runs a command as if nobody stood between it and whoever started us: streams, signals, how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, NoReturn
+
+from shadowgraph.common.errors import CommandNotFoundError, NotExecutableError
+
+_FORWARDED = frozenset(
+    {
+        *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
+        *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH),
+    }
+)
+_MOMENT = 1.0  # seconds
+_CHANGED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # ignored in every Python, which a child would inherit
+
+
+class Ended(NamedTuple):
+    """How a command ended: an exit code, or the number of the signal that killed it."""
+
+    pid: int
+    code: int
+    signal: int | None = None
+
+
+def supervise(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    started: Callable[[int], None] = lambda pid: None,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> Ended:
+    """Run a command to its end with our standard streams, and pass on the signals that are sent to us.
+
+    What a terminal sends goes to its whole foreground group, the command included, and is not passed on again.
+
+    Parameters
+    ----------
+    started
+        Called with the process id once the command runs.
+    meanwhile
+        Called when the command has run for a moment: what we need at its end and can as well prepare while we wait.
+
+    Raises
+    ------
+    CommandNotFoundError, NotExecutableError
+        When it cannot be started.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED | {signal.SIGCHLD})
+    handler = signal.signal(signal.SIGCHLD, lambda number, frame: None)  # ignored, it would not be waited for
+    try:
+        pid = _spawn(command, environment, before)
+        with contextlib.suppress(Exception):
+            started(pid)
+        return _wait(pid, meanwhile)
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def die_of(number: int) -> NoReturn:
+    """End as the command did, so that a shell says the same of us; without a core file of our own."""
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)
+
+
+def _spawn(command: Sequence[str], environment: Mapping[str, str], mask: set[int]) -> int:
+    try:
+        return os.posix_spawnp(
+            command[0], list(command), environment, setsigmask=mask, setsigdef=list(_CHANGED_BY_PYTHON)
+        )
+    except FileNotFoundError:
+        missing = "no such file, or its interpreter is missing" if os.sep in command[0] else "not found on the PATH"
+        raise CommandNotFoundError(f"cannot run {command[0]}: {missing}") from None
+    except NotADirectoryError:
+        raise CommandNotFoundError(f"cannot run {command[0]}: no such file") from None
+    except OSError as error:
+        raise NotExecutableError(f"cannot run {command[0]}: {error.strerror}") from None
+
+
+def _wait(pid: int, meanwhile: Callable[[], object]) -> Ended:
+    waited = _FORWARDED | {signal.SIGCHLD}
+    moment: float | None = _MOMENT
+    while True:
+        info = signal.sigwaitinfo(waited) if moment is None else signal.sigtimedwait(waited, moment)
+        if info is None:
+            moment = None
+            with contextlib.suppress(Exception):  # the command must not be left alone for what we can do later
+                meanwhile()
+        elif info.si_signo != signal.SIGCHLD:
+            if info.si_code <= 0:  # sent by a process; above, the kernel speaks for a terminal
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, info.si_signo)
+        else:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended == pid:
+                code = os.waitstatus_to_exitcode(status)
+                return Ended(pid, code) if code >= 0 else Ended(pid, 128 - code, -code)

@@ -1,0 +1,140 @@
+"""What a wrapped process does now and then as it replays: obey the switch, write its pulse."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from shadowgraph.common.fork_safety import forkable
+from shadowgraph.common.internal_errors import faults, shielded
+from shadowgraph.wrap.folder.heartbeats import MOST_COUNTS, Pulse, write_pulse
+from shadowgraph.wrap.status.pause_file import is_off
+
+if TYPE_CHECKING:
+    from shadowgraph.debugger import Debugger
+    from shadowgraph.monitor.overhead_limiter import SelfLimit
+
+_LOOK, _PULSE = 1.0, 5.0  # seconds
+
+
+class _Done(NamedTuple):
+    """What debuggers that have ended add to the sums."""
+
+    replays: int = 0
+    checked: int = 0
+
+
+class Beat:
+    """Called when a replay begins. No thread, no wait: most calls compare two numbers.
+
+    Once a second it looks for the switch; every five seconds, and when the switch was turned, it writes the pulse.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    file
+        The pulse file of this process.
+    clock
+        Seconds that only grow.
+    """
+
+    def __init__(self, folder: str, file: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder, self._file, self._clock = folder, file, clock
+        self._lock = forkable(threading.Lock())
+        self._next_look = self._next_pulse = 0.0
+        self._debugger: Debugger | None = None
+        self._book = 0
+        self._done = _Done()
+        self._before = (0, 0.0)  # nanoseconds of checking, and when that was
+        self._overhead: float | None = None
+        self._paused: Debugger | None = None  # by us: what the program pauses itself is its own affair
+        self._pauses, self._off = 0, 0.0
+        self._off_since: tuple[float, float] | None = None  # by the clock, and by the calendar
+
+    def follow(self, debugger: Debugger, book: int) -> None:
+        """A debugger watches from here on."""
+        self._debugger, self._book = debugger, book
+        self._before = (0, self._clock())
+        debugger.supervisor.outside.begins = self
+
+    def leave(self, debugger: Debugger) -> None:
+        """A debugger has ended; the pulse says so, and its numbers stay in the sums."""
+        if debugger is self._debugger:
+            outside = debugger.supervisor.outside
+            with shielded("pulse"):
+                if outside.replays:
+                    self._write()
+            self._done = _Done(self._done.replays + outside.replays, self._done.checked + outside.checked)
+            self._debugger = self._paused = None
+
+    def forked(self, file: Path) -> Beat:
+        """For a child: numbers of its own; what the parent's had paused goes on when the switch says so."""
+        child = Beat(self._folder, file, self._clock)
+        child._paused = self._paused
+        return child
+
+    def __call__(self) -> None:
+        if self._clock() >= self._next_look and self._lock.acquire(blocking=False):
+            try:
+                with shielded("pulse"):
+                    self._beat()
+            finally:
+                self._lock.release()
+
+    def _beat(self) -> None:
+        now = self._clock()
+        self._next_look = now + _LOOK
+        turned = self._obey(now)
+        if turned or now >= self._next_pulse:
+            self._next_pulse = now + _PULSE
+            self._write()
+
+    def _obey(self, now: float) -> bool:
+        """Do what the switch says; whether that is news."""
+        off, before = is_off(self._folder), self._off_since
+        debugger = self._debugger
+        if debugger is not None and off and self._paused is not debugger:
+            debugger.pause()
+            self._paused = debugger
+        elif debugger is not None and not off and self._paused is debugger:
+            debugger.resume()
+            self._paused = None
+        if off and before is None:
+            self._pauses, self._off_since = self._pauses + 1, (now, time.time())
+        elif not off and before is not None:
+            self._off, self._off_since = self._off + now - before[0], None
+        return off == (before is None)
+
+    def _measure(self, limit: SelfLimit, now: float) -> None:
+        """What checking took since the last time; a moment says nothing, since a pause or the end check once more."""
+        spent, since = self._before
+        if limit.measured and now - since >= _LOOK:
+            self._overhead = round((limit.spent - spent) / (now - since) / 1e7, 2)
+            self._before = (limit.spent, now)
+
+    def _write(self) -> None:
+        debugger = self._debugger
+        if debugger is None:
+            return
+        work, now = debugger.supervisor, self._clock()
+        outside, limit = work.outside, work.outside.limit
+        self._measure(limit, now)
+        findings = (*work.book.findings, *work.book.notes)[-MOST_COUNTS:]
+        pulse = Pulse(
+            time=time.time(),
+            replays=self._done.replays + outside.replays,
+            checked=self._done.checked + outside.checked,
+            every=limit.stride if limit.stopped is None and work.lost is None else 0,
+            overhead=self._overhead,
+            faults=faults.total,
+            coverage=work.coverage(),
+            occurrences=tuple((self._book, finding.id, finding.occurrences) for finding in findings),
+            pauses=self._pauses,
+            off=self._off,
+            off_since=self._off_since[1] if self._off_since is not None else None,
+        )
+        write_pulse(self._file, pulse)
