@@ -16,9 +16,9 @@ import torch
 from shadowgraph.common import finalizer_safe_lock as quiet
 from shadowgraph.common import interrupts
 from shadowgraph.common.errors import FindingsError, UnknownBufferError, UsageError
-from shadowgraph.common.fork_safety import forkable
-from shadowgraph.common.html_repr import enrolled
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.fork_safety import fork_safe
+from shadowgraph.common.html_repr import register_namer
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.common.settings import Settings
 from shadowgraph.declarations import Declarations
 from shadowgraph.dumps.live import LiveDebugger
@@ -39,12 +39,12 @@ from shadowgraph.model.phases import Phase
 from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.monitor.backends import backend_of
 from shadowgraph.monitor.live_names import LiveNames
-from shadowgraph.monitor.monitor import Supervisor
+from shadowgraph.monitor.monitor import Monitor
 from shadowgraph.monitor.run_facts import facts_of
 from shadowgraph.monitor.sampling import passing
 from shadowgraph.render.text.text import Report
 from shadowgraph.tracking.aliases import NameBook
-from shadowgraph.tracking.variable_names import PlaceFinder
+from shadowgraph.tracking.variable_names import VariableNames
 
 _NO_OWNERS = (type(None), bool, int, float, complex, str, bytes, bytearray, memoryview, np.generic, np.ndarray, type)
 
@@ -65,12 +65,12 @@ class Debugger(Declarations, LiveDebugger):
         self.settings = settings
         self._backend = backend_of(settings)
         self._allocator = self._backend.allocator
-        self._work = Supervisor(settings, self._allocator, self._backend.engine)
+        self._work = Monitor(settings, self._allocator, self._backend.engine)
         self._policy = GuardPolicy(settings.near_guard, settings.far_guard, self._backend.guard_memory)
-        forkable(self._policy._lock)
+        fork_safe(self._policy._lock)
         if settings.guard_eager != "off":
-            self._work.outside.places = PlaceFinder(self.names)
-        self._live_names = enrolled(LiveNames(self._work.context))
+            self._work.outside.places = VariableNames(self.names)
+        self._live_names = register_namer(LiveNames(self._work.context))
         self._mode: eager.EagerMode | None = None
         self._mode_thread: int | None = None
         self._resizes = settings.guard_eager != "off" or settings.watch_eager == "sampled"
@@ -93,9 +93,9 @@ class Debugger(Declarations, LiveDebugger):
         UsageError
             When another debugger is active in this process.
         """
-        if any(isinstance(listener, Supervisor) for listener in listeners):
+        if any(isinstance(listener, Monitor) for listener in listeners):
             raise UsageError("a debugger is active already; stop it, or use that one (shadowgraph.current())")
-        self._faults_before = faults.counts
+        self._faults_before = internal_errors.counts
         self._stepped_aside = begin_count()
         interrupts.install()
         tracing.install()
@@ -179,7 +179,7 @@ class Debugger(Declarations, LiveDebugger):
     def resume(self) -> None:
         """Check again from here on; guards are armed anew first."""
         self._work.rearm()
-        self._work.forget_writers()
+        self._work.invalidate_writers()
         self._work.naps.rouse()
         self._work.paused = self._work.lost is not None or self._work.outside.limit.stopped is not None
 
@@ -191,7 +191,7 @@ class Debugger(Declarations, LiveDebugger):
         return self._mode if self._started else None
 
     @property
-    def supervisor(self) -> Supervisor:
+    def monitor(self) -> Monitor:
         """The part that works."""
         return self._work
 
@@ -208,7 +208,7 @@ class Debugger(Declarations, LiveDebugger):
     def after_fork(self) -> None:
         """In the child: go on with a copy of everything, and no findings yet."""
         self._work.start_over()
-        self._faults_before = faults.counts
+        self._faults_before = internal_errors.counts
 
     # -- what a user declares ----------------------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ class Debugger(Declarations, LiveDebugger):
             Also all that live now, which takes a second at most; else only those that findings are about.
         """
         if self._work.outside.places is None:
-            self._work.outside.places = PlaceFinder(self.names)
+            self._work.outside.places = VariableNames(self.names)
         if now:
             self._work.outside.name_rest(self.buffers, self._work.context)
 
@@ -410,7 +410,9 @@ class Debugger(Declarations, LiveDebugger):
         """Our own faults since this debugger started."""
         before = self._faults_before
         return {
-            what: count - before.get(what, 0) for what, count in faults.counts.items() if count > before.get(what, 0)
+            what: count - before.get(what, 0)
+            for what, count in internal_errors.counts.items()
+            if count > before.get(what, 0)
         }
 
     def coverage(self) -> Coverage:

@@ -15,7 +15,7 @@ from shadowgraph.graphs.lookup import model_of
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.stacks import current_stack
 from shadowgraph.model.views import TensorView
-from shadowgraph.monitor.monitor import Supervisor
+from shadowgraph.monitor.monitor import Monitor
 from shadowgraph.monitor.tensor_watches import Watch
 from shadowgraph.tracking.allocator import HostAllocator
 from shadowgraph.tracking.foreign import track_foreign
@@ -24,7 +24,7 @@ from shadowgraph.tracking.foreign import track_foreign
 class Declarations:
     """The part of a debugger that takes declarations. No tensor that is handed over is kept alive."""
 
-    _work: Supervisor
+    _work: Monitor
     _allocator: HostAllocator
 
     def protect(self, tensor: torch.Tensor) -> None:

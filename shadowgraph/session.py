@@ -160,7 +160,7 @@ def _join(debugger: Debugger, error: BaseException | None) -> None:
     if isinstance(error, Exception) and not isinstance(error, ShadowgraphError):
         from shadowgraph.monitor.exception_context import join
 
-        join(debugger.supervisor, error)
+        join(debugger.monitor, error)
 
 
 def _started(debugger: Debugger, watch_thread: bool = True) -> Debugger:

@@ -22,14 +22,14 @@ from shadowgraph.model.findings import (
 )
 from shadowgraph.model.guards import Side
 from shadowgraph.model.overrun_extents import Origin
-from shadowgraph.monitor.finding_store import FindingBook, read_suppressions
+from shadowgraph.monitor.finding_store import FindingStore, read_suppressions
 
 PRINT = fingerprint(FINDING)
 
 
 @pytest.fixture
-def book() -> FindingBook:
-    return FindingBook()
+def book() -> FindingStore:
+    return FindingStore()
 
 
 # -- bounds ----------------------------------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ def book() -> FindingBook:
 
 def test_further_causes_are_counted_and_not_kept() -> None:
     """Such as one for each request of a server that makes the same broken buffer again and again."""
-    book = FindingBook(most=3)
+    book = FindingStore(most=3)
     for serial in range(10):
         kept, new = book.add(altered(id=0, buffer__serial=serial), "kernel")
         assert (new, kept.id) == ((True, serial + 1) if serial < 3 else (False, 0))
@@ -48,7 +48,7 @@ def test_further_causes_are_counted_and_not_kept() -> None:
     assert {len(known) for known in vars(book).values() if isinstance(known, dict)} <= {0, 1, 2, 3}
 
 
-def test_a_book_that_kept_all_says_nothing(book: FindingBook) -> None:
+def test_a_book_that_kept_all_says_nothing(book: FindingStore) -> None:
     book.add(FINDING, "kernel")
     assert book.sentence() is None
 
@@ -56,7 +56,7 @@ def test_a_book_that_kept_all_says_nothing(book: FindingBook) -> None:
 # -- merging ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_first_sighting_gets_an_id_and_its_fingerprint(book: FindingBook) -> None:
+def test_a_first_sighting_gets_an_id_and_its_fingerprint(book: FindingStore) -> None:
     kept, new = book.add(altered(id=0, fingerprint="stale"), "kernel")
     assert new
     assert (kept.id, kept.revision, kept.occurrences, kept.fingerprint) == (1, 1, 1, PRINT)
@@ -64,7 +64,7 @@ def test_a_first_sighting_gets_an_id_and_its_fingerprint(book: FindingBook) -> N
     assert book.notes == ()
 
 
-def test_the_same_cause_again_is_one_more_occurrence_of_the_first_sighting(book: FindingBook) -> None:
+def test_the_same_cause_again_is_one_more_occurrence_of_the_first_sighting(book: FindingStore) -> None:
     first, _ = book.add(FINDING, "kernel")
     kept, new = book.add(altered(replay=8, message="later"), "kernel")
     assert not new
@@ -86,7 +86,7 @@ def test_the_same_cause_again_is_one_more_occurrence_of_the_first_sighting(book:
     ],
     ids=["code", "buffer", "side", "no side", "no bytes", "key"],
 )
-def test_another_cause_is_another_finding(book: FindingBook, facts: dict[str, Any], key: str) -> None:
+def test_another_cause_is_another_finding(book: FindingStore, facts: dict[str, Any], key: str) -> None:
     book.add(FINDING, "kernel")
     kept, new = book.add(altered(**facts), key)
     assert new
@@ -99,7 +99,7 @@ def note(**facts: Any) -> Finding:
     return altered(**{"severity": Severity.NOTE} | facts)
 
 
-def test_notes_are_kept_apart_and_count_like_findings(book: FindingBook) -> None:
+def test_notes_are_kept_apart_and_count_like_findings(book: FindingStore) -> None:
     kept, new = book.add(note(), "kernel")
     assert new
     assert (book.findings, book.notes) == ((), (kept,))
@@ -107,7 +107,7 @@ def test_notes_are_kept_apart_and_count_like_findings(book: FindingBook) -> None
     assert book.notes[0].occurrences == 2
 
 
-def test_a_note_that_proves_a_fault_is_a_new_revision_with_the_surer_facts(book: FindingBook) -> None:
+def test_a_note_that_proves_a_fault_is_a_new_revision_with_the_surer_facts(book: FindingStore) -> None:
     book.add(note(replay=3, message="in replay 3", reader=None), "kernel")
     reader = Reader("host", "tolist")
     kept, new = book.add(altered(replay=5, message="in replay 5", reader=reader), "kernel")
@@ -118,7 +118,7 @@ def test_a_note_that_proves_a_fault_is_a_new_revision_with_the_surer_facts(book:
     assert not book.add(FINDING, "kernel")[1]
 
 
-def test_a_fault_stays_one_when_it_is_seen_as_a_note(book: FindingBook) -> None:
+def test_a_fault_stays_one_when_it_is_seen_as_a_note(book: FindingStore) -> None:
     book.add(FINDING, "kernel")
     kept, new = book.add(note(replay=99), "kernel")
     assert not new
@@ -136,7 +136,7 @@ def worse(**facts: Any) -> Finding:
     return altered(**{"bytes": WORSE, "window": WORSE_WINDOW, "rows": WORSE_ROWS, "replay": 9} | facts)
 
 
-def test_a_worse_sighting_widens_the_known_one(book: FindingBook) -> None:
+def test_a_worse_sighting_widens_the_known_one(book: FindingStore) -> None:
     first, _ = book.add(altered(message="was 48 bytes"), "kernel")
     kept, new = book.add(worse(message="in replay 9"), "kernel")
     assert not new
@@ -148,13 +148,13 @@ def test_a_worse_sighting_widens_the_known_one(book: FindingBook) -> None:
     assert book.findings == (kept,)
 
 
-def test_a_milder_sighting_changes_nothing_but_the_count(book: FindingBook) -> None:
+def test_a_milder_sighting_changes_nothing_but_the_count(book: FindingStore) -> None:
     first, _ = book.add(worse(message="first"), "kernel")
     kept, _ = book.add(FINDING, "kernel")
     assert kept == replace(first, occurrences=2)
 
 
-def test_the_extremes_of_two_sightings_are_kept(book: FindingBook) -> None:
+def test_the_extremes_of_two_sightings_are_kept(book: FindingStore) -> None:
     book.add(altered(bytes=ByteFacts(-40, -30, 11, ((-40, -30),), 1, Side.BEFORE, 29, False)), "kernel")
     second = ByteFacts(-20, -1, 9, ((-20, -17), (-5, -1)), 2, Side.BEFORE, 0, True)
     kept, _ = book.add(altered(bytes=second, window=WORSE_WINDOW), "kernel")
@@ -163,14 +163,14 @@ def test_the_extremes_of_two_sightings_are_kept(book: FindingBook) -> None:
     assert (kept.revision, kept.window) == (2, WORSE_WINDOW)
 
 
-def test_more_bytes_within_the_same_extent_are_no_new_revision(book: FindingBook) -> None:
+def test_more_bytes_within_the_same_extent_are_no_new_revision(book: FindingStore) -> None:
     book.add(FINDING, "kernel")
     full = replace(AFTER, count=48, ranges=((1536, 1583),), ranges_total=1)
     kept, _ = book.add(altered(bytes=full, window=WORSE_WINDOW), "kernel")
     assert (kept.bytes, kept.window, kept.revision) == (full, WORSE_WINDOW, 1)
 
 
-def test_a_note_does_not_widen_a_fault(book: FindingBook) -> None:
+def test_a_note_does_not_widen_a_fault(book: FindingStore) -> None:
     first, _ = book.add(FINDING, "kernel")
     kept, _ = book.add(worse(severity=Severity.NOTE), "kernel")
     assert (kept.bytes, kept.revision, kept.occurrences) == (first.bytes, 1, 2)
@@ -185,14 +185,14 @@ def broken_rule(at: str, index: int = 2, value: int = 9) -> Finding:
     return altered(code="SG109", kind=Kind.SG109, detected_at=at, rule=rule, bytes=broken)
 
 
-def test_a_check_that_sees_the_same_breach_adds_nothing(book: FindingBook) -> None:
+def test_a_check_that_sees_the_same_breach_adds_nothing(book: FindingStore) -> None:
     first, _ = book.add(broken_rule("replay_begin"), "rule")
     for _ in range(5):
         assert book.add(broken_rule("check"), "rule") == (first, False)
     assert book.add(broken_rule("replay_begin"), "rule")[0].occurrences == 2, "a replay relied on it again"
 
 
-def test_another_breach_is_one_occurrence_however_often_it_is_checked(book: FindingBook) -> None:
+def test_another_breach_is_one_occurrence_however_often_it_is_checked(book: FindingStore) -> None:
     first, _ = book.add(broken_rule("check"), "rule")
     for _ in range(3):
         kept, _ = book.add(broken_rule("check", index=0, value=8), "rule")
@@ -201,19 +201,19 @@ def test_another_breach_is_one_occurrence_however_often_it_is_checked(book: Find
     assert book.add(broken_rule("check", value=10), "rule")[0].occurrences == 3
 
 
-def test_a_check_may_prove_what_was_a_note(book: FindingBook) -> None:
+def test_a_check_may_prove_what_was_a_note(book: FindingStore) -> None:
     book.add(replace(broken_rule("replay_begin"), severity=Severity.NOTE), "rule")
     kept, new = book.add(broken_rule("check"), "rule")
     assert new
     assert (kept.severity, kept.revision, kept.occurrences) == (Severity.ERROR, 2, 2)
 
 
-def test_other_findings_at_a_check_are_counted(book: FindingBook) -> None:
+def test_other_findings_at_a_check_are_counted(book: FindingStore) -> None:
     book.add(altered(detected_at="check"), "kernel")
     assert book.add(altered(detected_at="check"), "kernel")[0].occurrences == 2
 
 
-def test_findings_stay_in_order_of_arrival(book: FindingBook) -> None:
+def test_findings_stay_in_order_of_arrival(book: FindingStore) -> None:
     for key in "cab":
         book.add(FINDING, key)
     book.add(FINDING, "b")
@@ -224,7 +224,7 @@ def test_findings_stay_in_order_of_arrival(book: FindingBook) -> None:
 
 
 def test_what_is_suppressed_is_counted_and_not_kept() -> None:
-    book = FindingBook(frozenset({PRINT}))
+    book = FindingStore(frozenset({PRINT}))
     kept, new = book.add(FINDING, "kernel")
     assert not new
     assert kept.fingerprint == PRINT
@@ -280,8 +280,8 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_finding_can_be_suppressed_by_what_its_report_shows(tmp_path: Path) -> None:
-    kept, _ = FindingBook().add(FINDING, "kernel")
-    book = FindingBook(suppressions(tmp_path, f"{kept.fingerprint} {kept.code} known upstream\n"))
+    kept, _ = FindingStore().add(FINDING, "kernel")
+    book = FindingStore(suppressions(tmp_path, f"{kept.fingerprint} {kept.code} known upstream\n"))
     book.add(altered(replay=1, buffer__address=1, buffer__serial=77), "kernel")
     assert book.suppressed == 1
 
@@ -292,7 +292,7 @@ MAYBE = altered(culprit__status=Status.CANDIDATE)
 SEEN = Culprit(Status.CONFIRMED, "triton", "another", 4, seen_in=9)
 
 
-def test_a_closer_look_is_a_new_revision_of_the_same_finding(book: FindingBook) -> None:
+def test_a_closer_look_is_a_new_revision_of_the_same_finding(book: FindingStore) -> None:
     first, _ = book.add(MAYBE, "kernel")
     others = (Culprit(Status.CONFIRMED, "aten", "third", 5),)
     kept = book.revise(first.id, SEEN, others)
@@ -306,7 +306,7 @@ def test_a_closer_look_is_a_new_revision_of_the_same_finding(book: FindingBook) 
     assert (again.culprit, again.revision, again.occurrences, new) == (SEEN, 2, 2, False)
 
 
-def test_nothing_to_revise(book: FindingBook) -> None:
+def test_nothing_to_revise(book: FindingStore) -> None:
     assert book.revise(1, SEEN) is None
     assert book.get(1) is None
 
@@ -325,19 +325,19 @@ def test_nothing_to_revise(book: FindingBook) -> None:
     ids=["same", "name", "confirmed", "replay", "graph", "side", "buffer"],
 )
 def test_later_candidates_belong_to_what_a_closer_look_confirmed(
-    book: FindingBook, facts: dict[str, Any], joins: bool
+    book: FindingStore, facts: dict[str, Any], joins: bool
 ) -> None:
     book.add(MAYBE, "kernel")
     _, new = book.add(altered(**{"culprit__status": Status.CANDIDATE, **facts}), "one more")
     assert new, "nothing is known yet"
-    book = FindingBook()
+    book = FindingStore()
     first, _ = book.add(MAYBE, "kernel")
     book.revise(first.id, SEEN)
     kept, new = book.add(altered(**{"culprit__status": Status.CANDIDATE, **facts}), "one more")
     assert (kept.id == first.id, not new) == (joins, joins)
 
 
-def test_a_look_that_saw_nobody_joins_nothing(book: FindingBook) -> None:
+def test_a_look_that_saw_nobody_joins_nothing(book: FindingStore) -> None:
     first, _ = book.add(MAYBE, "kernel")
     book.revise(first.id, replace(MAYBE.culprit, status=Status.NOT_REPRODUCED, seen_in=9))
     _, new = book.add(MAYBE, "one more")
@@ -358,7 +358,7 @@ def test_a_look_that_saw_nobody_joins_nothing(book: FindingBook) -> None:
     ids=["same", "another graph's prepare", "side", "name", "node", "node of another graph", "another node"],
 )
 def test_a_launch_that_a_closer_look_confirmed_is_known_under_any_key(
-    book: FindingBook, seen: Culprit, facts: dict[str, Any], joins: bool
+    book: FindingStore, seen: Culprit, facts: dict[str, Any], joins: bool
 ) -> None:
     first, _ = book.add(MAYBE, "kernel")
     book.revise(first.id, replace(SEEN, node=None if seen.node is None else SEEN.node))
@@ -382,7 +382,7 @@ LATE = altered(culprit=Culprit(Status.UNKNOWN), confidence="low")
     ids=["unknown", "not seen again", "nobody that we see", "seen at once", "buffer", "stores are known"],
 )
 def test_what_was_seen_too_late_to_know_who_did_it_is_of_the_launch_that_is_seen_later(
-    book: FindingBook, before: Finding, exact: bool, joins: bool
+    book: FindingStore, before: Finding, exact: bool, joins: bool
 ) -> None:
     first, _ = book.add(before, "", exact=exact)
     kept, new = book.add(FINDING, "kernel", exact=exact)
@@ -395,7 +395,7 @@ def test_what_was_seen_too_late_to_know_who_did_it_is_of_the_launch_that_is_seen
 ORIGIN = Origin("draft.kv_indices", 12, "feedfeedfeed")
 
 
-def test_a_finding_that_goes_on_from_another_is_a_note_of_as_many_bytes(book: FindingBook) -> None:
+def test_a_finding_that_goes_on_from_another_is_a_note_of_as_many_bytes(book: FindingStore) -> None:
     first, _ = book.add(FINDING, "kernel")
     tied = book.tie(first.id, ORIGIN)
     assert tied is not None
@@ -409,9 +409,9 @@ def test_a_finding_that_goes_on_from_another_is_a_note_of_as_many_bytes(book: Fi
     assert book.tie(99, ORIGIN) is None
 
 
-def test_a_sighting_under_the_mark_of_those_before(book: FindingBook) -> None:
+def test_a_sighting_under_the_mark_of_those_before(book: FindingStore) -> None:
     kept, _ = book.add(FINDING, "kernel", "feedfeedfeed")
     assert kept.fingerprint == "feedfeedfeed"
-    quiet = FindingBook(frozenset({"feedfeedfeed"}))
+    quiet = FindingStore(frozenset({"feedfeedfeed"}))
     _, new = quiet.add(FINDING, "kernel", "feedfeedfeed")
     assert (new, quiet.suppressed, quiet.findings) == (False, 1, ())

@@ -6,12 +6,12 @@ import threading
 import pytest
 
 from shadowgraph.common.errors import FindingsError, UsageError
-from shadowgraph.common.internal_errors import FaultLog, faults, shielded
+from shadowgraph.common.internal_errors import InternalErrorLog, error_barrier, internal_errors
 
 
 @pytest.fixture(autouse=True)
 def _clean() -> None:
-    faults.clear()
+    internal_errors.clear()
 
 
 class Unprintable(Exception):
@@ -20,7 +20,7 @@ class Unprintable(Exception):
 
 
 def test_faults_are_counted_by_place_and_kind() -> None:
-    log = FaultLog()
+    log = InternalErrorLog()
     for error in (ValueError("a"), ValueError("a"), ValueError("b"), KeyError("a")):
         log.note("here", error)
     log.note("there", ValueError("a"))
@@ -36,13 +36,13 @@ def test_faults_are_counted_by_place_and_kind() -> None:
 
 
 def test_counts_are_a_copy() -> None:
-    log = FaultLog()
+    log = InternalErrorLog()
     log.counts["made up"] = 3
     assert log.total == 0
 
 
 def test_each_kind_is_logged_once_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    log = FaultLog()
+    log = InternalErrorLog()
     with caplog.at_level(logging.WARNING, logger="shadowgraph"):
         for _ in range(3):
             try:
@@ -57,36 +57,36 @@ def test_each_kind_is_logged_once_with_its_traceback(caplog: pytest.LogCaptureFi
 
 
 def test_an_error_that_cannot_be_printed_is_counted_all_the_same() -> None:
-    with shielded("check"):
+    with error_barrier("check"):
         raise Unprintable
-    assert list(faults.counts.values()) == [1]
-    assert "Unprintable" in next(iter(faults.counts))
+    assert list(internal_errors.counts.values()) == [1]
+    assert "Unprintable" in next(iter(internal_errors.counts))
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), AssertionError(), RuntimeError("y"), StopIteration()])
 def test_an_exception_of_ours_stays_with_us(error: Exception) -> None:
-    with shielded("a place"):
+    with error_barrier("a place"):
         raise error
-    assert faults.counts == {f"a place: {type(error).__name__}: {error}": 1}
+    assert internal_errors.counts == {f"a place: {type(error).__name__}: {error}": 1}
 
 
 @pytest.mark.parametrize("error", [UsageError("x"), FindingsError("x"), KeyboardInterrupt(), SystemExit(3)])
 def test_deliberate_errors_and_the_users_interrupt_pass(error: BaseException) -> None:
-    with pytest.raises(type(error)) as caught, shielded("a place"):
+    with pytest.raises(type(error)) as caught, error_barrier("a place"):
         raise error
     assert caught.value is error
-    assert faults.total == 0
+    assert internal_errors.total == 0
 
 
 def test_nothing_is_counted_where_nothing_goes_wrong() -> None:
-    with shielded("a place"):
+    with error_barrier("a place"):
         done = True
     assert done
-    assert faults.total == 0
+    assert internal_errors.total == 0
 
 
 def test_counting_from_many_threads() -> None:
-    log = FaultLog()
+    log = InternalErrorLog()
     logging.getLogger("shadowgraph").disabled = True
     try:
         work = [threading.Thread(target=lambda: [log.note("t", ValueError("x")) for _ in range(500)]) for _ in range(4)]

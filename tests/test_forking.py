@@ -11,7 +11,7 @@ from shadowgraph.common import fork_safety as forking
 
 
 def test_held_locks_are_free_again() -> None:
-    lock = forking.forkable(threading.RLock())
+    lock = forking.fork_safe(threading.RLock())
     held = forking.hold()
     assert lock in held
     taken = []
@@ -26,7 +26,7 @@ def test_held_locks_are_free_again() -> None:
 
 def test_a_lock_that_another_thread_keeps_is_renewed_in_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forking, "_locks", weakref.WeakSet())  # the locks of this test run stay as they are
-    lock = forking.forkable(threading.Lock())
+    lock = forking.fork_safe(threading.Lock())
     thread = threading.Thread(target=lock.acquire)
     thread.start()
     thread.join()

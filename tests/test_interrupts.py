@@ -16,7 +16,7 @@ import torch
 
 import shadowgraph as sg
 from shadowgraph.common import interrupts
-from shadowgraph.common.internal_errors import faults, shielded
+from shadowgraph.common.internal_errors import error_barrier, internal_errors
 
 ROUNDS = 200
 
@@ -176,15 +176,15 @@ def usual() -> Iterator[None]:
 @pytest.mark.usefixtures("usual", "passed")
 def test_whatever_a_handler_is_and_raises(handler: Callable[..., None], wanted: Exception) -> None:
     signal.signal(signal.SIGUSR1, handler)
-    total = faults.total
+    total = internal_errors.total
     with pytest.raises(type(wanted)) as raised:
-        with shielded("test"):
+        with error_barrier("test"):
             signal.raise_signal(signal.SIGUSR1)
         end = time.monotonic() + 5
         while time.monotonic() < end:
             pass
     assert (raised.value.args, vars(raised.value)) == (wanted.args, vars(wanted))
-    assert faults.total == total
+    assert internal_errors.total == total
 
 
 @pytest.mark.usefixtures("passed")
@@ -205,10 +205,10 @@ def unlucky(*_: object) -> None:
 def test_what_cannot_be_raised_again_is_a_fault_and_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_thread, "start_new_thread", unlucky)
     signal.signal(signal.SIGUSR1, once)
-    total = faults.total
-    with shielded("test"):
+    total = internal_errors.total
+    with error_barrier("test"):
         signal.raise_signal(signal.SIGUSR1)
-    assert faults.total == total + 1
+    assert internal_errors.total == total + 1
 
 
 def test_an_interrupt_that_comes_back_at_once_is_not_taken_for_a_fault(
@@ -239,7 +239,7 @@ def test_nor_is_it_swallowed_where_a_fault_would_be(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(_thread, "start_new_thread", hasty)
     signal.signal(signal.SIGUSR1, once)
-    with pytest.raises(TimeoutError, match="late"), shielded("test"):
+    with pytest.raises(TimeoutError, match="late"), error_barrier("test"):
         signal.raise_signal(signal.SIGUSR1)
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from support.finding_samples import FINDING, altered
 
 from shadowgraph.model.findings import Culprit, Severity, Status, fingerprint
-from shadowgraph.monitor.finding_store import FindingBook
+from shadowgraph.monitor.finding_store import FindingStore
 from shadowgraph.monitor.sampling import nap_sightings
 
 PRINT = fingerprint(FINDING)
@@ -15,11 +15,11 @@ UNSEEN = {"detected_at": "nap", "culprit": Culprit(Status.UNKNOWN), "confidence"
 
 
 @pytest.fixture
-def book() -> FindingBook:
-    return FindingBook()
+def book() -> FindingStore:
+    return FindingStore()
 
 
-def test_what_was_seen_in_a_nap_is_told_by_the_next_sighting(book: FindingBook) -> None:
+def test_what_was_seen_in_a_nap_is_told_by_the_next_sighting(book: FindingStore) -> None:
     first, new = book.add(altered(**UNSEEN, replay=3), "")
     assert new
     assert not book.add(altered(**UNSEEN, replay=9), "")[1], "once more of the same"
@@ -34,7 +34,7 @@ def test_what_was_seen_in_a_nap_is_told_by_the_next_sighting(book: FindingBook) 
 
 def test_places_that_were_suppressed_are_forgotten_after_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nap_sightings, "_MOST", 3)
-    book = FindingBook(frozenset([PRINT]))
+    book = FindingStore(frozenset([PRINT]))
     for serial in range(10):
         book.add(altered(buffer__serial=serial), "kernel")
         book.add(altered(**UNSEEN, buffer__serial=serial), "")
@@ -42,20 +42,20 @@ def test_places_that_were_suppressed_are_forgotten_after_many(monkeypatch: pytes
     assert {len(known) for known in vars(book._naps).values() if isinstance(known, dict)} == {0, 3}
 
 
-def test_another_side_or_buffer_is_another_matter(book: FindingBook) -> None:
+def test_another_side_or_buffer_is_another_matter(book: FindingStore) -> None:
     book.add(altered(**UNSEEN), "")
     assert book.add(altered(buffer__serial=13), "kernel")[0].id == 2
     assert len(book.findings) == 2
 
 
-def test_an_error_stays_one_whatever_it_turns_out_to_be(book: FindingBook) -> None:
+def test_an_error_stays_one_whatever_it_turns_out_to_be(book: FindingStore) -> None:
     book.add(altered(**UNSEEN), "")
     kept, _ = book.add(altered(severity=Severity.NOTE), "kernel")
     assert (kept.id, kept.severity) == (1, Severity.ERROR)
 
 
 def test_a_place_is_quiet_in_naps_until_something_else_is_seen_there() -> None:
-    book = FindingBook(frozenset([PRINT]))
+    book = FindingStore(frozenset([PRINT]))
     book.add(FINDING, "kernel")
     assert not book.add(altered(**UNSEEN), "")[1]
     assert (len(book), book.suppressed) == (0, 2)
@@ -66,7 +66,7 @@ def test_a_place_is_quiet_in_naps_until_something_else_is_seen_there() -> None:
 
 
 def test_what_was_seen_in_a_nap_is_a_note_once_it_turns_out_to_be_suppressed() -> None:
-    book = FindingBook(frozenset([PRINT]))
+    book = FindingStore(frozenset([PRINT]))
     book.add(altered(**UNSEEN), "")
     assert len(book.findings) == 1
     kept, new = book.add(FINDING, "kernel")
@@ -75,7 +75,7 @@ def test_what_was_seen_in_a_nap_is_a_note_once_it_turns_out_to_be_suppressed() -
     assert book.suppressed == 1
 
 
-def test_the_first_second_fourth_time_in_naps_are_reasons_to_watch(book: FindingBook) -> None:
+def test_the_first_second_fourth_time_in_naps_are_reasons_to_watch(book: FindingStore) -> None:
     stirs = []
     for _ in range(9):
         before = book.stirs

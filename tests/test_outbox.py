@@ -12,8 +12,8 @@ from functools import partial
 import pytest
 
 from shadowgraph.common import finalizer_safe_lock as quiet
-from shadowgraph.common.finalizer_safe_lock import QuietLock, later
-from shadowgraph.common.internal_errors import FaultLog, faults, log
+from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock, defer
+from shadowgraph.common.internal_errors import InternalErrorLog, internal_errors, log
 from shadowgraph.common.outbox import Outbox, delivers, outbox
 
 
@@ -123,7 +123,7 @@ def test_at_the_end_what_ended_threads_have_left_is_written() -> None:
 
 def test_an_event_delivers_before_it_raises() -> None:
     done: list[str] = []
-    lock = QuietLock()
+    lock = FinalizerSafeLock()
 
     @delivers
     def event() -> None:
@@ -139,7 +139,7 @@ def test_an_event_delivers_before_it_raises() -> None:
 
 def test_a_lock_of_ours_keeps_it_waiting_until_the_outermost_event_ends() -> None:
     done: list[str] = []
-    lock = QuietLock()
+    lock = FinalizerSafeLock()
 
     @delivers
     def inner() -> None:
@@ -160,7 +160,7 @@ def test_a_finalizer_s_fault_is_logged_by_the_next_event_not_where_the_object_di
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The program may hold a lock of its handler there."""
-    faults.clear()
+    internal_errors.clear()
 
     class Owner:
         pass
@@ -169,11 +169,11 @@ def test_a_finalizer_s_fault_is_logged_by_the_next_event_not_where_the_object_di
         raise OSError("of a finalizer")
 
     owner = Owner()
-    weakref.finalize(owner, later, broken)
+    weakref.finalize(owner, defer, broken)
     with caplog.at_level(logging.WARNING, logger="shadowgraph"):
         del owner
         gc.collect()
-        assert faults.total == 1
+        assert internal_errors.total == 1
         assert not caplog.records
         outbox.deliver()
     (record,) = caplog.records
@@ -181,7 +181,7 @@ def test_a_finalizer_s_fault_is_logged_by_the_next_event_not_where_the_object_di
 
 
 def test_a_fault_under_a_foreign_lock_is_logged_by_a_later_event(caplog: pytest.LogCaptureFixture) -> None:
-    counted = FaultLog()
+    counted = InternalErrorLog()
     with caplog.at_level(logging.WARNING, logger="shadowgraph"):
         counted.note("callback of an allocator", OSError("x"), now=False)
         assert (counted.total, caplog.records) == (1, [])
@@ -190,7 +190,7 @@ def test_a_fault_under_a_foreign_lock_is_logged_by_a_later_event(caplog: pytest.
 
 
 def test_a_handler_that_raises_is_a_fault_of_its_own_and_is_not_told_to_it_again() -> None:
-    faults.clear()
+    internal_errors.clear()
     seen: list[str] = []
 
     class Broken(logging.Handler):
@@ -209,12 +209,12 @@ def test_a_handler_that_raises_is_a_fault_of_its_own_and_is_not_told_to_it_again
     finally:
         logging.getLogger("shadowgraph").removeHandler(handler)
     assert seen == ["a line"]
-    assert faults.counts == {"log or record: RuntimeError: a handler's own": 1}
-    faults.clear()
+    assert internal_errors.counts == {"log or record: RuntimeError: a handler's own": 1}
+    internal_errors.clear()
 
 
 def test_work_without_the_lock_where_another_thread_keeps_it() -> None:
-    lock = QuietLock()
+    lock = FinalizerSafeLock()
     kept, done = threading.Event(), threading.Event()
 
     def keep() -> None:
@@ -235,7 +235,7 @@ def test_work_without_the_lock_where_another_thread_keeps_it() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_fork_in_an_event_leaves_the_record_to_the_parent() -> None:
     done: list[int] = []
-    lock = QuietLock()
+    lock = FinalizerSafeLock()
     with lock.section:
         outbox.write(lambda: done.append(os.getpid()))
         child = os.fork()

@@ -159,16 +159,16 @@ def test_a_method_patched_for_instances_alone() -> None:
 
 
 def test_a_slot_method_patched_for_instances_alone() -> None:
-    class Shown(Base):
+    class HtmlRepr(Base):
         def __repr__(self) -> str:
             return "shown"
 
-    patches, before = PatchSet(instances_only=True), Shown.__repr__
-    patches.install([(Shown, "__repr__", louder)])
-    assert repr(Shown()) == "shown!"
-    assert Shown.__repr__ is before
+    patches, before = PatchSet(instances_only=True), HtmlRepr.__repr__
+    patches.install([(HtmlRepr, "__repr__", louder)])
+    assert repr(HtmlRepr()) == "shown!"
+    assert HtmlRepr.__repr__ is before
     patches.uninstall()
-    assert repr(Shown()) == "shown"
+    assert repr(HtmlRepr()) == "shown"
 
 
 def test_a_function_is_found_in_every_module_that_imported_it(monkeypatch: pytest.MonkeyPatch) -> None:

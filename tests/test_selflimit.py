@@ -9,8 +9,8 @@ import torch
 
 import shadowgraph as sg
 from shadowgraph import HostGraph, host_graph
-from shadowgraph.common.internal_errors import faults
-from shadowgraph.monitor.overhead_limiter import SelfLimit
+from shadowgraph.common.internal_errors import internal_errors
+from shadowgraph.monitor.overhead_limiter import OverheadLimiter
 
 SECOND = 1_000_000_000
 
@@ -25,7 +25,7 @@ class Clock:
         return self.now
 
 
-def spend(limit: SelfLimit, clock: Clock, inside: float, outside: float) -> bool:
+def spend(limit: OverheadLimiter, clock: Clock, inside: float, outside: float) -> bool:
     began = limit.enter()
     assert limit.enter() is None  # what is measured already is not measured twice
     clock.now += int(inside * SECOND)
@@ -37,7 +37,7 @@ def spend(limit: SelfLimit, clock: Clock, inside: float, outside: float) -> bool
 
 def test_checks_thin_out_by_steps_then_stop() -> None:
     clock = Clock()
-    limit = SelfLimit(50, None, clock)
+    limit = OverheadLimiter(50, None, clock)
     assert not spend(limit, clock, 1, 1)  # too short to judge
     assert not spend(limit, clock, 1, 5)
     assert limit.sentence() is None
@@ -54,14 +54,14 @@ def test_checks_thin_out_by_steps_then_stop() -> None:
 
 def test_a_thinned_limit_checks_the_first_replay_and_every_nth() -> None:
     clock = Clock()
-    limit = SelfLimit(50, None, clock)
+    limit = OverheadLimiter(50, None, clock)
     spend(limit, clock, 6, 1)
     assert [replay for replay in range(1, 14) if limit.due(replay)] == [1, 5, 9, 13]
 
 
 def test_checks_come_back_where_there_is_time_again() -> None:
     clock = Clock()
-    limit = SelfLimit(50, None, clock, every=3)
+    limit = OverheadLimiter(50, None, clock, every=3)
     assert spend(limit, clock, 6, 1)
     assert spend(limit, clock, 6, 1)
     assert limit.stride == 48
@@ -81,14 +81,14 @@ def test_checks_come_back_where_there_is_time_again() -> None:
 
 def test_without_limits_nothing_is_measured() -> None:
     clock = Clock()
-    limit = SelfLimit(None, None, clock)
+    limit = OverheadLimiter(None, None, clock)
     assert limit.enter() is None
     clock.now += 100 * SECOND
     assert not limit.judge(10**6)
 
 
 def test_faults_thin_out_then_stop() -> None:
-    limit = SelfLimit(None, 10, Clock())
+    limit = OverheadLimiter(None, 10, Clock())
     assert not limit.judge(10)
     assert limit.judge(11)
     assert not limit.judge(12)
@@ -106,11 +106,11 @@ def test_a_debugger_that_fails_too_often_stops_and_says_so(caplog: pytest.LogCap
             x.add_(1)
         for _ in range(3):
             for _ in range(4):
-                faults.note("test", ValueError("planted"))
+                internal_errors.note("test", ValueError("planted"))
             graph.replay()
         assert torch.zeros(8).untyped_storage().resizable()  # no more guards either
         facts = debugger.report(quiet=True)
     assert facts.facts.limits[0].startswith("checks stopped: ")
     assert "limit: checks stopped: " in str(facts)
     assert x.tolist() == [3] * 4
-    faults.clear()
+    internal_errors.clear()

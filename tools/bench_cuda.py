@@ -19,7 +19,7 @@ import torch
 
 import shadowgraph as sg
 from shadowgraph.engines.cupy_engine import CupyEngine
-from shadowgraph.graphs.dispatch.observer_mode import LightMode
+from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
 from shadowgraph.model.guards import Guard, Side
 from shadowgraph.model.ranges import ByteRange
 
@@ -285,7 +285,7 @@ def capture_cost(rounds: int) -> dict[str, Any]:
             first = time.perf_counter() - began
             return seconds, first, len(debugger.graphs[0].nodes)
 
-    class Bare(LightMode):
+    class Bare(ObserverMode):
         """The least that a Python dispatch mode costs: it does nothing."""
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -25,7 +25,7 @@ from shadowgraph import session
 from shadowgraph.commands.wrap import _DEFAULTS as DEFAULTS
 from shadowgraph.common.settings import Settings
 from shadowgraph.graphs.dispatch import thread_modes as modes
-from shadowgraph.graphs.dispatch.observer_mode import LightMode
+from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
 from shadowgraph.graphs.events import Listener, listeners
 from shadowgraph.graphs.host.graph import HostGraph, host_graph
 from shadowgraph.model.guards import GuardPolicy
@@ -66,7 +66,7 @@ def microseconds(step: Step, operators: int, rounds: int) -> float:
     return statistics.median(times) / operators * 1e6
 
 
-class Bare(LightMode):
+class Bare(ObserverMode):
     """The least that any dispatch mode costs."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -62,13 +62,13 @@ def abba(plain: Callable[[], Times], wrapped: Callable[[], Times], rounds: int) 
 def measure(rounds: int) -> dict[str, dict[str, float]]:
     """Each program with the hook alone, as a process below a wrap sees it, and through the whole command."""
     sys.path.insert(0, str(ROOT))
-    from shadowgraph.wrap.folder.injection_config import Orders
+    from shadowgraph.wrap.folder.injection_config import InjectionConfig
     from shadowgraph.wrap.inject.environment import wrapped_environment
 
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     results = {}
     with tempfile.TemporaryDirectory() as folder:
-        hooked = wrapped_environment(Orders(folder), env)
+        hooked = wrapped_environment(InjectionConfig(folder), env)
         fresh = iter(range(1_000_000))
         for name, code in PROGRAMS.items():
             words = [sys.executable, "-c", code]

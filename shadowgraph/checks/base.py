@@ -156,7 +156,7 @@ class _Facts(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class Detection:
     """A finding before it has names: facts as a check sees them.
 
     Attributes
@@ -212,7 +212,7 @@ class Draft:
     @classmethod
     def of(
         cls, code: str, checkpoint: Checkpoint, buffer: Buffer, evidence: Evidence[object], **facts: Unpack[_Facts]
-    ) -> Draft:
+    ) -> Detection:
         """A draft about the bytes of a piece of evidence."""
         return cls(
             code=code,
@@ -251,7 +251,7 @@ class Context:
     ledger: Ledger
     engine: Engine
     names: NameBook
-    report: Callable[[Draft], None]
+    report: Callable[[Detection], None]
     graphs: dict[int, Graph] = field(default_factory=dict)
     writes: WriteLog = field(default_factory=WriteLog)
     clock: Iterator[int] = field(default_factory=lambda: itertools.count(1))

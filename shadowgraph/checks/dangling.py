@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from shadowgraph.checks.base import Check, Checkpoint, Context, Draft, Ended
+from shadowgraph.checks.base import Check, Checkpoint, Context, Detection, Ended
 from shadowgraph.checks.liveness import Use, captured_bytes, uses_of
 from shadowgraph.model.buffers import Buffer, Role
 from shadowgraph.model.findings import Severity
@@ -125,13 +125,13 @@ class Dangling(Check):
         since = buffer.freed_at or 0
         return tuple(b for b in self.context.ledger.overlapping(span.start, span.stop) if b.serial > since)
 
-    def _draft(self, use: Use, span: ByteRange, borrowed: bool, checkpoint: Checkpoint) -> Draft:
+    def _draft(self, use: Use, span: ByteRange, borrowed: bool, checkpoint: Checkpoint) -> Detection:
         graph, buffer = checkpoint.graph, use.buffer
         assert graph is not None
         unknown = use.pointer.access is Access.UNKNOWN
         write = msgspec.structs.replace(write_of(use.node.launch, None, use.node.index), opaque=unknown, hull=False)
         refused = checkpoint.at == "replay_refused"  # for this very reason: then it is no mere note
-        return Draft(
+        return Detection(
             code="SG104",
             checkpoint=checkpoint,
             buffer=buffer,

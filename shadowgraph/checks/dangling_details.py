@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from shadowgraph.checks.base import Context, Draft
+from shadowgraph.checks.base import Context, Detection
 from shadowgraph.model.buffers import Buffer
-from shadowgraph.model.findings import Ending, Successor
+from shadowgraph.model.findings import DanglingDetail, Successor
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.tracking.names import Owner
 
 _VICTIMS = 8
 
 
-def ending_of(draft: Draft, context: Context) -> Ending | None:
+def ending_of(draft: Detection, context: Context) -> DanglingDetail | None:
     """The ending of a draft's buffer, with names; None for a draft that is about no such thing."""
     ended, buffer = draft.ended, draft.buffer
     if ended is None:
@@ -19,7 +19,7 @@ def ending_of(draft: Draft, context: Context) -> Ending | None:
     span = ByteRange(draft.first, draft.last + 1)
     victims = [tracked(victim, context) for victim in ended.victims]
     victims += [_seen(owner) for owner in _untracked(span, buffer, context)]
-    return Ending(
+    return DanglingDetail(
         access="live-in" if ended.live_in else "external-out",
         writes=ended.written,
         fate="moved" if ended.moved else "freed",

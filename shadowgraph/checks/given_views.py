@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from shadowgraph.checks.base import Context, Draft
+from shadowgraph.checks.base import Context, Detection
 from shadowgraph.checks.out_of_bounds import slack_of
 from shadowgraph.checks.pending_confirmation import Suspicions
 from shadowgraph.checks.probed import CellChange, Probed, draft_of, report_all
-from shadowgraph.checks.view_overruns import Spill, spills_of
+from shadowgraph.checks.view_overruns import ViewOverrun, view_overruns
 from shadowgraph.checks.view_partition import runs_of
 from shadowgraph.model.buffers import Buffer, Role
 from shadowgraph.model.findings import RowOverrun, Severity
@@ -35,16 +35,16 @@ class GivenViews:
         """Buffers were looked at cell by cell after every node of a replay."""
         found = {(spill.node, spill.buffer.serial): spill for spill in self._spills(seen)}
         sure = self.suspicions.settle(seen.graph.serial, {key: spill.buffer for key, spill in found.items()})
-        alike: dict[tuple[int, str, Side | None], list[Spill]] = {}
+        alike: dict[tuple[int, str, Side | None], list[ViewOverrun]] = {}
         for key, spill in found.items():
             if key in sure:
                 side = Side.ROW if row_overrun(spill) is not None else None
                 alike.setdefault((spill.buffer.serial, spill.name, side), []).append(spill)
         report_all(self.context, (self._draft(seen, side, spills) for (*_, side), spills in alike.items()))
 
-    def _spills(self, seen: Probed) -> Iterator[Spill]:
+    def _spills(self, seen: Probed) -> Iterator[ViewOverrun]:
         slack: dict[int, RangeSet] = {}
-        for spill in spills_of(seen.graph, seen.cells):
+        for spill in view_overruns(seen.graph, seen.cells):
             known = slack.setdefault(spill.buffer.serial, RangeSet.of(self._told_as_slack(seen.graph, spill.buffer)))
             outside = tuple(change for change in spill.outside if not known.overlaps(change.extent))
             if outside and not any(seen.meanwhile.overlaps(change.extent) for change in outside):
@@ -56,7 +56,7 @@ class GivenViews:
             return ()
         return slack_of(graph, buffer)
 
-    def _draft(self, seen: Probed, side: Side | None, spills: list[Spill]) -> Draft:
+    def _draft(self, seen: Probed, side: Side | None, spills: list[ViewOverrun]) -> Detection:
         """One draft for all launches of a kernel; where one of them is at fault, what others did is no other matter."""
         errors = [spill for spill in spills if spill.severity is Severity.ERROR]
         order = sorted(spills, key=lambda spill: (spill not in errors, spill.node))
@@ -71,7 +71,7 @@ class GivenViews:
         return replace(draft, side=side, rows=tuple(rows), severity=first.severity, key=first.name)
 
 
-def row_overrun(spill: Spill) -> RowOverrun | None:
+def row_overrun(spill: ViewOverrun) -> RowOverrun | None:
     """The row of a two-dimensional buffer that a node was given and ran over the end of, or None where it did not.
 
     `lost` counts elements that both rows' launches changed, as far as the extremes of what each changed can tell.

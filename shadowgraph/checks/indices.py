@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shadowgraph.checks.attribution import eager_phase
-from shadowgraph.checks.base import Check, Checkpoint, Draft
+from shadowgraph.checks.base import Check, Checkpoint, Detection
 from shadowgraph.model.buffers import Buffer, Role
 from shadowgraph.model.launches import IndexRule, Launch
 from shadowgraph.model.phases import Phase
@@ -47,7 +47,7 @@ class Indices(Check):
         if checkpoint.phase is Phase.PREPARE:  # marked as such
             blame = checkpoint.phase, checkpoint.graph, checkpoint.replay
         self.context.report(
-            Draft(
+            Detection(
                 code="SG109",
                 checkpoint=checkpoint,
                 buffer=self.context.ledger.owner(target.start, target.stop) or _unknown(rule.target),

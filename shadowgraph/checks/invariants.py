@@ -10,9 +10,9 @@ from math import inf
 import numpy as np
 
 from shadowgraph.checks.attribution import Blame, draft_phase, eager_phase
-from shadowgraph.checks.base import Check, Checkpoint, Context, Draft
+from shadowgraph.checks.base import Check, Checkpoint, Context, Detection
 from shadowgraph.checks.rules import Breach, Rule, nondecreasing
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Reader, Severity
 from shadowgraph.model.graphs import Graph
@@ -87,7 +87,7 @@ class Invariants(Check):
         """Whether a user has declared any: those are judged at each read by the host too."""
         return any(not invariant.inferred for invariant in self.invariants)
 
-    def forget_writers(self) -> None:
+    def invalidate_writers(self) -> None:
         """After writes that nobody saw: the last one seen need not be the last one."""
         self.blind_since = inf
         self._writes.clear()
@@ -205,7 +205,7 @@ class Invariants(Check):
         phase, graph, replay = self._blame(writer, broken, checkpoint)
         confidence = "medium" if invariant.inferred else "high"
         self.context.report(
-            Draft(
+            Detection(
                 code="SG109",
                 checkpoint=checkpoint,
                 buffer=invariant.buffer,
@@ -264,7 +264,7 @@ class Invariants(Check):
         try:
             return invariant.rule.breach(values, (part.start - invariant.view.start) // invariant.view.itemsize)
         except Exception as error:  # a rule is the user's code: its fault is not a breach
-            faults.note(f"rule {invariant.rule.name}", error)
+            internal_errors.note(f"rule {invariant.rule.name}", error)
             return None
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from shadowgraph.checks.attribution import suspects
-from shadowgraph.checks.base import Check, Checkpoint, Context, Draft
+from shadowgraph.checks.base import Check, Checkpoint, Context, Detection
 from shadowgraph.checks.planning import Planning, Written
 from shadowgraph.engines.base import Evidence
 from shadowgraph.model.buffers import Buffer, Role
@@ -61,7 +61,7 @@ class _Candidate:
 class _Dirty:
     """Bytes that a replay changed and neither the host nor a later replay has rewritten."""
 
-    draft: Draft
+    draft: Detection
     ranges: RangeSet
     counter: bool
 
@@ -98,7 +98,7 @@ class _Story:
     clean_reads: RangeSet = field(default_factory=RangeSet)
     dirty: list[_Dirty] = field(default_factory=list)
     replayed: int = 0
-    read: list[tuple[Draft, RangeSet]] = field(default_factory=list)
+    read: list[tuple[Detection, RangeSet]] = field(default_factory=list)
 
     def clean_dirt(self, part: ByteRange) -> None:
         """Forget what replays changed in some bytes."""
@@ -133,7 +133,7 @@ class InGraphMutation(Check):
         self._host_writes: deque[tuple[int, RangeSet]] = deque(maxlen=_HOST_WRITES)
         self._since = 0  # what replays changed before may have been rewritten by the host, unseen
 
-    def forget_writers(self) -> None:
+    def invalidate_writers(self) -> None:
         """After writes that nobody saw: what is there now may be a graph's until the host is seen to write it.
 
         That the host once read what it had written stays true. To read what graphs make does not become that.
@@ -298,9 +298,9 @@ class InGraphMutation(Check):
             self._planning.follow(draft, changed, mine)
         self.context.report(draft)
 
-    def _draft(self, evidence: Evidence[object], buffer: Buffer, checkpoint: Checkpoint) -> Draft:
+    def _draft(self, evidence: Evidence[object], buffer: Buffer, checkpoint: Checkpoint) -> Detection:
         culprits = suspects(self.context, checkpoint, buffer, evidence.parts)
-        return Draft.of(
+        return Detection.of(
             "SG102",
             checkpoint,
             buffer,
@@ -357,11 +357,11 @@ class InGraphMutation(Check):
         return any(now[place] != found[place] for place in places)
 
 
-def _sure(draft: Draft) -> Draft:
+def _sure(draft: Detection) -> Detection:
     return replace(draft, severity=Severity.ERROR, inferred=False)
 
 
-def _is_given(draft: Draft, view: TensorView, given: bytes) -> bool:
+def _is_given(draft: Detection, view: TensorView, given: bytes) -> bool:
     """Whether what a planner was given in place of a view is what a replay left there, as far as both are known."""
     window = draft.window if draft.window is not None else view.start
     first, last = max(window, view.start), min(window + len(draft.found), view.start + len(given))
@@ -393,7 +393,7 @@ def _elements(ranges: Iterable[tuple[int, int]], buffer: Buffer) -> RangeSet:
     return whole
 
 
-def _counts(evidence: Evidence[object], draft: Draft) -> bool:
+def _counts(evidence: Evidence[object], draft: Detection) -> bool:
     """Whether every element that the culprits wrote moved by one and the same amount.
 
     Where they are sums in place, elements may also stay: that is how masked counters step. Anything else that leaves

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shadowgraph.checks.attribution import draft_phase, suspects
-from shadowgraph.checks.base import Check, Checkpoint, Draft
+from shadowgraph.checks.base import Check, Checkpoint, Detection
 from shadowgraph.checks.rows import row_overruns
-from shadowgraph.checks.unguarded_overruns import stray_stores
+from shadowgraph.checks.unguarded_overruns import unguarded_stores
 from shadowgraph.engines.base import Evidence
 from shadowgraph.model.buffers import Buffer, Role
 from shadowgraph.model.findings import NAP, RowOverrun
@@ -55,7 +55,7 @@ class OutOfBounds(Check):
     def checkpoint_ends(self, checkpoint: Checkpoint) -> None:
         """What a launch's own stores show where no guard could break: lost rows, and unguarded buffers overrun."""
         for write in checkpoint.writes.stored():
-            for buffer, side, where in stray_stores(write, self.context.ledger):
+            for buffer, side, where in unguarded_stores(write, self.context.ledger):
                 self._report_stray(write, buffer, side, where, checkpoint)
             for buffer, view in self._tables(write):
                 rows = row_overruns(write.stores, view, _extent(buffer)) if write.stores else ()
@@ -67,7 +67,7 @@ class OutOfBounds(Check):
         phase, graph, replay = draft_phase(self.context, checkpoint, buffer.range, culprits)
         unsure = checkpoint.at == NAP or (_late(evidence) and (self.context.engine.asynchronous or not culprits))
         self.context.report(
-            Draft.of(
+            Detection.of(
                 "SG101",
                 checkpoint,
                 buffer,
@@ -87,7 +87,7 @@ class OutOfBounds(Check):
     def _report_stray(self, write: Write, buffer: Buffer, side: Side, where: ByteRange, checkpoint: Checkpoint) -> None:
         phase, graph, replay = draft_phase(self.context, checkpoint, buffer.range, (write,))
         self.context.report(
-            Draft(
+            Detection(
                 code="SG101",
                 checkpoint=checkpoint,
                 buffer=buffer,
@@ -113,7 +113,7 @@ class OutOfBounds(Check):
         first = view.start + rows[0].row * stride + rows[0].width * view.itemsize
         last = min(view.start + (max(rows[-1].into) + 1) * stride, buffer.stop) - 1
         self.context.report(
-            Draft(
+            Detection(
                 code="SG101",
                 checkpoint=checkpoint,
                 buffer=buffer,

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from shadowgraph.checks.base import Checkpoint, Context, Draft
+from shadowgraph.checks.base import Checkpoint, Context, Detection
 from shadowgraph.graphs.dataflow import Indexing, advances, indexed_by, is_integer, reads_back
 from shadowgraph.model.buffers import Buffer, Role
 from shadowgraph.model.findings import Severity
@@ -38,7 +38,7 @@ class Followed:
         Bytes that the replay changed, of those that were read.
     """
 
-    draft: Draft
+    draft: Detection
     changed: RangeSet
     where: RangeSet
     values: Values
@@ -62,7 +62,7 @@ class Planning:
         self._reads: dict[tuple[int, str], Followed] = {}  # by buffers and what changed them, until the next replay
         self._matches: dict[tuple[int, int, str], bytes] = {}  # by both buffers: what was written there once
 
-    def held_offsets(self, draft: Draft, changed: RangeSet) -> bool:
+    def held_offsets(self, draft: Detection, changed: RangeSet) -> bool:
         """Whether a buffer held index pointers before a replay overwrote them: from 0 upwards, in one row or more.
 
         Steps of one, as positions have them, count as none. Nor do pointers that the graph itself advances.
@@ -73,7 +73,7 @@ class Planning:
         known = ByteRange(buffer.start, min(buffer.stop, draft.window + len(draft.expected)))
         return _go_up(self._before(draft, known), buffer.dtype) and not advances(graph, changed)
 
-    def follow(self, draft: Draft, changed: RangeSet, where: RangeSet) -> None:
+    def follow(self, draft: Detection, changed: RangeSet, where: RangeSet) -> None:
         """The host reads, as its own, what a replay changed."""
         key = draft.buffer.serial, f"{draft.key} {draft.replay}"
         known = self._reads.get(key)
@@ -148,7 +148,7 @@ class Planning:
         where = use.table.hull
         return any(graph.writers(where) for graph in self._context.graphs.values())
 
-    def _before(self, draft: Draft, where: ByteRange) -> bytes:
+    def _before(self, draft: Detection, where: ByteRange) -> bytes:
         """Bytes as they were before the replay; what lies before its first change is as it was."""
         assert draft.window is not None
         data = bytearray(self._context.engine.read(where))

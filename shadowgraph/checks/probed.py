@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from shadowgraph.checks.base import Checkpoint, Context, Draft
+from shadowgraph.checks.base import Checkpoint, Context, Detection
 from shadowgraph.checks.culprits import culprit_of_node
 from shadowgraph.common.errors import FindingsError
 from shadowgraph.engines.base import RANGES
@@ -88,7 +88,7 @@ def _is_elsewhere(node: DeviceNode | None, hit: Hit) -> bool:
     return node.kind in _EXACT and bool(node.writes) and not any(where.covers(written) for where in node.writes)
 
 
-def report_all(context: Context, drafts: Iterable[Draft]) -> None:
+def report_all(context: Context, drafts: Iterable[Detection]) -> None:
     """Hand over every draft; the first finding that is raised in sync mode is raised when all are handed over."""
     raised: FindingsError | None = None
     for draft in drafts:
@@ -109,7 +109,7 @@ def draft_of(
     where: RangeSet,
     count: int,
     confidence: str,
-) -> Draft:
+) -> Detection:
     """A draft about bytes that nodes changed, the culprit first.
 
     Parameters
@@ -123,7 +123,7 @@ def draft_of(
         culprit_of_node(seen.graph, node, seen.replay, buffer.range, hull, context.ledger, context.names)
         for node in nodes
     )
-    return Draft(
+    return Detection(
         code=code,
         checkpoint=Checkpoint("probed_replay", Phase.REPLAY, seen.graph, seen.replay),
         buffer=buffer,

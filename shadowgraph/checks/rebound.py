@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 import torch
 
-from shadowgraph.checks.base import Check, Checkpoint, Context, Draft, Rebound
+from shadowgraph.checks.base import Check, Checkpoint, Context, Detection, Rebound
 from shadowgraph.checks.bindings import Binding, Planned, first_bytes, led_to, made_by, unequal
 from shadowgraph.checks.row_epochs import is_sure, stretches
 from shadowgraph.model.buffers import Buffer
@@ -159,7 +159,7 @@ class ReboundInputs(Check):
                 for part in write.ranges.intersection(binding.view.hull):
                     (binding.written if sure else binding.perhaps).add(part)
 
-    def forget_writers(self) -> None:
+    def invalidate_writers(self) -> None:
         """After writes that nobody saw: no value is known to be an old one."""
         for bindings in self._bindings.values():
             for binding in bindings:
@@ -325,10 +325,10 @@ class ReboundInputs(Check):
         draft = self._draft(binding, checkpoint)
         self.context.report(replace(draft, rebound=Rebound(binding.attribute, binding.kind, now, None, None, True)))
 
-    def _draft(self, binding: Binding, checkpoint: Checkpoint) -> Draft:
+    def _draft(self, binding: Binding, checkpoint: Checkpoint) -> Detection:
         buffer, view = binding.buffer, binding.view
         whole = (view.start, view.stop) == (buffer.start, buffer.stop) and view.dtype == buffer.dtype
-        return Draft(
+        return Detection(
             code="SG108",
             checkpoint=checkpoint,
             buffer=buffer,

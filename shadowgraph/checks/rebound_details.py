@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from shadowgraph.checks.base import Context, Draft, Rebound
+from shadowgraph.checks.base import Context, Detection, Rebound
 from shadowgraph.checks.dangling_details import tracked
 from shadowgraph.model.findings import Rebinding, Successor
 from shadowgraph.model.ranges import ByteRange
 
 
-def rebinding_of(draft: Draft, context: Context) -> Rebinding | None:
+def rebinding_of(draft: Detection, context: Context) -> Rebinding | None:
     """The rebinding of a draft's buffer; None for a draft that is about no such thing."""
     rebound = draft.rebound
     if rebound is None:
@@ -21,7 +21,7 @@ def rebinding_of(draft: Draft, context: Context) -> Rebinding | None:
     )
 
 
-def _path(draft: Draft, rebound: Rebound, context: Context) -> str:
+def _path(draft: Detection, rebound: Rebound, context: Context) -> str:
     """The attribute behind a path to its object: a name that leads to what it holds, now or when it was captured."""
     ending = f".{rebound.attribute}"
     places = [rebound.now.hull] if rebound.now is not None else []

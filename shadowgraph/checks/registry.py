@@ -35,13 +35,13 @@ class Checks:
         return (self.out_of_bounds, self.mutation, self.invariants, self.dangling, self.stale_rows, self.rebound)
 
     @property
-    def sighted(self) -> tuple[Check, ...]:
+    def needs_every_write(self) -> tuple[Check, ...]:
         """Those that must see every write of the host, else what they say would be wrong."""
         return (self.mutation, self.stale_rows, self.rebound)
 
-    def forget_writers(self) -> None:
+    def invalidate_writers(self) -> None:
         """After writes that nobody saw."""
-        self.mutation.forget_writers()
-        self.invariants.forget_writers()
-        self.stale_rows.forget_writers()
-        self.rebound.forget_writers()
+        self.mutation.invalidate_writers()
+        self.invariants.invalidate_writers()
+        self.stale_rows.invalidate_writers()
+        self.rebound.invalidate_writers()

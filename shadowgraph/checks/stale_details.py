@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from shadowgraph.checks.base import Context, Draft
+from shadowgraph.checks.base import Context, Detection
 from shadowgraph.checks.row_epochs import stretches
 from shadowgraph.model.findings import Staleness, StaleRows
 
 _WITNESSES = 8
 
 
-def staleness_of(draft: Draft, context: Context) -> Staleness | None:
+def staleness_of(draft: Detection, context: Context) -> Staleness | None:
     """The staleness of a draft's rows; None for a draft that is about no such thing."""
     stale = draft.stale
     if stale is None:
@@ -24,7 +24,7 @@ def staleness_of(draft: Draft, context: Context) -> Staleness | None:
     )
 
 
-def _is_viewed(draft: Draft, context: Context) -> bool:
+def _is_viewed(draft: Detection, context: Context) -> bool:
     """Whether rows are counted of a view that no owner has, whose name would stand for other rows."""
     view = draft.view
     if view is None:

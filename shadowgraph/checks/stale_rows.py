@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from shadowgraph.checks.base import Check, Checkpoint, Context, Draft, Stale
+from shadowgraph.checks.base import Check, Checkpoint, Context, Detection, Stale
 from shadowgraph.checks.row_epochs import Mixture, Rows, Run, masks, mixture, pads, stretches
 from shadowgraph.checks.row_log import Begun, RowLog, copied
 from shadowgraph.checks.static_inputs import Input, StaticInputs
@@ -59,7 +59,7 @@ class _Suspicion:
     """
 
     input: Input
-    draft: Draft
+    draft: Detection
     runs: dict[int, Run]
     where: ByteRange
     fault: bool
@@ -116,9 +116,9 @@ class StaleRows(Check):
             said: RangeSet = getattr(known, name)
             (said.add if name == policy else said.discard)(where)
 
-    def forget_writers(self) -> None:
+    def invalidate_writers(self) -> None:
         """After writes that nobody saw: nothing is known of any row."""
-        self._inputs.forget_writers()
+        self._inputs.invalidate_writers()
         self._seen.clear()
 
     def captured(self, graph: Graph) -> None:
@@ -198,12 +198,12 @@ class StaleRows(Check):
                     (padded if found else full).append(other)
         return padded, full if each.rows.view.dtype in _WHOLE else []
 
-    def _draft(self, each: Input, seen: Mixture, checkpoint: Checkpoint) -> Draft:
+    def _draft(self, each: Input, seen: Mixture, checkpoint: Checkpoint) -> Detection:
         """All but the bytes and the witnesses, which are known when values are."""
         rows, buffer, graph = each.rows, each.story.buffer, checkpoint.graph
         assert graph is not None
         siblings = {id(run.write): run.write for run in self._fresh_runs(each) if run.write is not None}
-        return Draft(
+        return Detection(
             code="SG103",
             checkpoint=checkpoint,
             buffer=buffer,
@@ -226,7 +226,7 @@ class StaleRows(Check):
             if run.time > each.story.epochs.last and where.overlaps(ByteRange(run.start, run.stop)):
                 yield run
 
-    def _worth_a_look(self, draft: Draft) -> bool:
+    def _worth_a_look(self, draft: Detection) -> bool:
         """Each look costs a copy; a program that forgets its padding forgets it in every step."""
         key = draft.buffer.serial, draft.key
         looks = self._looks[key] = self._looks.get(key, 0) + 1

@@ -94,7 +94,7 @@ class StaticInputs:
             for story in self.read_by(graph):
                 _compare(story, time)
 
-    def forget_writers(self) -> None:
+    def invalidate_writers(self) -> None:
         """After writes that nobody saw: nothing is known of any row."""
         for story in self._stories.values():
             story.epochs.runs, story.snapshot = [], None

@@ -10,7 +10,7 @@ from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.tracking.writes import Write
 
 
-def stray_stores(write: Write, ledger: Ledger) -> Iterator[tuple[Buffer, Side, ByteRange]]:
+def unguarded_stores(write: Write, ledger: Ledger) -> Iterator[tuple[Buffer, Side, ByteRange]]:
     """Bytes that a launch wrote directly before or after an unguarded buffer it was given.
 
     Only runs that touch the buffer's edge count, and only where neither another known buffer nor the storage of

@@ -25,7 +25,7 @@ _OPEN = (NodeKind.HOST, NodeKind.CONDITIONAL, NodeKind.CHILD, NodeKind.OTHER)  #
 
 
 @dataclass(frozen=True, slots=True)
-class Spill:
+class ViewOverrun:
     """One node changed bytes of one buffer outside of what it was given of it.
 
     Attributes
@@ -71,7 +71,7 @@ class _Writer:
         return tuple(change for change in self.changes if self.covered.overlaps(change.cell))
 
 
-def spills_of(graph: Graph, cells: Sequence[CellChange]) -> Iterator[Spill]:
+def view_overruns(graph: Graph, cells: Sequence[CellChange]) -> Iterator[ViewOverrun]:
     """What nodes changed outside of what they were given, in order of nodes; what seems meant is left out."""
     nodes = partial(node_at, graph)
     disturbed = disturbed_parts(nodes, (change.hit for change in cells))
@@ -100,18 +100,18 @@ def _writers(
             yield _Writer(index, launch, own, writable(launch, own, made[0].buffer), tuple(made))
 
 
-def _judged(buffer: Buffer, writer: _Writer, writers: Sequence[_Writer]) -> Iterator[Spill]:
+def _judged(buffer: Buffer, writer: _Writer, writers: Sequence[_Writer]) -> Iterator[ViewOverrun]:
     node, name = writer.node, writer.launch.name
     if is_of_torch(writer.launch):
-        yield Spill(node, name, buffer, writer.own, writer.outside, {}, Severity.ERROR, by_signature=True)
+        yield ViewOverrun(node, name, buffer, writer.own, writer.outside, {}, Severity.ERROR, by_signature=True)
         return
     run = _gone_on(writer)
     theirs = {change.cell: _as_their_own(writer, writers, change.cell) for change in run}
     lost = tuple(change for change in run if theirs[change.cell])
     if lost:
-        yield Spill(node, name, buffer, writer.own, lost, theirs, Severity.ERROR)
+        yield ViewOverrun(node, name, buffer, writer.own, lost, theirs, Severity.ERROR)
     elif not _looks_meant(writer, run, buffer):
-        yield Spill(node, name, buffer, writer.own, writer.outside, {}, Severity.NOTE)
+        yield ViewOverrun(node, name, buffer, writer.own, writer.outside, {}, Severity.NOTE)
 
 
 def is_of_torch(launch: Launch) -> bool:

@@ -6,7 +6,7 @@ import argparse
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from shadowgraph.commands.opening import add_shared, finding_of, latest_dumps, made_up, present, sought
+from shadowgraph.commands.opening import add_shared, build_finding, latest_dumps, made_up, present, sought
 from shadowgraph.common.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _finding(dumps: Sequence[Dump], wanted: int) -> Finding:
     UsageError
         When there is none, when several processes have one, or when it is about no bytes.
     """
-    _, finding = finding_of(dumps, wanted)
+    _, finding = build_finding(dumps, wanted)
     if finding.bytes is None:
         raise UsageError(f"finding #{wanted} ({finding.code}) is about no bytes of its own")
     return finding

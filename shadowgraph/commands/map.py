@@ -7,7 +7,7 @@ import argparse
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from shadowgraph.commands.opening import add_shared, finding_of, graph_of, latest_dumps, made_up, present, sought
+from shadowgraph.commands.opening import add_shared, build_finding, graph_of, latest_dumps, made_up, present, sought
 from shadowgraph.common.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     with ExitStack() as opened:
         dumps = latest_dumps(args.path, opened, args.pid)
         if args.finding is not None:
-            dumps = [finding_of(dumps, args.finding)[0]]
+            dumps = [build_finding(dumps, args.finding)[0]]
         if drawing:
             _require_one(dumps)
         return _memory(dumps, args) if args.kind == "memory" else _other(dumps, args)
@@ -98,7 +98,7 @@ def _wanted(dumps: Sequence[Dump], args: argparse.Namespace) -> str | None:
     """The buffer that is asked for; that of a finding by its address."""
     if args.finding is None or args.buffer is not None:
         return args.buffer  # type: ignore[no-any-return]
-    return hex(finding_of(dumps, args.finding)[1].buffer.address)
+    return hex(build_finding(dumps, args.finding)[1].buffer.address)
 
 
 def _other(dumps: Sequence[Dump], args: argparse.Namespace) -> int:

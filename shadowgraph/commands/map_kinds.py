@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shadowgraph.commands.opening import finding_of, sought
+from shadowgraph.commands.opening import build_finding, sought
 from shadowgraph.common.errors import UnknownBufferError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shadowgraph.commands.opening import Shown
+    from shadowgraph.commands.opening import HtmlRepr
     from shadowgraph.dumps.naming import BufferNames
     from shadowgraph.dumps.reader import Dump
     from shadowgraph.views.source import Source
@@ -40,7 +40,7 @@ class Kind:
     options: tuple[str, ...]
     make: Callable[[Source, argparse.Namespace], Any]
     save: Callable[..., Path]
-    report: Callable[[Sequence[tuple[Dump, Any]], argparse.Namespace], Shown]
+    report: Callable[[Sequence[tuple[Dump, Any]], argparse.Namespace], HtmlRepr]
     title: Callable[[Any], str]
 
 
@@ -75,7 +75,7 @@ def sources(dumps: Sequence[Dump], args: argparse.Namespace) -> list[Source]:
     from shadowgraph.views.source import Source
 
     if args.finding is not None:
-        dumps = [finding_of(dumps, args.finding)[0]]
+        dumps = [build_finding(dumps, args.finding)[0]]
     books: list[BufferNames] = [BufferNames(dump) for dump in dumps]
     having = [True for _ in books] if args.buffer is None else list(map(bool, sought(args.buffer, books)))
     return [Source(dump, book) for dump, book, has in zip(dumps, books, having, strict=True) if has]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PATH = "a dump, the run folder of `shadowgraph wrap` (the latest dump of each process), or JSON: see docs/verbs.md"
 
 
-class Shown(Protocol):
+class HtmlRepr(Protocol):
     """Data that a reporter can show both ways."""
 
     def to_json(self) -> str: ...
@@ -173,7 +173,7 @@ def graph_of(dump: Dump, wanted: str) -> Graph:
     raise UsageError(f"no graph is called {wanted!r}{nearest_of(wanted, [graph.name for graph in dump.graphs])}")
 
 
-def finding_of(dumps: Sequence[Dump], wanted: int) -> tuple[Dump, Finding]:
+def build_finding(dumps: Sequence[Dump], wanted: int) -> tuple[Dump, Finding]:
     """The finding, or note, with an id, and the dump that it is of.
 
     Raises
@@ -192,7 +192,7 @@ def finding_of(dumps: Sequence[Dump], wanted: int) -> tuple[Dump, Finding]:
     return fits[0]
 
 
-def present(report: Shown, as_json: bool, path: str, what: str) -> None:
+def present(report: HtmlRepr, as_json: bool, path: str, what: str) -> None:
     """Print a report, as JSON or as text; nothing of it if not all can be made."""
     from shadowgraph.common.console import console
     from shadowgraph.render.text.shown import show, width_of

@@ -10,9 +10,9 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from shadowgraph.common.atomic_files import write_whole
+from shadowgraph.common.atomic_files import atomic_write
 from shadowgraph.common.errors import MissingFileError, ShadowgraphError, UsageError
-from shadowgraph.wrap.folder.injection_config import DUMP_MOMENTS, Orders
+from shadowgraph.wrap.folder.injection_config import DUMP_MOMENTS, InjectionConfig
 from shadowgraph.wrap.folder.run_folder import DEFAULT_PARENT, RunFolder, default_folder
 from shadowgraph.wrap.inject.environment import wrapped_environment
 
@@ -108,11 +108,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command, then report on it to standard error; its own failure is ours."""
     from shadowgraph.common.version import VERSION
-    from shadowgraph.wrap.launch.run_child import supervise
+    from shadowgraph.wrap.launch.run_child import run_child
 
     orders_without_folder = _options(args)
     folder = RunFolder(args.run_dir or default_folder())
-    orders = Orders(folder.path, **orders_without_folder)
+    orders = InjectionConfig(folder.path, **orders_without_folder)
     folder.begin(args.program, orders, VERSION)
     _tell_outer_wrap(folder.path)
     environment = wrapped_environment(orders, os.environ)
@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
             server.start()
 
     try:
-        ended = supervise(args.program, environment, started, partial(_prepare, folder.path))
+        ended = run_child(args.program, environment, started, partial(_prepare, folder.path))
     except ShadowgraphError as error:
         folder.note(exit_code=error.exit_code, error=str(error))
         raise
@@ -164,7 +164,7 @@ def _prepare(folder: str) -> None:
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
-    """The command line as `Orders` without their folder; wrong values are found before anything starts."""
+    """The command line as `InjectionConfig` without their folder; wrong values are found before anything starts."""
     if not args.program:
         raise UsageError("no command; use: shadowgraph wrap [options] -- command ...")
     if args.error_exitcode is not None and not 1 <= args.error_exitcode <= 255:
@@ -243,13 +243,13 @@ def _readable(path: str) -> str:
 def _tell_outer_wrap(inner: str) -> None:
     """Inside another wrap we keep a folder of our own; the outer one learns where it is."""
     try:
-        outer = Orders.from_environment(os.environ)
+        outer = InjectionConfig.from_environment(os.environ)
     except ValueError:
         return  # whoever set the variable is no wrap of ours
     if outer is not None:
-        from shadowgraph.wrap.folder.findings_log import FORMAT, Journal
+        from shadowgraph.wrap.folder.findings_log import FORMAT, FindingsLog
 
-        journal = Journal(outer.folder)
+        journal = FindingsLog(outer.folder)
         journal.write("start", format=FORMAT, pid=os.getpid(), ppid=os.getppid(), argv=sys.orig_argv, born="wrap")
         journal.write("event", text=f"another wrap, with a run folder of its own: {inner}")
         journal.write("end")
@@ -297,7 +297,7 @@ def _report(args: argparse.Namespace, folder: RunFolder, ended: Ended) -> int:
 
 
 def _write(path: str, report: RunReport) -> None:
-    write_whole(path, (report.to_json() + "\n").encode("utf-8", "backslashreplace"))
+    atomic_write(path, (report.to_json() + "\n").encode("utf-8", "backslashreplace"))
 
 
 def _die_of(number: int) -> NoReturn:

@@ -25,7 +25,7 @@ def create(path: str | os.PathLike[str], flags: int = 0) -> int:
     return os.open(path, _NEW | flags, 0o600)
 
 
-def replace_whole(path: str | os.PathLike[str], content: bytes | memoryview, durable: bool = True) -> None:
+def atomic_replace(path: str | os.PathLike[str], content: bytes | memoryview, durable: bool = True) -> None:
     """Write under a temporary name in the same folder and move into place, with mode 0600.
 
     Parameters
@@ -52,8 +52,8 @@ def replace_whole(path: str | os.PathLike[str], content: bytes | memoryview, dur
         raise
 
 
-def write_whole(path: str | os.PathLike[str], content: bytes | memoryview) -> Path:
-    """`replace_whole`, and what is no file, as a pipe, is written to as it is.
+def atomic_write(path: str | os.PathLike[str], content: bytes | memoryview) -> Path:
+    """`atomic_replace`, and what is no file, as a pipe, is written to as it is.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def write_whole(path: str | os.PathLike[str], content: bytes | memoryview) -> Pa
         if _is_device(target):
             target.write_bytes(content)
         else:
-            replace_whole(target, content)
+            atomic_replace(target, content)
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from shadowgraph.common.fork_safety import forkable
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.fork_safety import fork_safe
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.common.outbox import outbox
 
 Work = Callable[[], None]
@@ -30,7 +30,7 @@ class _Local(threading.local):
 
 _local = _Local()
 _sections: list[weakref.ref[Any]] = []  # locks: a thread that owns one is in a section
-_adding = forkable(threading.Lock())
+_adding = fork_safe(threading.Lock())
 _queue: deque[Work] = deque()
 _STOP = "stop"  # the phase in which the garbage collector has come to its end
 _collecting: dict[str, int] = {}  # under that phase, the thread that runs the garbage collector
@@ -38,12 +38,12 @@ _installed = 0
 _abandoned = False
 
 
-def later(work: Work) -> None:
+def defer(work: Work) -> None:
     """Do `work` now if nothing stands against it, else as soon as that is so. For finalizers; never raises."""
     if _abandoned:
         return
     _queue.append(work)
-    settle()
+    run_deferred()
 
 
 def install() -> None:
@@ -66,7 +66,7 @@ def uninstall() -> None:
                 if callback in gc.callbacks:
                     gc.callbacks.remove(callback)
             _collecting.clear()
-    settle()
+    run_deferred()
 
 
 def forked(abandon: bool) -> None:
@@ -80,7 +80,7 @@ def forked(abandon: bool) -> None:
         _queue.clear()
 
 
-def settle() -> None:
+def run_deferred() -> None:
     """Do the work that waits, unless this thread is in a section or in the garbage collector."""
     if not _queue or _is_busy():
         return
@@ -94,7 +94,7 @@ def settle() -> None:
             try:
                 work()
             except Exception as error:
-                faults.note("finalizer", error)
+                internal_errors.note("finalizer", error)
     finally:
         _local.settling = False
 
@@ -121,15 +121,15 @@ def _in_section() -> bool:
 outbox.busy, outbox.finalizes = _is_busy, _finalizes
 
 
-class QuietLock:
-    """A reentrant lock. While a thread holds one, its finalizers' work waits: for the next section, or for `settle`.
+class FinalizerSafeLock:
+    """A reentrant lock. While a thread holds one, work of its finalizers waits for the next section or `run_deferred`.
 
     It is no context itself: what a signal handler raises between the instructions of an ``__enter__`` in Python would
     leave the lock held for ever. Those of the lock inside are one instruction each.
     """
 
     def __init__(self) -> None:
-        self._lock = lock = forkable(threading.RLock())
+        self._lock = lock = fork_safe(threading.RLock())
         with _adding:
             _sections[:] = [*(section for section in _sections if section() is not None), weakref.ref(lock)]
 
@@ -138,7 +138,7 @@ class QuietLock:
         """The lock, for a ``with``. What the collector left waiting is done first: who takes the lock must not find the
         dead alive."""
         if _queue:
-            settle()
+            run_deferred()
         return self.within
 
     @property

@@ -10,7 +10,7 @@ _PATIENCE = 0.5  # seconds in all: a fork must not wait for ever for a thread th
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def forkable(lock: Any) -> Any:
+def fork_safe(lock: Any) -> Any:
     """A lock of `threading`, remembered for as long as somebody holds it; returned as it is."""
     _locks.add(lock)
     return lock

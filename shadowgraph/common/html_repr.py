@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-__all__ = ["Namer", "Shown", "enrolled", "namer_of"]
+__all__ = ["BufferNamer", "HtmlRepr", "namer_of", "register_namer"]
 
 
 def _plain(thing: object) -> str | None:
@@ -17,7 +17,7 @@ def _plain(thing: object) -> str | None:
 renderer: Callable[[object], str | None] = _plain  # the package sets what knows how to render
 
 
-class Shown:
+class HtmlRepr:
     """Gives a class the HTML that `renderer` makes, when a notebook asks for it and not before.
 
     What a terminal prints stays the class's own `repr`.
@@ -30,7 +30,7 @@ class Shown:
         return renderer(self)
 
 
-class Namer(Protocol):
+class BufferNamer(Protocol):
     """Knows what some buffers are called: those of a live run, or of a dump."""
 
     def knows(self, thing: object) -> bool:
@@ -43,18 +43,18 @@ class Namer(Protocol):
         """The name of the buffer that holds an address, and how many bytes from its start; None where none does."""
 
 
-_N = TypeVar("_N", bound=Namer)
-_namers: weakref.WeakValueDictionary[int, Namer] = weakref.WeakValueDictionary()
+_N = TypeVar("_N", bound=BufferNamer)
+_namers: weakref.WeakValueDictionary[int, BufferNamer] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
 
 
-def enrolled(namer: _N) -> _N:
+def register_namer(namer: _N) -> _N:
     """Let a namer be asked for as long as somebody holds it; returns it."""
     _namers[next(_numbers)] = namer
     return namer
 
 
-def namer_of(thing: object) -> Namer | None:
+def namer_of(thing: object) -> BufferNamer | None:
     """Who knows the names about a buffer or a graph; None where nobody does any more. Debuggers of one process share a
     ledger, so that an ended one knows the buffer too, and no names: the latest is asked first."""
     return next((namer for _, namer in sorted(_namers.items(), reverse=True) if namer.knows(thing)), None)

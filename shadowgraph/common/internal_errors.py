@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 
 from shadowgraph.common.errors import ShadowgraphError
-from shadowgraph.common.fork_safety import forkable
+from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.outbox import outbox
 
 logger = logging.getLogger("shadowgraph")
@@ -25,7 +25,7 @@ def log(level: int, text: str, *args: object, **extra: object) -> None:
     outbox.say(partial(logger.log, level, text, *args, extra=extra))
 
 
-class FaultLog:
+class InternalErrorLog:
     """Counts faults by where and what; thread-safe.
 
     Attributes
@@ -37,7 +37,7 @@ class FaultLog:
     """
 
     def __init__(self) -> None:
-        self._lock = forkable(threading.Lock())
+        self._lock = fork_safe(threading.Lock())
         self.heard: Callable[[str], None] | None = None
         self.theirs: Callable[[BaseException], bool] | None = None
         self._counts: Counter[str] = Counter()
@@ -94,11 +94,11 @@ def _said(error: BaseException) -> str:
         return "(cannot be printed)"
 
 
-faults = FaultLog()
-outbox.failed = partial(faults.count, "log or record")
+internal_errors = InternalErrorLog()
+outbox.failed = partial(internal_errors.count, "log or record")
 
 
-class shielded:
+class error_barrier:
     """Context that keeps an exception of ours from the program; deliberate errors (`ShadowgraphError`) pass."""
 
     __slots__ = ("_where",)
@@ -114,17 +114,17 @@ class shielded:
     ) -> bool:
         if not isinstance(error, Exception) or isinstance(error, ShadowgraphError):
             return False
-        faults.note(self._where, error)
+        internal_errors.note(self._where, error)
         return True
 
 
-class contained(shielded):
-    """`shielded`, and deliberate errors do not pass either: for code that the program's own library calls."""
+class error_barrier_all(error_barrier):
+    """`error_barrier`, and deliberate errors do not pass either: for code that the program's own library calls."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         if not isinstance(error, Exception):
             return False
-        faults.note(self._where, error)
+        internal_errors.note(self._where, error)
         return True

@@ -22,7 +22,7 @@ from itertools import pairwise
 from types import FrameType, TracebackType
 from typing import Any
 
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.internal_errors import internal_errors
 
 _MOMENT = 0.0005  # seconds: the finalizer has ended by then, mostly; if not, it is tried again
 _TRIES = 8
@@ -40,7 +40,7 @@ class _Hook:
         self.before = before
 
     def __call__(self, dropped: Any) -> None:
-        error, watched = dropped.exc_value, faults.theirs is not None
+        error, watched = dropped.exc_value, internal_errors.theirs is not None
         if not (watched and error is not None and _may_be_ours(dropped.object) and _goes_on_from_here(error)):
             self.before(dropped)
 
@@ -48,14 +48,14 @@ class _Hook:
 def install() -> None:
     """Look at what Python is about to drop. Does nothing while ours is the hook; if another is, it may have replaced
     ours for good, as what pytest sets around each test does."""
-    faults.theirs = goes_on
+    internal_errors.theirs = goes_on
     if not isinstance(sys.unraisablehook, _Hook):
         sys.unraisablehook = _Hook(sys.unraisablehook)
 
 
 def uninstall() -> None:
     """Undo it, unless somebody has hung another hook above ours; that stays."""
-    faults.theirs = None
+    internal_errors.theirs = None
     while isinstance(sys.unraisablehook, _Hook):
         sys.unraisablehook = sys.unraisablehook.before
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from types import MethodType, ModuleType
 from typing import Any
 
-from shadowgraph.common.fork_safety import forkable
+from shadowgraph.common.fork_safety import fork_safe
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 Target = tuple[type | ModuleType, str, Wrap]
@@ -68,7 +68,7 @@ class PatchSet:
 
     def __init__(self, optional: Iterable[str] = (), instances_only: bool = False) -> None:
         self._optional, self._instances_only = frozenset(optional), instances_only
-        self._lock = forkable(threading.RLock())
+        self._lock = fork_safe(threading.RLock())
         self._depth = 0
         self._undo: list[tuple[type | ModuleType, str, Any, bool]] = []
         self._originals: dict[tuple[type | ModuleType, str], Callable[..., Any]] = {}

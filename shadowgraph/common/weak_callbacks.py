@@ -11,7 +11,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def back(method: Callable[_P, _T]) -> Callable[_P, _T]:
+def weak_callback(method: Callable[_P, _T]) -> Callable[_P, _T]:
     """A bound method of an owner, for a part that lives no longer than it.
 
     Raises

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.common.settings import Settings
 from shadowgraph.dumps.planning import Piece, Plan, plan_of
 from shadowgraph.dumps.schema import LeftOut, Why
@@ -29,7 +29,7 @@ from shadowgraph.model.guards import Guard
 from shadowgraph.model.row_history import InputRows
 from shadowgraph.model.run_facts import RunFacts, versions
 from shadowgraph.model.write_sets import WriteSets
-from shadowgraph.monitor.monitor import Supervisor
+from shadowgraph.monitor.monitor import Monitor
 from shadowgraph.tracking.foreign import drop_stale
 from shadowgraph.tracking.names import Owner
 
@@ -97,7 +97,7 @@ class Collected:
     packages: dict[str, str] = field(default_factory=dict)
 
 
-def collect(work: Supervisor, facts: Callable[[], RunFacts], reason: str, limit: int, redact: bool) -> Collected:
+def collect(work: Monitor, facts: Callable[[], RunFacts], reason: str, limit: int, redact: bool) -> Collected:
     """Take hold of everything. Of a lost device nothing is read.
 
     Parameters
@@ -116,7 +116,7 @@ def collect(work: Supervisor, facts: Callable[[], RunFacts], reason: str, limit:
 
 
 def _collect(
-    work: Supervisor, facts: Callable[[], RunFacts], reason: str, limit: int, redact: bool
+    work: Monitor, facts: Callable[[], RunFacts], reason: str, limit: int, redact: bool
 ) -> tuple[Collected, list[Graph]]:
     """Everything but the device nodes of the graphs, and these graphs."""
     context = work.context
@@ -159,14 +159,14 @@ def _with_nodes(now: GraphNow, graph: Graph) -> GraphNow:
         device = graph.read_nodes
     except Exception as error:
         unread = first_line(error)
-        faults.note("dump", error)
+        internal_errors.note("dump", error)
     return replace(now, device=device, unread=unread or graph.unread)
 
 
 _ORDER = {why: place for place, why in enumerate(Why)}
 
 
-def _read(work: Supervisor, plan: Plan) -> tuple[list[Bytes], list[Unread]]:
+def _read(work: Monitor, plan: Plan) -> tuple[list[Bytes], list[Unread]]:
     """Every piece of a plan, read or with the reason why not."""
     unread = [Unread(piece, "its memory is not there any more", _name(work, piece)) for piece in plan.gone]
     lost = work.lost or work.context.engine.lost
@@ -180,7 +180,7 @@ def _read(work: Supervisor, plan: Plan) -> tuple[list[Bytes], list[Unread]]:
         return read, unread + failed
 
 
-def _read_singly(work: Supervisor, pieces: list[Piece]) -> tuple[list[Bytes], list[Unread]]:
+def _read_singly(work: Monitor, pieces: list[Piece]) -> tuple[list[Bytes], list[Unread]]:
     """Pieces one by one. After some failures in a row the device counts as lost and is left alone."""
     read: list[Bytes] = []
     failed: list[Unread] = []
@@ -200,7 +200,7 @@ def _read_singly(work: Supervisor, pieces: list[Piece]) -> tuple[list[Bytes], li
     return read, failed
 
 
-def _mirrored(work: Supervisor) -> list[Bytes]:
+def _mirrored(work: Monitor) -> list[Bytes]:
     """What the host has of buffers without asking the device."""
     return [
         Bytes(Piece(where, buffer, Why.SHADOW), data, work.context.names.name_of(buffer, where)[0], graph)
@@ -208,27 +208,27 @@ def _mirrored(work: Supervisor) -> list[Bytes]:
     ]
 
 
-def _input_rows(work: Supervisor) -> tuple[InputRows, ...]:
+def _input_rows(work: Monitor) -> tuple[InputRows, ...]:
     try:
         return tuple(work.checks.stale_rows.history())
     except Exception as error:  # other threads go on; it is the least of what a dump is for
-        faults.note("dump", error)
+        internal_errors.note("dump", error)
         return ()
 
 
-def _facts(work: Supervisor, facts: Callable[[], RunFacts]) -> RunFacts:
+def _facts(work: Monitor, facts: Callable[[], RunFacts]) -> RunFacts:
     """The report's facts; where they cannot all be had any more, at least the findings."""
     try:
         return facts()
     except Exception as error:
-        faults.note("dump", error)
+        internal_errors.note("dump", error)
         return RunFacts(
             findings=work.book.findings,
             notes=work.book.notes,
             suppressed=work.book.suppressed,
             coverage=Coverage(0, 0, (), 0),
             graphs=(),
-            faults=faults.counts,
+            faults=internal_errors.counts,
             guards_shrunk=0,
             guards_dropped=0,
             watches=(),
@@ -236,7 +236,7 @@ def _facts(work: Supervisor, facts: Callable[[], RunFacts]) -> RunFacts:
         )
 
 
-def _name(work: Supervisor, piece: Piece) -> str:
+def _name(work: Monitor, piece: Piece) -> str:
     return work.context.names.name_of(piece.buffer)[0]
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from shadowgraph.model.graphs import Graph
     from shadowgraph.model.listings import Buffers, Findings
     from shadowgraph.model.run_facts import RunFacts
-    from shadowgraph.monitor.monitor import Supervisor
+    from shadowgraph.monitor.monitor import Monitor
     from shadowgraph.tracking.aliases import NameBook
 
 
@@ -24,7 +24,7 @@ class LiveDebugger(Protocol):
     def started(self) -> bool: ...
 
     @property
-    def supervisor(self) -> Supervisor: ...
+    def monitor(self) -> Monitor: ...
 
     @property
     def names(self) -> NameBook: ...

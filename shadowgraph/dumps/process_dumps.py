@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shadowgraph.common.errors import FindingsError
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.dumps.taking import take_dump
 
 if TYPE_CHECKING:
@@ -45,11 +45,11 @@ def dump_to(
     """
     try:
         path = folder / f"{stem}-{reason}.dump"
-        if reason in _CHECKED and debugger.started and debugger.supervisor.lost is None:
+        if reason in _CHECKED and debugger.started and debugger.monitor.lost is None:
             with suppress(FindingsError):  # it is in the book
                 debugger.check()
         return take_dump(
-            debugger.supervisor,
+            debugger.monitor,
             debugger.facts,
             path,
             reason=reason,
@@ -60,5 +60,5 @@ def dump_to(
             room=room,
         )
     except Exception as error:  # deliberate ones too: nobody in the program asked for a dump
-        faults.note("dump", error)
+        internal_errors.note("dump", error)
         return None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from shadowgraph.common.errors import DamagedDumpError, DumpError, ForeignFileError, MissingFileError
-from shadowgraph.common.html_repr import Shown, enrolled
+from shadowgraph.common.html_repr import HtmlRepr, register_namer
 from shadowgraph.dumps.container import (
     MANIFEST,
     MANIFEST_MOST,
@@ -42,7 +42,7 @@ _CHUNK = 1 << 20
 _Places = dict[str, tuple[int, int]]
 
 
-class Dump(Shown):
+class Dump(HtmlRepr):
     """A dump that was proven whole when it was opened. Holds the file open until `close`, to read payloads when asked.
 
     Attributes
@@ -57,7 +57,7 @@ class Dump(Shown):
         self.path, self.manifest = path, manifest
         self._handle, self._places = handle, places
         self._closer = weakref.finalize(self, os.close, handle)
-        enrolled(self)
+        register_namer(self)
 
     def facts(self) -> RunFacts:
         """What a report is made of: the very facts that the live report had."""

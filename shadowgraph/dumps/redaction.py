@@ -16,7 +16,16 @@ from shadowgraph.dumps.collecting import Collected, GraphNow
 from shadowgraph.dumps.schema import LeftOut
 from shadowgraph.model.device_nodes import DeviceNode, NodeKind
 from shadowgraph.model.failures import Failure
-from shadowgraph.model.findings import Alias, Argument, Culprit, Ending, Finding, Rebinding, Staleness, Successor
+from shadowgraph.model.findings import (
+    Alias,
+    Argument,
+    Culprit,
+    DanglingDetail,
+    Finding,
+    Rebinding,
+    Staleness,
+    Successor,
+)
 from shadowgraph.model.overrun_extents import Origin, Reached
 from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.tracking.names import Owner
@@ -119,7 +128,7 @@ def redacted_finding(finding: Finding) -> Finding:
     return msgspec.structs.replace(changed, message=verdict(changed))
 
 
-def _ending(ending: Ending) -> Ending:
+def _ending(ending: DanglingDetail) -> DanglingDetail:
     now = ending.replaced_by
     return msgspec.structs.replace(
         ending, victims=tuple(map(_successor, ending.victims)), replaced_by=None if now is None else _successor(now)

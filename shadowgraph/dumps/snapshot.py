@@ -34,5 +34,5 @@ class Snapshot(Dump):
 
 def snapshot_of(debugger: LiveDebugger, contents: bool) -> Snapshot:
     """What a debugger knows now. Checks nothing; reads memory, as a dump does, only with `contents`."""
-    collected = collect(debugger.supervisor, debugger.facts, "a picture", _MOST, redact=not contents)
+    collected = collect(debugger.monitor, debugger.facts, "a picture", _MOST, redact=not contents)
     return Snapshot(replace(collected, redacted=False))

@@ -15,12 +15,12 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from shadowgraph.common.errors import ShadowgraphError, UsageError
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.common.settings import SMALLEST_DUMP
 from shadowgraph.dumps.collecting import Collected, collect, first_line
 from shadowgraph.dumps.writer import destination, write_dump
 from shadowgraph.model.run_facts import RunFacts
-from shadowgraph.monitor.monitor import Supervisor
+from shadowgraph.monitor.monitor import Monitor
 
 LIMIT = 30.0  # seconds that the end of a process waits for dumps to be written
 _in_background: list[threading.Thread] = []
@@ -29,7 +29,7 @@ os.register_at_fork(after_in_child=_in_background.clear)
 
 
 def take_dump(
-    work: Supervisor,
+    work: Monitor,
     facts: Callable[[], RunFacts],
     path: str | os.PathLike[str],
     *,
@@ -69,7 +69,7 @@ def take_dump(
     except ShadowgraphError:
         raise
     except Exception as error:
-        faults.note("dump", error)
+        internal_errors.note("dump", error)
         raise ShadowgraphError(f"the dump could not be made: {first_line(error)}") from error
 
 
@@ -100,7 +100,7 @@ def _write_later(
                 write_dump(collected, target, limit)
             written(target)
         except Exception as error:  # nobody is there to be told but the report and the log
-            faults.note("dump", error)
+            internal_errors.note("dump", error)
 
     thread = threading.Thread(target=write, name="shadowgraph-dump", daemon=True)
     _in_background[:] = [*(known for known in _in_background if known.is_alive()), thread]

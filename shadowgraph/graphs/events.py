@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from shadowgraph.common.errors import ShadowgraphError
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.model.views import TensorView
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Listeners(list[Listener]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.known: dict[str, tuple[Callable[..., None], ...]] = {}  # what `hearers` has worked out
+        self.known: dict[str, tuple[Callable[..., None], ...]] = {}  # what `finding_listeners` has worked out
 
     def append(self, listener: Listener) -> None:
         super().append(listener)
@@ -79,7 +79,7 @@ class Listeners(list[Listener]):
         super().remove(listener)
         self.known = {}
 
-    def hearers(self, event: str) -> tuple[Callable[..., None], ...]:
+    def finding_listeners(self, event: str) -> tuple[Callable[..., None], ...]:
         """The methods to call, in order."""
         nothing = getattr(Listener, event)
         able = [each for each in self if getattr(type(each), event) is not nothing]
@@ -92,10 +92,10 @@ listeners = Listeners()
 
 def emit(event: str, *facts: object) -> None:
     """Tell every listener; a fault in one reaches neither the program nor the other listeners."""
-    for hear in listeners.known.get(event) or listeners.hearers(event):
-        try:  # what `shielded` does, without its cost
+    for hear in listeners.known.get(event) or listeners.finding_listeners(event):
+        try:  # what `error_barrier` does, without its cost
             hear(*facts)
         except ShadowgraphError:
             raise
         except Exception as error:
-            faults.note(event, error)
+            internal_errors.note(event, error)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from shadowgraph import session
 from shadowgraph.common.imported_modules import imported
-from shadowgraph.common.internal_errors import shielded
+from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.graphs.events import Listener, listeners
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def register() -> None:
 def _attach(capturing: Graph | None = None) -> None:
     """Attach to what there is, and wait no longer unless more may come."""
     settled = True  # what fails is not tried again
-    with shielded("flashinfer adapter"):
+    with error_barrier("flashinfer adapter"):
         from shadowgraph.integrations.flashinfer.adapter import attach, attached
 
         before = attached()  # by the import hook of `wrap`, say

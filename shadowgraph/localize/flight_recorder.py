@@ -60,7 +60,7 @@ class Given(NamedTuple):
     copied
         Argument and view of each range that `mirror` holds, in order.
     passed
-        `Journal.unseen` then.
+        `FlightRecorder.unseen` then.
     """
 
     launch: Launch
@@ -71,7 +71,7 @@ class Given(NamedTuple):
     passed: int
 
 
-class Journal:
+class FlightRecorder:
     """All logs, oldest first. Appending takes no lock and a fraction of a microsecond: it is on the replay path.
 
     Launches are kept without their stores, so that the journal holds none of what a `StoreLog` may hold.

@@ -13,9 +13,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shadowgraph.checks.base import Context, Draft, Step
+from shadowgraph.checks.base import Context, Detection, Step
 from shadowgraph.common.internal_errors import log
-from shadowgraph.localize.flight_recorder import Journal, Ran, Replayed
+from shadowgraph.localize.flight_recorder import FlightRecorder, Ran, Replayed
 from shadowgraph.model.findings import Culprit, Finding, Severity, Status
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.guards import Guard, Side
@@ -54,7 +54,7 @@ class _Want:
     again: bool = False
 
 
-class Stepper:
+class LaunchStepper:
     """Decides when launches are checked one by one; the owner makes the checks.
 
     Attributes
@@ -63,7 +63,7 @@ class Stepper:
         Whether launches are checked one by one now.
     """
 
-    def __init__(self, context: Context, journal: Journal, not_seen: Callable[[int, int], None]) -> None:
+    def __init__(self, context: Context, journal: FlightRecorder, not_seen: Callable[[int, int], None]) -> None:
         self._context, self._journal, self._not_seen = context, journal, not_seen
         self._wants: dict[_Key, _Want] = {}
         self._tried: dict[int, None] = {}  # ids of findings, oldest first
@@ -79,7 +79,7 @@ class Stepper:
         self._wants.clear()
         self._disarm()
 
-    def noticed(self, draft: Draft, kept: Finding, key: str, mark: str) -> None:
+    def noticed(self, draft: Detection, kept: Finding, key: str, mark: str) -> None:
         """A finding was kept: look for its culprit if it is a guard that host code broke, and nobody knows which."""
         context = self._context
         known = kept.culprit.status is Status.CONFIRMED or kept.culprit.kind == UNSEEN
@@ -98,7 +98,7 @@ class Stepper:
                 del self._tried[next(iter(self._tried))]
             self.armed, self._guards = True, None
 
-    def identity(self, draft: Draft) -> tuple[str, str] | None:
+    def identity(self, draft: Detection) -> tuple[str, str] | None:
         """Key and fingerprint of the finding that a draft is one more sighting of, while its culprit is looked for."""
         if not self.armed or draft.phase is Phase.REPLAY:
             return None
@@ -108,7 +108,7 @@ class Stepper:
         want.again = True
         return want.key, want.mark
 
-    def unseen(self, draft: Draft) -> tuple[Culprit, ...]:
+    def unseen(self, draft: Detection) -> tuple[Culprit, ...]:
         """The culprit of what broke where no launch was seen: where the program was next."""
         step = draft.checkpoint.step
         if step is None or step.ran or not step.sure or draft.culprits:
@@ -214,5 +214,5 @@ class Stepper:
         self._steps, self._guards = 0, None
 
 
-def _key(draft: Draft) -> _Key:
+def _key(draft: Detection) -> _Key:
     return draft.code, draft.buffer.serial, draft.side

@@ -13,12 +13,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 
-from shadowgraph.checks.base import Context, Draft
+from shadowgraph.checks.base import Context, Detection
 from shadowgraph.checks.culprits import culprit_of_node
 from shadowgraph.checks.probed import CellChange, Change, Probed
 from shadowgraph.checks.registry import Checks
 from shadowgraph.checks.view_partition import cells_of
-from shadowgraph.common.internal_errors import log, shielded
+from shadowgraph.common.internal_errors import error_barrier, log
 from shadowgraph.graphs.rerunning import AllocationOf, state_of
 from shadowgraph.localize.location import Location
 from shadowgraph.localize.probing import PIECES, Plan, cut, nearest, readable, tracked
@@ -30,7 +30,7 @@ from shadowgraph.model.phases import Phase
 from shadowgraph.model.probes import Fallback, Hit, Outcome, Probe
 from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.model.write_sets import Place, WriteSets, write_sets_of
-from shadowgraph.tracking.active_guards import StandingGuards
+from shadowgraph.tracking.active_guards import ActiveGuards
 from shadowgraph.tracking.writes import Write
 
 NOT_PROBED = "its nodes could not be run one by one"
@@ -92,7 +92,7 @@ class Locator:
 
     context: Context
     checks: Checks
-    standing: StandingGuards
+    standing: ActiveGuards
     located: Callable[[int, tuple[Culprit, ...]], None]
     not_seen: Callable[[int, int], None]
     needs_culprit: Callable[[int], bool]
@@ -127,7 +127,7 @@ class Locator:
             self._asked.setdefault(graph.serial, []).append(handle)
         return handle
 
-    def noticed(self, draft: Draft, kept: Finding, new: bool) -> None:
+    def noticed(self, draft: Detection, kept: Finding, new: bool) -> None:
         """A finding was kept: look for its culprit in the next replay if a node did it, and nobody knows which."""
         graph, settings = draft.graph, self.context.settings
         if settings.locate == "off" or kept.severity is not Severity.ERROR or not kept.id or graph is None:
@@ -145,7 +145,7 @@ class Locator:
         if len(self._tried) > _KEPT:
             del self._tried[next(iter(self._tried))]
 
-    def culprits(self, draft: Draft) -> tuple[Culprit, ...]:
+    def culprits(self, draft: Detection) -> tuple[Culprit, ...]:
         """Who did it, if the replay that a draft is about was probed and showed it."""
         graph = draft.graph
         if graph is None or draft.phase is not Phase.REPLAY or draft.code not in ("SG101", "SG102"):
@@ -174,7 +174,7 @@ class Locator:
 
     def replay_begins(self, graph: Graph) -> None:
         """Ask the backend for a probed replay, which `is_due`. Nothing else should run meanwhile."""
-        with shielded("closer look"):
+        with error_barrier("closer look"):
             self._arm(graph, self._is_survey_due(graph))
 
     def _is_survey_due(self, graph: Graph) -> bool:
@@ -362,7 +362,7 @@ def _guards_of(want: _Want, near: int) -> tuple[ByteRange, ...]:
     return tuple(plan.parts)
 
 
-def _damage(draft: Draft) -> tuple[ByteRange, ...]:
+def _damage(draft: Detection) -> tuple[ByteRange, ...]:
     """The changed bytes; what a draft has no room to list as one range more."""
     listed = [ByteRange(first, last + 1) for first, last in draft.ranges]
     if draft.ranges_total > len(listed):

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from shadowgraph.common.finalizer_safe_lock import QuietLock
-from shadowgraph.common.html_repr import Shown
+from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock
+from shadowgraph.common.html_repr import HtmlRepr
 from shadowgraph.model.ranges import ByteRange, RangeIndex
 from shadowgraph.model.stacks import Stack
 from shadowgraph.model.views import TensorView
@@ -28,7 +28,7 @@ class Role(StrEnum):
 
 
 @dataclass(slots=True, eq=False)
-class Buffer(Shown):
+class Buffer(HtmlRepr):
     """One tenancy of memory: from its allocation to its free.
 
     Attributes
@@ -140,7 +140,7 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self._lock = QuietLock()
+        self._lock = FinalizerSafeLock()
         self._serials = itertools.count(1)
         self._live: RangeIndex[Buffer] = RangeIndex()
         self._by_serial: dict[int, Buffer] = {}

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from shadowgraph.common.html_repr import Shown
+from shadowgraph.common.html_repr import HtmlRepr
 from shadowgraph.model.guards import Side
 from shadowgraph.model.overrun_extents import Origin, Reached
 from shadowgraph.model.phases import Phase
@@ -226,7 +226,7 @@ class Successor(msgspec.Struct, frozen=True):
     allocated: Stack = ()
 
 
-class Ending(msgspec.Struct, frozen=True):
+class DanglingDetail(msgspec.Struct, frozen=True):
     """How a graph uses a buffer that is gone, and who came after it.
 
     Attributes
@@ -327,7 +327,7 @@ class Batch(msgspec.Struct, frozen=True):
     requests: tuple[str, ...] = ()
 
 
-class Finding(Shown, msgspec.Struct, frozen=True):
+class Finding(HtmlRepr, msgspec.Struct, frozen=True):
     """One (cause, buffer, side); a later confirmation is a new revision of the same id.
 
     Attributes
@@ -386,7 +386,7 @@ class Finding(Shown, msgspec.Struct, frozen=True):
     stream: int | None = None
     fingerprint: str = ""
     schema: str = SCHEMA
-    ending: Ending | None = None
+    ending: DanglingDetail | None = None
     stale: Staleness | None = None
     batch: Batch | None = None
     rebound: Rebinding | None = None

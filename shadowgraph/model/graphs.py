@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from shadowgraph.common.html_repr import Shown
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.html_repr import HtmlRepr
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.device_nodes import DeviceNode, Sureness, node_of_launch
 from shadowgraph.model.launches import Access, Launch, LaunchKind, Pointer
@@ -25,7 +25,7 @@ class Node:
     launch: Launch
 
 
-class Graph(Shown):
+class Graph(HtmlRepr):
     """A captured graph.
 
     Attributes
@@ -87,7 +87,7 @@ class Graph(Shown):
                     try:
                         self._device = self._build_device()
                     except Exception as error:  # who asks is in the middle of judging, and can do without
-                        faults.note("reading of a graph", error)
+                        internal_errors.note("reading of a graph", error)
                         self.unread = f"{type(error).__name__}: {error}".split("\n", 1)[0]
                     finally:  # whoever asks meanwhile waits; what failed is not tried again
                         self._build_device = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class GivenValue(msgspec.Struct, frozen=True):
+class LaunchArgument(msgspec.Struct, frozen=True):
     """The beginning of one integer argument of a launch; `owner` is what its buffer is called, or where it was
     allocated, or empty."""
 
@@ -55,6 +55,6 @@ class LastLaunch(msgspec.Struct, frozen=True):
     name: str
     file: str | None
     line: int | None
-    values: tuple[GivenValue, ...]
+    values: tuple[LaunchArgument, ...]
     asserted: AssertedIndex | None = None
     passed: int = 0

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from shadowgraph.common.html_repr import Shown
+from shadowgraph.common.html_repr import HtmlRepr
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Finding
 
 
-class Findings(Shown, tuple[Finding, ...]):
+class Findings(HtmlRepr, tuple[Finding, ...]):
     """Findings in order of arrival."""
 
     __slots__ = ()
 
 
-class Buffers(Shown, tuple[Buffer, ...]):
+class Buffers(HtmlRepr, tuple[Buffer, ...]):
     """Buffers in order of allocation."""
 
     __slots__ = ()

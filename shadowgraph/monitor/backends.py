@@ -77,8 +77,8 @@ class CudaBackend:
 
         require_gpu()
         from shadowgraph.graphs.cuda.graph import CudaGraphs
-        from shadowgraph.graphs.cuda.in_place_pools import NativePools
-        from shadowgraph.graphs.cuda.isolated_pools import GuardedPools
+        from shadowgraph.graphs.cuda.in_place_pools import InPlacePools
+        from shadowgraph.graphs.cuda.isolated_pools import IsolatedPools
         from shadowgraph.graphs.cuda.probes import Prober
 
         torch.cuda.init()
@@ -90,10 +90,10 @@ class CudaBackend:
         self.engine: Engine = engine
         total = torch.cuda.get_device_properties(device).total_memory
         self.guard_memory = settings.guard_memory if settings.guard_memory is not None else total // 20
-        self.pools: GuardedPools | None = None
-        self.native = NativePools(allocator, settings.near_guard)
+        self.pools: IsolatedPools | None = None
+        self.native = InPlacePools(allocator, settings.near_guard)
         if settings.layout == "isolate" and not expandable:
-            self.pools = GuardedPools(
+            self.pools = IsolatedPools(
                 allocator.arena, settings.near_guard, settings.near_guard, self.guard_memory, allocator.drop_tenant
             )
         prober = Prober(engine.device, engine.probe_function, expandable)

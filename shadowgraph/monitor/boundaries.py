@@ -13,12 +13,12 @@ from dataclasses import replace
 from shadowgraph.checks.base import Check, Checkpoint, Context, Step
 from shadowgraph.common.errors import DeviceLostError
 from shadowgraph.engines.base import Result, Shadow
-from shadowgraph.localize.launch_stepper import Stepper
+from shadowgraph.localize.launch_stepper import LaunchStepper
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.phases import Phase
-from shadowgraph.monitor.evidence_dispatch import Judge
-from shadowgraph.monitor.program_hooks import Outside
-from shadowgraph.tracking.active_guards import StandingGuards
+from shadowgraph.monitor.evidence_dispatch import EvidenceDispatcher
+from shadowgraph.monitor.program_hooks import ProgramHooks
+from shadowgraph.tracking.active_guards import ActiveGuards
 from shadowgraph.tracking.writes import WriteLog
 
 _NONE = WriteLog()  # nobody adds to it
@@ -36,11 +36,11 @@ class Boundaries:
     def __init__(
         self,
         context: Context,
-        judge: Judge,
+        judge: EvidenceDispatcher,
         checks: Sequence[Check],
-        standing: StandingGuards,
-        stepper: Stepper,
-        outside: Outside,
+        standing: ActiveGuards,
+        stepper: LaunchStepper,
+        outside: ProgramHooks,
         paused: Callable[[], bool],
     ) -> None:
         self._context, self._evidence, self._standing, self._stepper = context, judge, standing, stepper
@@ -120,7 +120,7 @@ class Boundaries:
     def last(self, reason: str) -> None:
         """The device is gone: judge what had reached the host in time."""
         self._engine.lose(reason)
-        self._evidence.hand_out(_in_order([*self._taken(), *self._engine.poll()]))
+        self._evidence.dispatch_evidence(_in_order([*self._taken(), *self._engine.poll()]))
 
     def _judge(self, results: Sequence[Result]) -> None:
         if self._arrived:
@@ -133,7 +133,7 @@ class Boundaries:
             yield self._arrived.popleft()
 
     def _hand_out(self, results: Sequence[Result]) -> None:
-        self._evidence.hand_out(results)
+        self._evidence.dispatch_evidence(results)
         if self._context.engine.lost is not None and not self._paused():
             raise DeviceLostError(self._context.engine.lost)
 

@@ -8,12 +8,12 @@ import msgspec
 
 from shadowgraph.checks.base import Checkpoint, Context
 from shadowgraph.checks.indices import Indices
-from shadowgraph.common.internal_errors import shielded
+from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.engines.base import LARGEST_COPY, RANGES_COPIED
-from shadowgraph.localize.flight_recorder import Given, Journal
+from shadowgraph.localize.flight_recorder import FlightRecorder, Given
 from shadowgraph.localize.index_asserts.explain import asserted_index, source_copied
 from shadowgraph.model.buffers import Buffer
-from shadowgraph.model.launch_arguments import AssertedIndex, GivenValue, LastLaunch
+from shadowgraph.model.launch_arguments import AssertedIndex, LastLaunch, LaunchArgument
 from shadowgraph.model.launches import IndexRule, Launch
 from shadowgraph.model.views import TensorView, overlaps
 
@@ -22,7 +22,7 @@ _SHOWN = 1024  # bytes of each argument
 _INTEGERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
 
 
-class LastWords:
+class CrashRecorder:
     """Keeps copies of small integer arguments in host memory, in the order of the stream.
 
     Parameters
@@ -32,7 +32,7 @@ class LastWords:
     """
 
     def __init__(
-        self, context: Context, journal: Journal, indices: Indices, find_name: Callable[[Buffer, Context], None]
+        self, context: Context, journal: FlightRecorder, indices: Indices, find_name: Callable[[Buffer, Context], None]
     ) -> None:
         self._context, self._journal, self._indices, self._find_name = context, journal, indices, find_name
         self._asserted: list[tuple[Launch, AssertedIndex | None]] = []  # of the launches that were shown
@@ -61,7 +61,7 @@ class LastWords:
         for given in list(self._journal.given):
             copies = given.mirror.read()
             for rule in given.rules if copies is not None else ():
-                with shielded("indices of a launch"):
+                with error_barrier("indices of a launch"):
                     data = _copy_of(given, rule.index, copies or [])
                     if data is not None and self._indices.judge(given.launch, rule, data, given.checkpoint):
                         return
@@ -74,7 +74,7 @@ class LastWords:
             if copies is not None:
                 frame = given.launch.stack[0] if given.launch.stack else None
                 values = tuple(
-                    GivenValue(name, self._owner(view), view.dtype, view.shape, data[:_SHOWN])
+                    LaunchArgument(name, self._owner(view), view.dtype, view.shape, data[:_SHOWN])
                     for (name, view), data in zip(given.copied, copies, strict=True)
                 )
                 file, line = (frame.file, frame.line) if frame is not None else (None, None)
@@ -91,7 +91,7 @@ class LastWords:
                 return known
         found = None
         if given.launch.compiled is not None:
-            with shielded("index that a launch asserts"):
+            with error_barrier("index that a launch asserts"):
                 starts = (view.start for _, view in given.copied)
                 found = asserted_index(given.launch, zip(starts, copies, strict=True))
                 if found is not None and found.into:

@@ -7,9 +7,9 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from shadowgraph.common.errors import ShadowgraphError
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.engines.losses import is_device_loss
-from shadowgraph.monitor.program_hooks import Outside
+from shadowgraph.monitor.program_hooks import ProgramHooks
 
 P = ParamSpec("P")
 
@@ -18,7 +18,7 @@ class Watcher(Protocol):
     """Whose methods are told of events, and how long they may take."""
 
     @property
-    def outside(self) -> Outside: ...
+    def outside(self) -> ProgramHooks: ...
 
     def lose(self, error: Exception) -> None:
         """The device is gone."""
@@ -27,7 +27,7 @@ class Watcher(Protocol):
 W = TypeVar("W", bound=Watcher)
 
 
-def survives(method: Callable[Concatenate[W, P], None]) -> Callable[Concatenate[W, P], None]:
+def event_handler(method: Callable[Concatenate[W, P], None]) -> Callable[Concatenate[W, P], None]:
     """A device that is lost ends the checking, not the program; other faults of ours are counted and go no further."""
 
     @wraps(method)
@@ -42,7 +42,7 @@ def survives(method: Callable[Concatenate[W, P], None]) -> Callable[Concatenate[
             elif isinstance(error, ShadowgraphError):
                 raise
             else:
-                faults.note(method.__name__, error)
+                internal_errors.note(method.__name__, error)
         finally:
             if began is not None:
                 limit.leave(began)

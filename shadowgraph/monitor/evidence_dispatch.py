@@ -9,7 +9,7 @@ from functools import partial
 from shadowgraph.checks.base import Check, Checkpoint, Context
 from shadowgraph.checks.out_of_bounds import OutOfBounds
 from shadowgraph.common.errors import FindingsError
-from shadowgraph.common.internal_errors import shielded
+from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.engines.base import Evidence, Result
 from shadowgraph.model.guards import Guard
 from shadowgraph.monitor.rearming import Rearming
@@ -21,7 +21,7 @@ class _Local(threading.local):
         self.waiting: list[Result] = []
 
 
-class Judge:
+class EvidenceDispatcher:
     """One fault of ours, or one finding in sync mode, loses none of the other evidence."""
 
     def __init__(
@@ -35,7 +35,7 @@ class Judge:
         """Whether this thread is in the middle of it: who hears of a finding may ask for the report."""
         return self._local.busy
 
-    def hand_out(self, results: Sequence[Result]) -> None:
+    def dispatch_evidence(self, results: Sequence[Result]) -> None:
         """Let the checks judge results; the first finding that is raised in sync mode is raised when all is done.
 
         Results that come while this thread is in the middle of it wait until that is done.
@@ -52,7 +52,7 @@ class Judge:
             while local.waiting:
                 for judge in self._judgements(local.waiting.pop(0)):
                     try:
-                        with shielded("evidence"):
+                        with error_barrier("evidence"):
                             judge()
                     except FindingsError as error:
                         raised = raised or error

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from shadowgraph.common.internal_errors import shielded
+from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.model.failures import Failure, LastWriter, PlanFacts
 from shadowgraph.model.findings import Batch, Finding
 from shadowgraph.model.graphs import Graph
@@ -20,7 +20,7 @@ from shadowgraph.model.host_plans import HostPlan
 from shadowgraph.model.launches import Access, Launch
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.monitor.finding_builder import culprit_of
-from shadowgraph.monitor.monitor import Supervisor
+from shadowgraph.monitor.monitor import Monitor
 from shadowgraph.tracking.writes import write_of
 
 _PLANNER = re.compile(r"indptr\[\d+\]|should be non-negative|Error in (standard|alternate MLA) plan")
@@ -30,21 +30,21 @@ _AROUND, _BROKEN = 32, 8  # entries shown on either side of the first broken one
 _CHAIN = 8
 
 
-def join(work: Supervisor, error: BaseException, where: str = "") -> Failure | None:
+def join(work: Monitor, error: BaseException, where: str = "") -> Failure | None:
     """Keep an exception with what is known, if it is one that this says something of; never raises.
 
     Once for one text, however often it is caught and raised again, or quoted.
     """
-    with shielded("joining of an exception"):
+    with error_barrier("joining of an exception"):
         kind = kind_of(error, work.journal.host_plans.last)
         if kind is not None:
             return _keep(work, kind, type(error).__name__, telling_line(error), where)
     return None
 
 
-def join_timeout(work: Supervisor, said: str, where: str = "") -> Failure | None:
+def join_timeout(work: Monitor, said: str, where: str = "") -> Failure | None:
     """The same for an alarm that is no exception."""
-    with shielded("joining of a timeout"):
+    with error_barrier("joining of a timeout"):
         return _keep(work, "timeout", "", said, where)
     return None
 
@@ -80,7 +80,7 @@ def telling_line(error: BaseException) -> str:
         return "(cannot be printed)"
 
 
-def _keep(work: Supervisor, kind: str, error: str, said: str, where: str) -> Failure | None:
+def _keep(work: Monitor, kind: str, error: str, said: str, where: str) -> Failure | None:
     if any(known.kind == kind and _same(known.said, said) for known in work.outside.failures):
         return None
     last = work.journal.taken()[1][-1:]
@@ -109,7 +109,7 @@ def _same(known: str, said: str) -> bool:
     return known == said or bool(known and known in said)
 
 
-def _batch(work: Supervisor, plan: HostPlan | None, graph: Graph | None, replay: int) -> Batch | None:
+def _batch(work: Monitor, plan: HostPlan | None, graph: Graph | None, replay: int) -> Batch | None:
     """What the replay was prepared for that a plan was made for, else the last one that began."""
     said = work.outside.batch_of
     if said is None:
@@ -120,7 +120,7 @@ def _batch(work: Supervisor, plan: HostPlan | None, graph: Graph | None, replay:
     return said(graph, replay) if graph is not None else None
 
 
-def _plan(work: Supervisor, plan: HostPlan) -> PlanFacts:
+def _plan(work: Monitor, plan: HostPlan) -> PlanFacts:
     values = np.frombuffer(plan.indptr, plan.dtype)
     broken = [int(at) + 1 for at in np.flatnonzero(values[1:] < values[:-1])]
     first = max(0, broken[0] - _AROUND) if broken else 0
@@ -140,7 +140,7 @@ def _plan(work: Supervisor, plan: HostPlan) -> PlanFacts:
     return _with_writers(work, plan, facts, broken[0] if broken else None)
 
 
-def _with_writers(work: Supervisor, plan: HostPlan, facts: PlanFacts, broken: int | None) -> PlanFacts:
+def _with_writers(work: Monitor, plan: HostPlan, facts: PlanFacts, broken: int | None) -> PlanFacts:
     """With the name of the memory that the plan's index pointers lie in, who wrote them, and what was found of it."""
     view, context = plan.into, work.context
     if view is None:
@@ -164,7 +164,7 @@ def _with_writers(work: Supervisor, plan: HostPlan, facts: PlanFacts, broken: in
     )
 
 
-def _writer(work: Supervisor, entry: int, where: ByteRange) -> LastWriter | None:
+def _writer(work: Monitor, entry: int, where: ByteRange) -> LastWriter | None:
     """The latest launch that was given these bytes to write, eager or in a replay."""
     launches, replays = work.journal.taken()
     eager = next((ran for ran in reversed(launches) if _writes(ran.launch, where)), None)
@@ -184,7 +184,7 @@ def _writer(work: Supervisor, entry: int, where: ByteRange) -> LastWriter | None
     return _of(eager.launch, entry, eager.node, name, next(before, None), _wrote_unseen(work, eager.time))
 
 
-def _wrote_unseen(work: Supervisor, since: float) -> bool:
+def _wrote_unseen(work: Monitor, since: float) -> bool:
     """Whether others may have written since then, in a nap."""
     return work.naps.blind or since < work.naps.seen_since
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from shadowgraph.checks.base import Context, Draft
+from shadowgraph.checks.base import Context, Detection
 from shadowgraph.checks.dangling_details import ending_of
 from shadowgraph.checks.rebound_details import rebinding_of
 from shadowgraph.checks.stale_details import staleness_of
@@ -31,7 +31,7 @@ from shadowgraph.tracking.writes import Write
 _CANDIDATES = 8
 
 
-def finding_of(draft: Draft, context: Context) -> Finding:
+def build_finding(draft: Detection, context: Context) -> Finding:
     """A finding with everything but its id, message, coverage and fingerprint."""
     buffer = draft.buffer
     culprits = list(draft.located) or [culprit_of(write) for write in reversed(draft.culprits)]
@@ -80,11 +80,11 @@ def culprit_of(write: Write) -> Culprit:
     )
 
 
-def _part(draft: Draft) -> ByteRange | None:
+def _part(draft: Detection) -> ByteRange | None:
     return draft.view.hull if draft.view is not None else None
 
 
-def _buffer(draft: Draft, context: Context) -> BufferFacts:
+def _buffer(draft: Detection, context: Context) -> BufferFacts:
     buffer, view = draft.buffer, draft.view
     name, names = context.names.name_of(buffer, _part(draft))
     return BufferFacts(
@@ -100,7 +100,7 @@ def _buffer(draft: Draft, context: Context) -> BufferFacts:
     )
 
 
-def _bytes(draft: Draft) -> ByteFacts | None:
+def _bytes(draft: Detection) -> ByteFacts | None:
     if not draft.count:  # about what a launch was given, not about bytes that changed
         return None
     start = draft.view.start if draft.view else draft.buffer.start
@@ -121,7 +121,7 @@ def _bytes(draft: Draft) -> ByteFacts | None:
     )
 
 
-def _neighbour(draft: Draft, context: Context) -> Neighbour | None:
+def _neighbour(draft: Detection, context: Context) -> Neighbour | None:
     if draft.side not in (Side.BEFORE, Side.AFTER):
         return None
     previous, following = context.ledger.neighbours(draft.buffer)
@@ -151,7 +151,7 @@ def _reader(graph: Graph | None, buffer: Buffer, phase: Phase | None) -> Reader 
     )
 
 
-def _window(draft: Draft) -> Window | None:
+def _window(draft: Detection) -> Window | None:
     if draft.window is None:
         return None
     start = draft.view.start if draft.view else draft.buffer.start

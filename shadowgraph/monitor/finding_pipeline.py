@@ -7,24 +7,24 @@ from collections.abc import Callable
 
 import msgspec
 
-from shadowgraph.checks.base import Context, Draft
+from shadowgraph.checks.base import Context, Detection
 from shadowgraph.checks.verdicts import revised, verdict
 from shadowgraph.common.errors import FindingsError
-from shadowgraph.common.internal_errors import log, shielded
+from shadowgraph.common.internal_errors import error_barrier, log
 from shadowgraph.common.settings import Settings
-from shadowgraph.localize.launch_stepper import UNSEEN, Stepper
+from shadowgraph.localize.launch_stepper import UNSEEN, LaunchStepper
 from shadowgraph.localize.locator import Locator
 from shadowgraph.model.coverage import Coverage
 from shadowgraph.model.findings import NAP, Culprit, Finding, Severity, Status, fingerprint
-from shadowgraph.monitor.finding_builder import finding_of
-from shadowgraph.monitor.finding_store import FindingBook, read_suppressions
-from shadowgraph.monitor.overrun_chain import Overruns
-from shadowgraph.monitor.program_hooks import Outside
+from shadowgraph.monitor.finding_builder import build_finding
+from shadowgraph.monitor.finding_store import FindingStore, read_suppressions
+from shadowgraph.monitor.overrun_chain import OverrunChain
+from shadowgraph.monitor.program_hooks import ProgramHooks
 
 _CANDIDATES = 8
 
 
-class Intake:
+class FindingPipeline:
     """The way from a draft into the book.
 
     Parameters
@@ -43,27 +43,27 @@ class Intake:
     """
 
     locator: Locator
-    stepper: Stepper
+    stepper: LaunchStepper
     context: Context
 
-    def __init__(self, settings: Settings, outside: Outside, coverage: Callable[[], Coverage]) -> None:
+    def __init__(self, settings: Settings, outside: ProgramHooks, coverage: Callable[[], Coverage]) -> None:
         self._settings, self._outside, self._coverage = settings, outside, coverage
         self._suppressions = read_suppressions(settings.suppressions) if settings.suppressions else frozenset()
-        self.book = FindingBook(self._suppressions)
-        self.inferred = FindingBook()
-        self._overruns: Overruns | None = None
+        self.book = FindingStore(self._suppressions)
+        self.inferred = FindingStore()
+        self._overruns: OverrunChain | None = None
 
     def start_over(self) -> None:
         """In a forked child: what was found, and what is looked for, is the parent's."""
-        self.book, self.inferred = FindingBook(self._suppressions), FindingBook()
+        self.book, self.inferred = FindingStore(self._suppressions), FindingStore()
         self.locator.forget()
         self.stepper.forget()
 
-    def take(self, draft: Draft) -> None:
+    def take(self, draft: Detection) -> None:
         """A check hands over a draft: name it, count it, and in sync mode raise it."""
         self.context.names.refresh()
         self._outside.name_all(draft, self.context)
-        finding = finding_of(draft, self.context)
+        finding = build_finding(draft, self.context)
         if draft.inferred and not self._settings.list_inferred:
             self.inferred.add(msgspec.structs.replace(finding, message=verdict(finding)), draft.key)
             return
@@ -83,7 +83,7 @@ class Intake:
         if new and kept.severity is Severity.ERROR:
             # In this event: the program may not live to its report.
             log(logging.ERROR, "%s", kept.message, finding=kept)
-        with shielded("closer look"):
+        with error_barrier("closer look"):
             if finding.detected_at != NAP:  # else nobody knows where to look, until it happens again
                 self.locator.noticed(draft, kept, new)
                 self.stepper.noticed(draft, kept, key, mark)
@@ -106,10 +106,10 @@ class Intake:
         known = self.book.get(id)
         return known is not None and not _settled(known.culprit)
 
-    def _looked_up(self, draft: Draft, finding: Finding) -> Finding:
+    def _looked_up(self, draft: Detection, finding: Finding) -> Finding:
         """The finding with a culprit that a closer look at this very phase has shown."""
         found: tuple[Culprit, ...] = ()
-        with shielded("closer look"):
+        with error_barrier("closer look"):
             if finding.culprit.status is not Status.CONFIRMED:
                 found = self.locator.culprits(draft) or self.stepper.unseen(draft)
         if not found:
@@ -121,12 +121,12 @@ class Intake:
         if kept is not None:
             self._outside.found(self._tied(kept))
 
-    def _tied(self, kept: Finding, draft: Draft | None = None) -> Finding:
+    def _tied(self, kept: Finding, draft: Detection | None = None) -> Finding:
         """A finding as it is when it is known which overrun it belongs to; others that this changes are told."""
-        with shielded("overrun"):
+        with error_barrier("overrun"):
             overruns = self._overruns
             if overruns is None or overruns.book is not self.book:
-                overruns = self._overruns = Overruns(self.book, self.context.ledger)
+                overruns = self._overruns = OverrunChain(self.book, self.context.ledger)
             for other in overruns.revised(kept) if draft is None else overruns.noticed(draft, kept):
                 self._outside.found(other)
         return self.book.get(kept.id) or kept

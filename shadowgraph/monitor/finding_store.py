@@ -11,7 +11,7 @@ import msgspec
 
 from shadowgraph.checks.verdicts import verdict
 from shadowgraph.common.errors import MissingFileError, UsageError
-from shadowgraph.model.findings import NAP, ByteFacts, Culprit, Ending, Finding, Severity, Status, fingerprint
+from shadowgraph.model.findings import NAP, ByteFacts, Culprit, DanglingDetail, Finding, Severity, Status, fingerprint
 from shadowgraph.model.overrun_extents import Origin, Reached
 from shadowgraph.monitor.sampling.nap_sightings import Cause, NapSightings
 from shadowgraph.monitor.sampling.nap_sightings import Where as _Where
@@ -46,7 +46,7 @@ def read_suppressions(path: str | os.PathLike[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-class FindingBook:
+class FindingStore:
     """Findings in order of arrival.
 
     Attributes
@@ -252,7 +252,7 @@ def _dated(known: Finding, again: Finding) -> Finding:
     )
 
 
-def _ended(known: Finding, before: Ending, now: Ending) -> Finding:
+def _ended(known: Finding, before: DanglingDetail, now: DanglingDetail) -> Finding:
     """The known finding; with who has the bytes, once somebody has."""
     if before.victims or not now.victims:
         return known

@@ -10,11 +10,11 @@ import torch
 from shadowgraph.checks.base import Check, Context
 from shadowgraph.model.coverage import Coverage, CoverageLog
 from shadowgraph.model.graphs import Graph
-from shadowgraph.monitor.program_hooks import Outside
+from shadowgraph.monitor.program_hooks import ProgramHooks
 from shadowgraph.tracking.allocator import HostAllocator
 
 
-class Newcomers:
+class GraphRegistry:
     """Lets the checks look at graphs: at the end of a capture, or before first use where a capture must stay fast.
 
     Parameters
@@ -30,7 +30,9 @@ class Newcomers:
         Graphs that nobody has looked at yet, oldest first.
     """
 
-    def __init__(self, context: Context, allocator: HostAllocator, outside: Outside, checks: Iterable[Check]) -> None:
+    def __init__(
+        self, context: Context, allocator: HostAllocator, outside: ProgramHooks, checks: Iterable[Check]
+    ) -> None:
         self._context, self._allocator, self._outside, self._checks = context, allocator, outside, tuple(checks)
         self._coverage = CoverageLog()
         self.capturing: dict[int, int] = {}

@@ -20,17 +20,17 @@ from typing import TypeVar
 from shadowgraph.checks.base import Check, Checkpoint, Context, Step
 from shadowgraph.checks.registry import Checks
 from shadowgraph.common.errors import FindingsError
-from shadowgraph.common.finalizer_safe_lock import QuietLock, settle
-from shadowgraph.common.internal_errors import log, shielded
+from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock, run_deferred
+from shadowgraph.common.internal_errors import error_barrier, log
 from shadowgraph.common.outbox import delivers, outbox
 from shadowgraph.common.settings import Settings
-from shadowgraph.common.weak_callbacks import back
+from shadowgraph.common.weak_callbacks import weak_callback
 from shadowgraph.engines.base import Engine, Shadow
 from shadowgraph.graphs.dispatch import host_reads
 from shadowgraph.graphs.dispatch.eager import rests
 from shadowgraph.graphs.events import Listener
-from shadowgraph.localize.flight_recorder import Journal
-from shadowgraph.localize.launch_stepper import Stepper
+from shadowgraph.localize.flight_recorder import FlightRecorder
+from shadowgraph.localize.launch_stepper import LaunchStepper
 from shadowgraph.localize.locator import Locator
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.coverage import Coverage
@@ -42,23 +42,23 @@ from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import current_stack
 from shadowgraph.model.views import TensorView
 from shadowgraph.monitor.boundaries import Boundaries
-from shadowgraph.monitor.crash_recorder import LastWords
-from shadowgraph.monitor.event_barrier import survives
-from shadowgraph.monitor.evidence_dispatch import Judge
-from shadowgraph.monitor.finding_pipeline import Intake
-from shadowgraph.monitor.finding_store import FindingBook
-from shadowgraph.monitor.graph_registry import Newcomers
+from shadowgraph.monitor.crash_recorder import CrashRecorder
+from shadowgraph.monitor.event_barrier import event_handler
+from shadowgraph.monitor.evidence_dispatch import EvidenceDispatcher
+from shadowgraph.monitor.finding_pipeline import FindingPipeline
+from shadowgraph.monitor.finding_store import FindingStore
+from shadowgraph.monitor.graph_registry import GraphRegistry
 from shadowgraph.monitor.idleness import Idleness
 from shadowgraph.monitor.preparing import Preparing
-from shadowgraph.monitor.program_hooks import Outside
+from shadowgraph.monitor.program_hooks import ProgramHooks
 from shadowgraph.monitor.rearming import Rearming
 from shadowgraph.monitor.sampling import passing
 from shadowgraph.monitor.sampling.looking_back import LookingBack
 from shadowgraph.monitor.sampling.naps import Naps
 from shadowgraph.monitor.shadow_cache import Plans
 from shadowgraph.monitor.tensor_watches import Watches
-from shadowgraph.monitor.write_recorder import SeenWrites
-from shadowgraph.tracking.active_guards import StandingGuards
+from shadowgraph.monitor.write_recorder import WriteRecorder
+from shadowgraph.tracking.active_guards import ActiveGuards
 from shadowgraph.tracking.aliases import NameBook
 from shadowgraph.tracking.allocator import HostAllocator
 from shadowgraph.tracking.foreign import drop_stale
@@ -76,7 +76,7 @@ class _Local(threading.local):
         self.replays: list[tuple[Graph, Shadow]] = []
 
 
-class Supervisor(Listener):
+class Monitor(Listener):
     """The part of a debugger that works: events in, findings out.
 
     Attributes
@@ -102,37 +102,39 @@ class Supervisor(Listener):
     def __init__(self, settings: Settings, allocator: HostAllocator, engine: Engine) -> None:
         self.settings = settings
         self.allocator = allocator
-        self.journal = Journal()
-        self.outside: Outside = Outside(settings)
-        self._intake = take = Intake(settings, self.outside, back(self.coverage))
+        self.journal = FlightRecorder()
+        self.outside: ProgramHooks = ProgramHooks(settings)
+        self._intake = take = FindingPipeline(settings, self.outside, weak_callback(self.coverage))
         names = NameBook(allocator.ledger)
-        self.context = take.context = Context(settings, allocator, allocator.ledger, engine, names, back(take.take))
+        self.context = take.context = Context(
+            settings, allocator, allocator.ledger, engine, names, weak_callback(take.take)
+        )
         self.checks = Checks(self.context)
-        self._standing = StandingGuards(allocator, settings.near_guard)
+        self._standing = ActiveGuards(allocator, settings.near_guard)
         self._rearming = Rearming(self.context)
         self.locator = take.locator = Locator(
             self.context,
             self.checks,
             self._standing,
-            back(take.located),
-            back(take.not_seen),
-            back(take.needs_culprit),
+            weak_callback(take.located),
+            weak_callback(take.not_seen),
+            weak_callback(take.needs_culprit),
             self._rearming.is_broken,
         )
-        self.stepper = take.stepper = stepper = Stepper(self.context, self.journal, back(take.not_seen))
+        self.stepper = take.stepper = stepper = LaunchStepper(self.context, self.journal, weak_callback(take.not_seen))
         self.watches = Watches(self.context)
-        self.last_words = LastWords(self.context, self.journal, self.checks.indices, self.outside.name)
+        self.last_words = CrashRecorder(self.context, self.journal, self.checks.indices, self.outside.name)
         self.paused = False
         self.lost: str | None = None
         self.preparing = Preparing()
         preparing, outside = self.preparing, self.outside
         self._all: tuple[Check, ...] = (*self.checks.all, self.watches)
         self.plans = Plans(self.context, self._all)
-        judge = Judge(self.context, self._all, self.checks.out_of_bounds, self._rearming)
+        judge = EvidenceDispatcher(self.context, self._all, self.checks.out_of_bounds, self._rearming)
         self._bounds = Boundaries(
-            self.context, judge, self._all, self._standing, self.stepper, self.outside, back(self._is_paused)
+            self.context, judge, self._all, self._standing, self.stepper, self.outside, weak_callback(self._is_paused)
         )
-        self._newcomers = Newcomers(self.context, allocator, outside, self._all)
+        self._newcomers = GraphRegistry(self.context, allocator, outside, self._all)
         self._capturing = capturing = self._newcomers.capturing  # empty in most events
         # Only the checks that do something: this is the replay path.
         self._beginners = [c for c in self._all if type(c).replay_begins is not Check.replay_begins]
@@ -140,36 +142,36 @@ class Supervisor(Listener):
             settings.watch_eager == "sampled" and engine.asynchronous,
             lambda: take.book.stirs,
             lambda: bool(stepper.armed or outside.guards_eager or preparing.anywhere or capturing),
-            back(self._nap_turned),
-            back(self._is_exact),
+            weak_callback(self._nap_turned),
+            weak_callback(self._is_exact),
             lambda: outside.limit.stride,
         )
         self.idleness = Idleness(
-            settings.watch_eager == "sampled", partial(getattr, self.naps, "idle"), back(self._falls_idle)
+            settings.watch_eager == "sampled", partial(getattr, self.naps, "idle"), weak_callback(self._falls_idle)
         )
         self._back = LookingBack(self.context, self.journal, outside, self.naps, self._bounds)
-        self._seen = SeenWrites(self.context, self.journal, self.naps, self.checks, self._all)
-        self._sleepless = [c for c in self._beginners if c not in self.checks.sighted]
-        self._lock = QuietLock()
+        self._seen = WriteRecorder(self.context, self.journal, self.naps, self.checks, self._all)
+        self._sleepless = [c for c in self._beginners if c not in self.checks.needs_every_write]
+        self._lock = FinalizerSafeLock()
         self._section = self._lock.within  # on the replay path, which settles by itself
         self._local = _Local()
 
     @property
-    def book(self) -> FindingBook:
+    def book(self) -> FindingStore:
         """The findings."""
         return self._intake.book
 
     @book.setter
-    def book(self, book: FindingBook) -> None:
+    def book(self, book: FindingStore) -> None:
         self._intake.book = book
 
     @property
-    def inferred(self) -> FindingBook:
+    def inferred(self) -> FindingStore:
         """What follows from reads by the host alone."""
         return self._intake.inferred
 
     @delivers
-    @survives
+    @event_handler
     def flush(
         self,
         at: str,
@@ -186,14 +188,14 @@ class Supervisor(Listener):
                 self._bounds.close(at, phase, graph, replay, in_full=in_full)
 
     @delivers
-    @survives
+    @event_handler
     def recheck(self) -> None:
         """Check guards and declared rules now."""
         self.flush("check", in_full=True)
         self.drain()
         if not self.paused:
             for check in self._all:
-                with shielded("check"):
+                with error_barrier("check"):
                     check.recheck(Checkpoint("check"))
 
     def start_over(self) -> None:
@@ -205,17 +207,17 @@ class Supervisor(Listener):
     def lose(self, error: Exception) -> None:
         """The device is gone: stop checking, keep what is on the host."""
         self.paused = True
-        with shielded("replays that passed"), self._lock.section:
+        with error_barrier("replays that passed"), self._lock.section:
             self._back.enter()
         if self.lost is None:
             self.lost = str(error).split("\n", 1)[0]
             log(logging.WARNING, "shadowgraph: checking ends, the device is lost: %s", self.lost)
-            with shielded("last evidence"), suppress(FindingsError), self._lock.section:
+            with error_barrier("last evidence"), suppress(FindingsError), self._lock.section:
                 self._bounds.last(self.lost)
             self.last_words.examine()
 
     @delivers
-    @survives
+    @event_handler
     def rearm(self) -> None:
         """Arm every standing guard anew, without looking at it."""
         with self._lock.section:
@@ -224,9 +226,9 @@ class Supervisor(Listener):
         self._rearming.forget()
         self.context.writes.clear()
 
-    def forget_writers(self) -> None:
+    def invalidate_writers(self) -> None:
         """There were writes that nobody saw: none that was seen is known to be the last."""
-        self.checks.forget_writers()
+        self.checks.invalidate_writers()
         if self.naps.blind:  # and there will be more
             self.checks.invariants.blind_since = next(self.context.clock)
 
@@ -249,7 +251,7 @@ class Supervisor(Listener):
         that hangs does, `work` is called without.
         """
         if self.lost is None and self.context.engine.lost is None:
-            with shielded("wait before a copy"):
+            with error_barrier("wait before a copy"):
                 self._bounds.wait(here=True)
         return self._lock.run(partial(self.allocator.lock.run, work, _PATIENCE), _PATIENCE)
 
@@ -270,7 +272,7 @@ class Supervisor(Listener):
         return replays[-1][0] if replays else None
 
     @delivers
-    @survives
+    @event_handler
     def capture_began(self, graph: Graph) -> None:
         self.flush("capture_begin")
         if self.context.engine.asynchronous and not self.paused:
@@ -281,7 +283,7 @@ class Supervisor(Listener):
         self.idleness.captured()
 
     @delivers
-    @survives
+    @event_handler
     def capture_ended(self, graph: Graph) -> None:
         self._newcomers.captured(graph, self.lost is None and self.outside.limit.stopped is None)
 
@@ -295,7 +297,7 @@ class Supervisor(Listener):
         self.naps.dropped(graph.serial)
 
     @delivers
-    @survives
+    @event_handler
     def replay_refused(self, graph: Graph) -> None:
         if not self.paused:
             drop_stale(self.context.ledger)
@@ -306,7 +308,7 @@ class Supervisor(Listener):
                 self.checks.dangling.replay_begins(Checkpoint("replay_refused", None, graph, graph.replays + 1))
 
     @delivers
-    @survives
+    @event_handler
     def replay_began(self, graph: Graph) -> None:
         due = self.outside.replay_due(graph.replays, self.naps.glances)
         self.paused = self.paused or self.outside.limit.stopped is not None
@@ -314,7 +316,7 @@ class Supervisor(Listener):
             self.stepper.look_away()
             return
         if self.context.engine.asynchronous:
-            settle()
+            run_deferred()
             if self._newcomers.reads or self.plans.waits(graph, self.declared):
                 self._bounds.wait(here=True)  # so that what is read of it under the lock is there at once
         else:
@@ -343,7 +345,7 @@ class Supervisor(Listener):
                 self._replay_goes_on(graph, shadow, checkpoint)
         if step_ends or look:
             self._look_closely(graph, shadow, checkpoint, step_ends)
-        settle()
+        run_deferred()
 
     def _looked(self, graph: Graph, meanwhile: WriteLog) -> None:
         """A replay has ended in which nodes were looked at."""
@@ -375,12 +377,12 @@ class Supervisor(Listener):
                 self.locator.replay_begins(graph)
 
     @delivers
-    @survives
+    @event_handler
     def replays_passed(self, graph: Graph) -> None:
-        settle()
+        run_deferred()
         with self._section:
             self._back.passed(graph.serial, self.paused)
-        settle()
+        run_deferred()
 
     def node_ran(self, graph: Graph, node: Node, stores: StoreLog | None) -> None:
         replays = self._local.replays
@@ -403,7 +405,7 @@ class Supervisor(Listener):
                 self._seen.note_nodes(graph, nodes)
 
     @delivers
-    @survives
+    @event_handler
     def replay_failed(self, graph: Graph) -> None:
         """What its nodes did before it raised was done in this replay."""
         if self._replaying is graph:
@@ -416,7 +418,7 @@ class Supervisor(Listener):
                 self.locator.replay_ended(graph, complete=False)
 
     @delivers
-    @survives
+    @event_handler
     def replay_ended(self, graph: Graph) -> None:
         replays = self._local.replays
         if not replays or replays[-1][0] is not graph:
@@ -425,7 +427,7 @@ class Supervisor(Listener):
         if self.paused:
             self.locator.replay_ended(graph, complete=False)
             return
-        settle()  # a graph that died during this one took its pool along
+        run_deferred()  # a graph that died during this one took its pool along
         meanwhile = self.context.writes
         try:
             with self._section:
@@ -433,13 +435,13 @@ class Supervisor(Listener):
         finally:
             if graph.serial in self.locator.armed:
                 self._looked(graph, meanwhile)
-        settle()
+        run_deferred()
         self.outside.replay_ended()
         if self.naps.wanted or self.naps.blind or rests:
             self.naps.replay_ended(graph.serial)
 
     @delivers
-    @survives
+    @event_handler
     def launch_begins(self, launch: Launch, rules: tuple[IndexRule, ...]) -> None:
         if passing.on or self.paused or self._replaying is not None or self._captures_here:
             return
@@ -462,7 +464,7 @@ class Supervisor(Listener):
             self._step(launch, before=True)
 
     @delivers
-    @survives
+    @event_handler
     def launch_ran(self, launch: Launch, stores: StoreLog | None) -> None:
         if passing.on or self.paused or self._replaying is not None or self._captures_here:
             return
@@ -483,7 +485,7 @@ class Supervisor(Listener):
             self._step(launch, before=False)
 
     @delivers
-    @survives
+    @event_handler
     def host_read(self, view: TensorView, how: str, waits: bool = True) -> None:
         if self.paused or self._replaying is not None or self._captures_here:
             return
@@ -496,11 +498,11 @@ class Supervisor(Listener):
                 self.drain(here=True)
         stack = current_stack()
         for check in self._all:
-            if not self.naps.blind or check not in self.checks.sighted:
+            if not self.naps.blind or check not in self.checks.needs_every_write:
                 check.host_read(view, how, stack, Checkpoint("host_read"))
 
     @delivers
-    @survives
+    @event_handler
     def retiring(self, buffer: Buffer) -> None:
         """A tenant's guards are about to be overwritten by the next tenant's: look a last time."""
         if self.paused or self._captures_here:
@@ -542,7 +544,7 @@ class Supervisor(Listener):
                 self.checks.invariants.blind_since = now
             else:
                 host_reads.rest(False)
-                self.checks.forget_writers()
+                self.checks.invalidate_writers()
                 self.naps.seen_since = time.time()
             self.naps.blind = asleep
         if not asleep:
@@ -583,7 +585,7 @@ class Supervisor(Listener):
             self._bounds.close("launch_begins" if before else "launch", phase, model, replay, step=step)
 
     @delivers
-    @survives
+    @event_handler
     def gather(self) -> None:
         """Judge what has arrived; never waits."""
         if self._replaying is None and not self.paused and not self._bounds.busy:

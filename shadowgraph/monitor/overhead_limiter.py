@@ -18,7 +18,7 @@ class _Local(threading.local):
     inside = False
 
 
-class SelfLimit:
+class OverheadLimiter:
     """Measures what checking takes and says which replays are checked.
 
     Parameters

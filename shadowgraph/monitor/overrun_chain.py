@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from shadowgraph.checks.base import Draft
+from shadowgraph.checks.base import Detection
 from shadowgraph.common.internal_errors import log
 from shadowgraph.model.buffers import Buffer, Ledger
 from shadowgraph.model.device_nodes import NodeKind
@@ -20,7 +20,7 @@ from shadowgraph.model.guards import Side, guards_of
 from shadowgraph.model.launches import LaunchKind
 from shadowgraph.model.overrun_extents import Origin, Reached
 from shadowgraph.model.ranges import ByteRange
-from shadowgraph.monitor.finding_store import FindingBook
+from shadowgraph.monitor.finding_store import FindingStore
 
 _VALUE = 16  # bytes: those of a stored value that equal the canary do not show
 _REACHED = 16  # buffers that a finding lists
@@ -57,7 +57,7 @@ class _Broken:
         return self.buffer.serial, self.side
 
 
-class Overruns:
+class OverrunChain:
     """Ties findings of broken guards to the one that their overrun began with.
 
     Asked only where a guard is broken, or its culprit gets known.
@@ -68,12 +68,12 @@ class Overruns:
         The findings, which it revises.
     """
 
-    def __init__(self, book: FindingBook, ledger: Ledger) -> None:
+    def __init__(self, book: FindingStore, ledger: Ledger) -> None:
         self.book, self._ledger = book, ledger
         self._broken: dict[int, _Broken] = {}  # by the finding's id
         self._places: dict[_Place, list[_Broken]] = {}
 
-    def noticed(self, draft: Draft, kept: Finding) -> list[Finding]:
+    def noticed(self, draft: Detection, kept: Finding) -> list[Finding]:
         """A finding was kept: tie what can be tied. Returns the new revisions of other findings."""
         if draft.code != "SG101" or draft.side is None or not kept.id or _guard(draft.buffer, draft.side) is None:
             return []

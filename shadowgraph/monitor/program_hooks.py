@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
-from shadowgraph.checks.base import Context, Draft
-from shadowgraph.common.internal_errors import faults, log, shielded
+from shadowgraph.checks.base import Context, Detection
+from shadowgraph.common.internal_errors import error_barrier, internal_errors, log
 from shadowgraph.common.outbox import outbox
 from shadowgraph.common.settings import Settings
 from shadowgraph.graphs.dispatch.eager_guard import EagerGuard
@@ -20,14 +20,14 @@ from shadowgraph.model.buffers import Buffer, Role
 from shadowgraph.model.failures import Failure
 from shadowgraph.model.findings import Batch, Finding
 from shadowgraph.model.graphs import Graph
-from shadowgraph.monitor.overhead_limiter import SelfLimit
-from shadowgraph.tracking.variable_names import PlaceFinder
+from shadowgraph.monitor.overhead_limiter import OverheadLimiter
+from shadowgraph.tracking.variable_names import VariableNames
 
 _T = TypeVar("_T")
 _FAILURES = 16  # kept; a server may go on and fail again
 
 
-class Outside:
+class ProgramHooks:
     """Hooks and limits of one debugger.
 
     Attributes
@@ -41,7 +41,7 @@ class Outside:
         follow from names, of index buffers when a graph is captured. None: nobody looks.
     batch_of
         Says what a replay of a graph was prepared for; of an adapter that knows the program.
-    hearers
+    finding_listeners
         Called with every finding as it is kept, new or seen again, before it is logged. Two threads may come in another
         order than their findings were kept in: revision and occurrences tell.
     begins
@@ -57,22 +57,22 @@ class Outside:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.limit = SelfLimit(settings.overhead_percent, settings.fault_limit, every=settings.every)
+        self.limit = OverheadLimiter(settings.overhead_percent, settings.fault_limit, every=settings.every)
         self.guarding = EagerGuard(settings.guard_eager) if settings.guard_eager != "off" else None
-        self.places: PlaceFinder | None = None
+        self.places: VariableNames | None = None
         self.batch_of: Callable[[Graph, int], Batch | None] | None = None
-        self.hearers: list[Callable[[Finding], None]] = []
+        self.finding_listeners: list[Callable[[Finding], None]] = []
         self.begins: Callable[[], None] | None = None
         self.replayed: Callable[[], None] | None = None
         self.replays = self.checked = 0
         self.failures: list[Failure] = []
         self.failed: Callable[[Failure], None] | None = None
         self.tell: Callable[[str], None] | None = None
-        self._faults_before = faults.total
+        self._faults_before = internal_errors.total
 
     def start_over(self) -> None:
         """In a forked child: faults so far are the parent's."""
-        self._faults_before = faults.total
+        self._faults_before = internal_errors.total
         self.replays = self.checked = 0
         self.failures = []
 
@@ -103,7 +103,7 @@ class Outside:
             self.begins()
         if self.guarding is not None:
             self.guarding.replay_began()
-        if self.limit.limited and self.limit.judge(faults.total - self._faults_before):
+        if self.limit.limited and self.limit.judge(internal_errors.total - self._faults_before):
             if self.guarding is not None:
                 self.guarding.stop()
             log(logging.WARNING, "shadowgraph: %s", self.limit.sentence())
@@ -121,24 +121,24 @@ class Outside:
 
     def found(self, finding: Finding) -> None:
         """A finding was kept; one that is suppressed has no id and is nobody's business."""
-        for hear in self.hearers if finding.id else ():
+        for hear in self.finding_listeners if finding.id else ():
             outbox.write(partial(_call, "record of a finding", hear, finding))
 
-    def batch(self, draft: Draft) -> Batch | None:
+    def batch(self, draft: Detection) -> Batch | None:
         """What the replay that a finding belongs to was prepared for, where somebody knows."""
         if self.batch_of is None or draft.graph is None or draft.replay is None:
             return None
-        with shielded("batch of a finding"):
+        with error_barrier("batch of a finding"):
             return self.batch_of(draft.graph, draft.replay)
         return None
 
     def name(self, buffer: Buffer, context: Context) -> None:
         """Look for a name of a buffer that a finding is about; of one that is gone no variable can tell."""
         if self.places is not None and buffer.alive and not context.names.owners_of(buffer.range, buffer.serial):
-            with shielded("search for a name"):
+            with error_barrier("search for a name"):
                 self.places.find(buffer)
 
-    def name_all(self, draft: Draft, context: Context) -> None:
+    def name_all(self, draft: Detection, context: Context) -> None:
         """Look for names of all buffers that a finding is about."""
         witnesses = [buffer for buffer, _ in draft.stale.witnesses] if draft.stale is not None else []
         if draft.rebound is not None and draft.rebound.buffer is not None:
@@ -149,7 +149,7 @@ class Outside:
     def name_rest(self, buffers: Iterable[Buffer], context: Context) -> None:
         """Look for names of all buffers that live and that no owner names, as far as there is time."""
         if self.places is not None:
-            with shielded("search for names"):
+            with error_barrier("search for names"):
                 unnamed = [b for b in buffers if b.alive and not context.names.owners_of(b.range, b.serial)]
                 self.places.find_new(unnamed)
 
@@ -158,7 +158,7 @@ class Outside:
         their pools: once these are gone, so are their names."""
         if self.places is None:
             return
-        with shielded("search for names"):
+        with error_barrier("search for names"):
             spans = [span for graph in graphs for span in graph.spans]
             used = {b.serial: b for span in spans for b in context.ledger.overlapping(span.start, span.stop)}
             flat = [b for b in used.values() if len(b.shape) == 1 and b.dtype.startswith("int")]
@@ -169,5 +169,5 @@ class Outside:
 
 
 def _call(what: str, told: Callable[[_T], None], fact: _T) -> None:
-    with shielded(what):
+    with error_barrier(what):
         told(fact)

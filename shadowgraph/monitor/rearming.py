@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shadowgraph.checks.base import Checkpoint, Context
-from shadowgraph.common.internal_errors import shielded
+from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import NAP
 from shadowgraph.model.graphs import Graph, Launch
@@ -120,6 +120,6 @@ class Rearming:
         if broken is None:  # another thread has armed everything
             return
         guard = broken.guard
-        with context.allocator.lock.within, shielded("guard armed again"):  # no block changes hands meanwhile
+        with context.allocator.lock.within, error_barrier("guard armed again"):  # no block changes hands meanwhile
             if context.allocator.may_arm(guard, context.clock):
                 context.engine.rearm(guard)

@@ -8,11 +8,11 @@ from shadowgraph.graphs.dispatch.eager import anyone_rests
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.guards import GuardPolicy
 from shadowgraph.model.run_facts import RunFacts
-from shadowgraph.monitor.monitor import Supervisor
+from shadowgraph.monitor.monitor import Monitor
 
 
 def facts_of(
-    work: Supervisor,
+    work: Monitor,
     policy: GuardPolicy,
     findings: tuple[Finding, ...],
     faults: Mapping[str, int],
@@ -49,17 +49,17 @@ def facts_of(
     )
 
 
-def _limits(work: Supervisor) -> tuple[str | None, ...]:
+def _limits(work: Monitor) -> tuple[str | None, ...]:
     """What was not watched, not kept or not counted as a finding."""
     return work.outside.limit.sentence(), _naps(work), _idle(work), _inferred(work), work.book.sentence()
 
 
-def _naps(work: Supervisor) -> str | None:
+def _naps(work: Monitor) -> str | None:
     """What naps left unwatched, unless that was told when the first one began."""
     return work.naps.sentence() if work.outside.tell is None else None
 
 
-def _inferred(work: Supervisor) -> str | None:
+def _inferred(work: Monitor) -> str | None:
     """How many inferences there are that are no findings."""
     notes = work.inferred.notes
     if not notes:
@@ -69,7 +69,7 @@ def _inferred(work: Supervisor) -> str | None:
     return f"{count} by the host of what a graph had changed (SG102) counted as no finding; list_inferred shows them"
 
 
-def _idle(work: Supervisor) -> str | None:
+def _idle(work: Monitor) -> str | None:
     """What passed unseen before the first capture; where it was told as it began, only what is known since."""
     if work.outside.tell is not None and work.naps.idle:
         return None

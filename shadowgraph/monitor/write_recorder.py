@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from shadowgraph.checks.base import Check, Context
 from shadowgraph.checks.registry import Checks
-from shadowgraph.localize.flight_recorder import Journal
+from shadowgraph.localize.flight_recorder import FlightRecorder
 from shadowgraph.model.graphs import Graph, Launch, Node
 from shadowgraph.model.phases import Phase
 from shadowgraph.monitor.sampling.naps import Naps
@@ -14,7 +14,7 @@ from shadowgraph.tracking.stores import StoreLog
 from shadowgraph.tracking.writes import Write, write_of
 
 
-class SeenWrites:
+class WriteRecorder:
     """Told of writes, with a lock of the caller's held.
 
     Parameters
@@ -24,11 +24,11 @@ class SeenWrites:
     """
 
     def __init__(
-        self, context: Context, journal: Journal, naps: Naps, registry: Checks, checks: Iterable[Check]
+        self, context: Context, journal: FlightRecorder, naps: Naps, registry: Checks, checks: Iterable[Check]
     ) -> None:
         self._context, self._journal, self._naps = context, journal, naps
         self._told = [check for check in checks if type(check).written is not Check.written]
-        self._told_asleep = [check for check in self._told if check not in registry.sighted]
+        self._told_asleep = [check for check in self._told if check not in registry.needs_every_write]
         self._told_of_nodes = self._told
         self._of_nodes: dict[int, dict[int, Write]] = {}  # by graph and node
 

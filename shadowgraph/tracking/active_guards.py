@@ -13,7 +13,7 @@ from shadowgraph.tracking.writes import WriteLog
 _KNOWN = 8  # graphs that take turns in one pool each leave it with other tenants
 
 
-class StandingGuards:
+class ActiveGuards:
     """Guards of every tenant, worked out anew when a tenant changes. A tuple stays the same object while it is valid.
 
     Of most guards only the near part is read at a check, and of some in turn the rest; see `Engine.check`.

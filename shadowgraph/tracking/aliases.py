@@ -6,8 +6,8 @@ import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from shadowgraph.common.finalizer_safe_lock import QuietLock
-from shadowgraph.common.html_repr import Shown
+from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock
+from shadowgraph.common.html_repr import HtmlRepr
 from shadowgraph.model.buffers import Buffer, Ledger, Role, allocation_name, buffer_view
 from shadowgraph.model.ranges import ByteRange, RangeIndex
 from shadowgraph.model.views import TensorView, describe_slice, overlaps
@@ -27,7 +27,7 @@ class Relation:
     expression: str
 
 
-class OwnerGroups(Shown, list[tuple[Owner, ...]]):
+class OwnerGroups(HtmlRepr, list[tuple[Owner, ...]]):
     """Sets of owners with common bytes."""
 
     __slots__ = ()
@@ -41,7 +41,9 @@ class NameBook:
     """
 
     def __init__(self, ledger: Ledger) -> None:
-        self._lock = QuietLock()  # a retiring tenant's thread asks for names: no finalizer may want its lock here
+        self._lock = (
+            FinalizerSafeLock()
+        )  # a retiring tenant's thread asks for names: no finalizer may want its lock here
         self._ledger = ledger
         self._roots: dict[str, weakref.ref[object]] = {}
         self._owners: dict[str, tuple[tuple[Owner, int], ...]] = {}

@@ -13,8 +13,8 @@ from functools import partial
 import torch
 
 from shadowgraph.common.errors import FindingsError
-from shadowgraph.common.finalizer_safe_lock import QuietLock, later
-from shadowgraph.common.internal_errors import shielded
+from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock, defer
+from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.model.alignment import ALIGNMENT, round_up
 from shadowgraph.model.buffers import Buffer, Ledger, Role
 from shadowgraph.model.canary import canary
@@ -135,7 +135,7 @@ class HostAllocator:
     device = "cpu"
 
     def __init__(self, arena: HostArena | None = None) -> None:
-        self._lock = QuietLock()
+        self._lock = FinalizerSafeLock()
         self._arena = arena
         self._last_pool = 0
         self.ledger = Ledger()
@@ -151,7 +151,7 @@ class HostAllocator:
         self.unguarded_for_memory = 0
 
     @property
-    def lock(self) -> QuietLock:
+    def lock(self) -> FinalizerSafeLock:
         """Held while blocks change hands and guards move; nobody who holds it may wait for a debugger's lock."""
         return self._lock
 
@@ -241,7 +241,7 @@ class HostAllocator:
                 raise
             self.ledger.add(buffer)
         storage = self._storage_at(block.address, nbytes)
-        finalizer = weakref.finalize(storage, later, partial(self._release, block, buffer, pool))
+        finalizer = weakref.finalize(storage, defer, partial(self._release, block, buffer, pool))
         finalizer.atexit = False
         return storage, buffer
 
@@ -269,7 +269,7 @@ class HostAllocator:
             if previous is not None and previous.alive and previous.graph != buffer.graph:
                 return
             if previous is not None:
-                self._look_last(previous)
+                self._final_check(previous)
             if buffer.guarded:
                 buffer.keep_back(self._gap(buffer))
             self.arm(buffer)
@@ -341,7 +341,7 @@ class HostAllocator:
     def enter_waiting(self) -> None:
         """Do the work that captures left, oldest first; to call before ledger or guards are looked at."""
         while self.waiting:
-            with self._lock.section, suppress(IndexError), shielded("buffers of a capture"):
+            with self._lock.section, suppress(IndexError), error_barrier("buffers of a capture"):
                 self.waiting.popleft()()
 
     def fill(self, where: ByteRange) -> None:
@@ -402,15 +402,15 @@ class HostAllocator:
             if tenant is not None:
                 self.tenancies += 1
                 with suppress(FindingsError):  # it is in the book; a finalizer has nobody to raise it to
-                    self._look_last(tenant)
+                    self._final_check(tenant)
         finally:
             if block.policy is not None:
                 block.policy.release(block.guards)
             self.arena.give(block.address - block.guards.head, block.guards.added + block.capacity)
 
-    def _look_last(self, tenant: Buffer) -> None:
+    def _final_check(self, tenant: Buffer) -> None:
         if self.before_retire is not None:
-            with shielded("check of a retiring tenant"):
+            with error_barrier("check of a retiring tenant"):
                 self.before_retire(tenant)
 
     def _gap(self, buffer: Buffer) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shadowgraph.common.errors import BackendError
-from shadowgraph.common.fork_safety import forkable
+from shadowgraph.common.fork_safety import fork_safe
 
 _RESERVE = 64 << 30
 _SMALLEST_RESERVE = 1 << 30
@@ -41,7 +41,7 @@ class HostArena:
     """
 
     def __init__(self, reserve: int = _RESERVE) -> None:
-        self._lock = forkable(threading.RLock())
+        self._lock = fork_safe(threading.RLock())
         self._mapping, self.size = _reserve(reserve)
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self._mapping))
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._mapping, dtype=np.uint8)

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from shadowgraph.common.fork_safety import forkable
+from shadowgraph.common.fork_safety import fork_safe
 
 
 class RunningCapture:
@@ -42,7 +42,7 @@ class Captures:
     """
 
     def __init__(self) -> None:
-        self._lock = forkable(threading.Lock())
+        self._lock = fork_safe(threading.Lock())
         self.running = 0
         self._collected = False  # whether the collector was on before the first of them
         self._kept: list[object] = []

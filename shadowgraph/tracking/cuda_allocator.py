@@ -48,7 +48,7 @@ class Filler(Protocol):
         """Whether memory may go from behind an address while its owner keeps it."""
 
 
-class Lender(Protocol):
+class ExternalPoolOwner(Protocol):
     """Who lets guards stand in memory that is another allocator's."""
 
     def confirm(self, guard: Guard, extent: tuple[int, int], order: int, clock: Iterator[int]) -> bool:
@@ -57,7 +57,7 @@ class Lender(Protocol):
     def may_arm(self, guard: Guard, clock: Iterator[int]) -> bool:
         """As `HostAllocator.may_arm`."""
 
-    def make_way(self) -> None:
+    def refit(self) -> None:
         """Let guards stand only in what is nobody's by now. Called with the allocator's lock."""
 
 
@@ -71,7 +71,7 @@ class CudaAllocator(HostAllocator):
     def __init__(self, filler: Filler, device: int) -> None:
         self._filler, self.index = filler, device
         self._batched: list[ByteRange] | None = None
-        self.lender: Lender | None = None
+        self.lender: ExternalPoolOwner | None = None
         self._slabs = SlabArena(filler.malloc)
         super().__init__(self._slabs)
         self.device = f"cuda:{device}"
@@ -102,7 +102,7 @@ class CudaAllocator(HostAllocator):
         self._filler.fill_after()
         with self._lock.section, self.batch():
             if self.lender is not None:
-                self.lender.make_way()
+                self.lender.refit()
             super().rearm()
 
     def drop_tenant(self, address: int) -> None:
@@ -113,7 +113,7 @@ class CudaAllocator(HostAllocator):
                 self.tenancies += 1
                 self.ledger.free(buffer)
 
-    def hand_on_guards(self, before: Buffer, buffer: Buffer) -> None:
+    def transfer_guards(self, before: Buffer, buffer: Buffer) -> None:
         """Let a buffer of the same range take over the guards that stand there."""
         buffer.head_guard, buffer.tail_guard, buffer.gap = before.head_guard, before.tail_guard, before.gap
         with self._lock.section:
@@ -125,7 +125,7 @@ class CudaAllocator(HostAllocator):
         """Let a buffer have other guards than it has, or its first ones; those that stand are looked at a last time."""
         with self._lock.section:
             if self.tenants.get(buffer.start) is buffer:
-                self._look_last(buffer)
+                self._final_check(buffer)
                 del self.tenants[buffer.start]
             buffer.head_guard, buffer.tail_guard, buffer.gap = placement.head, placement.tail, placement.gap
             if placement.head or placement.tail:
@@ -157,8 +157,8 @@ class CudaAllocator(HostAllocator):
         spans = ((ByteRange(s["address"], s["address"] + s["total_size"]), s["segment_pool_id"]) for s in segments)
         return any(tuple(pool) != (0, 0) for span, pool in spans if span.contains(where.start))
 
-    def _look_last(self, tenant: Buffer) -> None:
-        super()._look_last(tenant)
+    def _final_check(self, tenant: Buffer) -> None:
+        super()._final_check(tenant)
         self._filler.fill_after()  # the look is queued; what is armed next may lie over it
 
     def _storage_at(self, address: int, nbytes: int) -> torch.UntypedStorage:

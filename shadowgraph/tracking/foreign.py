@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from shadowgraph.common.finalizer_safe_lock import later, settle
+from shadowgraph.common.finalizer_safe_lock import defer, run_deferred
 from shadowgraph.model.buffers import Buffer, Ledger, Role
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import Stack
@@ -21,7 +21,7 @@ def track_foreign(ledger: Ledger, tensor: torch.Tensor, stack: Stack = ()) -> Bu
     The entry ends with the storage and does not keep it alive; `drop_stale` ends those of storages that have moved.
     Dtype and shape are the tensor's when it spans the storage, else those of the storage as a flat array.
     """
-    settle()  # an address may have changed hands since
+    run_deferred()  # an address may have changed hands since
     storage = tensor.untyped_storage()
     start, nbytes = storage.data_ptr(), storage.nbytes()
     known = ledger.owner(start, start + nbytes)
@@ -44,7 +44,7 @@ def track_foreign(ledger: Ledger, tensor: torch.Tensor, stack: Stack = ()) -> Bu
     )
     ledger.add(buffer)
     _storages[buffer] = weakref.ref(storage)
-    finalizer = weakref.finalize(storage, later, partial(_end, ledger, buffer))
+    finalizer = weakref.finalize(storage, defer, partial(_end, ledger, buffer))
     finalizer.atexit = False
     return buffer
 
@@ -98,7 +98,7 @@ def drop_stale(ledger: Ledger) -> int:
     int
         How many entries it ended, those of storages that died not counted.
     """
-    settle()
+    run_deferred()
     ended = 0
     for buffer in tuple(_storages.copy()):
         if buffer.alive and not still_there(buffer) and ledger.get(buffer.serial) is buffer:

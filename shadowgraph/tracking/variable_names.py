@@ -30,7 +30,7 @@ Variable = tuple[str, object]
 Take = Callable[[str, object, Mapping[int, list[Owner]]], None]  # a variable, its value, what it leads to by serial
 
 
-class PlaceFinder:
+class VariableNames:
     """Looks for variables that lead to buffers, within a bound of time for the whole process.
 
     Parameters

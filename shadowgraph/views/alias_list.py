@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from shadowgraph.common.html_repr import Shown
+from shadowgraph.common.html_repr import HtmlRepr
 from shadowgraph.dumps.models import view_of
 from shadowgraph.dumps.naming import BufferNames, Owned
 from shadowgraph.dumps.reader import Dump
@@ -42,7 +42,7 @@ class AliasOwner(msgspec.Struct, frozen=True):
     offset: int
 
 
-class AliasGroup(Shown, msgspec.Struct, frozen=True):
+class AliasGroup(HtmlRepr, msgspec.Struct, frozen=True):
     """Owners of which each shares a byte with another. The first one is the widest, with the shortest path.
 
     Attributes

@@ -16,7 +16,7 @@ import inductor_kernels as kernels
 from triton.runtime import interpreter
 from triton.runtime.jit import JITFunction
 
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.localize.index_asserts import evaluator
 from shadowgraph.localize.index_asserts import kernel as kernel_model
 from shadowgraph.localize.index_asserts.explain import asserted_index, source_copied
@@ -39,9 +39,9 @@ def copy_of(tensor: torch.Tensor) -> tuple[int, bytes]:
 
 
 def explained(kernel: Any, tensors: dict[str, torch.Tensor], **numbers: int) -> AssertedIndex | None:
-    before = faults.total
+    before = internal_errors.total
     found = asserted_index(launched(kernel, tensors, **numbers), map(copy_of, tensors.values()))
-    assert faults.total == before
+    assert internal_errors.total == before
     return found
 
 

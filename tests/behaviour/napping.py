@@ -13,7 +13,7 @@ from playing import played
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 import shadowgraph as sg
-from shadowgraph.graphs.dispatch.observer_mode import LightMode
+from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
 from shadowgraph.graphs.events import Listener, listeners
 from shadowgraph.monitor.sampling import naps
 
@@ -33,7 +33,7 @@ def napping(
 
 def is_watched() -> bool:
     """Whether a mode of ours is on this thread's stack."""
-    return isinstance(_get_current_dispatch_mode(), LightMode)
+    return isinstance(_get_current_dispatch_mode(), ObserverMode)
 
 
 def reader(table: torch.Tensor) -> sg.HostGraph:
@@ -48,7 +48,7 @@ def asleep(debugger: sg.Debugger, table: torch.Tensor) -> sg.HostGraph:
     graph = reader(table)
     for _ in range(STEADY):
         graph.replay()
-    assert debugger.supervisor.naps.asleep
+    assert debugger.monitor.naps.asleep
     return graph
 
 

@@ -17,7 +17,7 @@ from shadowgraph.graphs.events import emit
 from shadowgraph.graphs.triton import host as triton_host
 from shadowgraph.graphs.triton.interpreter_hooks import Running
 from shadowgraph.monitor import backends
-from shadowgraph.monitor.monitor import Supervisor
+from shadowgraph.monitor.monitor import Monitor
 
 
 class LateEngine(NumpyEngine):
@@ -50,10 +50,10 @@ def _told(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 def played(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Iterator[sg.Debugger]:
     """A debugger over graphs of the host that knows no more of them than it would of a device's."""
     monkeypatch.setattr(backends, "NumpyEngine", LateEngine)
-    monkeypatch.setattr(Supervisor, "node_ran", lambda *_: None)
+    monkeypatch.setattr(Monitor, "node_ran", lambda *_: None)
     monkeypatch.setattr(triton_host, "_run_noted", _told)
     with sg.debug(**options) as debugger:
         assert debugger.eager_mode is not None
         debugger.eager_mode._announces = True
-        assert debugger.supervisor.context.engine.asynchronous
+        assert debugger.monitor.context.engine.asynchronous
         yield debugger

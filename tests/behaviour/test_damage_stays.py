@@ -124,7 +124,7 @@ def test_what_is_known_between_two_launches_does_not_let_the_second_arm(monkeypa
         graph = piece(seen, table)
         for _ in range(3):
             run_past(table, 7)
-            debugger.supervisor.drain()  # it becomes known when the first has run already
+            debugger.monitor.drain()  # it becomes known when the first has run already
             table.add_(1)
             graph.replay()
         debugger.check()
@@ -152,7 +152,7 @@ def test_a_guard_that_is_gone_is_not_armed_over_what_took_its_place(monkeypatch:
         run_past(table, 7)
         graph.replay()
         debugger.check()
-        (start,) = debugger.supervisor._rearming.waiting
+        (start,) = debugger.monitor._rearming.waiting
         address = table.data_ptr()
         graph.reset()
         del graph, table
@@ -163,7 +163,7 @@ def test_a_guard_that_is_gone_is_not_armed_over_what_took_its_place(monkeypatch:
         from shadowgraph.demos.kernels import fill
 
         fill[(1,)](taker, 0, 4, 9, BLOCK=256)
-        assert not debugger.supervisor._rearming.waiting
+        assert not debugger.monitor._rearming.waiting
         assert taker.tolist() == [9, 10, 11, 12] + [0] * (LANES - 4)
 
 
@@ -177,7 +177,7 @@ def test_after_a_pause_nothing_is_armed_once_more(monkeypatch: pytest.MonkeyPatc
         debugger.check()
         debugger.pause()
         debugger.resume()
-        assert not debugger.supervisor._rearming.waiting, "its guard was armed with all the others"
+        assert not debugger.monitor._rearming.waiting, "its guard was armed with all the others"
 
 
 def test_those_that_wait_for_ever_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -263,7 +263,7 @@ def test_memory_that_changes_elsewhere_costs_no_new_shadow() -> None:
         debugger.protect(values)
         graph, _kept = reader_of(values)
         graph.replay()
-        work = debugger.supervisor
+        work = debugger.monitor
         before, version = work.plans.of(graph.model, work.declared), work.context.ledger.version
         _other = guarded(debugger, 8)
         assert work.context.ledger.version != version
@@ -411,7 +411,7 @@ def test_a_debugger_is_freed_with_its_last_reference() -> None:
             graph.replay()
             debugger.check()
             held = {"debugger": debugger, "backend": debugger._backend, "mode": debugger.eager_mode}
-            held |= {"supervisor": debugger.supervisor, "engine": debugger.supervisor.context.engine}
+            held |= {"supervisor": debugger.monitor, "engine": debugger.monitor.context.engine}
             return {name: weakref.ref(one) for name, one in held.items()}
 
     gc.collect()

@@ -290,5 +290,5 @@ def test_what_is_meant_is_silent(watching: tuple[sg.Debugger, int], body: Body) 
     graph, table = seen_in(debugger, body, ROWS, WIDTH, replays=3)
     assert debugger.findings == debugger.notes == ()
     assert table.any()
-    sets = debugger.supervisor.locator.write_sets[graph.model.serial]
+    sets = debugger.monitor.locator.write_sets[graph.model.serial]
     assert sets.written, "it looked"

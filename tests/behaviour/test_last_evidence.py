@@ -14,7 +14,7 @@ def test_what_arrived_before_a_refused_launch_is_told(monkeypatch: pytest.Monkey
         table = guarded(debugger, 64)
         debugger.name("table", table)
         graph, _kept = reader_of(table)
-        engine, asked = debugger.supervisor.context.engine, []
+        engine, asked = debugger.monitor.context.engine, []
         check = engine.check
 
         def refuses(tag: Any, *args: Any, **kwargs: Any) -> None:
@@ -27,6 +27,6 @@ def test_what_arrived_before_a_refused_launch_is_told(monkeypatch: pytest.Monkey
         overflow(table, 2)
         graph.replay()
         assert asked[-2:] == ["replay_begin", "replay_end"], "the device was lost when the replay had begun"
-        assert debugger.supervisor.lost is not None
+        assert debugger.monitor.lost is not None
         found = only(debugger.findings)
     assert (found.code, found.past_end, found.phase, found.replay) == ("SG101", 8, "prepare", 1)

@@ -152,10 +152,10 @@ def test_nothing_happens_again(monkeypatch: pytest.MonkeyPatch) -> None:
         overflow(table, 1)
         steps(debugger, graph, lambda: None, 1, marked=True)
         assert only(debugger.check()).culprit.status == "candidate"
-        assert debugger.supervisor.stepper.armed
+        assert debugger.monitor.stepper.armed
         steps(debugger, graph, lambda: overflow(table, 0), 1, marked=True)
         found = only(debugger.check())
-        assert not debugger.supervisor.stepper.armed
+        assert not debugger.monitor.stepper.armed
     assert (found.culprit.status, found.revision) == ("not_reproduced", 2)
     assert "perhaps fill wrote 4 bytes past the end" in found.message
 
@@ -201,7 +201,7 @@ def test_damage_in_setup_is_looked_for_until_the_next_replay_of_any_graph(monkey
         assert (found.phase, found.culprit.name, found.culprit.status) == ("setup", "fill", "confirmed")
         graph, _kept = reader_of(other)
         graph.replay()
-        assert not debugger.supervisor.stepper.armed
+        assert not debugger.monitor.stepper.armed
 
 
 def test_a_graph_that_goes_ends_the_look(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,6 +211,6 @@ def test_a_graph_that_goes_ends_the_look(monkeypatch: pytest.MonkeyPatch) -> Non
         overflow(table, 1)
         graph.replay()
         assert len(debugger.check()) == 1
-        assert debugger.supervisor.stepper.armed
+        assert debugger.monitor.stepper.armed
         graph.reset()
-        assert not debugger.supervisor.stepper.armed
+        assert not debugger.monitor.stepper.armed

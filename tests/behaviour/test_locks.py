@@ -15,7 +15,7 @@ from programs import guarded, only, overflow, reader_of
 
 import shadowgraph as sg
 from shadowgraph.common import finalizer_safe_lock as quiet
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.engines.base import Result
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.ranges import ByteRange
@@ -101,7 +101,7 @@ def test_a_handler_whose_lock_another_thread_holds_that_reads_what_is_watched(mo
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_handler_that_formats_a_tensor_holds_no_lock_of_ours(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
-    faults.clear()
+    internal_errors.clear()
     with played(monkeypatch) if late else sg.debug() as debugger:
         table, said = guarded(debugger, 16), list[tuple[str, bool]]()
 
@@ -116,7 +116,7 @@ def test_a_handler_that_formats_a_tensor_holds_no_lock_of_ours(monkeypatch: pyte
             found = only(debugger.check())
     assert found.code == "SG101"
     assert set(said) == {(str([*range(1, 17)]), False)}
-    assert not faults.counts
+    assert not internal_errors.counts
 
 
 def test_a_handler_that_blocks_keeps_no_other_thread_from_replaying() -> None:
@@ -143,7 +143,7 @@ def test_a_finding_is_told_before_its_event_returns_and_before_it_is_logged() ->
     with sg.debug() as debugger:
         table = guarded(debugger, 16)
         graph, _kept = reader_of(table)
-        debugger.supervisor.outside.hearers.append(hear)
+        debugger.monitor.outside.finding_listeners.append(hear)
         with handled(lambda record: heard.append("log")):
             overflow(table)
             graph.replay()
@@ -154,7 +154,7 @@ def test_in_sync_mode_it_is_told_before_the_program_gets_the_exception() -> None
     heard: list[str] = []
     with sg.debug(sync=True) as debugger:
         table = guarded(debugger, 16)
-        debugger.supervisor.outside.hearers.append(lambda finding: heard.append(finding.code))
+        debugger.monitor.outside.finding_listeners.append(lambda finding: heard.append(finding.code))
         with handled(lambda record: heard.append("log")), pytest.raises(sg.FindingsError):
             overflow(table)
         assert heard == ["SG101", "log"]
@@ -220,7 +220,7 @@ def _look(debugger: sg.Debugger, table: torch.Tensor, graph: sg.HostGraph) -> No
 
 
 def _dump(debugger: sg.Debugger, table: torch.Tensor, graph: sg.HostGraph) -> None:
-    debugger.supervisor.still(lambda: None)
+    debugger.monitor.still(lambda: None)
 
 
 @pytest.mark.parametrize("waits", [_check, _read, _capture, _first_replay, _look, _dump])
@@ -249,7 +249,7 @@ def test_a_launch_that_is_looked_at_waits_without_the_lock_first(monkeypatch: py
         overflow(table)
         mine.replay()
         only(debugger.check())
-        assert debugger.supervisor.stepper.armed
+        assert debugger.monitor.stepper.armed
         meanwhile = SlowEngine.meanwhile = Meanwhile(graph)
         overflow(table)
         meanwhile.join()
@@ -260,9 +260,9 @@ def test_what_arrives_while_two_threads_wait_is_judged_in_its_order(monkeypatch:
     with played(monkeypatch) as debugger:
         table = guarded(debugger, 16)
         graph, _kept = reader_of(table)
-        bounds, judged = debugger.supervisor._bounds, list[int]()
+        bounds, judged = debugger.monitor._bounds, list[int]()
         monkeypatch.setattr(
-            bounds._evidence, "hand_out", lambda results: judged.extend(result.tag.order for result in results)
+            bounds._evidence, "dispatch_evidence", lambda results: judged.extend(result.tag.order for result in results)
         )
         overflow(table)
         graph.replay()
@@ -306,7 +306,7 @@ def test_two_threads_that_prepare_different_graphs_at_the_same_time() -> None:
         for thread in threads:
             thread.join(PATIENCE)
         assert not errors
-        assert not debugger.supervisor.preparing.anywhere
+        assert not debugger.monitor.preparing.anywhere
         found = {finding.past_end: finding for finding in debugger.check()}
     assert set(found) == {4, 8}
     for index, nbytes in enumerate((4, 8)):
@@ -318,7 +318,7 @@ def test_two_threads_that_prepare_different_graphs_at_the_same_time() -> None:
 def test_what_a_thread_takes_off_is_what_it_has_put_there() -> None:
     with sg.debug() as debugger:
         graph, _kept = reader_of(guarded(debugger, 16))
-        preparing, opened, over = debugger.supervisor.preparing, threading.Event(), threading.Event()
+        preparing, opened, over = debugger.monitor.preparing, threading.Event(), threading.Event()
 
         def other() -> None:
             with debugger.prepare():

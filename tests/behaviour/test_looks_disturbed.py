@@ -134,9 +134,9 @@ def test_a_replay_that_nobody_checked_is_not_an_unseen_writer(monkeypatch: pytes
         poke(table, 256, 4)
         graph.replay()
         assert debugger.check()
-        assert debugger.supervisor.stepper.armed
+        assert debugger.monitor.stepper.armed
         debugger.check()
-        monkeypatch.setattr(debugger.supervisor.outside, "replay_due", lambda *_: due[0])
+        monkeypatch.setattr(debugger.monitor.outside, "replay_due", lambda *_: due[0])
         due[0] = False
         breaks.replay()
         due[0] = True
@@ -158,7 +158,7 @@ def test_a_look_that_is_given_up_half_way_is_taken_again() -> None:
         handle = debugger.locate(graph)
         graph.replay()
         assert not handle.done
-        assert not debugger.supervisor.locator.armed, "what it would have read is held no longer"
+        assert not debugger.monitor.locator.armed, "what it would have read is held no longer"
         busy[0] = False
         debugger.resume()
         graph.replay()
@@ -175,7 +175,7 @@ def test_a_check_that_raises_after_a_replay_that_raises_ends_the_look() -> None:
         handle = debugger.locate(graph)
         with pytest.raises((sg.FindingsError, ZeroDivisionError)):
             graph.replay()
-        assert not debugger.supervisor.locator.armed
+        assert not debugger.monitor.locator.armed
         assert not handle.done
 
 
@@ -228,10 +228,10 @@ def test_a_look_at_launches_ends_after_so_many(
         poke(table, 256, 4)
         graph.replay()
         debugger.check()
-        assert debugger.supervisor.stepper.armed
+        assert debugger.monitor.stepper.armed
         for _ in range(12):
             table.add_(1)
-        assert not debugger.supervisor.stepper.armed
+        assert not debugger.monitor.stepper.armed
     assert "10 launches were checked one by one, and none did it again" in caplog.text
 
 
@@ -245,7 +245,7 @@ def test_memory_that_is_gone_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -
             table.add_(1)
         for _ in range(3):
             graph.replay()
-            assert not debugger.supervisor.locator._outcomes
+            assert not debugger.monitor.locator._outcomes
         assert only(debugger.check()).culprit.status == "candidate"
 
 

@@ -76,7 +76,7 @@ def test_who_hears_of_a_finding_may_ask_for_the_report_while_others_allocate() -
             debugger.facts()
             heard.append(finding)
 
-        debugger.supervisor.outside.hearers.append(hear)
+        debugger.monitor.outside.finding_listeners.append(hear)
 
         def work() -> None:
             with debugger.guard():
@@ -87,7 +87,7 @@ def test_who_hears_of_a_finding_may_ask_for_the_report_while_others_allocate() -
         thread, done = meanwhile(work)
         while not done.is_set():
             debugger._allocator.waiting.append(lambda: None)
-            debugger.supervisor.flush("now")
+            debugger.monitor.flush("now")
         thread.join(timeout=60)
         assert not thread.is_alive()
         debugger.check()
@@ -101,7 +101,7 @@ def test_a_fault_in_one_finding_loses_no_other(monkeypatch: pytest.MonkeyPatch) 
             tables = [torch.zeros(100, dtype=torch.int32) for _ in range(5)]
         for table in tables:
             ctypes.c_int32.from_address(table.data_ptr() + 400).value = 7
-        broken = debugger.supervisor.checks.out_of_bounds.broken_guard
+        broken = debugger.monitor.checks.out_of_bounds.broken_guard
         seen: list[int] = []
 
         def failing(evidence: Any, checkpoint: Any) -> None:
@@ -110,7 +110,7 @@ def test_a_fault_in_one_finding_loses_no_other(monkeypatch: pytest.MonkeyPatch) 
                 raise KeyError("ours")
             broken(evidence, checkpoint)
 
-        monkeypatch.setattr(debugger.supervisor.checks.out_of_bounds, "broken_guard", failing)
+        monkeypatch.setattr(debugger.monitor.checks.out_of_bounds, "broken_guard", failing)
         assert len(debugger.check()) == 4
         assert sum(debugger.facts().faults.values()) == 1
 
@@ -135,7 +135,7 @@ def test_freed_eager_buffers_leave_no_memory_behind() -> None:
             torch.zeros(length * 512)
         assert arena.used - before < 256 << 20, "they had 6 GB in all"
         assert debugger._policy.used - guards < 128 << 20
-        assert len(debugger.supervisor.guards()) < 1200
+        assert len(debugger.monitor.guards()) < 1200
         kept = torch.zeros(1000)
         assert debugger._allocator.ledger.owner(kept.data_ptr(), kept.data_ptr() + 4000).guarded  # type: ignore[union-attr]
 

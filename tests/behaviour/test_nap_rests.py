@@ -54,7 +54,7 @@ def test_reads_in_a_nap_are_told_where_a_rule_is_declared(debugger: sg.Debugger,
     before = reads.count
     table.tolist()
     assert reads.count == before + 1, "the declaration ends the nap"
-    while not debugger.supervisor.naps.asleep:
+    while not debugger.monitor.naps.asleep:
         graph.replay()
     table.tolist()
     assert reads.count == before + 2
@@ -75,7 +75,7 @@ def test_a_capture_of_another_thread_as_a_nap_begins_leaves_reads_on(
     debugger: sg.Debugger, reads: Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = guarded(debugger, 8)
-    graph, work, rest = reader(table), debugger.supervisor, host_reads.rest
+    graph, work, rest = reader(table), debugger.monitor, host_reads.rest
     roused = []
 
     def meanwhile(on: bool) -> None:
@@ -104,8 +104,8 @@ def test_a_replay_that_ends_after_its_debugger_leaves_reads_to_the_next(
         graph = reader(table)
         graph.replay()
         graph.replay()
-    first.supervisor.naps.replay_ended(graph.model.serial)
-    assert first.supervisor.naps.asleep, "invalid: no nap began"
+    first.monitor.naps.replay_ended(graph.model.serial)
+    assert first.monitor.naps.asleep, "invalid: no nap began"
     with played(monkeypatch) as second:
         other = guarded(second, 8)
         before = reads.count
@@ -117,7 +117,7 @@ def test_a_debugger_that_starts_again_is_awake(debugger: sg.Debugger) -> None:
     asleep(debugger, guarded(debugger, 8))
     debugger.stop()
     debugger.start()
-    assert not debugger.supervisor.naps.asleep
+    assert not debugger.monitor.naps.asleep
     assert is_watched()
 
 
@@ -134,7 +134,7 @@ def test_what_a_launch_wrote_is_not_worked_out_unless_somebody_asks(
     monkeypatch.setattr(writes, "write_of", noted)
     for _ in range(3):
         touch(table)
-        assert len(debugger.supervisor.context.writes) == 1
+        assert len(debugger.monitor.context.writes) == 1
         graph.replay()
     assert asked == []
 
@@ -149,7 +149,7 @@ def test_after_a_resume_in_a_nap_nobody_who_was_seen_is_accused(debugger: sg.Deb
     other = threading.Event(), threading.Event()
 
     def rests() -> None:  # so that not all is seen again at once
-        with sg.debugger.eager.EagerMode(debugger._allocator, debugger.supervisor.is_tracked):
+        with sg.debugger.eager.EagerMode(debugger._allocator, debugger.monitor.is_tracked):
             sg.debugger.eager.follow(True)
             other[0].set()
             other[1].wait()
@@ -161,7 +161,7 @@ def test_after_a_resume_in_a_nap_nobody_who_was_seen_is_accused(debugger: sg.Deb
     try:
         debugger.pause()
         debugger.resume()
-        assert debugger.supervisor.naps.blind, "invalid: all is seen"
+        assert debugger.monitor.naps.blind, "invalid: all is seen"
         touch(table)  # keeps the rule
         poke(table, 0, 4, 99)  # which nobody sees
         graph.replay()
@@ -183,7 +183,7 @@ def test_a_plan_from_before_a_nap_says_nothing_after_it(debugger: sg.Debugger) -
     table, scratch, elsewhere = (guarded(debugger, 8) for _ in range(3))
     owner = Owner()
     owner.buffer = table
-    graph, work = reader(table), debugger.supervisor
+    graph, work = reader(table), debugger.monitor
     graph.replay()  # once more than the other one's first replay leaves it before the nap
     other, rebound = reader(elsewhere), work.checks.rebound
     assert rebound.bind(graph.model, owner, "buffer", table)

@@ -36,9 +36,9 @@ def test_a_graph_that_was_not_watched_enough_ends_a_nap(debugger: sg.Debugger) -
     for _ in range(3):
         other.replay()
         assert not is_watched(), "it is known by now"
-    assert debugger.supervisor.naps._watched == {usual.model.serial: STEADY, other.model.serial: 2 * AWAKE}
+    assert debugger.monitor.naps._watched == {usual.model.serial: STEADY, other.model.serial: 2 * AWAKE}
     other.reset()
-    assert debugger.supervisor.naps._watched == {usual.model.serial: STEADY}
+    assert debugger.monitor.naps._watched == {usual.model.serial: STEADY}
 
 
 @pytest.mark.parametrize("graphs", [2, 3, 5, 6, 7, 9])
@@ -49,7 +49,7 @@ def test_of_graphs_that_take_turns_none_is_missed_each_time(debugger: sg.Debugge
     for _ in range(60):
         for graph in turn:
             graph.replay()
-    watched = debugger.supervisor.naps._watched
+    watched = debugger.monitor.naps._watched
     assert min(watched[graph.model.serial] for graph in turn) >= STEADY
     seen = []
     for _ in range(ASLEEP + AWAKE):
@@ -64,7 +64,7 @@ def test_a_graph_that_comes_seldom_is_not_waited_for_many_times(debugger: sg.Deb
     usual, seldom = reader(table), reader(table)
     for _ in range(STEADY):
         usual.replay()
-    watched, awake = debugger.supervisor.naps._watched, []
+    watched, awake = debugger.monitor.naps._watched, []
     for _ in range(8):
         seldom.replay()
         awake.append(0)
@@ -94,10 +94,10 @@ def test_while_another_thread_captures_no_nap_begins(debugger: sg.Debugger) -> N
         assert captures.wait(60)
         for _ in range(2 * STEADY):
             graph.replay()
-            assert not debugger.supervisor.naps.asleep
+            assert not debugger.monitor.naps.asleep
     finally:
         done.set()
         thread.join()
     for _ in range(2 * STEADY):
         graph.replay()
-    assert debugger.supervisor.naps.asleep
+    assert debugger.monitor.naps.asleep

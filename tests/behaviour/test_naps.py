@@ -61,7 +61,7 @@ def test_the_mode_leaves_the_stack_and_comes_back(debugger: sg.Debugger) -> None
 
 def test_who_may_end_without_a_summary_is_told_at_once(debugger: sg.Debugger) -> None:
     said: list[str] = []
-    debugger.supervisor.outside.tell = said.append
+    debugger.monitor.outside.tell = said.append
     table = guarded(debugger, 8)
     graph = reader(table)
     for _ in range(ROUNDS):
@@ -146,8 +146,8 @@ def test_a_host_that_rewrites_unseen_what_a_graph_wrote_is_not_accused(debugger:
 
 
 def test_nor_would_it_be_silent_by_chance(debugger: sg.Debugger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Checks, "sighted", property(lambda checks: ()))
-    monkeypatch.setattr(Checks, "forget_writers", lambda checks: None)
+    monkeypatch.setattr(Checks, "needs_every_write", property(lambda checks: ()))
+    monkeypatch.setattr(Checks, "invalidate_writers", lambda checks: None)
     monkeypatch.setattr(host_reads, "rest", lambda on: None)
     assert planned(debugger, ROUNDS, refresh=True)
 
@@ -200,13 +200,13 @@ def test_a_nap_that_ends_within_a_mode_of_the_programs_leaves_that_one_its_place
     with Theirs() as theirs:  # type: ignore[no-untyped-call]
         for _ in range(ASLEEP):
             graph.replay()
-        assert not debugger.supervisor.naps.asleep
+        assert not debugger.monitor.naps.asleep
         assert _get_current_dispatch_mode() is theirs
-        assert debugger.supervisor.naps.blind
+        assert debugger.monitor.naps.blind
     assert _get_current_dispatch_mode() is None
     graph.replay()
     assert is_watched()
-    assert not debugger.supervisor.naps.blind
+    assert not debugger.monitor.naps.blind
 
 
 def test_who_asks_for_guards_in_a_nap_gets_them(debugger: sg.Debugger) -> None:
@@ -224,7 +224,7 @@ def test_after_a_capture_its_thread_is_watched_at_once(debugger: sg.Debugger) ->
     with sg.host_graph(graph):
         table.add_(0)
     assert is_watched()
-    assert not debugger.supervisor.naps.blind
+    assert not debugger.monitor.naps.blind
 
 
 def in_a_thread(work: Callable[[], object]) -> None:
@@ -244,7 +244,7 @@ def test_while_the_mode_of_some_thread_rests_nothing_is_said_that_needs_all_writ
         graph.replay()
     graph.replay()  # the nap takes the mode off this thread, which never replays again
     assert not is_watched()
-    work = debugger.supervisor
+    work = debugger.monitor
     for at in range(ROUNDS):
         with torch._C._DisableTorchDispatch():  # no read of this thread's tells
             indptr.copy_(torch.tensor([0, at, at + 1], dtype=torch.int32))
@@ -269,10 +269,10 @@ def test_a_thread_that_ends_in_its_sleep_is_not_waited_for(debugger: sg.Debugger
         modes.leave(entered)
 
     in_a_thread(replay)
-    assert debugger.supervisor.naps.asleep
+    assert debugger.monitor.naps.asleep
     for _ in range(ASLEEP):
         graph.replay()
-    assert not debugger.supervisor.naps.blind
+    assert not debugger.monitor.naps.blind
 
 
 def test_a_mode_that_rests_when_its_debugger_stops_is_back_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,10 +339,10 @@ def test_nor_does_a_kernel_arm_in_a_nap_what_was_broken_before_it(
     graph.replay()
     for _ in range(STEADY + ASLEEP):
         graph.replay()
-        if debugger.supervisor.naps.asleep:
+        if debugger.monitor.naps.asleep:
             break
-    assert debugger.supervisor.naps.asleep
-    assert debugger.supervisor._rearming.waiting, "precondition"
+    assert debugger.monitor.naps.asleep
+    assert debugger.monitor._rearming.waiting, "precondition"
     mark(table)
     touch(table)
     assert held(table) == b"\1" * 4
@@ -381,7 +381,7 @@ def test_a_rule_broken_unseen_is_not_laid_on_whom_was_seen_before(debugger: sg.D
 
 def last_rows(debugger: sg.Debugger) -> set[RowState]:
     """States of rows at the last replay that is told of."""
-    history = debugger.supervisor.checks.stale_rows.history()
+    history = debugger.monitor.checks.stale_rows.history()
     return {stretch.state for rows in history for stretch in rows.replays[-1].rows}
 
 
@@ -392,7 +392,7 @@ def test_what_is_told_of_rows_does_not_reach_over_a_nap(debugger: sg.Debugger) -
     for _ in range(STEADY + ASLEEP - 2):
         batch.replay()
     assert RowState.KEPT in last_rows(debugger), "precondition: at the last replay before the nap"
-    assert not debugger.supervisor.naps.blind
+    assert not debugger.monitor.naps.blind
     batch.replay()
     assert last_rows(debugger) == {RowState.UNKNOWN}
 
@@ -403,7 +403,7 @@ def test_memory_that_moved_unseen_is_found_gone_in_the_next_window(debugger: sg.
     graph = reader(table)
     beside = asleep(debugger, other)
     table.resize_(1 << 16)
-    dangling = debugger.supervisor.checks.dangling
+    dangling = debugger.monitor.checks.dangling
     held = dangling._held[graph.model.serial]
     assert held.uses[0].buffer.alive, "precondition: nobody has looked"
     for _ in range(ASLEEP):

@@ -33,7 +33,7 @@ def write_both(first: torch.Tensor, second: torch.Tensor, stop: int) -> None:
 
 
 def buffer_of(debugger: sg.Debugger, tensor: torch.Tensor) -> Buffer:
-    found = debugger.supervisor.context.ledger.owner(tensor.data_ptr(), tensor.data_ptr() + 1)
+    found = debugger.monitor.context.ledger.owner(tensor.data_ptr(), tensor.data_ptr() + 1)
     assert found is not None
     return found
 

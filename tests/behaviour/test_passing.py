@@ -42,10 +42,10 @@ def broken_by(debugger: sg.Debugger) -> tuple[sg.HostGraph, torch.Tensor, list[b
 
 def until_glance(debugger: sg.Debugger, *graphs: sg.HostGraph) -> int:
     """Replay until one has had its glance; how many that took."""
-    before = debugger.supervisor.outside.checked
+    before = debugger.monitor.outside.checked
     for count in range(1, 2 * APART[1]):
         graphs[count % len(graphs)].replay()
-        if debugger.supervisor.outside.checked > before:
+        if debugger.monitor.outside.checked > before:
             return count
     raise AssertionError("no glance")
 
@@ -55,7 +55,7 @@ def test_of_a_nap_one_replay_in_a_few_is_checked_and_all_are_counted(debugger: s
     graph = asleep(debugger, table)
     counts = [until_glance(debugger, graph) for _ in range(40)]
     assert set(counts) == set(range(APART[0], APART[1] + 1)), "distances change"
-    outside = debugger.supervisor.outside
+    outside = debugger.monitor.outside
     assert (outside.checked, outside.replays) == (STEADY + 40, STEADY + sum(counts))
     assert outside.replays == graph.model.replays
     assert not debugger.check()
@@ -67,7 +67,7 @@ def test_replays_that_pass_are_in_the_journal(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
     graph = asleep(debugger, table)
     until_glance(debugger, graph)
-    _, replays = debugger.supervisor.journal.taken()
+    _, replays = debugger.monitor.journal.taken()
     assert [each.replay for each in replays] == list(range(1, graph.model.replays + 1))
     orders = [each.order for each in replays]
     assert orders == sorted(orders)
@@ -78,7 +78,7 @@ def test_of_graphs_that_take_turns_each_gets_its_glance(debugger: sg.Debugger, t
     table = guarded(debugger, 8)
     graphs, seen = [reader(table) for _ in range(turns)], set()
     for at in range(2 * ASLEEP):
-        if debugger.supervisor.naps.glances:
+        if debugger.monitor.naps.glances:
             seen.add(at % turns)
         graphs[at % turns].replay()
     assert seen == set(range(turns))
@@ -159,7 +159,7 @@ def test_a_clean_program_is_silent(debugger: sg.Debugger) -> None:
         touch(table)
         table.add_(1)
         graphs[at % 2].replay()
-    assert debugger.supervisor.naps.taken >= 2, "precondition"
+    assert debugger.monitor.naps.taken >= 2, "precondition"
     assert not debugger.check()
 
 
@@ -177,14 +177,14 @@ def test_whoever_asks_in_between_is_told_at_once(debugger: sg.Debugger) -> None:
 def test_launches_that_pass_are_not_told(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
     graph = asleep(debugger, table)
-    before = len(debugger.supervisor.journal.launches)
+    before = len(debugger.monitor.journal.launches)
     touch(table)
     assert passing.on, "precondition"
-    assert len(debugger.supervisor.journal.launches) == before
+    assert len(debugger.monitor.journal.launches) == before
     while passing.on:
         graph.replay()
     touch(table)
-    assert len(debugger.supervisor.journal.launches) == before + 1, "those before a glance are"
+    assert len(debugger.monitor.journal.launches) == before + 1, "those before a glance are"
 
 
 def test_where_something_is_declared_each_replay_is_looked_at(debugger: sg.Debugger) -> None:
@@ -195,9 +195,9 @@ def test_where_something_is_declared_each_replay_is_looked_at(debugger: sg.Debug
     assert not passing.on
     for _ in range(2 * STEADY):
         graph.replay()
-    assert debugger.supervisor.naps.asleep, "precondition"
+    assert debugger.monitor.naps.asleep, "precondition"
     assert not passing.on
-    outside = debugger.supervisor.outside
+    outside = debugger.monitor.outside
     assert outside.checked == outside.replays
 
 
@@ -208,7 +208,7 @@ def test_a_capture_has_all_seen_again(debugger: sg.Debugger) -> None:
     other = reader(table)
     assert not passing.on
     other.replay()
-    assert debugger.supervisor.outside.checked == STEADY + 1
+    assert debugger.monitor.outside.checked == STEADY + 1
 
 
 def test_a_graph_that_was_not_watched_enough_is_watched_from_its_second_replay_on(debugger: sg.Debugger) -> None:
@@ -236,10 +236,10 @@ def test_with_rarer_checks_glances_are_no_more_often(
 
 
 def until_every(debugger: sg.Debugger, graph: sg.HostGraph) -> int:
-    before = debugger.supervisor.outside.checked
+    before = debugger.monitor.outside.checked
     for count in range(1, 100):
         graph.replay()
-        if debugger.supervisor.outside.checked > before:
+        if debugger.monitor.outside.checked > before:
             return count
     return 0
 
@@ -253,10 +253,10 @@ def test_a_debugger_that_stops_while_replays_pass_leaves_them_to_the_next(monkey
     with played(monkeypatch) as second:
         table = guarded(second, 8)
         other = reader(table)
-        first.supervisor.naps.replay_ended(graph.model.serial)  # in a thread of its own, a little late
+        first.monitor.naps.replay_ended(graph.model.serial)  # in a thread of its own, a little late
         assert not passing.on
         other.replay()
-        assert second.supervisor.outside.checked == 1
+        assert second.monitor.outside.checked == 1
 
 
 def test_what_happens_while_checking_is_paused_is_not_judged_afterwards(debugger: sg.Debugger) -> None:

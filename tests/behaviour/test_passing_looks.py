@@ -32,11 +32,11 @@ def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
 def test_checks_on_request_keep_no_nap_from_its_glances_and_its_end(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
     graph = asleep(debugger, table)
-    outside = debugger.supervisor.outside
+    outside = debugger.monitor.outside
     for _ in range(3 * (ASLEEP + AWAKE)):
         graph.replay()
         debugger.check()
-    assert debugger.supervisor.naps.taken >= 3
+    assert debugger.monitor.naps.taken >= 3
     assert outside.replays == graph.model.replays
     assert outside.checked > STEADY + 3 * ASLEEP // APART[1]
 
@@ -121,7 +121,7 @@ def test_the_last_replay_before_a_failure_may_have_passed(debugger: sg.Debugger)
     graph = asleep(debugger, table)
     graph.replay()
     assert passing.on, "precondition"
-    failure = join(debugger.supervisor, RuntimeError("CUDA error: an illegal memory access was encountered"))
+    failure = join(debugger.monitor, RuntimeError("CUDA error: an illegal memory access was encountered"))
     assert failure is not None
     assert failure.replay == graph.model.replays
 
@@ -135,8 +135,8 @@ def test_what_passed_last_is_not_the_next_debuggers(monkeypatch: pytest.MonkeyPa
         graph.replay()
     assert passing.latest() is None, "it keeps the graph alive"
     with napping(monkeypatch, APART, ASLEEP) as second:
-        assert second.supervisor.outside.replays == 0
-        assert not second.supervisor.journal.replays
+        assert second.monitor.outside.replays == 0
+        assert not second.monitor.journal.replays
 
 
 def test_replays_that_pass_in_several_threads_are_all_counted(debugger: sg.Debugger) -> None:
@@ -152,9 +152,9 @@ def test_replays_that_pass_in_several_threads_are_all_counted(debugger: sg.Debug
             thread.join()
     finally:
         sys.setswitchinterval(before)
-    assert debugger.supervisor.naps.taken > len(graphs), "precondition"
+    assert debugger.monitor.naps.taken > len(graphs), "precondition"
     assert not debugger.check()
-    assert debugger.supervisor.outside.replays == sum(graph.model.replays for graph in graphs)
+    assert debugger.monitor.outside.replays == sum(graph.model.replays for graph in graphs)
 
 
 def overruns_from(debugger: sg.Debugger, first: int) -> tuple[sg.Finding, ...]:
@@ -166,7 +166,7 @@ def overruns_from(debugger: sg.Debugger, first: int) -> tuple[sg.Finding, ...]:
     for at in range(STEADY + 6 * APART[1]):
         fill[(1,)](table, 0, 9 if at >= first else 8, 7, BLOCK=16)
         graph.replay()
-    assert debugger.supervisor.naps.taken, "precondition"
+    assert debugger.monitor.naps.taken, "precondition"
     return tuple(debugger.check())
 
 
@@ -179,8 +179,8 @@ def test_what_is_suppressed_is_so_in_a_nap(monkeypatch: pytest.MonkeyPatch, tmp_
     path.write_text(f"{known.fingerprint}\n")
     with napping(monkeypatch, APART, ASLEEP, suppressions=str(path)) as debugger:
         assert overruns_from(debugger, first) == ()
-        assert debugger.supervisor.book.suppressed
-        notes = debugger.supervisor.book.notes
+        assert debugger.monitor.book.suppressed
+        notes = debugger.monitor.book.notes
     assert [note.fingerprint for note in notes] == [known.fingerprint] * (first > 0), (
         "seen before it was known what it is"
     )
@@ -234,7 +234,7 @@ def test_a_known_cause_that_is_seen_in_a_nap_is_watched_again_more_and_more_seld
         graph.replay()
         found = only(debugger.findings)
         assert found.occurrences > before, "it is one more time of what was last seen there"
-        roused += [at] * (not debugger.supervisor.naps.asleep)
+        roused += [at] * (not debugger.monitor.naps.asleep)
         for _ in range(2 * APART[1]):  # a glance arms the guard again
             graph.replay()
     assert roused == [1, 2, 4]
@@ -250,7 +250,7 @@ def test_what_was_launched_last_before_a_loss_in_a_nap_says_how_long_ago(debugge
         touch(table)
         graph.replay()
     assert passing.on, "precondition"
-    work = debugger.supervisor
+    work = debugger.monitor
     work.lose(RuntimeError("CUDA error: device-side assert"))
     (launch, *_) = work.last_words.launches()
     assert (launch.name, launch.passed) == ("fill", 2)
@@ -262,7 +262,7 @@ def test_of_a_launch_right_before_a_loss_nothing_of_the_kind_is_said(debugger: s
     graph = reader(table)
     touch(table)
     graph.replay()
-    work = debugger.supervisor
+    work = debugger.monitor
     work.lose(RuntimeError("CUDA error: device-side assert"))
     assert work.last_words.launches()[0].passed == 0
     assert "passed unseen" not in str(debugger.report(quiet=True))
@@ -282,14 +282,14 @@ def test_a_replay_that_raises_while_it_passes_counts(debugger: sg.Debugger) -> N
     raises[0] = False
     assert passing.on, "precondition"
     debugger.check()
-    assert debugger.supervisor.outside.replays == graph.model.replays
-    _, replays = debugger.supervisor.journal.taken()
+    assert debugger.monitor.outside.replays == graph.model.replays
+    _, replays = debugger.monitor.journal.taken()
     assert [each.replay for each in replays] == list(range(1, graph.model.replays + 1))
 
 
 def writer_of(debugger: sg.Debugger, table: torch.Tensor) -> tuple[str | None, str]:
     where = ByteRange(table.data_ptr(), table.data_ptr() + 4)
-    writer = joining._writer(debugger.supervisor, 0, where)
+    writer = joining._writer(debugger.monitor, 0, where)
     assert writer is not None
     return writer.culprit.name, str(writer.culprit.status)
 
@@ -302,7 +302,7 @@ def test_who_was_seen_to_write_before_a_nap_is_a_candidate_ever_after(debugger: 
     other.copy_(table)  # which passes unseen
     assert writer_of(debugger, other) == ("aten.fill_.Scalar", "candidate")
     graph.replay()
-    debugger.supervisor.naps.rouse()
+    debugger.monitor.naps.rouse()
     assert writer_of(debugger, other) == ("aten.fill_.Scalar", "candidate")
     other.fill_(2)
     assert writer_of(debugger, other) == ("aten.fill_.Scalar", "confirmed")

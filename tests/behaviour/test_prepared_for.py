@@ -6,7 +6,7 @@ import pytest
 from playing import played
 from programs import guarded, only, overflow, reader_of
 
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.model.device_nodes import BLIND, DeviceNode, NodeKind, Sureness, Word
 from shadowgraph.model.ranges import ByteRange
 
@@ -19,7 +19,7 @@ def test_what_was_done_in_prepare_is_prepare_still(monkeypatch: pytest.MonkeyPat
         name = debugger.graph(graph).name
         overflow(table, 2)
         graph.replay()
-        assert not debugger.supervisor.book.findings, "nothing has arrived yet"
+        assert not debugger.monitor.book.findings, "nothing has arrived yet"
         graph.reset()
         assert not debugger.graphs, "the graph has ended"
         found = only(debugger.check())
@@ -47,7 +47,7 @@ def test_what_was_marked_to_prepare_a_graph_that_nobody_can_read(monkeypatch: py
         graph, _kept = reader_of(other)
         nodes = (DeviceNode(0, NodeKind.KERNEL, "a kernel without a name", note=BLIND),)
         graph.model.build_device_later(lambda: nodes)  # the context has died
-        preparing = debugger.supervisor.preparing
+        preparing = debugger.monitor.preparing
         mark = preparing.begin(graph.model) if marked else None  # as an adapter does, which ends it before the replay
         overflow(table, 2)
         if mark is not None:
@@ -62,9 +62,9 @@ def test_what_was_marked_to_prepare_another_graph_is_not_this_ones(monkeypatch: 
     with played(monkeypatch) as debugger:
         table, one, two = (guarded(debugger, 64) for _ in range(3))
         (graph, _kept), (another, _more) = reader_of(one), reader_of(two)
-        mark = debugger.supervisor.preparing.begin(another.model)
+        mark = debugger.monitor.preparing.begin(another.model)
         overflow(table, 2)
-        debugger.supervisor.preparing.end(mark)
+        debugger.monitor.preparing.end(mark)
         graph.replay()
         found = only(debugger.check())
     assert (found.phase, found.graph, found.replay) == ("setup", None, None)
@@ -86,7 +86,7 @@ def test_a_graph_that_cannot_be_read_costs_no_finding(monkeypatch: pytest.Monkey
     def broken() -> tuple[DeviceNode, ...]:
         raise KeyError("an edge to a node that was not listed")
 
-    before = faults.counts
+    before = internal_errors.counts
     with played(monkeypatch) as debugger:
         table, other = guarded(debugger, 64), guarded(debugger, 64)
         graph, _kept = reader_of(other)
@@ -96,4 +96,4 @@ def test_a_graph_that_cannot_be_read_costs_no_finding(monkeypatch: pytest.Monkey
         found = only(debugger.check())
         assert "KeyError" in graph.model.unread
     assert (found.code, found.past_end, found.phase) == ("SG101", 8, "setup")
-    assert any("reading of a graph" in fault for fault in faults.counts if fault not in before)
+    assert any("reading of a graph" in fault for fault in internal_errors.counts if fault not in before)

@@ -158,7 +158,7 @@ def test_on_a_device_a_plan_before_the_capture_tells_at_the_first(monkeypatch: p
     with played(monkeypatch) as debugger:
         owner = Owner(x=guarded(debugger, 4))
         owner.x.copy_(values(1, 2, 3, 4))
-        check, clock = debugger.supervisor.checks.rebound, debugger.supervisor.context.clock
+        check, clock = debugger.monitor.checks.rebound, debugger.monitor.context.clock
         check.plan(owner, Planned(next(clock), {"x": values(1, 2, 3, 4).numpy().tobytes()}))
         graph = graph_over(lambda: owner.x * 2)
         assert check.bind(graph.model, owner, "x", owner.x)
@@ -177,7 +177,7 @@ def test_on_a_device_a_refresh_is_silent(monkeypatch: pytest.MonkeyPatch, seen: 
     """Seen as a write, or by the values that changed; what the plan was made from may be an upper bound of them."""
     with played(monkeypatch) as debugger:
         owner = Owner(x=guarded(debugger, 4))
-        check, clock = debugger.supervisor.checks.rebound, debugger.supervisor.context.clock
+        check, clock = debugger.monitor.checks.rebound, debugger.monitor.context.clock
         graph = graph_over(lambda: owner.x * 2)
         check.bind(graph.model, owner, "x", owner.x)
         for step in range(1, 4):
@@ -197,7 +197,7 @@ def test_on_a_device_a_kernel_that_may_have_refreshed_it_is_silent(monkeypatch: 
 
     with played(monkeypatch) as debugger:
         owner = Owner(x=guarded(debugger, 4))
-        check, clock = debugger.supervisor.checks.rebound, debugger.supervisor.context.clock
+        check, clock = debugger.monitor.checks.rebound, debugger.monitor.context.clock
         graph = graph_over(lambda: owner.x * 2)
         check.bind(graph.model, owner, "x", owner.x)
         for _ in range(3):
@@ -213,7 +213,7 @@ def test_on_a_device_a_kernel_that_may_have_refreshed_it_is_silent(monkeypatch: 
 def test_on_a_device_a_replay_that_nobody_planned_for_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     with played(monkeypatch) as debugger:
         owner = Owner(x=guarded(debugger, 4))
-        check, clock = debugger.supervisor.checks.rebound, debugger.supervisor.context.clock
+        check, clock = debugger.monitor.checks.rebound, debugger.monitor.context.clock
         graph = graph_over(lambda: owner.x * 2)
         check.bind(graph.model, owner, "x", owner.x)
         for planned in (True, True, False, False):
@@ -227,7 +227,7 @@ def test_on_a_device_a_replay_that_nobody_planned_for_is_not_judged(monkeypatch:
 def test_a_refresh_that_is_seen_in_part_only_is_silent() -> None:
     with sg.debug() as debugger:
         owner = Owner(x=guarded(debugger, 4))
-        check, clock = debugger.supervisor.checks.rebound, debugger.supervisor.context.clock
+        check, clock = debugger.monitor.checks.rebound, debugger.monitor.context.clock
         graph = graph_over(lambda: owner.x * 2)
         check.bind(graph.model, owner, "x", owner.x)
         for step in range(1, 4):

@@ -10,7 +10,7 @@ import torch
 from programs import only, poke
 
 import shadowgraph as sg
-from shadowgraph.common.finalizer_safe_lock import settle
+from shadowgraph.common.finalizer_safe_lock import run_deferred
 from shadowgraph.graphs.host.graph import PoolHandle
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.tracking.allocator import host_allocator
@@ -104,7 +104,7 @@ def test_the_guard_is_exact_again_when_the_other_graph_is_gone(how: str) -> None
             first.reset()
         del first
         gc.collect()
-        settle()
+        run_deferred()
         second.replay()
         assert (buffer_of(kept).exact, buffer_of(kept).gap) == (True, 0)
         assert debugger.check() == ()

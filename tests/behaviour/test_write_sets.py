@@ -165,7 +165,7 @@ def test_write_sets_are_exact(layout: str) -> None:
         graph.replay()
         sets, outcome = handle.write_sets, handle.outcome
         assert handle.done
-        assert debugger.supervisor.locator.write_sets[graph.model.serial] is sets
+        assert debugger.monitor.locator.write_sets[graph.model.serial] is sets
     assert debugger.findings == ()
     assert sets is not None
     assert outcome is not None
@@ -255,7 +255,7 @@ def test_clean_programs_are_silent_and_the_same_to_the_bit(layout: str) -> None:
                 source.mul_(-1)
                 graph.replay()
                 seen += [tensor.numpy().tobytes() for tensor in (result, noise, out, index)]
-                assert (graph.model.serial in debugger.supervisor.locator.write_sets) == (locate == "all" and step > 0)
+                assert (graph.model.serial in debugger.monitor.locator.write_sets) == (locate == "all" and step > 0)
             assert debugger.check() == ()
             assert debugger.report(quiet=True).facts.faults == {}
         results.append(seen)
@@ -318,7 +318,7 @@ def test_two_branches_that_write_the_same_bytes() -> None:
 def test_branches_that_do_not_race(make: Callable[[torch.Tensor], None], after: tuple[tuple[int, ...], ...]) -> None:
     debugger, _, _ = race_of(make, *after, replays=3)
     assert debugger.findings == ()
-    sets = next(iter(debugger.supervisor.locator.write_sets.values()))
+    sets = next(iter(debugger.monitor.locator.write_sets.values()))
     assert {one.node for one in sets.written} == {0, 1, 2}
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from test_first_access import graph_of, view
 
-from shadowgraph.checks.base import Checkpoint, Context, Draft
+from shadowgraph.checks.base import Checkpoint, Context, Detection
 from shadowgraph.checks.dangling import Dangling
 from shadowgraph.common.errors import FindingsError
 from shadowgraph.common.settings import Settings
@@ -39,7 +39,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.ledger, self.allocator = Ledger(), Allocator()
-        self.drafts: list[Draft] = []
+        self.drafts: list[Detection] = []
         self.strict = False
         nothing = cast(Any, None)
         self.context = Context(
@@ -47,7 +47,7 @@ class Bench:
         )
         self.check = Dangling(self.context)
 
-    def take(self, draft: Draft) -> None:
+    def take(self, draft: Detection) -> None:
         self.drafts.append(draft)
         if self.strict:
             raise FindingsError("sync")
@@ -69,7 +69,7 @@ class Bench:
     def reset(self, graph: Graph) -> None:
         del self.context.graphs[graph.serial]
 
-    def replay(self, graph: Graph, at: str = "replay_begin") -> list[Draft]:
+    def replay(self, graph: Graph, at: str = "replay_begin") -> list[Detection]:
         """What this replay reports."""
         graph.replays += 1
         before = len(self.drafts)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import shadowgraph as sg
-from shadowgraph.checks.base import Context, Draft
+from shadowgraph.checks.base import Context, Detection
 from shadowgraph.checks.foreign_writes import ForeignWrites
 from shadowgraph.checks.probed import Change, Probed, report_all
 from shadowgraph.checks.races import Races
@@ -28,7 +28,7 @@ class Judged:
     """A buffer, and what checks say of hits on it."""
 
     def __init__(self, context: Context, buffer: Buffer) -> None:
-        self.drafts: list[Draft] = []
+        self.drafts: list[Detection] = []
         self.buffer = buffer
         self.context = replace(context, report=self.drafts.append)
 
@@ -53,7 +53,7 @@ def judged() -> Iterator[Judged]:
         with debugger.guard():
             table = torch.zeros(64, dtype=torch.int32)
         (buffer,) = [buffer for buffer in debugger.buffers if buffer.start == table.data_ptr()]
-        yield Judged(debugger.supervisor.context, buffer)
+        yield Judged(debugger.monitor.context, buffer)
 
 
 def node(index: int, kind: NodeKind = NodeKind.KERNEL, address: int = 0, launch: int | None = None) -> DeviceNode:
@@ -117,9 +117,9 @@ def test_pieces_of_one_replay_are_bounded(judged: Judged, ranges: int) -> None:
 
 
 def test_every_draft_is_handed_over_before_one_is_raised(judged: Judged) -> None:
-    taken: list[Draft] = []
+    taken: list[Detection] = []
 
-    def take(draft: Draft) -> None:
+    def take(draft: Detection) -> None:
         taken.append(draft)
         raise FindingsError(f"number {len(taken)}")
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import shadowgraph as sg
-from shadowgraph.checks.base import Context, Draft
+from shadowgraph.checks.base import Context, Detection
 from shadowgraph.checks.given_views import GivenViews
 from shadowgraph.checks.probed import CellChange, Probed
-from shadowgraph.checks.view_overruns import spills_of
+from shadowgraph.checks.view_overruns import view_overruns
 from shadowgraph.checks.view_partition import cells_of
 from shadowgraph.model.buffers import Buffer, Role
 from shadowgraph.model.device_nodes import DeviceNode, NodeKind
@@ -53,7 +53,7 @@ def changes_of(graph: Graph, *changes: Change) -> Iterator[CellChange]:
 
 
 def judged(graph: Graph, *changes: Change) -> dict[int, Severity]:
-    return {spill.node: spill.severity for spill in spills_of(graph, tuple(changes_of(graph, *changes)))}
+    return {spill.node: spill.severity for spill in view_overruns(graph, tuple(changes_of(graph, *changes)))}
 
 
 ROWS = launch(TABLE[0]), launch(TABLE[1])
@@ -116,14 +116,14 @@ def test_where_somebody_else_wrote_nobody_is_named() -> None:
 @pytest.fixture
 def context() -> Iterator[Context]:
     with sg.debug() as debugger:
-        yield debugger.supervisor.context
+        yield debugger.monitor.context
 
 
 @pytest.mark.parametrize("meanwhile", [None, 2, 3])
 def test_what_another_launch_wrote_meanwhile(context: Context, meanwhile: int | None) -> None:
     operator = launch(TABLE[0], name="aten.add_.Tensor", kind=LaunchKind.ATEN)
     graph = graph_of(operator, launch(TABLE[2]))
-    drafts: list[Draft] = []
+    drafts: list[Detection] = []
     where = RangeSet.of([TensorView.of(TABLE[meanwhile]).hull] if meanwhile is not None else [])
     cells = tuple(changes_of(graph, (0, 33, 33), (0, 50, 50)))
     GivenViews(replace(context, report=drafts.append)).probed(Probed(graph, 2, (), where, cells))

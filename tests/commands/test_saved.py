@@ -17,7 +17,7 @@ from serving.run_folders import COVERAGE, made_folder, with_process
 
 import shadowgraph as sg
 from shadowgraph.commands.main import main
-from shadowgraph.wrap.folder.heartbeats import Pulse
+from shadowgraph.wrap.folder.heartbeats import Heartbeat
 from shadowgraph.wrap.status.server import StatusServer
 
 LAST = re.compile(r"^dump: .*\n\Z", re.MULTILINE)
@@ -32,7 +32,7 @@ def report(worker: Path, tmp_path: Path, capsys: Capture) -> Path:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     made = made_folder(tmp_path / "run", "python", "serve.py")
-    with_process(made, Pulse(replays=7, checked=7, coverage=COVERAGE))
+    with_process(made, Heartbeat(replays=7, checked=7, coverage=COVERAGE))
     return made
 
 

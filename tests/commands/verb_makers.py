@@ -13,7 +13,7 @@ import torch
 
 import shadowgraph as sg
 from shadowgraph.commands.main import main
-from shadowgraph.wrap.folder.injection_config import Orders
+from shadowgraph.wrap.folder.injection_config import InjectionConfig
 from shadowgraph.wrap.folder.run_folder import RunFolder
 
 Capture = pytest.CaptureFixture[str]
@@ -109,7 +109,7 @@ def empty_dump(path: Path) -> Path:
 def run_folder(path: Path, **dumps: bytes) -> Path:
     """A run folder with these dumps, named as files are without their suffix (`_` for `-`)."""
     made = RunFolder(path)
-    made.begin(["python", "serve.py"], Orders(made.path), "0.1.0")
+    made.begin(["python", "serve.py"], InjectionConfig(made.path), "0.1.0")
     for name, data in dumps.items():
         (path / f"{name.replace('_', '-')}.dump").write_bytes(data)
     return path

@@ -64,7 +64,7 @@ def test_a_look_after_every_node_changes_nothing(name: str, layout: str) -> None
     with sg.debug(backend="cuda", layout=layout, locate="all") as debugger:
         ran: Ran = run(PROGRAMS[name], debugger)
         facts = debugger.report(quiet=True).facts
-        looked = dict(debugger.supervisor.locator.write_sets)
+        looked = dict(debugger.monitor.locator.write_sets)
     assert differences(ran.seen, expected) == []
     assert [finding.message for finding in facts.findings] == []
     assert facts.faults == {}

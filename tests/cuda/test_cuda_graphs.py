@@ -259,7 +259,7 @@ def test_a_debugger_that_goes_in_the_middle_of_somebodys_capture(source: torch.T
         inner.replay()
         debugger.check()
     inner.reset()
-    work = weakref.ref(debugger.supervisor)
+    work = weakref.ref(debugger.monitor)
     del table, inner, kept
     held = [debugger]
     gc.collect()  # a graph that another test left as garbage must not die below, where nothing watches any more

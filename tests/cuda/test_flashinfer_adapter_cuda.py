@@ -17,7 +17,7 @@ from test_flashinfer_cuda import DTYPE, HEAD_DIM, HEADS, PAGE, ROOM, ROWS, TOKEN
 from test_flashinfer_cuda import pytestmark as pytestmark
 
 import shadowgraph as sg
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.demos.device import CudaDevice
 from shadowgraph.integrations.flashinfer.planner import MODULE, StandIn
 
@@ -33,10 +33,10 @@ def device() -> CudaDevice:
 @pytest.fixture
 def debugger(device: CudaDevice) -> Iterator[sg.Debugger]:
     flashinfer()
-    before = faults.total
+    before = internal_errors.total
     with sg.debug(backend=device.name) as made:
         yield made
-    assert faults.total == before, faults.counts
+    assert internal_errors.total == before, internal_errors.counts
 
 
 class Decode:
@@ -127,7 +127,7 @@ def test_their_fixed_twin_is_silent(device: CudaDevice, debugger: sg.Debugger) -
         decode.step(debugger, decode.kv_indptr, length)
     decode.graph.replay()
     assert debugger.check() == ()
-    assert debugger.supervisor.checks.rebound.graphs_of(decode.wrapper) == [debugger.graph(decode.graph)]
+    assert debugger.monitor.checks.rebound.graphs_of(decode.wrapper) == [debugger.graph(decode.graph)]
 
 
 def test_another_integer_workspace(device: CudaDevice, debugger: sg.Debugger) -> None:
@@ -145,7 +145,7 @@ def test_another_integer_workspace(device: CudaDevice, debugger: sg.Debugger) ->
 def test_the_last_plan(device: CudaDevice, debugger: sg.Debugger) -> None:
     decode = Decode(device, debugger)
     decode.step(debugger, decode.kv_indptr, 9)
-    plan = debugger.supervisor.journal.host_plans.last
+    plan = debugger.monitor.journal.host_plans.last
     assert plan is not None
     assert (plan.planner, plan.kind) == ("BatchDecodeWithPagedKVCacheWrapper", "decode")
     assert torch.frombuffer(bytearray(plan.indptr), dtype=torch.int32).tolist() == [9 * i for i in range(SIZE + 1)]
@@ -182,8 +182,8 @@ def test_wrappers_for_prefill_are_bound(device: CudaDevice, debugger: sg.Debugge
         plan(paged_kv_indptr=torch.arange(SIZE + 1, **place) * length, **sizes)
         graph.replay()
     assert debugger.check() == ()
-    assert debugger.supervisor.checks.rebound.graphs_of(wrapper) == [debugger.graph(graph)]
-    noted = debugger.supervisor.journal.host_plans.last
+    assert debugger.monitor.checks.rebound.graphs_of(wrapper) == [debugger.graph(graph)]
+    noted = debugger.monitor.journal.host_plans.last
     assert noted is not None
     assert (noted.kind, noted.batch_size, noted.graph) == ("paged prefill", SIZE, name_of(graph))
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import shadowgraph as sg
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.debugger import model_of
 from shadowgraph.demos.device import CudaDevice, Unwatched
 
@@ -159,7 +159,7 @@ def test_without_a_debugger_the_next_plan_is_made_from_what_a_graph_left(device:
 
 
 def test_protected_is_reported_at_the_first_replay_that_changes_a_value(device: CudaDevice) -> None:
-    before = faults.total
+    before = internal_errors.total
     with sg.debug(backend=device.name, infer=False) as debugger:
         backend = run(device, debugger, declared=True)
         findings: Any = debugger.check()
@@ -176,7 +176,7 @@ def test_protected_is_reported_at_the_first_replay_that_changes_a_value(device: 
     assert (first.culprit.name, first.culprit.status) == ("aten.copy_.default", "candidate")
     assert first.culprit.file == __file__
     assert first.culprit.stack[0].function == "forward"
-    assert faults.total == before
+    assert internal_errors.total == before
 
 
 def test_the_kernel_that_writes_a_wrappers_indptr(device: CudaDevice) -> None:
@@ -214,13 +214,13 @@ def test_inferred_where_the_next_plan_reads_it(device: CudaDevice, own_plan: boo
 @pytest.mark.parametrize("declared", [True, False], ids=["declared", "inferred"])
 def test_planning_from_the_real_lengths_is_silent(device: CudaDevice, declared: bool) -> None:
     """The fix of the report: the graph goes on writing the buffer, and what it writes is there already."""
-    before = faults.total
+    before = internal_errors.total
     with sg.debug(backend=device.name) as debugger:
         backend = run(device, debugger, declared=declared, real=True)
         assert debugger.check() == ()
     assert debugger.findings == ()
     assert [values.tolist() for values in backend.planned] == [sums(n, bs) for bs, n in STEPS]
-    assert faults.total == before
+    assert internal_errors.total == before
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from dump_makers import Server, dump_of_a_server, guarded, overflow
 
 import shadowgraph as sg
 from shadowgraph.common.errors import MissingFileError
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.dumps import taking
 from shadowgraph.dumps.process_dumps import dump_to
 from shadowgraph.dumps.reader import read_dump
@@ -278,11 +278,11 @@ def test_a_forked_child_waits_for_none_of_its_parent_s_dumps(tmp_path: Path, mon
 
 def test_what_goes_wrong_in_the_background_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with sg.debug() as debugger:
-        before = faults.total
+        before = internal_errors.total
         monkeypatch.setattr(os, "replace", _crash)
         debugger.dump(tmp_path / "run.safetensors", background=True)
         taking.finish()
-        assert faults.total == before + 1
+        assert internal_errors.total == before + 1
         assert any("No space left" in fault for fault in debugger.facts().faults)
 
 
@@ -326,14 +326,14 @@ def test_from_a_log_handler_at_the_first_finding(tmp_path: Path) -> None:
     with sg.debug() as debugger:
         server = Server(debugger)
         server.step()
-        faults_before = faults.total
+        faults_before = internal_errors.total
         logging.getLogger("shadowgraph").addHandler(handler)
         try:
             server.step(past=1)
             server.step()
         finally:
             logging.getLogger("shadowgraph").removeHandler(handler)
-        assert faults.total == faults_before
+        assert internal_errors.total == faults_before
         assert len(debugger.findings) == 1
     (path,) = tmp_path.iterdir()
     with read_dump(path) as dump:
@@ -352,13 +352,13 @@ def test_from_another_thread_while_graphs_replay(tmp_path: Path) -> None:
                 made.append(debugger.dump(tmp_path / f"{number}.safetensors", check=False))
             done.set()
 
-        faults_before = faults.total
+        faults_before = internal_errors.total
         thread = threading.Thread(target=dumps)
         thread.start()
         while not done.is_set():
             server.step()
         thread.join()
-        assert faults.total == faults_before
+        assert internal_errors.total == faults_before
     assert len(made) == 5
     for path in made:
         read_dump(path).close()

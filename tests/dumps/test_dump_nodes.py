@@ -19,7 +19,7 @@ from support.node_makers import UNTRACKED, Model, cuda_nodes, dump_of_nodes
 import shadowgraph as sg
 from shadowgraph.commands.main import main
 from shadowgraph.common.errors import DumpError
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.dumps.device_rows import DEPTH
 from shadowgraph.dumps.reader import read_dump
 from shadowgraph.dumps.redaction import redacted_finding
@@ -80,10 +80,10 @@ def test_nodes_that_cannot_be_read_cost_the_dump_nothing(tmp_path: Path) -> None
     with sg.debug() as debugger:
         model = Model(debugger)
         (graph,) = debugger.graphs
-        before = sum(faults.counts.values())
+        before = sum(internal_errors.counts.values())
         graph.build_device_later(broken)
         path = debugger.dump(tmp_path / "one.safetensors")
-        assert sum(faults.counts.values()) == before + 1
+        assert sum(internal_errors.counts.values()) == before + 1
         graph.unread = "nobody asked in time"
         second = debugger.dump(tmp_path / "two.safetensors")
         del model

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from shadowgraph.common.finalizer_safe_lock import settle
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.finalizer_safe_lock import run_deferred
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.model.guards import GuardPolicy
 from shadowgraph.tracking.allocator import HostAllocator, host_allocator
 
@@ -17,11 +17,11 @@ from shadowgraph.tracking.allocator import HostAllocator, host_allocator
 def allocator() -> Iterator[HostAllocator]:
     """The process's allocator with its switches put back, and no fault of ours on the way."""
     gc.collect()
-    settle()
-    made, before = host_allocator(), faults.total
+    run_deferred()
+    made, before = host_allocator(), internal_errors.total
     yield made
     made.policy, made.before_retire, made.isolate_captures = None, None, False
-    assert faults.total == before, faults.counts
+    assert internal_errors.total == before, internal_errors.counts
 
 
 @pytest.fixture

@@ -13,9 +13,15 @@ import numpy as np
 import pytest
 import torch
 
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.graphs.cuda import capture_watch
-from shadowgraph.graphs.cuda.capture_watch import Called, CaptureWatch, is_operator, is_seen_elsewhere, launches_nothing
+from shadowgraph.graphs.cuda.capture_watch import (
+    Called,
+    CaptureTracer,
+    is_operator,
+    is_seen_elsewhere,
+    launches_nothing,
+)
 from shadowgraph.graphs.cuda.node_attribution import Marks as RealMarks
 from shadowgraph.graphs.cuda.node_attribution import owners_of
 
@@ -87,13 +93,13 @@ def launch() -> None:
 @pytest.fixture
 def watch() -> Any:
     marks.__init__()  # type: ignore[misc]
-    made = CaptureWatch(marks)  # type: ignore[arg-type]
+    made = CaptureTracer(marks)  # type: ignore[arg-type]
     made.begin()
     yield made
     made.end()
 
 
-def test_a_node_belongs_to_the_call_that_made_it(watch: CaptureWatch) -> None:
+def test_a_node_belongs_to_the_call_that_made_it(watch: CaptureTracer) -> None:
     launch()
     torch._C._get_tracing_state()
     launch()
@@ -104,7 +110,7 @@ def test_a_node_belongs_to_the_call_that_made_it(watch: CaptureWatch) -> None:
     assert any(frame["name"] == "launch" and frame["filename"] == HERE for frame in frames)
 
 
-def test_nothing_is_asked_while_somebody_else_marks(watch: CaptureWatch) -> None:
+def test_nothing_is_asked_while_somebody_else_marks(watch: CaptureTracer) -> None:
     marks.open.append(1)
     launch()
     watch.end()
@@ -121,7 +127,7 @@ def test_the_interpreter_is_left_as_it_was() -> None:
     before = sys.getprofile()
     sys.setprofile(profile)
     try:
-        made = CaptureWatch(Marks())  # type: ignore[arg-type]
+        made = CaptureTracer(Marks())  # type: ignore[arg-type]
         made.begin()
         len("x")
         made.end()
@@ -159,7 +165,7 @@ def test_a_profiler_in_c_is_left_alone() -> None:
     profiler = cProfile.Profile()
     profiler.enable()
     try:
-        made = CaptureWatch(Marks())  # type: ignore[arg-type]
+        made = CaptureTracer(Marks())  # type: ignore[arg-type]
         made.begin()
         len("x")
         made.end()
@@ -168,14 +174,14 @@ def test_a_profiler_in_c_is_left_alone() -> None:
         profiler.disable()
 
 
-def test_what_a_callable_says_of_itself_harms_nobody(watch: CaptureWatch) -> None:
-    before = faults.counts
+def test_what_a_callable_says_of_itself_harms_nobody(watch: CaptureTracer) -> None:
+    before = internal_errors.counts
     numbers = np.arange(3)
     summed = numbers.sum
     marks.nodes += 1
     assert summed() == 3
     watch.end()
-    assert faults.counts == before
+    assert internal_errors.counts == before
 
 
 def test_launches_inside_a_launch_are_its_own() -> None:
@@ -223,7 +229,7 @@ def test_our_own_calls_never_claim_what_a_launch_made(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0, raising=False)
     driver = Driver()
     real = RealMarks(driver, 0)  # type: ignore[arg-type]
-    watch = CaptureWatch(real)
+    watch = CaptureTracer(real)
     reported: list[bool] = []
 
     def report() -> None:

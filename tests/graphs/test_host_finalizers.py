@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from blocks import buffer_of
 
-from shadowgraph.common.finalizer_safe_lock import QuietLock, settle
+from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock, run_deferred
 from shadowgraph.graphs.events import Listener, listeners
 from shadowgraph.graphs.host.graph import HostGraph, host_graph
 from shadowgraph.tracking.allocator import HostAllocator
@@ -24,7 +24,7 @@ def test_a_finalizer_in_another_thread_does_not_wait_for_a_lock(allocator: HostA
     graph = HostGraph()
     with host_graph(graph):
         holder = [torch.ones(64)]
-    buffer, mine, dropped = buffer_of(holder[0]), QuietLock(), threading.Event()
+    buffer, mine, dropped = buffer_of(holder[0]), FinalizerSafeLock(), threading.Event()
 
     def drop() -> None:
         with mine.section:  # as a debugger that frees a tensor inside its own section
@@ -38,7 +38,7 @@ def test_a_finalizer_in_another_thread_does_not_wait_for_a_lock(allocator: HostA
         assert buffer.alive
     worker.join(10)
     assert not worker.is_alive()
-    settle()
+    run_deferred()
     assert not buffer.alive
 
 
@@ -51,7 +51,7 @@ def test_collecting_inside_the_allocator_and_the_ledger_changes_nothing_halfway(
     with allocator.ledger._lock.section:
         gc.collect()
         assert all(buffer.alive for buffer in buffers)
-    settle()
+    run_deferred()
     assert not any(buffer.alive for buffer in buffers)
 
 
@@ -72,7 +72,7 @@ def test_the_ledger_survives_collections_at_random_moments(allocator: HostAlloca
     graph.reset()
     del kept
     gc.collect()
-    settle()
+    run_deferred()
     assert not [b for b in allocator.ledger if b.graph == graph.model.serial]
 
 
@@ -102,6 +102,6 @@ def test_tensors_may_be_collected_during_a_replay() -> None:
         graph.replay()
     finally:
         listeners.pop()
-    settle()
+    run_deferred()
     assert torch.equal(y, torch.ones(4))
     assert not any(buffer.alive for buffer in buffers)

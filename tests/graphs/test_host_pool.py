@@ -10,7 +10,7 @@ import torch
 from blocks import buffer_of, intact
 
 from shadowgraph.common.errors import CaptureError, FindingsError
-from shadowgraph.common.finalizer_safe_lock import settle
+from shadowgraph.common.finalizer_safe_lock import run_deferred
 from shadowgraph.graphs.host.graph import HostGraph, graph_pool_handle, host_graph
 from shadowgraph.model.buffers import Buffer, Role
 from shadowgraph.model.guards import GuardPolicy
@@ -185,7 +185,7 @@ def test_static_blocks_made_without_guards_are_not_reused_once_there_is_a_policy
 
 def spans(allocator: HostAllocator) -> int:
     """Bytes of the arena in use."""
-    settle()
+    run_deferred()
     return allocator.arena.used
 
 

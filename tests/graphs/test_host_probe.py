@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import shadowgraph as sg
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.model.probes import Outcome, Probe
 from shadowgraph.model.ranges import ByteRange
 
@@ -129,11 +129,11 @@ def test_whoever_delivers_to_a_fault_goes_on() -> None:
     graph = sg.HostGraph()
     with sg.host_graph(graph):
         one.add_(1)
-    before = faults.total
+    before = internal_errors.total
     graph.model.probe = Probe((span(one),), broken)
     graph.replay()
     assert one.tolist() == [1] * 4
-    assert faults.total == before + 1
+    assert internal_errors.total == before + 1
 
 
 def test_the_same_steps_run() -> None:

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from shadowgraph.graphs.cuda.capture import CaptureMode
 from shadowgraph.graphs.dispatch.eager import EagerMode
-from shadowgraph.graphs.dispatch.observer_mode import LightMode
+from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
 
 seen: list[str] = []
 
@@ -22,7 +22,7 @@ def note(func: Any) -> None:
     torch.zeros(3) + 1  # what a mode does besides must not be compiled either
 
 
-class Looking(LightMode):
+class Looking(ObserverMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         note(func)
         return func(*args, **(kwargs or {}))
@@ -87,7 +87,7 @@ def test_a_mode_that_is_not_left_alone_is_compiled_itself() -> None:
 
 
 @pytest.mark.parametrize("mode", [EagerMode, CaptureMode])
-def test_ours_need_no_wrapper(mode: type[LightMode]) -> None:
+def test_ours_need_no_wrapper(mode: type[ObserverMode]) -> None:
     assert mode._skipped
     assert not hasattr(mode.__torch_dispatch__, "_torchdynamo_disable")
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from shadowgraph.graphs.cuda.allocator_history import is_complete
-from shadowgraph.graphs.cuda.in_place_pools import INCOMPLETE, NativePools
+from shadowgraph.graphs.cuda.in_place_pools import INCOMPLETE, InPlacePools
 from shadowgraph.graphs.cuda.pool_buffers import tenants_of
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.guards import Guard, guards_of
@@ -64,7 +64,7 @@ class Bench:
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
         self.filler = Filler()
         self.allocator = CudaAllocator(self.filler, 0)
-        self.pools = NativePools(self.allocator, NEAR)
+        self.pools = InPlacePools(self.allocator, NEAR)
         self.looked: list[tuple[int, int]] = []
         self.allocator.before_retire = lambda buffer: self.looked.extend(
             (guard.whole.start - BASE, guard.whole.stop - BASE) for guard in guards_of(buffer, NEAR)

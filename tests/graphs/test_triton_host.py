@@ -16,7 +16,7 @@ from triton.runtime import autotuner, interpreter
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from shadowgraph.common.errors import FreedInputError
-from shadowgraph.common.finalizer_safe_lock import settle
+from shadowgraph.common.finalizer_safe_lock import run_deferred
 from shadowgraph.graphs.host.graph import HostGraph, host_graph
 from shadowgraph.model.buffers import Role
 from shadowgraph.model.graphs import Node
@@ -261,7 +261,7 @@ def test_addresses_that_mean_nothing_yet_are_not_followed_at_capture() -> None:
 
 def test_the_interpreter_keeps_no_captured_tensor_alive() -> None:
     def blocks() -> int:
-        settle()
+        run_deferred()
         return sum(b.role is Role.POOL and b.nbytes == 4 * 12345 for b in host_allocator().ledger)
 
     gc.collect()

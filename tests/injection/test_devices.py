@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from shadowgraph.common.internal_errors import faults
-from shadowgraph.wrap.folder.injection_config import Orders
+from shadowgraph.common.internal_errors import internal_errors
+from shadowgraph.wrap.folder.injection_config import InjectionConfig
 from shadowgraph.wrap.inject import devices
 from shadowgraph.wrap.inject.attach import start_before_captures
 from shadowgraph.wrap.inject.devices import device_index
-from shadowgraph.wrap.inject.process import WatchedProcess
+from shadowgraph.wrap.inject.process import ProcessMonitor
 
 HERE = torch.zeros(2)
 
@@ -78,7 +78,7 @@ def test_a_rank_that_chooses_its_device_late_is_watched_there(monkeypatch: pytes
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    process = WatchedProcess(Orders(folder=str(tmp_path)), "cuda", lambda *_: None)
+    process = ProcessMonitor(InjectionConfig(folder=str(tmp_path)), "cuda", lambda *_: None)
     monkeypatch.setattr(process, "start", lambda: began.append(current[0]))
     process.target((), {"device": torch.device("cuda:1")})
     assert began == [], "CUDA is not there yet"
@@ -104,12 +104,12 @@ def test_a_tensor_that_refuses_to_say_where_it_is_is_the_programs_own_affair(
 
     monkeypatch.setattr(devices, "is_plain", refuse)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    process = WatchedProcess(Orders(folder=str(tmp_path)), "cuda", lambda *_: None)
+    process = ProcessMonitor(InjectionConfig(folder=str(tmp_path)), "cuda", lambda *_: None)
     process.cuda_began()
-    before = faults.total
+    before = internal_errors.total
     assert process.target((HERE,), {}) is None
-    assert faults.total == before + 1
-    faults.clear()
+    assert internal_errors.total == before + 1
+    internal_errors.clear()
 
 
 class FakeGraph:
@@ -156,7 +156,7 @@ def test_a_debugger_that_watches_already_is_not_started_by_a_capture(monkeypatch
 
 
 def test_without_a_gpu_the_first_operator_is_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    process, began = WatchedProcess(Orders(folder=str(tmp_path)), "host", lambda *_: None), []
+    process, began = ProcessMonitor(InjectionConfig(folder=str(tmp_path)), "host", lambda *_: None), []
     monkeypatch.setattr(process, "start", lambda: began.append(True))
     process.target((HERE,), {})
     assert began == [True]

@@ -12,7 +12,7 @@ import pytest
 from support.wrapping import PROGRAMS, environment
 
 from shadowgraph.common.compat import OLDEST_TORCH
-from shadowgraph.wrap.folder.injection_config import VARIABLE, Orders
+from shadowgraph.wrap.folder.injection_config import VARIABLE, InjectionConfig
 from shadowgraph.wrap.folder.reader import read_run
 from shadowgraph.wrap.inject.environment import SITE, wrapped_environment
 
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 def python(folder: Path, *words: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> str:
     """Run Python as a wrapped program is run."""
-    full = wrapped_environment(Orders(str(folder), "auto"), env or environment())
+    full = wrapped_environment(InjectionConfig(str(folder), "auto"), env or environment())
     done = subprocess.run([sys.executable, *words], env=full, cwd=cwd, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert not done.stderr, done.stderr
@@ -108,21 +108,21 @@ def test_an_error_in_an_existing_sitecustomize_is_shown_as_before(folder: Path, 
     own.mkdir()
     (own / "sitecustomize.py").write_text("raise RuntimeError('their own')\n")
     env = environment(PYTHONPATH=os.pathsep.join([str(own), environment()["PYTHONPATH"]]))
-    full = wrapped_environment(Orders(str(folder), "auto"), env)
+    full = wrapped_environment(InjectionConfig(str(folder), "auto"), env)
     done = subprocess.run([sys.executable, "-c", "print(1)"], env=full, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "1\n")
     assert "RuntimeError: their own" in done.stderr
 
 
 def test_python_path_is_kept_and_the_hook_is_there_once() -> None:
-    orders = Orders("/run", "auto")
+    orders = InjectionConfig("/run", "auto")
     once = wrapped_environment(orders, {"PYTHONPATH": os.pathsep.join(["a", "", "b"])})
     twice = wrapped_environment(orders, once)
     assert once["PYTHONPATH"] == os.pathsep.join([SITE, "a", "", "b"])
     assert twice["PYTHONPATH"] == once["PYTHONPATH"]
     assert wrapped_environment(orders, {})["PYTHONPATH"] == SITE
-    assert Orders.from_environment(twice) == orders
-    assert Orders.from_environment({}) is None
+    assert InjectionConfig.from_environment(twice) == orders
+    assert InjectionConfig.from_environment({}) is None
 
 
 SHOW = (
@@ -132,7 +132,7 @@ SHOW = (
 
 @pytest.mark.parametrize("below", ["", "subprocess.run([sys.executable, '-c', 'import torch'], check=True)"])
 def test_another_python_is_left_alone_with_one_line(folder: Path, below: str) -> None:
-    env = wrapped_environment(Orders(str(folder), "host", python="3.1"), environment(PYTHONPATH=""))
+    env = wrapped_environment(InjectionConfig(str(folder), "host", python="3.1"), environment(PYTHONPATH=""))
     show = f"{SHOW}\ntry:\n    import shadowgraph\nexcept ImportError:\n    print('none')\n{below}"
     done = subprocess.run(
         [sys.executable, "-c", show], env=env, cwd=folder, capture_output=True, text=True, timeout=120
@@ -146,7 +146,7 @@ def test_another_python_is_left_alone_with_one_line(folder: Path, below: str) ->
 
 
 def test_another_python_that_never_imports_torch_says_nothing(folder: Path) -> None:
-    env = wrapped_environment(Orders(str(folder), "host", python="3.1"), environment())
+    env = wrapped_environment(InjectionConfig(str(folder), "host", python="3.1"), environment())
     done = subprocess.run([sys.executable, "-c", "print(1)"], env=env, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("1\n", "")
 
@@ -155,7 +155,7 @@ def test_another_python_that_never_imports_torch_says_nothing(folder: Path) -> N
 def test_another_torch_is_left_alone_with_one_line(folder: Path, tmp_path: Path, version: str | None) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "torch.py").write_text(f"__version__ = {version!r}" if version else "")
-    env = wrapped_environment(Orders(str(folder), "host"), environment(PYTHONPATH=str(tmp_path / "own")))
+    env = wrapped_environment(InjectionConfig(str(folder), "host"), environment(PYTHONPATH=str(tmp_path / "own")))
     done = subprocess.run([sys.executable, "-c", SHOW], env=env, cwd=folder, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
     (line,) = done.stderr.splitlines()
@@ -169,7 +169,7 @@ def test_the_hook_and_the_package_agree_on_the_oldest_torch() -> None:
 
 
 def test_without_orders_the_hook_is_inert(folder: Path) -> None:
-    env = wrapped_environment(Orders(str(folder), "auto"), environment())
+    env = wrapped_environment(InjectionConfig(str(folder), "auto"), environment())
     del env[VARIABLE]
     code = (
         "import sys, torch; torch.ones(1)\n"
@@ -200,7 +200,7 @@ def test_the_package_is_found_where_it_is_not_installed(folder: Path) -> None:
 
 def test_what_we_need_and_is_missing_is_one_line(folder: Path) -> None:
     code = "import sys; sys.modules['msgspec'] = None\nimport torch; print(torch.ones(2).sum().item())"
-    full = wrapped_environment(Orders(str(folder), "auto"), environment())
+    full = wrapped_environment(InjectionConfig(str(folder), "auto"), environment())
     done = subprocess.run([sys.executable, "-c", code], env=full, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "2.0\n")
     assert done.stderr.count("\n") == 1
@@ -209,7 +209,7 @@ def test_what_we_need_and_is_missing_is_one_line(folder: Path) -> None:
 
 
 def test_damaged_orders_are_one_line(folder: Path) -> None:
-    env = wrapped_environment(Orders(str(folder), "auto"), environment()) | {VARIABLE: "[]"}
+    env = wrapped_environment(InjectionConfig(str(folder), "auto"), environment()) | {VARIABLE: "[]"}
     done = subprocess.run([sys.executable, "-c", "import torch"], env=env, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr.count("\n")) == (0, 1)
     assert "holds no orders of a wrap" in done.stderr
@@ -225,7 +225,7 @@ def test_operators_of_every_thread_are_seen(folder: Path) -> None:
         "    seen.append(pool.submit(lambda: torch.zeros(5).untyped_storage().resizable()).result())\n"
         "print(seen)"
     )
-    full = wrapped_environment(Orders(str(folder), "auto", {"guard_eager": "auto"}), environment())
+    full = wrapped_environment(InjectionConfig(str(folder), "auto", {"guard_eager": "auto"}), environment())
     done = subprocess.run([sys.executable, "-c", code], env=full, capture_output=True, text=True, timeout=120)
     assert done.stdout == "[False, False]\n", done.stderr  # memory of ours cannot be resized
 
@@ -239,7 +239,7 @@ def test_a_debugger_of_the_programs_own_takes_over(folder: Path) -> None:
         "    decode.step(8)\n"
         "print(len(debugger.findings))"
     )
-    full = wrapped_environment(Orders(str(folder), "auto", quiet=True), environment())
+    full = wrapped_environment(InjectionConfig(str(folder), "auto", quiet=True), environment())
     done = subprocess.run([sys.executable, "-c", code], env=full, cwd=PROGRAMS, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("1\n", "")
     run = read_run(folder)
@@ -256,14 +256,14 @@ def test_a_debugger_of_the_programs_own_that_was_there_first(folder: Path) -> No
         "    decode.step(8)\n"
         "torch.zeros(8)\nprint(sg.current())"
     )
-    full = wrapped_environment(Orders(str(folder), quiet=True), environment())
+    full = wrapped_environment(InjectionConfig(str(folder), quiet=True), environment())
     done = subprocess.run([sys.executable, "-c", code], env=full, cwd=PROGRAMS, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("None\n", "")
     assert [finding.past_end for finding in read_run(folder).merged().findings] == [8]
 
 
 def test_bytes_that_are_no_text_in_a_command_line(folder: Path) -> None:
-    full = wrapped_environment(Orders(str(folder)), environment())
+    full = wrapped_environment(InjectionConfig(str(folder)), environment())
     words = [os.fsencode(sys.executable), b"-c", b"import torch", b"caf\xe9"]
     assert subprocess.run(words, env=full, timeout=120).returncode == 0
     (process,) = read_run(folder).processes
@@ -284,7 +284,7 @@ def test_a_threaded_program_may_fork_at_any_time(folder: Path) -> None:
         "    assert os.waitpid(pid, 0)[1] == 0\n"
         "stop.set()\nprint('fine')"
     )
-    full = wrapped_environment(Orders(str(folder), "auto", {"guard_eager": "auto"}), environment())
+    full = wrapped_environment(InjectionConfig(str(folder), "auto", {"guard_eager": "auto"}), environment())
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code], env=full, capture_output=True, text=True, timeout=400
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.wrapping import environment
 
-from shadowgraph.wrap.folder.injection_config import Orders
+from shadowgraph.wrap.folder.injection_config import InjectionConfig
 from shadowgraph.wrap.inject.environment import wrapped_environment
 
 ASK = "hook.when_imported('slow', lambda: calls.append(getattr(sys.modules['slow'], 'LAST', None)))\n"
@@ -26,7 +26,7 @@ def slow(tmp_path: Path) -> Path:
 
 def python(folder: Path, code: str) -> str:
     """A program without torch below a wrap."""
-    full = wrapped_environment(Orders(str(folder), "auto"), environment())
+    full = wrapped_environment(InjectionConfig(str(folder), "auto"), environment())
     words = [sys.executable, "-c", BEGIN + code]
     done = subprocess.run(words, env=full, cwd=folder, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
@@ -103,7 +103,7 @@ def test_a_callback_that_fails_is_a_line_and_the_import_goes_on(slow: Path) -> N
     code = (
         BEGIN + "def halfway(): hook.when_imported('slow', lambda: 1 / 0)\nimport slow\nimport slow; print(slow.LAST)"
     )
-    full = wrapped_environment(Orders(str(slow), "auto"), environment())
+    full = wrapped_environment(InjectionConfig(str(slow), "auto"), environment())
     done = subprocess.run([sys.executable, "-c", code], env=full, cwd=slow, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "1\n")
     assert done.stderr.count("\n") == 1

@@ -13,8 +13,8 @@ from support.wrapping import PROGRAMS, environment
 from shadowgraph.common.compat import resolved
 from shadowgraph.dumps.reader import read_dump
 from shadowgraph.render.text.run_text import RunReport
-from shadowgraph.wrap.folder.injection_config import Orders
-from shadowgraph.wrap.folder.process_record import ProcessRun
+from shadowgraph.wrap.folder.injection_config import InjectionConfig
+from shadowgraph.wrap.folder.process_record import ProcessRecord
 from shadowgraph.wrap.folder.reader import Run, read_run
 from shadowgraph.wrap.inject.environment import wrapped_environment
 
@@ -26,14 +26,14 @@ def python(tmp_path: Path, code: str, **orders: object) -> tuple[subprocess.Comp
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "run.json").write_text('{"format": 1}')
-    full = wrapped_environment(Orders(str(folder), **orders), environment())  # type: ignore[arg-type]
+    full = wrapped_environment(InjectionConfig(str(folder), **orders), environment())  # type: ignore[arg-type]
     done = subprocess.run(
         [sys.executable, "-c", code], env=full, cwd=PROGRAMS, capture_output=True, text=True, timeout=120
     )
     return done, read_run(folder)
 
 
-def only(run: Run) -> ProcessRun:
+def only(run: Run) -> ProcessRecord:
     (process,) = run.processes
     return process
 

@@ -8,7 +8,7 @@ import pytest
 from planning_backend import attachment
 
 import shadowgraph as sg
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.integrations.flashinfer.adapter import Attachment
 
 
@@ -20,7 +20,7 @@ def attached() -> Iterator[Attachment]:
 
 @pytest.fixture(params=["isolate", "faithful"])
 def debugger(request: pytest.FixtureRequest, attached: Attachment) -> Iterator[sg.Debugger]:
-    before = faults.total
+    before = internal_errors.total
     with sg.debug(layout=request.param) as made:
         yield made
-    assert faults.total == before, faults.counts
+    assert internal_errors.total == before, internal_errors.counts

@@ -13,7 +13,7 @@ import torch
 from planning_backend import Backend, ints
 
 import shadowgraph as sg
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.integrations.flashinfer.adapter import Attachment
 from shadowgraph.integrations.flashinfer.planner import StandIn
 from shadowgraph.integrations.flashinfer.steady_plans import SteadyModule
@@ -59,7 +59,7 @@ def with_module(debugger: sg.Debugger, *sizes: int) -> tuple[Backend, Module]:
 
 
 def last_of(debugger: sg.Debugger) -> HostPlan:
-    plan = debugger.supervisor.journal.host_plans.last
+    plan = debugger.monitor.journal.host_plans.last
     assert plan is not None
     return plan
 
@@ -73,7 +73,7 @@ def test_the_last_plan_is_kept_while_replays_pass(debugger: sg.Debugger) -> None
             backend.step(2, [length, length])
     finally:
         passing.let(0)
-    plan = debugger.supervisor.journal.host_plans.last
+    plan = debugger.monitor.journal.host_plans.last
     assert plan is not None
     assert torch.frombuffer(bytearray(plan.indptr), dtype=torch.int32).tolist() == [0, 5, 10]
     assert (plan.graph, plan.replay) == (backend.graphs[2].model.name, 2)
@@ -129,7 +129,7 @@ def test_the_graph_that_was_announced_is_the_one_that_is_planned_for(debugger: s
             backend.plan(3, [4, 5, 7])
     finally:
         passing.let(0)
-    plan = debugger.supervisor.journal.host_plans.last
+    plan = debugger.monitor.journal.host_plans.last
     assert plan is not None
     assert plan.graph == second.name
 
@@ -164,7 +164,7 @@ def test_of_planners_within_each_other_the_one_that_raises_is_told(debugger: sg.
     module.act = outer
     with replays_pass(), pytest.raises(RuntimeError, match="bad"):
         planned(backend, 3, ints(0, 7, 8, 9))
-    plans = debugger.supervisor.journal.host_plans
+    plans = debugger.monitor.journal.host_plans
     told = [plans.whole(plan) for plan in tuple(plans._plans)]
     assert [(plan.entries, plan.error) for plan in told[-2:]] == [(4, "bad"), (3, "")]
 
@@ -197,14 +197,14 @@ def test_what_the_planner_is_given_and_returns_is_its_own(debugger: sg.Debugger)
 
 
 def test_a_fault_of_ours_costs_no_plan(attached: Attachment, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = faults.total
+    before = internal_errors.total
     with sg.debug() as debugger:
         backend, module = with_module(debugger, 3)
         module.act = lambda *_: "planned"
         monkeypatch.setattr(HostPlans, "note_again", lambda *_: 1 // 0)
         with replays_pass():
             assert planned(backend, 3, ints(0, 7, 8, 9)) == "planned"
-        assert faults.total == before + 1
+        assert internal_errors.total == before + 1
         assert last_of(debugger).indptr == ints(0, 7, 8, 9).numpy().tobytes()
 
 
@@ -272,7 +272,7 @@ def test_index_pointers_that_moved_are_seen_to(debugger: sg.Debugger) -> None:
         moved = torch.zeros(8, dtype=torch.int32)
     backend.wrappers[3]._paged_kv_indptr_buf.set_(moved[:4])
     backend.plan(3, [4, 5, 6])
-    plan = debugger.supervisor.journal.host_plans.last
+    plan = debugger.monitor.journal.host_plans.last
     assert plan is not None
     assert plan.into is not None
     assert plan.into.start == moved.data_ptr()

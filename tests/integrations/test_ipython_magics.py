@@ -197,9 +197,9 @@ def test_a_debugger_that_is_active_is_one_line(notebook: Notebook) -> None:
     assert "a debugger is active already" in notebook.refused("%%shadowgraph\nran = True")
     assert "ran" not in notebook.names
     assert notebook.run("%shadowgraph pause").success
-    assert notebook.names["held"].supervisor.paused
+    assert notebook.names["held"].monitor.paused
     assert notebook.run("%shadowgraph resume").success
-    assert not notebook.names["held"].supervisor.paused
+    assert not notebook.names["held"].monitor.paused
     assert notebook.run("%shadowgraph report").success
     assert "shadowgraph: no findings" in notebook.out
 

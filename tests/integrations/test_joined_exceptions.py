@@ -84,7 +84,7 @@ def test_a_planner_that_refuses(layout: str, protected: bool) -> None:
     with pytest.raises(RuntimeError, match=r"kv_indptr\[3\]15") as raised, sg.debug(layout=layout) as debugger:
         backend = Backend(debugger)
         four, two = (backend.graphs[size].model.name for size in (4, 2))
-        debugger.supervisor.outside.batch_of = lambda graph, replay: Batch(3, 4, (replay,), (graph.name,))
+        debugger.monitor.outside.batch_of = lambda graph, replay: Batch(3, 4, (replay,), (graph.name,))
         if protected:
             debugger.protect(backend.kv_indptr)
         for size, length in ((4, 5), (2, TOKENS), (4, 5)):
@@ -141,22 +141,22 @@ def test_without_an_exception_there_is_nothing_to_join() -> None:
         for length in (TOKENS, TOKENS):
             backend.step(4, length)
     assert debugger.facts().failures == ()
-    assert debugger.supervisor.journal.host_plans.last is not None
+    assert debugger.monitor.journal.host_plans.last is not None
 
 
 def test_an_exception_that_is_caught_and_raised_again_is_one() -> None:
     with sg.debug() as debugger:
         Backend(debugger).step(4, TOKENS)
         error = RuntimeError("Error in standard plan: refused")
-        assert join(debugger.supervisor, error) is not None
-        assert join(debugger.supervisor, error, "somebody else") is None
-        assert join(debugger.supervisor, ValueError("nothing of ours")) is None
+        assert join(debugger.monitor, error) is not None
+        assert join(debugger.monitor, error, "somebody else") is None
+        assert join(debugger.monitor, ValueError("nothing of ours")) is None
         assert len(debugger.facts().failures) == 1
 
 
 def test_nothing_is_said_where_nothing_is_known() -> None:
     with sg.debug() as debugger:
-        assert join(debugger.supervisor, RuntimeError("CUDA error: out of memory")) is None
+        assert join(debugger.monitor, RuntimeError("CUDA error: out of memory")) is None
 
 
 class AcceleratorError(RuntimeError):
@@ -171,9 +171,7 @@ class Unprintable(RuntimeError):
 def test_of_a_long_text_the_line_that_says_it_is_kept() -> None:
     with sg.debug() as debugger:
         Backend(debugger).step(4, TOKENS)
-        failure = join(
-            debugger.supervisor, RuntimeError(f"Traceback of the planner:\n  scheduler.cuh:529: {REFUSAL}\n")
-        )
+        failure = join(debugger.monitor, RuntimeError(f"Traceback of the planner:\n  scheduler.cuh:529: {REFUSAL}\n"))
     assert failure is not None
     assert failure.said == f"scheduler.cuh:529: {REFUSAL}"
 
@@ -206,7 +204,7 @@ def test_whatever_a_planner_raised_is_its_refusal() -> None:
 
 def test_redacted_it_holds_no_values() -> None:
     with pytest.raises(RuntimeError), sg.debug() as debugger:
-        debugger.supervisor.outside.batch_of = lambda graph, replay: Batch(3, 4, (41,), ("secret",))
+        debugger.monitor.outside.batch_of = lambda graph, replay: Batch(3, 4, (41,), ("secret",))
         crash(debugger)
     (failure,) = redacted_facts(debugger.facts()).failures
     text = msgspec.json.encode(failure).decode()

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import shadowgraph as sg
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.graphs.events import listeners
 from shadowgraph.integrations import late_attach as late_arrivals
 from shadowgraph.integrations import notices as arrivals
@@ -32,7 +32,7 @@ _OURS = ("BatchDecodeWithPagedKVCacheWrapper", "BatchMLAPagedAttentionWrapper")
 def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What the adapter says of this test's flashinfer, which is gone with the test."""
     lines: list[str] = []
-    before = faults.total
+    before = internal_errors.total
     assert "flashinfer" not in sys.modules
     monkeypatch.setattr(flashinfer_adapter, "installed", lambda: RELEASE)
     monkeypatch.setattr(flashinfer_adapter, "_attached", None)
@@ -47,7 +47,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     for name in [name for name in sys.modules if name.partition(".")[0] == "flashinfer"]:
         del sys.modules[name]
     assert late_arrivals._waiting not in listeners
-    assert faults.total == before, faults.counts
+    assert internal_errors.total == before, internal_errors.counts
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def captured(kind: type[wrappers.DecodeWrapper]) -> tuple[wrappers.DecodeWrapper
 def bound(wrapper: wrappers.DecodeWrapper) -> list[Graph]:
     debugger = sg.current()
     assert debugger is not None
-    return list(debugger.supervisor.checks.rebound.graphs_of(wrapper))
+    return list(debugger.monitor.checks.rebound.graphs_of(wrapper))
 
 
 def decode() -> type[wrappers.DecodeWrapper]:

@@ -12,7 +12,7 @@ import torch
 
 import shadowgraph as sg
 from shadowgraph import session
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.integrations import notices as arrivals
 from shadowgraph.integrations.sglang.hooks import Hooks, tell_memory
 from shadowgraph.integrations.sglang.host import SGLANG_VERSION, load, sglang_version
@@ -33,7 +33,7 @@ def forget(hooks: Hooks) -> None:
 
 
 def test_what_the_scheduler_raises() -> None:
-    hooks, before = Hooks(), faults.total
+    hooks, before = Hooks(), internal_errors.total
     error = RuntimeError("CUDA error: device-side assert triggered\nCompile with TORCH_USE_CUDA_DSA")
 
     def loop(scheduler: object, *args: object) -> None:
@@ -54,7 +54,7 @@ def test_what_the_scheduler_raises() -> None:
     assert (failure.graph, failure.replay) == (graph.model.name, 1)
     assert "the program met a dead device: RuntimeError: CUDA error: device-side assert triggered (caught by" in said
     assert f"  replayed   last, replay 1 of {graph.model.name}, " in said
-    assert faults.total == before
+    assert internal_errors.total == before
 
 
 def test_other_exceptions_are_the_programs_own() -> None:
@@ -83,7 +83,7 @@ def test_a_real_watchdog_asks_before_it_kills(monkeypatch: pytest.MonkeyPatch) -
     hooks, sent, known = Hooks(), [], []
 
     def kill(number: int) -> None:
-        known.append(debugger.supervisor.outside.failures[:])
+        known.append(debugger.monitor.outside.failures[:])
         sent.append(number)
         raise RuntimeError("the parent would be gone")  # ends the watchdog's thread
 
@@ -95,7 +95,7 @@ def test_a_real_watchdog_asks_before_it_kills(monkeypatch: pytest.MonkeyPatch) -
         watchdog = module.WatchdogRaw("Scheduler", lambda: 1, lambda: True, 0.2, dump_info=lambda: "a dump")
         hooks.watchdog_made(None, watchdog)
         assert watchdog.dump_info() == "a dump"
-        debugger.supervisor.outside.failures.clear()
+        debugger.monitor.outside.failures.clear()
         deadline = time.monotonic() + 20
         while not sent and time.monotonic() < deadline:
             time_sleep(0.05)
@@ -146,8 +146,8 @@ def test_which_rank_of_a_server_this_is(
 ) -> None:
     said: list[int] = []
     monkeypatch.setattr(arrivals, "_place", said.append)
-    hooks, before = Hooks(), faults.total
+    hooks, before = Hooks(), internal_errors.total
     hooks.backends_made(None, SimpleNamespace(is_draft_worker=False, **facts))
     forget(hooks)
     assert said == told
-    assert faults.total == before
+    assert internal_errors.total == before

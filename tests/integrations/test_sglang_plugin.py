@@ -116,7 +116,7 @@ def test_with_a_debugger_sglangs_loader_hangs_every_hook_in(installed: Path) -> 
 @pytest.fixture(params=["isolate", "faithful"])
 def debugger(request: pytest.FixtureRequest) -> Iterator[sg.Debugger]:
     with sg.debug(backend="host", layout=request.param) as made:
-        made.supervisor.checks.stale_rows.lenient = True  # as under `wrap`
+        made.monitor.checks.stale_rows.lenient = True  # as under `wrap`
         yield made
 
 
@@ -226,23 +226,23 @@ def test_what_is_launched_while_a_replay_is_prepared_belongs_to_it(debugger: sg.
     decode.runner.buffers.req_pool_indices.zero_()
     marked = [change for change in watch.changes if change.phase == "prepare"]
     assert [change.writer for change in marked] == ["aten._foreach_copy_.default"]
-    assert not debugger.supervisor.preparing.anywhere
+    assert not debugger.monitor.preparing.anywhere
 
 
 def test_while_replays_pass_nothing_is_marked(debugger: sg.Debugger, hung: Any) -> None:
     decode = decoded(debugger, hung)
     decode.step([2, 5])
-    before = len(debugger.supervisor.journal.launches)
+    before = len(debugger.monitor.journal.launches)
     passing.let(100, {graph.model.serial for graph in decode.runner.graphs.values()})
     try:
         decode.step([2, 5])
     finally:
         passing.let(0)
-    assert not debugger.supervisor.preparing.anywhere
-    assert not [ran for ran in list(debugger.supervisor.journal.launches)[before:] if ran.phase == "prepare"]
-    assert debugger.supervisor.outside.replays == 1
+    assert not debugger.monitor.preparing.anywhere
+    assert not [ran for ran in list(debugger.monitor.journal.launches)[before:] if ran.phase == "prepare"]
+    assert debugger.monitor.outside.replays == 1
     assert not debugger.check()
-    assert debugger.supervisor.outside.replays == 2
+    assert debugger.monitor.outside.replays == 2
 
 
 def test_a_preparation_that_raises_leaves_no_mark(debugger: sg.Debugger, hung: Any) -> None:
@@ -250,7 +250,7 @@ def test_a_preparation_that_raises_leaves_no_mark(debugger: sg.Debugger, hung: A
     del decode.runner.seq_len_fill_value
     with pytest.raises(AttributeError, match="seq_len_fill_value"):
         decode.step([2, 5, 4])
-    assert not debugger.supervisor.preparing.anywhere
+    assert not debugger.monitor.preparing.anywhere
 
 
 def test_eagles_draft_by_the_runners_own_replay(debugger: sg.Debugger, hung: Any) -> None:
@@ -268,7 +268,7 @@ def test_eagles_draft_by_the_runners_own_replay(debugger: sg.Debugger, hung: Any
     assert "draft.attn_backends[1].cuda_graph_kv_indices[0]" in {alias.name for alias in found.aliases}
     names = {name for buffer in debugger.buffers for name in debugger.names.name_of(buffer)[1]}
     assert {"draft.buffers.topk_p", "draft.kv_indptr"} <= names
-    assert not debugger.supervisor.preparing.anywhere
+    assert not debugger.monitor.preparing.anywhere
     assert debugger.facts().faults == {}
 
 
@@ -305,7 +305,7 @@ def test_a_debugger_that_starts_later_is_told_all(debugger: sg.Debugger, hung: A
     decode = decoded(debugger, hung)
     session._end(debugger)
     with sg.debug(backend="host") as later:
-        later.supervisor.checks.stale_rows.lenient = True
+        later.monitor.checks.stale_rows.lenient = True
         runners.capture(decode.runner)  # not through the hooks
         decode.step([2, 5, 4, 7])
         decode.step([3, 6, 1])

@@ -8,7 +8,7 @@ import pytest
 from support.finding_samples import ALLOCATED, FINDING, altered
 
 from shadowgraph.dumps.redaction import redacted_finding
-from shadowgraph.model.findings import Ending, Kind, Successor
+from shadowgraph.model.findings import DanglingDetail, Kind, Successor
 from shadowgraph.render.text.ending_text import ending_rows
 
 VICTIM = Successor("runner.victim", 0x7F0000001000, 256, "float32", (64,), 7, ALLOCATED)
@@ -16,7 +16,9 @@ UNTRACKED = Successor('cache["key 17"]', 0x7F0000001040, 4, "int32", ())
 
 
 def rows(**facts: Any) -> list[tuple[str, str]]:
-    ending = Ending(**{"access": "live-in", "writes": False, "fate": "freed", "first": 0, "last": 1023, **facts})
+    ending = DanglingDetail(
+        **{"access": "live-in", "writes": False, "fate": "freed", "first": 0, "last": 1023, **facts}
+    )
     return list(ending_rows(altered(code="SG104", kind=Kind.SG104, bytes=None, ending=ending)))
 
 
@@ -47,7 +49,7 @@ def test_who_came_after_it() -> None:
 
 
 def test_redacted_it_says_no_keys() -> None:
-    ending = Ending("live-in", False, "freed", 0, 7, (VICTIM, UNTRACKED), UNTRACKED)
+    ending = DanglingDetail("live-in", False, "freed", 0, 7, (VICTIM, UNTRACKED), UNTRACKED)
     kept = redacted_finding(altered(code="SG104", kind=Kind.SG104, bytes=None, ending=ending))
     assert kept.ending is not None
     assert kept.ending.replaced_by is not None

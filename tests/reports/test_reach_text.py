@@ -20,7 +20,7 @@ from shadowgraph.render.text.advice import advice
 from shadowgraph.render.text.finding_rows import FactRow, fact_rows
 from shadowgraph.render.text.reach_text import reach_rows
 from shadowgraph.render.text.text import Report
-from shadowgraph.wrap.folder.process_record import ProcessRun
+from shadowgraph.wrap.folder.process_record import ProcessRecord
 
 NAMED = "draft.kv_indices (int32[3, 128], 1,536 bytes)"
 WHEN = "while preparing replay 7 of graph#1"
@@ -112,7 +112,7 @@ def test_it_stands_behind_its_finding_and_is_not_counted_as_one() -> None:
 
 
 def test_a_process_counts_it_with_its_overrun() -> None:
-    assert ProcessRun(Path("findings-1-2.jsonl"), findings=[FINDING, BROKEN]).found == 1
+    assert ProcessRecord(Path("findings-1-2.jsonl"), findings=[FINDING, BROKEN]).found == 1
 
 
 def test_it_is_a_note_like_others_where_its_finding_is_not_told() -> None:

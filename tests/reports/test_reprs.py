@@ -18,7 +18,7 @@ from serving.run_folders import made_folder, with_process
 from support.finding_samples import FINDING, altered, run_of
 
 import shadowgraph as sg
-from shadowgraph.common.html_repr import Shown
+from shadowgraph.common.html_repr import HtmlRepr
 from shadowgraph.dumps.reader import Dump, read_dump
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.listings import Buffers, Findings
@@ -56,7 +56,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dump]:
         yield opened
 
 
-def shown(thing: Shown) -> Page:
+def shown(thing: HtmlRepr) -> Page:
     """What a notebook's cell gets: one element with its own style, and nothing that runs."""
     text = thing._repr_html_()
     assert text is not None
@@ -161,7 +161,7 @@ def test_a_graph(live: Live, dump: Dump) -> None:
 def test_alias_groups(live: Live, dump: Dump) -> None:
     groups = alias_list(dump, dump.names)
     for thing in (live[0].names.groups(), AliasesReport(groups), groups[0]):
-        assert isinstance(thing, Shown)
+        assert isinstance(thing, HtmlRepr)
         page = shown(thing)
         assert page.words.startswith("1 group of owners that share bytes")
         assert "worker.rows int32[2, 2] 8 to 23 worker.table[1:3]" in page.words
@@ -205,7 +205,7 @@ def test_texts_stay_texts() -> None:
 
 
 def test_what_has_no_better_form_keeps_its_text() -> None:
-    assert Shown()._repr_html_() is None
+    assert HtmlRepr()._repr_html_() is None
 
 
 def test_facts_stay_encodable(live: Live) -> None:
@@ -215,7 +215,7 @@ def test_facts_stay_encodable(live: Live) -> None:
 
 
 def test_names_are_kept_by_nobody() -> None:
-    from shadowgraph.common.html_repr import enrolled, namer_of
+    from shadowgraph.common.html_repr import namer_of, register_namer
 
     class One:
         def knows(self, thing: object) -> bool:
@@ -227,7 +227,7 @@ def test_names_are_kept_by_nobody() -> None:
         def at(self, address: int) -> None:
             return None
 
-    one = enrolled(One())
+    one = register_namer(One())
     assert namer_of("mine") is one
     del one
     gc.collect()

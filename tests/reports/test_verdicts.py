@@ -10,7 +10,7 @@ from shadowgraph.common.words import counted, form, plural
 from shadowgraph.model.findings import (
     ByteFacts,
     Culprit,
-    Ending,
+    DanglingDetail,
     Finding,
     Kind,
     Reader,
@@ -126,15 +126,21 @@ def test_mutation(reader: Reader | None, owned: str) -> None:
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
-        (Ending("live-in", False, "freed", 0, 7), "reads {}, freed since the capture,"),
-        (Ending("live-in", True, "moved", 0, 7), "reads and writes {}, moved to other memory since the capture,"),
-        (Ending("external-out", True, "freed", 0, 7, BY[:1]), "writes {}, freed since the capture, now b,"),
-        (Ending("live-in", False, "freed", 0, 7, BY[:2]), "reads {}, freed since the capture, now b and c,"),
-        (Ending("live-in", False, "freed", 0, 7, BY), "reads {}, freed since the capture, now b and c and 1 more,"),
+        (DanglingDetail("live-in", False, "freed", 0, 7), "reads {}, freed since the capture,"),
+        (
+            DanglingDetail("live-in", True, "moved", 0, 7),
+            "reads and writes {}, moved to other memory since the capture,",
+        ),
+        (DanglingDetail("external-out", True, "freed", 0, 7, BY[:1]), "writes {}, freed since the capture, now b,"),
+        (DanglingDetail("live-in", False, "freed", 0, 7, BY[:2]), "reads {}, freed since the capture, now b and c,"),
+        (
+            DanglingDetail("live-in", False, "freed", 0, 7, BY),
+            "reads {}, freed since the capture, now b and c and 1 more,",
+        ),
         (None, "uses {}, which is gone,"),
     ],
 )
-def test_dangling(facts: Ending | None, said: str) -> None:
+def test_dangling(facts: DanglingDetail | None, said: str) -> None:
     finding = altered(code="SG104", kind=Kind.SG104, bytes=None, culprit=NODE, phase=Phase.REPLAY, ending=facts)
     expected = f"aten.add_ (node 4) {said.format(NAMED)} in replay 7 of graph#1"
     assert verdict(finding) == f"SG104 dangling pointer: {expected}"

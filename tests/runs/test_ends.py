@@ -168,11 +168,11 @@ def test_a_redacted_run_says_nothing_on_standard_error_either(tmp_path: Path) ->
         "held = {'token SECRET123': indptr}\n"
         "debugger.name('held', held)\n"
         "debugger.invariant(indptr, sg.nondecreasing)\n"
-        "from shadowgraph.common.internal_errors import faults\n"
+        "from shadowgraph.common.internal_errors import internal_errors\n"
         "graph.replay()\n"
         "indptr.copy_(torch.tensor([0, 0, 15043, 7, 7], dtype=torch.int32))\n"
         "graph.replay()\n"
-        "try: raise ValueError('prompt 15043')\nexcept ValueError as error: faults.note('rule', error)\n"
+        "try: raise ValueError('prompt 15043')\nexcept ValueError as error: internal_errors.note('rule', error)\n"
         "print(len(debugger.findings))"
     )
     for name in ("plain", "redacted"):

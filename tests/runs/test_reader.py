@@ -15,8 +15,8 @@ from shadowgraph.commands.main import main
 from shadowgraph.common.errors import RunFolderError, ShadowgraphError
 from shadowgraph.render.text.run_text import RunReport
 from shadowgraph.render.text.text import Report
-from shadowgraph.wrap.folder.findings_log import Journal
-from shadowgraph.wrap.folder.injection_config import Orders
+from shadowgraph.wrap.folder.findings_log import FindingsLog
+from shadowgraph.wrap.folder.injection_config import InjectionConfig
 from shadowgraph.wrap.folder.reader import read_run
 from shadowgraph.wrap.folder.run_folder import RunFolder
 
@@ -24,7 +24,7 @@ from shadowgraph.wrap.folder.run_folder import RunFolder
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     made = RunFolder(tmp_path / "run")
-    made.begin(["python", "serve.py"], Orders(made.path), "0.1.0")
+    made.begin(["python", "serve.py"], InjectionConfig(made.path), "0.1.0")
     return Path(made.path)
 
 
@@ -181,7 +181,7 @@ def test_the_report_command_reads_a_folder(folder: Path, capsys: pytest.CaptureF
 
 
 def test_a_journal_is_capped_and_still_says_its_end(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, limit=1000)
+    journal = FindingsLog(tmp_path, limit=1000)
     for number in range(100):
         journal.write("event", text=f"number {number}")
     journal.write("end")
@@ -192,7 +192,7 @@ def test_a_journal_is_capped_and_still_says_its_end(tmp_path: Path) -> None:
 
 
 def test_each_record_is_there_as_soon_as_it_is_written(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = FindingsLog(tmp_path)
     journal.write("event", text="now")
     assert journal.path.read_text().endswith('"text":"now"}\n')
     journal.close()
@@ -201,7 +201,7 @@ def test_each_record_is_there_as_soon_as_it_is_written(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_gone_is_said_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    journal = Journal(tmp_path / "gone")
+    journal = FindingsLog(tmp_path / "gone")
     journal.write("event", text="a")
     journal.write("finding", book=1)
     assert journal.lost == 0, "it waits"

@@ -8,8 +8,8 @@ import msgspec
 from support.finding_samples import altered
 
 import shadowgraph as sg
-from shadowgraph.wrap.folder.findings_log import Journal
-from shadowgraph.wrap.inject.findings_logger import Recorder
+from shadowgraph.wrap.folder.findings_log import FindingsLog
+from shadowgraph.wrap.inject.findings_logger import FindingsLogger
 
 
 def records(path: Path) -> list[tuple[str, int, int]]:
@@ -20,9 +20,9 @@ def records(path: Path) -> list[tuple[str, int, int]]:
 
 
 def test_an_older_state_that_comes_late_is_not_written_over_a_newer_one(tmp_path: Path) -> None:
-    journal, errors = Journal(tmp_path), list[int]()
+    journal, errors = FindingsLog(tmp_path), list[int]()
     with sg.debug() as debugger:
-        recorder = Recorder(journal, debugger, 1, lambda: errors.append(1))
+        recorder = FindingsLogger(journal, debugger, 1, lambda: errors.append(1))
         for revision, occurrences in ((1, 1), (3, 4), (2, 2), (3, 3), (3, 8), (4, 8)):
             recorder.hear(altered(id=1, revision=revision, occurrences=occurrences))
         assert records(journal.path) == [("finding", 1, 1), ("revision", 3, 4), ("revision", 3, 8), ("revision", 4, 8)]
@@ -33,6 +33,8 @@ def test_an_older_state_that_comes_late_is_not_written_over_a_newer_one(tmp_path
 def test_a_dump_is_asked_for_without_the_recorder_s_lock(tmp_path: Path) -> None:
     with sg.debug() as debugger:
         free: list[bool] = []
-        recorder = Recorder(Journal(tmp_path), debugger, 1, lambda: free.append(not recorder._lock._is_owned()))  # type: ignore[attr-defined]
+        recorder = FindingsLogger(
+            FindingsLog(tmp_path), debugger, 1, lambda: free.append(not recorder._lock._is_owned())
+        )  # type: ignore[attr-defined]
         recorder.hear(altered(id=1))
     assert free == [True]

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from shadowgraph.commands.main import main
-from shadowgraph.common.atomic_files import write_whole
+from shadowgraph.common.atomic_files import atomic_write
 from shadowgraph.common.errors import RunFolderError, UnsafeFolderError
-from shadowgraph.wrap.folder.findings_log import Journal
-from shadowgraph.wrap.folder.heartbeats import Pulse, pulse_file, write_pulse
-from shadowgraph.wrap.folder.injection_config import Orders
+from shadowgraph.wrap.folder.findings_log import FindingsLog
+from shadowgraph.wrap.folder.heartbeats import Heartbeat, heartbeat_file, write_pulse
+from shadowgraph.wrap.folder.injection_config import InjectionConfig
 from shadowgraph.wrap.folder.reader import read_run
 from shadowgraph.wrap.folder.run_folder import RunFolder
 from shadowgraph.wrap.status.pause_file import is_off, switch
@@ -33,7 +33,7 @@ def _usual_umask() -> Iterator[None]:
 
 def begun(path: Path) -> RunFolder:
     made = RunFolder(path)
-    made.begin(["python", "serve.py"], Orders(made.path), "0.1.0")
+    made.begin(["python", "serve.py"], InjectionConfig(made.path), "0.1.0")
     return made
 
 
@@ -43,9 +43,9 @@ def mode(path: Path) -> int:
 
 def test_a_new_folder_and_all_in_it_are_its_owners(tmp_path: Path) -> None:
     folder = Path(begun(tmp_path / "parent" / "run").path)
-    journal = Journal(folder)
+    journal = FindingsLog(folder)
     journal.write("event", text="x")
-    write_pulse(pulse_file(journal.path), Pulse())
+    write_pulse(heartbeat_file(journal.path), Heartbeat())
     switch(folder, off=True)
     assert (mode(folder), {mode(path) for path in folder.iterdir()}) == (0o700, {0o600})
     assert len(list(folder.iterdir())) == 5
@@ -103,8 +103,8 @@ def test_no_link_is_written_through(tmp_path: Path) -> None:
     victim.write_text("theirs")
     for name in ("pulse-1-1.json", "picture.png", "paused"):
         (folder / name).symlink_to(victim)
-    write_pulse(folder / "pulse-1-1.json", Pulse())
-    write_whole(folder / "picture.png", b"x")
+    write_pulse(folder / "pulse-1-1.json", Heartbeat())
+    atomic_write(folder / "picture.png", b"x")
     assert not is_off(folder), "a link is nobody's switch"
     with pytest.raises(RunFolderError, match="no file of this run's owner"):
         switch(folder, off=True)
@@ -126,7 +126,7 @@ def test_what_is_written_whole_is_the_owners_whatever_was_there(tmp_path: Path) 
     (tmp_path / "old.html").write_text("old")
     assert mode(tmp_path / "old.html") == 0o644
     for name in ("old.html", "new.html"):
-        assert mode(write_whole(tmp_path / name, b"x")) == 0o600
+        assert mode(atomic_write(tmp_path / name, b"x")) == 0o600
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_a_full_disk_holds_how_the_run_ended(small: Path) -> None:
 def test_a_full_disk_holds_the_first_findings_and_the_rest_comes_with_room(
     small: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    journal = Journal(small)
+    journal = FindingsLog(small)
     journal.write("event", text="first")
     fill(small)
     for number in range(200):
@@ -181,7 +181,7 @@ def test_a_full_disk_holds_the_first_findings_and_the_rest_comes_with_room(
 
 
 def test_what_a_limit_of_the_files_size_cuts_is_counted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    journal = Journal(tmp_path)
+    journal = FindingsLog(tmp_path)
     journal.write("event", text="first")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
@@ -197,7 +197,7 @@ def test_what_a_limit_of_the_files_size_cuts_is_counted(tmp_path: Path, capfd: p
 
 
 def test_a_backlog_has_a_bound(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "gone")
+    journal = FindingsLog(tmp_path / "gone")
     for _ in range(30):
         journal.write("event", text="x" * 100_000)
     assert journal.lost == 30 - 10
@@ -206,7 +206,7 @@ def test_a_backlog_has_a_bound(tmp_path: Path) -> None:
 
 def test_a_descriptor_that_the_program_closed_and_took_is_not_written_to(tmp_path: Path) -> None:
     """As a program does that becomes a daemon: it closes all descriptors, and opens its own."""
-    journal = Journal(tmp_path)
+    journal = FindingsLog(tmp_path)
     journal.write("event", text="before")
     ours = [journal._file, *journal._spares]
     for number in ours:
@@ -225,7 +225,7 @@ def test_a_descriptor_that_the_program_closed_and_took_is_not_written_to(tmp_pat
 
 def test_records_that_were_lost_are_in_the_report(tmp_path: Path) -> None:
     folder = begun(tmp_path / "run")
-    journal = Journal(folder.path)
+    journal = FindingsLog(folder.path)
     journal.write("end", lost=7)
     journal.close()
     (process,) = read_run(folder.path).processes

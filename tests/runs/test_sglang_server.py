@@ -26,7 +26,7 @@ from support.wrapping import ROOT, environment, wrap_words
 from shadowgraph.dumps.reader import read_dump
 from shadowgraph.integrations.sglang.host import SGLANG_VERSION, sglang_version
 from shadowgraph.render.text.run_text import RunReport
-from shadowgraph.wrap.folder.process_record import ProcessRun
+from shadowgraph.wrap.folder.process_record import ProcessRecord
 from shadowgraph.wrap.folder.reader import read_run
 
 pytestmark = [
@@ -124,7 +124,7 @@ def served(folder: Path, *before: str, **more: str) -> Iterator[tuple[subprocess
                 os.killpg(server.pid, signal.SIGKILL)
 
 
-def scheduler_of(folder: Path) -> ProcessRun:
+def scheduler_of(folder: Path) -> ProcessRecord:
     """The process of a run that is sglang's scheduler; it must be watched."""
     run = read_run(folder)
     watched = [process for process in run.processes if process.backend == "host"]

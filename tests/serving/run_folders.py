@@ -10,8 +10,8 @@ from typing import Any
 from support.finding_samples import altered
 
 from shadowgraph.model.coverage import Coverage
-from shadowgraph.wrap.folder.heartbeats import Pulse, pulse_file, write_pulse
-from shadowgraph.wrap.folder.injection_config import Orders
+from shadowgraph.wrap.folder.heartbeats import Heartbeat, heartbeat_file, write_pulse
+from shadowgraph.wrap.folder.injection_config import InjectionConfig
 from shadowgraph.wrap.folder.run_folder import RunFolder
 
 COVERAGE = Coverage(written=200, exact=150, unguarded=(), dropped=3)
@@ -20,12 +20,12 @@ COVERAGE = Coverage(written=200, exact=150, unguarded=(), dropped=3)
 def made_folder(path: Path, *command: str) -> Path:
     """A folder whose run goes on: its program is this process."""
     made = RunFolder(path)
-    made.begin(command or ("python", "serve.py"), Orders(made.path), "0.1.0")
+    made.begin(command or ("python", "serve.py"), InjectionConfig(made.path), "0.1.0")
     made.note(child=os.getpid(), host=os.uname().nodename)
     return Path(made.path)
 
 
-def with_process(folder: Path, pulse: Pulse | None = None, pid: int | None = None, **facts: Any) -> Path:
+def with_process(folder: Path, pulse: Heartbeat | None = None, pid: int | None = None, **facts: Any) -> Path:
     """The files of one process with one finding; of this one, which lives, unless `pid` says otherwise."""
     pid = os.getpid() if pid is None else pid
     path = folder / f"findings-{pid}-1.jsonl"
@@ -35,5 +35,5 @@ def with_process(folder: Path, pulse: Pulse | None = None, pid: int | None = Non
     lines = [start, {"kind": "watch", "time": now, "backend": "host"}, finding]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     if pulse is not None:
-        write_pulse(pulse_file(path), pulse)
+        write_pulse(heartbeat_file(path), pulse)
     return path

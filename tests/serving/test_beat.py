@@ -16,12 +16,12 @@ import shadowgraph as sg
 from shadowgraph import HostGraph, host_graph
 from shadowgraph.commands.main import main
 from shadowgraph.common.errors import RunFolderError
-from shadowgraph.common.internal_errors import faults
-from shadowgraph.wrap.folder.heartbeats import Pulse, read_pulse, write_pulse
-from shadowgraph.wrap.folder.injection_config import Orders
+from shadowgraph.common.internal_errors import internal_errors
+from shadowgraph.wrap.folder.heartbeats import Heartbeat, read_heartbeat, write_pulse
+from shadowgraph.wrap.folder.injection_config import InjectionConfig
 from shadowgraph.wrap.folder.reader import read_run
 from shadowgraph.wrap.folder.run_folder import RunFolder
-from shadowgraph.wrap.status.heartbeat_writer import Beat
+from shadowgraph.wrap.status.heartbeat_writer import HeartbeatWriter
 from shadowgraph.wrap.status.pause_file import switch
 
 
@@ -41,7 +41,7 @@ class Program:
     def __init__(self, folder: Path, debugger: sg.Debugger) -> None:
         self.clock = Clock()
         self.file = folder / "pulse-1-1.json"
-        self.beat = Beat(str(folder), self.file, self.clock)
+        self.beat = HeartbeatWriter(str(folder), self.file, self.clock)
         with debugger.guard():
             self.x = torch.zeros(16, dtype=torch.int32)
         self.graph = HostGraph()
@@ -49,12 +49,12 @@ class Program:
             self.out = self.x.sum()
         self.beat.follow(debugger, 1)
 
-    def replay(self, seconds: float = 0.0, past_end: int = 0) -> Pulse | None:
+    def replay(self, seconds: float = 0.0, past_end: int = 0) -> Heartbeat | None:
         """Let time pass, write behind the buffer, replay; the pulse then."""
         self.clock.now += seconds
         ctypes.memset(self.x.data_ptr() + 64, 1, past_end)
         self.graph.replay()
-        return read_pulse(self.file)
+        return read_heartbeat(self.file)
 
 
 @pytest.fixture
@@ -64,10 +64,10 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def program(folder: Path) -> Iterator[Program]:
-    before = faults.counts
+    before = internal_errors.counts
     with sg.debug(overhead_percent=99.0) as debugger:
         yield Program(folder, debugger)
-    assert faults.counts == before, "of this process, which other tests share"
+    assert internal_errors.counts == before, "of this process, which other tests share"
 
 
 def test_a_pulse_at_the_first_replay_and_then_every_five_seconds(program: Program) -> None:
@@ -108,14 +108,14 @@ def test_switched_off_nothing_is_judged_until_it_is_on_again(program: Program, f
     assert switch(folder, off=True)
     assert not switch(folder, off=True)
     program.replay(1.0)
-    assert debugger.supervisor.paused
+    assert debugger.monitor.paused
     pulse = program.replay(4.0, past_end=8)
     assert pulse is not None
     assert (pulse.pauses, pulse.off_since is not None, pulse.checked) == (1, True, 1)
     assert switch(folder, off=False)
     assert not switch(folder, off=False)
     pulse = program.replay(6.0)
-    assert not debugger.supervisor.paused
+    assert not debugger.monitor.paused
     assert pulse is not None
     assert (pulse.pauses, pulse.off, pulse.off_since) == (1, 10.0, None)
     assert not debugger.findings  # done meanwhile
@@ -134,7 +134,7 @@ def test_between_two_looks_the_switch_is_not_asked(program: Program, folder: Pat
     program.replay()
     switch(folder, off=True)
     program.replay(0.9)
-    assert not sg.current().supervisor.paused  # type: ignore[union-attr]
+    assert not sg.current().monitor.paused  # type: ignore[union-attr]
 
 
 def test_what_the_program_has_paused_itself_stays_so(program: Program, folder: Path) -> None:
@@ -143,7 +143,7 @@ def test_what_the_program_has_paused_itself_stays_so(program: Program, folder: P
     debugger.pause()
     program.replay()
     program.replay(5.0)
-    assert debugger.supervisor.paused
+    assert debugger.monitor.paused
 
 
 def test_a_childs_beat_ends_the_pause_that_it_was_born_in(program: Program, folder: Path) -> None:
@@ -151,13 +151,13 @@ def test_a_childs_beat_ends_the_pause_that_it_was_born_in(program: Program, fold
     program.replay()
     debugger = sg.current()
     assert debugger is not None
-    assert debugger.supervisor.paused
+    assert debugger.monitor.paused
     child = program.beat.forked(folder / "pulse-2-2.json")
     child.follow(debugger, 1)
     switch(folder, off=False)
     program.replay()
-    assert not debugger.supervisor.paused
-    pulse = read_pulse(folder / "pulse-2-2.json")
+    assert not debugger.monitor.paused
+    pulse = read_heartbeat(folder / "pulse-2-2.json")
     assert pulse is not None
     assert pulse.pauses == 0
 
@@ -173,7 +173,7 @@ def test_a_second_debugger_adds_to_the_sums(folder: Path) -> None:
         program.beat.follow(debugger, 2)
         other.replay()
     program.beat.leave(debugger)
-    pulse = read_pulse(program.file)
+    pulse = read_heartbeat(program.file)
     assert pulse is not None
     assert (pulse.replays, pulse.checked, pulse.overhead) == (4, 4, None)
 
@@ -183,7 +183,7 @@ def test_one_replay_in_three(folder: Path) -> None:
         program = Program(folder, debugger)
         for replay in range(1, 9):
             program.replay(past_end=8 if replay == 5 else 0)
-        assert debugger.supervisor.outside.checked == 3  # 1, 4 and 7
+        assert debugger.monitor.outside.checked == 3  # 1, 4 and 7
         (finding,) = debugger.findings
         assert (finding.past_end, finding.replay) == (8, 7)
         report = str(debugger.report(quiet=True))
@@ -207,12 +207,12 @@ def test_a_damaged_pulse_is_none(content: bytes, folder: Path) -> None:
 
 
 def test_a_pulse_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
-    write_pulse(tmp_path / "missing" / "pulse-1-1.json", Pulse())
+    write_pulse(tmp_path / "missing" / "pulse-1-1.json", Heartbeat())
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_report_says_for_how_long_checking_was_off(folder: Path) -> None:
-    with_process(folder, Pulse(time=50.0, replays=9, pauses=2, off=12.5, off_since=40.0))
+    with_process(folder, Heartbeat(time=50.0, replays=9, pauses=2, off=12.5, off_since=40.0))
     (limit, *_) = read_run(folder).merged().limits
     assert "checking was switched off 2 times, for 22.5 s, and was off when it was last heard of" in limit
 
@@ -233,7 +233,7 @@ def test_the_verbs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_no_run_and_a_run_that_has_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pause", str(tmp_path)]) == RunFolderError.exit_code
     over = RunFolder(tmp_path / "over")
-    over.begin(["true"], Orders(over.path), "0.1.0")
+    over.begin(["true"], InjectionConfig(over.path), "0.1.0")
     over.note(exit_code=0)
     assert main(["pause", over.path]) == RunFolderError.exit_code
     said = capsys.readouterr().err.splitlines()

@@ -8,7 +8,7 @@ from pathlib import Path
 from run_folders import COVERAGE, made_folder, with_process
 
 from shadowgraph.render.text.run_text import RunReport
-from shadowgraph.wrap.folder.heartbeats import Pulse
+from shadowgraph.wrap.folder.heartbeats import Heartbeat
 from shadowgraph.wrap.folder.reader import read_run
 from shadowgraph.wrap.status.metrics import metrics
 
@@ -49,7 +49,7 @@ def at(samples: Samples, name: str, **labels: str) -> float:
 
 def test_numbers_of_two_processes(tmp_path: Path) -> None:
     folder = made_folder(tmp_path / "run")
-    pulse = Pulse(
+    pulse = Heartbeat(
         time=10.0,
         replays=100,
         checked=25,
@@ -60,7 +60,7 @@ def test_numbers_of_two_processes(tmp_path: Path) -> None:
         occurrences=((1, 1, 25),),
     )
     with_process(folder, pulse, rank=None)
-    with_process(folder, Pulse(replays=10, checked=10, pauses=1, off=3.5), pid=2**22 + 1, occurrences=3)
+    with_process(folder, Heartbeat(replays=10, checked=10, pauses=1, off=3.5), pid=2**22 + 1, occurrences=3)
     samples, kinds = parsed(metrics(RunReport(read_run(folder))))
     assert at(samples, "findings", code="SG101", severity="error") == 2
     assert at(samples, "finding_occurrences_total", code="SG101", severity="error") == 28

@@ -16,7 +16,7 @@ import pytest
 from run_folders import COVERAGE, made_folder, with_process
 
 from shadowgraph.commands.main import main
-from shadowgraph.wrap.folder.heartbeats import Pulse
+from shadowgraph.wrap.folder.heartbeats import Heartbeat
 from shadowgraph.wrap.status.server import StatusServer
 from shadowgraph.wrap.status.snapshot import Snapshot
 
@@ -24,7 +24,7 @@ from shadowgraph.wrap.status.snapshot import Snapshot
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     made = made_folder(tmp_path / "run", "python", "<b>serve</b>.py", "&\u202e")
-    with_process(made, Pulse(replays=7, checked=7, coverage=COVERAGE), message="<script>alert(1)</script> & 'so'")
+    with_process(made, Heartbeat(replays=7, checked=7, coverage=COVERAGE), message="<script>alert(1)</script> & 'so'")
     return made
 
 

@@ -199,7 +199,7 @@ def test_a_write_that_no_guard_would_see_is_not_planted(monkeypatch: pytest.Monk
 
 
 def test_a_write_that_is_overlooked_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shadowgraph.monitor.finding_pipeline.Intake.take", lambda *args, **kwargs: None)
+    monkeypatch.setattr("shadowgraph.monitor.finding_pipeline.FindingPipeline.take", lambda *args, **kwargs: None)
     result = Judged("patterns/of-a-test", adding, "host", False, ignored).planted(["guard"])
     counted = counts_of_planted([result])["variants"]["guard"]
     assert (counted["ran"], counted["missed"], counted.get("found", 0)) == (1, 1, 0)

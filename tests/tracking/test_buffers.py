@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from shadowgraph.common.finalizer_safe_lock import later
+from shadowgraph.common.finalizer_safe_lock import defer
 from shadowgraph.model import buffers as buffers_module
 from shadowgraph.model.buffers import Buffer, Ledger, Role
 from shadowgraph.model.ranges import ByteRange
@@ -172,7 +172,7 @@ def test_frees_from_finalizers_while_threads_ask(ledger: Ledger, cyclic: bool) -
             for step in range(300):
                 storage = Storage()
                 buffer = add(ledger, (seed * 1000 + step) * 64, 64)
-                weakref.finalize(storage, later, partial(ledger.free, buffer)).atexit = False
+                weakref.finalize(storage, defer, partial(ledger.free, buffer)).atexit = False
                 if cyclic:
                     storage.itself = storage  # type: ignore[attr-defined]
                 if draw.random() < 0.1:

@@ -15,7 +15,7 @@ import torch
 import shadowgraph as sg
 from shadowgraph import Debugger
 from shadowgraph.model.buffers import Buffer
-from shadowgraph.tracking.variable_names import PlaceFinder
+from shadowgraph.tracking.variable_names import VariableNames
 
 
 class Holder:
@@ -40,14 +40,14 @@ def buffer_of(debugger: Debugger, tensor: torch.Tensor) -> Buffer:
 def name_of(debugger: Debugger, tensor: torch.Tensor) -> str:
     found = buffer_of(debugger, tensor)
     del tensor
-    PlaceFinder(debugger.names).find(found)
+    VariableNames(debugger.names).find(found)
     return debugger.names.name_of(found)[0]
 
 
 def test_a_variable_of_a_frame_names_a_buffer(debugger: Debugger) -> None:
     runner = Holder()
     found = buffer_of(debugger, runner.parts["table"])
-    PlaceFinder(debugger.names).find(found)
+    VariableNames(debugger.names).find(found)
     assert debugger.names.name_of(found)[0] == 'runner.parts["table"]'
 
 
@@ -62,7 +62,7 @@ def test_a_global_of_the_module_that_allocated_comes_first(debugger: Debugger) -
     try:
         exec(compile("import torch\nserver = [torch.ones(6)]", module.__file__, "exec"), vars(module))
         found = buffer_of(debugger, module.server[0])
-        PlaceFinder(debugger.names).find(found)
+        VariableNames(debugger.names).find(found)
         assert debugger.names.name_of(found)[0] == "server[0]"
     finally:
         del sys.modules["allocating"]
@@ -81,7 +81,7 @@ def test_frames_of_other_threads_are_searched(debugger: Debugger) -> None:
     thread.start()
     ready.wait(60)
     (found,) = [buffer for buffer in debugger.buffers if buffer.start == places[0]]
-    PlaceFinder(debugger.names).find(found)
+    VariableNames(debugger.names).find(found)
     done.set()
     thread.join()
     assert debugger.names.name_of(found)[0] == "elsewhere[0]"
@@ -89,7 +89,7 @@ def test_frames_of_other_threads_are_searched(debugger: Debugger) -> None:
 
 def test_a_buffer_without_a_variable_keeps_its_line(debugger: Debugger) -> None:
     found = buffer_of(debugger, torch.ones(9))
-    PlaceFinder(debugger.names).find(found)
+    VariableNames(debugger.names).find(found)
     assert debugger.names.name_of(found)[0].startswith("float32[9] from test_places.py:")
 
 
@@ -98,7 +98,7 @@ def test_nothing_is_kept_alive(debugger: Debugger) -> None:
     held = weakref.ref(runner)
     assert runner is not None
     found = buffer_of(debugger, runner.parts["table"])
-    PlaceFinder(debugger.names).find(found)
+    VariableNames(debugger.names).find(found)
     runner = None
     gc.collect()
     assert held() is None
@@ -111,7 +111,7 @@ def test_callers_keep_no_variable_beyond_their_end(debugger: Debugger) -> None:
     def look() -> Buffer:
         kept = Holder()
         found = buffer_of(debugger, kept.parts["table"])
-        PlaceFinder(debugger.names).find(found)
+        VariableNames(debugger.names).find(found)
         return found
 
     gc.collect()
@@ -125,7 +125,7 @@ def test_callers_keep_no_variable_beyond_their_end(debugger: Debugger) -> None:
 def test_half_of_the_time_is_kept_for_findings(debugger: Debugger) -> None:
     runner = Holder()
     found = buffer_of(debugger, runner.parts["table"])
-    finder = PlaceFinder(debugger.names)
+    finder = VariableNames(debugger.names)
     finder._left = finder._kept
     finder.find_new([found])
     assert not debugger.names.name_of(found)[1]
@@ -136,12 +136,12 @@ def test_half_of_the_time_is_kept_for_findings(debugger: Debugger) -> None:
 def test_no_time_no_names(debugger: Debugger) -> None:
     runner = Holder()
     found = buffer_of(debugger, runner.parts["table"])
-    PlaceFinder(debugger.names, seconds=0).find(found)
+    VariableNames(debugger.names, seconds=0).find(found)
     assert not debugger.names.name_of(found)[1]
 
 
 def test_each_new_buffer_is_tried_once(debugger: Debugger) -> None:
-    finder = PlaceFinder(debugger.names)
+    finder = VariableNames(debugger.names)
     found = buffer_of(debugger, torch.ones(9))
     finder.find_new([found])
     late = [found]  # a variable that leads to it, too late for a second search
@@ -150,7 +150,7 @@ def test_each_new_buffer_is_tried_once(debugger: Debugger) -> None:
 
 
 def test_two_objects_under_one_variable_keep_names_of_their_own(debugger: Debugger) -> None:
-    finder = PlaceFinder(debugger.names)
+    finder = VariableNames(debugger.names)
     both = [Holder(), Holder()]
     found = [buffer_of(debugger, each.parts["table"]) for each in both]
     for runner, buffer in zip(list(both), found, strict=True):
@@ -164,7 +164,7 @@ def test_two_objects_under_one_variable_keep_names_of_their_own(debugger: Debugg
 
 
 def test_a_former_name_counts_once_the_buffer_is_gone(debugger: Debugger) -> None:
-    finder = PlaceFinder(debugger.names)
+    finder = VariableNames(debugger.names)
     runner = Holder()
     found = buffer_of(debugger, runner.parts["table"])
     finder.note_former([found])

@@ -14,8 +14,8 @@ from types import FrameType
 import pytest
 
 from shadowgraph.common import finalizer_safe_lock as quiet
-from shadowgraph.common.finalizer_safe_lock import QuietLock, later, settle
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock, defer, run_deferred
+from shadowgraph.common.internal_errors import internal_errors
 
 
 def _raise(*_: object) -> None:
@@ -37,20 +37,20 @@ def _no_collector_of_its_own() -> Iterator[None]:
 
 def test_outside_a_section_work_is_done_at_once() -> None:
     done: list[int] = []
-    later(lambda: done.append(1))
+    defer(lambda: done.append(1))
     assert done == [1]
 
 
 def test_inside_a_section_work_waits_for_the_next_one_or_for_somebody_who_settles() -> None:
     done: list[int] = []
-    first, second = QuietLock(), QuietLock()
-    for comes_next in (lambda: second.section, settle):
+    first, second = FinalizerSafeLock(), FinalizerSafeLock()
+    for comes_next in (lambda: second.section, run_deferred):
         done.clear()
         with first.section:
             with second.section, first.section:
-                later(lambda: done.append(1))
-                later(lambda: done.append(2))
-            settle()
+                defer(lambda: done.append(1))
+                defer(lambda: done.append(2))
+            run_deferred()
             assert done == []
         assert done == []
         comes_next()
@@ -58,7 +58,7 @@ def test_inside_a_section_work_waits_for_the_next_one_or_for_somebody_who_settle
 
 
 def test_what_a_handler_raises_leaves_no_lock_held() -> None:
-    lock, rounds, caught = QuietLock(), 300, 0
+    lock, rounds, caught = FinalizerSafeLock(), 300, 0
     before = signal.signal(signal.SIGALRM, _raise)
     try:
         for at in range(rounds):
@@ -67,8 +67,8 @@ def test_what_a_handler_raises_leaves_no_lock_held() -> None:
                 end = time.monotonic() + 5
                 while time.monotonic() < end:
                     with lock.section:
-                        later(int)
-                    settle()
+                        defer(int)
+                    run_deferred()
             except KeyboardInterrupt:
                 caught += 1
     finally:
@@ -76,7 +76,7 @@ def test_what_a_handler_raises_leaves_no_lock_held() -> None:
         signal.signal(signal.SIGALRM, before)
     assert caught == rounds
     done: list[int] = []
-    later(lambda: done.append(1))
+    defer(lambda: done.append(1))
     assert done == [1], "this thread is in no section"
     thread = threading.Thread(target=lock.section.__enter__)
     thread.start()
@@ -86,8 +86,8 @@ def test_what_a_handler_raises_leaves_no_lock_held() -> None:
 
 def test_a_section_of_another_thread_is_no_hindrance() -> None:
     done: list[int] = []
-    with QuietLock().section:
-        thread = threading.Thread(target=later, args=(lambda: done.append(1),))
+    with FinalizerSafeLock().section:
+        thread = threading.Thread(target=defer, args=(lambda: done.append(1),))
         thread.start()
         thread.join()
         assert done == [1]
@@ -96,17 +96,17 @@ def test_a_section_of_another_thread_is_no_hindrance() -> None:
 @pytest.mark.parametrize("settled_by", ["settle", "lock", "later"])
 def test_in_the_collector_work_waits(settled_by: str) -> None:
     """What the collector found dead is done by whoever comes next, before it looks at anything."""
-    lock, done = QuietLock(), []
+    lock, done = FinalizerSafeLock(), []
     storage = Storage()
     storage.itself = storage  # type: ignore[attr-defined]
-    weakref.finalize(storage, later, lambda: done.append("collected")).atexit = False
+    weakref.finalize(storage, defer, lambda: done.append("collected")).atexit = False
     del storage
     gc.collect()
     assert done == []
     if settled_by == "settle":
-        settle()
+        run_deferred()
     elif settled_by == "later":
-        later(lambda: done.append("next"))
+        defer(lambda: done.append("next"))
     else:
         with lock.section:
             assert done == ["collected"]
@@ -124,7 +124,7 @@ def test_the_collector_is_listened_to_only_while_a_debugger_watches() -> None:
     done: list[str] = []
     storage = Storage()
     storage.itself = storage  # type: ignore[attr-defined]
-    weakref.finalize(storage, later, lambda: done.append("collected")).atexit = False
+    weakref.finalize(storage, defer, lambda: done.append("collected")).atexit = False
     del storage
     gc.collect()
     assert done == ["collected"]
@@ -132,24 +132,24 @@ def test_the_collector_is_listened_to_only_while_a_debugger_watches() -> None:
 
 
 def test_work_that_fails_is_a_fault_and_the_rest_is_done() -> None:
-    faults.clear()
+    internal_errors.clear()
     done: list[int] = []
-    with QuietLock().section:
-        later(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
-        later(lambda: done.append(2))
-    settle()
+    with FinalizerSafeLock().section:
+        defer(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+        defer(lambda: done.append(2))
+    run_deferred()
     assert done == [2]
-    assert faults.counts == {"finalizer: ZeroDivisionError: integer division or modulo by zero": 1}
-    faults.clear()
+    assert internal_errors.counts == {"finalizer: ZeroDivisionError: integer division or modulo by zero": 1}
+    internal_errors.clear()
 
 
 def test_an_exception_of_a_section_passes_and_ends_it() -> None:
     done: list[int] = []
-    lock = QuietLock()
+    lock = FinalizerSafeLock()
     with pytest.raises(KeyError), lock.section:
-        later(lambda: done.append(1))
+        defer(lambda: done.append(1))
         raise KeyError
-    settle()
+    run_deferred()
     assert done == [1]
     thread = threading.Thread(target=lock.section.__enter__)
     thread.start()
@@ -158,7 +158,7 @@ def test_an_exception_of_a_section_passes_and_ends_it() -> None:
 
 
 def test_threads_take_turns() -> None:
-    lock, inside, most = QuietLock(), 0, 0
+    lock, inside, most = FinalizerSafeLock(), 0, 0
 
     def work() -> None:
         nonlocal inside, most

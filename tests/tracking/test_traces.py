@@ -36,11 +36,11 @@ def test_no_more_frames_than_asked_for() -> None:
 def test_frames_of_ours_and_of_torch_are_left_out() -> None:
     import torch
 
-    from shadowgraph.graphs.dispatch.observer_mode import LightMode
+    from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
 
     seen: list[Trace] = []
 
-    class Looking(LightMode):
+    class Looking(ObserverMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
             seen.append(gather())
             return func(*args, **(kwargs or {}))

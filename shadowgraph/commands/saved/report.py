@@ -18,8 +18,8 @@ from shadowgraph.model.run_facts import RunFacts, document
 from shadowgraph.render.text.dumped import about_lines, missing_lines
 from shadowgraph.render.text.run_text import head_lines, relative
 from shadowgraph.render.text.text import lines
-from shadowgraph.wrap.folder.heartbeats import Pulse
-from shadowgraph.wrap.folder.process_record import ProcessRun
+from shadowgraph.wrap.folder.heartbeats import Heartbeat
+from shadowgraph.wrap.folder.process_record import ProcessRecord
 from shadowgraph.wrap.folder.reader import Run
 
 
@@ -53,7 +53,7 @@ class _Process(msgspec.Struct, frozen=True):
     damaged: int
     cut: bool
     findings: int
-    pulse: Pulse | None = None
+    pulse: Heartbeat | None = None
     lost: int = 0
 
 
@@ -73,7 +73,7 @@ class _Whole(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class _Counted(ProcessRun):
+class _Counted(ProcessRecord):
     """A process of which the findings are only counted."""
 
     told: int = 0

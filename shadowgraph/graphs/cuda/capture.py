@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from shadowgraph.common.internal_errors import shielded
-from shadowgraph.graphs.cuda.capture_watch import CaptureWatch
+from shadowgraph.common.internal_errors import error_barrier
+from shadowgraph.graphs.cuda.capture_watch import CaptureTracer
 from shadowgraph.graphs.cuda.driver import driver
 from shadowgraph.graphs.cuda.node_attribution import Marks
 from shadowgraph.graphs.dispatch import eager
 from shadowgraph.graphs.dispatch.calling import call
-from shadowgraph.graphs.dispatch.observer_mode import LightMode
+from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
 from shadowgraph.graphs.dispatch.schemas import schema_of
 from shadowgraph.graphs.dispatch.tensors import is_plain, named_tensors, tensors_in
 from shadowgraph.model.buffers import Ledger, Role
@@ -53,7 +53,7 @@ class _Operator:
         return Node(index, Launch(LaunchKind.ATEN, schema.name, tuple(pointers), stack))
 
 
-class CaptureMode(LightMode):
+class CaptureMode(ObserverMode):
     """Notes each operator while one thread captures; changes nothing that runs.
 
     Parameters
@@ -75,7 +75,7 @@ class CaptureMode(LightMode):
         super().__init__()
         self._graph, self._ledger, self._isolate = graph, ledger, isolate
         self.marks = marks
-        self.watch: CaptureWatch | None = None
+        self.watch: CaptureTracer | None = None
         self.before: CaptureMode | None = None  # the capture around this one in its thread
         self._token = 0
         self._noted: list[_Noted | tuple[Launch, int]] = []
@@ -114,7 +114,7 @@ class CaptureMode(LightMode):
             if marks is not None:
                 marks.end()
         self._noted.append((launch, token))
-        with shielded("captured launch"):
+        with error_barrier("captured launch"):
             self._note_owners(launch)
 
     def _next(self) -> int:
@@ -136,7 +136,7 @@ class CaptureMode(LightMode):
     def _settle(self) -> None:
         noted, self._noted = self._noted, []
         for entry in noted:
-            with shielded("captured operator"):
+            with error_barrier("captured operator"):
                 if len(entry) == 2:
                     self.launches[entry[1]] = len(self._steps)
                     self._steps.append(entry[0])
@@ -219,18 +219,18 @@ def current() -> CaptureMode | None:
     """The mode of the capture in this thread, else of the one that the current stream belongs to, if any."""
     if _local.mode is not None or not _by_graph:
         return _local.mode
-    with shielded("capture in another thread"):
+    with error_barrier("capture in another thread"):
         return _by_graph.get(driver().capturing(torch.cuda.current_stream().cuda_stream) or 0)
     return None
 
 
 def enter(mode: CaptureMode) -> None:
     """Begin to note this thread's operators; the eager mode stands aside."""
-    eager.stand_aside()
+    eager.suspend()
     mode.before, _local.mode = _local.mode, mode
     if mode.marks is not None:
         _by_graph[mode.marks.graph] = mode
-        mode.watch = CaptureWatch(mode.marks)
+        mode.watch = CaptureTracer(mode.marks)
         mode.watch.begin()
     mode.__enter__()  # type: ignore[no-untyped-call]
 
@@ -247,4 +247,4 @@ def leave(mode: CaptureMode) -> None:
             if mode.marks is not None:
                 _by_graph.pop(mode.marks.graph, None)
             _local.mode = mode.before
-            eager.come_back()
+            eager.resume_mode()

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.graphs.cuda.node_attribution import Marks
 from shadowgraph.model.stacks import PACKAGE
 from shadowgraph.tracking.traces import Trace, gather
@@ -41,7 +41,7 @@ class Called(NamedTuple):
     trace: Trace
 
 
-class CaptureWatch:
+class CaptureTracer:
     """Marks what C functions launch, between `begin` and `end`, in the thread of `begin`."""
 
     def __init__(self, marks: Marks) -> None:
@@ -85,7 +85,7 @@ class CaptureWatch:
         try:
             return _monitoring.DISABLE if is_seen_elsewhere(function, code.co_filename) else None
         except Exception as error:
-            faults.note("capture watch", error)
+            internal_errors.note("capture watch", error)
             return None
 
     def _on_return(self, code: Any, offset: int, function: Any, first: Any) -> None:
@@ -97,7 +97,7 @@ class CaptureWatch:
             if newest is not None:
                 marks.mark(Called(_name(function), gather()), newest)
         except Exception as error:
-            faults.note("capture watch", error)
+            internal_errors.note("capture watch", error)
 
     def _on_profile(self, frame: Any, event: str, argument: Any) -> None:
         if self._profile is not None:

@@ -14,16 +14,16 @@ from typing import Any
 import torch
 
 from shadowgraph.common.compat import relaxed_capture
-from shadowgraph.common.finalizer_safe_lock import later
-from shadowgraph.common.internal_errors import contained, shielded
+from shadowgraph.common.finalizer_safe_lock import defer
+from shadowgraph.common.internal_errors import error_barrier, error_barrier_all
 from shadowgraph.common.patching import PatchSet
 from shadowgraph.graphs.cuda import capture as cuda_capture
 from shadowgraph.graphs.cuda.allocator_history import History, is_complete
 from shadowgraph.graphs.cuda.capture import CaptureMode
 from shadowgraph.graphs.cuda.device_model import Origin, read_later
 from shadowgraph.graphs.cuda.driver import driver
-from shadowgraph.graphs.cuda.in_place_pools import INCOMPLETE, UNMAPPABLE, NativePools, segments_of
-from shadowgraph.graphs.cuda.isolated_pools import GuardedPool, GuardedPools
+from shadowgraph.graphs.cuda.in_place_pools import INCOMPLETE, UNMAPPABLE, InPlacePools, segments_of
+from shadowgraph.graphs.cuda.isolated_pools import IsolatedPool, IsolatedPools
 from shadowgraph.graphs.cuda.node_attribution import Marks
 from shadowgraph.graphs.cuda.pool_buffers import Made, Tenants, enter_pool_buffers, tenants_of
 from shadowgraph.graphs.cuda.probes import Prober
@@ -46,7 +46,7 @@ class _State:
 
     model: Graph
     mode: CaptureMode | None = None
-    pool: GuardedPool | None = None
+    pool: IsolatedPool | None = None
     native: bool = False  # whether guards may stand in the pool that the program itself would have
     history: bool = False  # whether we switched the allocator's history on
     finalizer: Any = field(default=None, repr=False)
@@ -81,8 +81,8 @@ class CudaGraphs:
     def __init__(
         self,
         allocator: CudaAllocator,
-        pools: GuardedPools | None,
-        native: NativePools,
+        pools: IsolatedPools | None,
+        native: InPlacePools,
         expandable: bool,
         prober: Prober,
     ) -> None:
@@ -116,7 +116,7 @@ class CudaGraphs:
                 self._native.left_alone["a device that is not watched"] += 1
                 state = _ELSEWHERE
             else:
-                with shielded("capture_begin"):
+                with error_barrier("capture_begin"):
                     state = self._begin(pool)
             inside = state.pool.pool.id if state is not None and state.pool is not None else pool
             running = captures.begin()
@@ -127,7 +127,7 @@ class CudaGraphs:
                 if state is not None and state is not _ELSEWHERE:  # refused: the graph keeps the capture that it had
                     self._drop(state)
                 raise
-            with contained("capture_begin"):
+            with error_barrier_all("capture_begin"):
                 self._began(graph, state, running)
 
         return capture_begin
@@ -157,17 +157,17 @@ class CudaGraphs:
             return
         self._live.add(state.model.serial)
         # Without the state: finalizers live until the interpreter has ended, and a pool must not.
-        state.finalizer = weakref.finalize(graph, later, partial(self._gone, state.model))
+        state.finalizer = weakref.finalize(graph, defer, partial(self._gone, state.model))
         state.finalizer.atexit = False
         marks: Marks | None = None
-        with contained("attribution"):
+        with error_barrier_all("attribution"):
             marks = Marks(driver(), self._allocator.index)
         state.mode = CaptureMode(state.model, self._allocator.ledger, state.pool is not None, marks)
         cuda_capture.enter(state.mode)
 
     def _drop(self, state: _State) -> None:
         """A capture comes to nothing."""
-        with shielded("capture"):
+        with error_barrier("capture"):
             if state.mode is not None:
                 mode, state.mode = state.mode, None
                 cuda_capture.leave(mode)
@@ -193,7 +193,7 @@ class CudaGraphs:
             mode: CaptureMode | None = None
             if state is not None and state.mode is not None:
                 mode, state.mode = state.mode, None
-                with shielded("capture_end"):
+                with error_barrier("capture_end"):
                     cuda_capture.leave(mode)
             try:
                 original(graph)
@@ -206,7 +206,7 @@ class CudaGraphs:
             finally:
                 _close(graph)
             if state is not None and mode is not None:
-                with shielded("capture_end"):
+                with error_barrier("capture_end"):
                     self._end(graph, state, mode)
 
         return capture_end
@@ -231,7 +231,7 @@ class CudaGraphs:
                 _history.end()
             emit("capture_ended", state.model)
 
-    def _end_guarded(self, state: _State, pool: GuardedPool, snapshot: Any, made: Made) -> None:
+    def _end_guarded(self, state: _State, pool: IsolatedPool, snapshot: Any, made: Made) -> None:
         tenants = tenants_of(snapshot, pool.segments.__contains__)
         if is_complete(tenants, made, pool.segments):
             self._allocator.waiting.append(partial(self._enter, state, tenants, made))
@@ -300,7 +300,7 @@ class CudaGraphs:
                 with model.reading:
                     outcome = self._prober.search(graph, outcome, probe, lent=True)
             original(graph)
-        with shielded("probed replay"):
+        with error_barrier("probed replay"):
             probe.deliver(outcome)
 
     def _wrap_reset(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -343,7 +343,7 @@ def _wrap_del(original: Callable[..., Any]) -> Callable[..., Any]:
         its own destructor then finds nothing left to destroy."""
         original(graph)
         if captures.running and getattr(graph, "_shadowgraph_open", None) is None:
-            with contained("end of a graph"), relaxed_capture():
+            with error_barrier_all("end of a graph"), relaxed_capture():
                 torch._C._CUDAGraph.reset(graph)
 
     return __del__

@@ -32,7 +32,7 @@ class _Native:
     buffers: dict[int, Buffer] = field(default_factory=dict)
 
 
-class NativePools:
+class InPlacePools:
     """Guards in bytes that the caching allocator gave to nobody: what rounding adds, and the rest of segments.
 
     The memory stays the allocator's own. A check therefore never writes there: broken guards are armed again once the
@@ -124,7 +124,7 @@ class NativePools:
         pool = self._pool_where_it_stands(guard)
         return pool is not None and self._is_nobodys(guard, pool, clock)
 
-    def make_way(self) -> None:
+    def refit(self) -> None:
         """Let guards stand only in what is nobody's by now. Called with the allocator's lock."""
         for pool in self._pools.values():
             self._lay(pool)
@@ -176,7 +176,7 @@ class NativePools:
                 buffer.lent = True
                 if before is not None:
                     if before.nbytes == largest:
-                        self._allocator.hand_on_guards(before, buffer)
+                        self._allocator.transfer_guards(before, buffer)
                     else:
                         self._allocator.move_guards(before, Placement(0, 0))
                     self._allocator.ledger.free(before)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from shadowgraph.common.compat import relaxed_capture, require_cupy
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.model.alignment import round_up
 from shadowgraph.tracking.arena import HostArena
 from shadowgraph.tracking.captures import captures
@@ -35,7 +35,7 @@ class Segment:
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
-class GuardedPool:
+class IsolatedPool:
     """A torch `MemPool` that never splits a segment. It dies with the last graph that uses it, but never while a stream
     captures: torch aborts the process then.
 
@@ -59,7 +59,7 @@ class GuardedPool:
         return (address + largest, segment.start + segment.nbytes + segment.tail) if segment and largest else None
 
 
-class GuardedPools:
+class IsolatedPools:
     """Makes guarded pools and stands them in for the pool handles that a program uses.
 
     Parameters
@@ -88,11 +88,11 @@ class GuardedPools:
         self.added = 0
         self.left_alone: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._by_handle: dict[PoolHandle, GuardedPool] = {}
+        self._by_handle: dict[PoolHandle, IsolatedPool] = {}
         self._by_id: dict[PoolHandle, PoolHandle] = {}
-        self._private: weakref.WeakValueDictionary[PoolHandle, GuardedPool] = weakref.WeakValueDictionary()
+        self._private: weakref.WeakValueDictionary[PoolHandle, IsolatedPool] = weakref.WeakValueDictionary()
 
-    def stand_in(self, handle: PoolHandle | None) -> GuardedPool | None:
+    def stand_in(self, handle: PoolHandle | None) -> IsolatedPool | None:
         """The guarded pool for a program's handle (a new one for None), or None past the budget."""
         with self._lock:
             given = _pair(handle) if handle is not None else None
@@ -102,7 +102,7 @@ class GuardedPools:
             if given is not None and given in self._private:  # from another graph's pool()
                 return self._private[given]
             if given is not None and torch.cuda.memory_snapshot(given):
-                return None  # in use already: `NativePools` says so
+                return None  # in use already: `InPlacePools` says so
             if self.added >= self.budget:
                 self.left_alone["guard memory is used up"] += 1
                 return None
@@ -118,7 +118,7 @@ class GuardedPools:
         """What the program calls a pool: the handle that it gave, or the pool's own id."""
         return self._by_id.get(_pair(pool_id), _pair(pool_id))
 
-    def _make(self) -> GuardedPool:
+    def _make(self) -> IsolatedPool:
         segments: dict[int, Segment] = {}
         runtime, arena = self._runtime, self._arena
         head, tail = self.head, self.tail
@@ -130,7 +130,7 @@ class GuardedPools:
                 self.added += head + nbytes + tail
                 return base + head
             except Exception as error:
-                faults.note("guarded segment", error, now=False)  # torch calls this under its own lock
+                internal_errors.note("guarded segment", error, now=False)  # torch calls this under its own lock
             try:  # without guards, as torch would have
                 with relaxed_capture():
                     plain = int(runtime.malloc(nbytes))
@@ -151,7 +151,7 @@ class GuardedPools:
                 with relaxed_capture():
                     runtime.free(address)
             except Exception as error:
-                faults.note("free of a guarded segment", error, now=False)
+                internal_errors.note("free of a guarded segment", error, now=False)
 
         callbacks = _Alloc(allocate), _Free(free)
         addresses = [ctypes.cast(callback, ctypes.c_void_p).value or 0 for callback in callbacks]
@@ -159,7 +159,7 @@ class GuardedPools:
         pool = torch.cuda.MemPool(allocator, no_split=True)
         for kept in (*callbacks, allocator):  # called even while the interpreter ends, when modules are empty already
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
-        return GuardedPool(pool, segments)
+        return IsolatedPool(pool, segments)
 
 
 def _pair(handle: PoolHandle) -> PoolHandle:

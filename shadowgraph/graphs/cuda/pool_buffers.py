@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
-from shadowgraph.graphs.cuda.isolated_pools import GuardedPool
+from shadowgraph.graphs.cuda.isolated_pools import IsolatedPool
 from shadowgraph.model.buffers import Buffer, Role
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.stacks import Stack
@@ -21,7 +21,7 @@ _FRAMES = 6
 
 
 def enter_pool_buffers(
-    allocator: CudaAllocator, pool: GuardedPool, graph: Graph, requested: Tenants, made: Made
+    allocator: CudaAllocator, pool: IsolatedPool, graph: Graph, requested: Tenants, made: Made
 ) -> None:
     """Enter the capture's tensors into the ledger and let their guards stand.
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from shadowgraph.common.compat import relaxed_capture
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.engines.device import Device
 from shadowgraph.engines.probing import THREADS, ProbeTable
 from shadowgraph.graphs.cuda.driver import Driver, DriverError, KernelParameters, driver, raw_graph
@@ -97,7 +97,7 @@ class Prober:
             with relaxed_capture():
                 look.restore()
         except Exception as error:  # a lost device, for which nothing can be done: the program hears of it by itself
-            faults.note("probed replay", error)
+            internal_errors.note("probed replay", error)
             look.graph._shadowgraph_keeps = "program"  # never again
             if look.table is not None:
                 self._lost.append(look.table)

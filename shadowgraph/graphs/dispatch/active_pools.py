@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from shadowgraph.common.internal_errors import shielded
+from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.common.patching import PatchSet, Target, holders
 
 _BEGIN = "_cuda_beginAllocateCurrentThreadToPool"  # of one thread
@@ -61,7 +61,7 @@ def _noting(note: Callable[[tuple[Any, ...]], object]) -> Callable[[Callable[...
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def route(device: Any, pool: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(device, pool, *args, **kwargs)
-            with shielded("memory pool"):
+            with error_barrier("memory pool"):
                 note((int(device), *pool))
             return result
 

@@ -12,12 +12,12 @@ import torch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from shadowgraph.common.internal_errors import shielded
+from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.graphs.dispatch import active_pools, host_reads
 from shadowgraph.graphs.dispatch.calling import call
 from shadowgraph.graphs.dispatch.eager_guard import EagerGuard
 from shadowgraph.graphs.dispatch.indexing import index_uses
-from shadowgraph.graphs.dispatch.observer_mode import LightMode
+from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
 from shadowgraph.graphs.dispatch.op_filter import Path, Relevance, path_of, paths
 from shadowgraph.graphs.dispatch.out_resize import call_with_outs, grow, wanted_size
 from shadowgraph.graphs.dispatch.schemas import Schema
@@ -38,14 +38,14 @@ _depth: Callable[[], int] = torch._C._len_torch_dispatch_stack
 class _Rest:
     """A mode that `follow` took off its thread's stack, and how many were left there."""
 
-    mode: LightMode
+    mode: ObserverMode
     depth: int
 
 
 class _Local(threading.local):
     guard_depth = 0
     capturing = False
-    aside: LightMode | None = None  # taken off the stack for the time of a capture
+    aside: ObserverMode | None = None  # taken off the stack for the time of a capture
     rest: _Rest | None = None
 
 
@@ -75,17 +75,17 @@ def set_capturing(on: bool) -> None:
     _local.capturing = on
 
 
-def stand_aside() -> None:
+def suspend() -> None:
     """`set_capturing`, and off this thread's stack if nothing is above: each mode costs every operator microseconds."""
     _local.capturing = True
     mode = _get_current_dispatch_mode()
-    if isinstance(mode, LightMode) and mode.steps_aside:
+    if isinstance(mode, ObserverMode) and mode.steps_aside:
         mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         _local.aside = mode
 
 
-def come_back() -> None:
-    """Undo `stand_aside`."""
+def resume_mode() -> None:
+    """Undo `suspend`."""
     _local.capturing = False
     mode, _local.aside = _local.aside, None
     if mode is not None and not getattr(mode, "inert", False):
@@ -101,7 +101,7 @@ def follow(asleep: bool) -> None:
     rest = _local.rest
     if rest is None:
         mode = _get_current_dispatch_mode() if asleep and not _local.capturing else None
-        if isinstance(mode, LightMode) and mode.steps_aside:
+        if isinstance(mode, ObserverMode) and mode.steps_aside:
             mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             _local.rest = rest = _Rest(mode, _depth())
             key = id(rest)
@@ -121,7 +121,7 @@ def anyone_rests() -> bool:
     return any(rest is not None and not getattr(rest.mode, "inert", False) for rest in found)
 
 
-class EagerMode(LightMode):
+class EagerMode(ObserverMode):
     """Watches one thread between captures and replays.
 
     Parameters
@@ -176,12 +176,12 @@ class EagerMode(LightMode):
         if path is not None and path.plain and path.operator is func and self._passes(path, args, kwargs):
             return call(func, args, kwargs)
         path = None
-        with shielded("eager operator"):
+        with error_barrier("eager operator"):
             path = path_of(func, args)
         if path is None:
             return call(func, args, kwargs)
         if self._idle.counting:
-            with shielded("count of operators"):
+            with error_barrier("count of operators"):
                 self._idle.operator(path.works)
         guarding = self._guards(path.schema)
         if path.quiet and not guarding:
@@ -195,7 +195,7 @@ class EagerMode(LightMode):
         if not path.quiet and self._relevance.of(path, args, kwargs):
             return False
         if self._idle.counting:
-            with shielded("count of operators"):
+            with error_barrier("count of operators"):
                 self._idle.operator(path.works)
         return True
 
@@ -212,7 +212,7 @@ class EagerMode(LightMode):
         moves = bool(schema.resizes or schema.outs)  # what it writes may get its memory only now
         told = told and (self._thorough or moves or self._relevance.of(path, args, kwargs))
         if told and self._announces:
-            with shielded("eager launch"):
+            with error_barrier("eager launch"):
                 launch = self._announce(schema, args, kwargs)
         if schema.outs:
             results = call_with_outs(func, schema.outs, args, kwargs, self._allocate, take_empty=guarding)
@@ -221,10 +221,10 @@ class EagerMode(LightMode):
         else:
             results = call(func, args, kwargs)
         if schema.resizes and self._device != "cpu":  # on the host each replay looks for what has moved
-            with shielded("eager resize"):
+            with error_barrier("eager resize"):
                 drop_stale(self._allocator.ledger)
         if told and schema.written:
-            with shielded("eager write"):
+            with error_barrier("eager write"):
                 self._note_write(schema, args, kwargs, None if moves else launch)
         if guarding and not schema.host_read:
             if schema.name == "aten.lift_fresh.default":
@@ -301,7 +301,7 @@ class EagerMode(LightMode):
         return tensor
 
     def _guarded(self, results: Any, args: Any, kwargs: Any) -> Any:
-        with shielded("guarded allocation"):
+        with error_barrier("guarded allocation"):
             if any(tensor.get_device() != self._index for tensor in tensors_in(results)):
                 return results  # a device that nobody watches
             inputs = {storage_key(t) for t in tensors_in((args, kwargs)) if is_plain(t, self._device)}
@@ -326,7 +326,7 @@ class EagerMode(LightMode):
     def _make_room(self, tensor: torch.Tensor, size: Any) -> None:
         """Storages of ours cannot grow; where one would have to, it is replaced first."""
         if is_plain(tensor, self._device) and not tensor.untyped_storage().resizable():
-            with shielded("guarded resize"):
+            with error_barrier("guarded resize"):
                 grow(tensor, wanted_size(size), self._allocate)
 
 

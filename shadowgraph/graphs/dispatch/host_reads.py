@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from shadowgraph.common.internal_errors import shielded
+from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.common.patching import PatchSet
 from shadowgraph.graphs.dispatch.tensors import is_plain, view_of_memory
 from shadowgraph.graphs.events import emit, listeners
@@ -76,7 +76,7 @@ def note_read(tensor: torch.Tensor, how: str, waits: bool = True) -> None:
     _local.busy = True
     try:
         view: TensorView | None = None
-        with shielded("host read"), torch._C.DisableTorchFunction():
+        with error_barrier("host read"), torch._C.DisableTorchFunction():
             view = _view_of(tensor)
         if view is not None and view.nbytes:
             emit("host_read", view, how, waits)

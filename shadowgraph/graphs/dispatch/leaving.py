@@ -17,9 +17,9 @@ from typing import Any
 from torch._C import _len_torch_dispatch_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from shadowgraph.common.internal_errors import shielded
+from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.graphs.dispatch import eager
-from shadowgraph.graphs.dispatch.observer_mode import LightMode
+from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
 
 _PATIENCE, _OUTSIDE = 64_000, 1000  # it is given up after 64 events outside of operators: a mode stands above ours
 
@@ -36,9 +36,9 @@ def leave_soon(idle: Callable[[], bool]) -> None:
     def look(frame: FrameType, event: str, given: Any) -> None:
         nonlocal left
         left -= 1 if _len_torch_dispatch_stack() <= within else _OUTSIDE  # a loop of operators calls nothing else
-        with shielded("mode that leaves"):
+        with error_barrier("mode that leaves"):
             mode = _get_current_dispatch_mode()
-            stands = isinstance(mode, LightMode) and mode.steps_aside and mode.home == here
+            stands = isinstance(mode, ObserverMode) and mode.steps_aside and mode.home == here
             if stands or left <= 0:
                 sys.setprofile(None)
             if stands and idle():
@@ -48,7 +48,7 @@ def leave_soon(idle: Callable[[], bool]) -> None:
 
 
 def _come_back(_: object) -> int:
-    with shielded("mode that comes back"):
+    with error_barrier("mode that comes back"):
         eager.follow(False)
     return 0
 

@@ -29,7 +29,7 @@ def skip_when_compiling(code: CodeType) -> bool:
     return True
 
 
-class LightMode(TorchDispatchMode):
+class ObserverMode(TorchDispatchMode):
     """Base of modes that only look: what is compiled, and into what, stays the same with them, and so do results.
 
     Attributes

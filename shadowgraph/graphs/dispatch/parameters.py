@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from shadowgraph.common.internal_errors import shielded
+from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.common.patching import PatchSet
 from shadowgraph.graphs.dispatch.tensors import is_plain
 from shadowgraph.tracking.allocator import HostAllocator
@@ -22,7 +22,7 @@ def install(allocator: HostAllocator) -> None:
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def make(cls: type, data: Any = None, *args: Any, **kwargs: Any) -> Any:
             if isinstance(data, torch.Tensor):
-                with shielded("parameter"):
+                with error_barrier("parameter"):
                     leave_guards(data, allocator)
             return original(cls, data, *args, **kwargs)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from shadowgraph.common.internal_errors import shielded
+from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.common.patching import PatchSet
 from shadowgraph.graphs.dispatch.tensors import is_lazy_copy
 from shadowgraph.tracking.allocator import HostAllocator
@@ -44,7 +44,7 @@ def install(allocator: HostAllocator, rouse: Callable[[], None]) -> None:
 
     def wrap_tensors(original: Callable[..., Any]) -> Callable[..., Any]:
         def resize(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            with shielded("resize of a tensor"), torch._C.DisableTorchFunction():
+            with error_barrier("resize of a tensor"), torch._C.DisableTorchFunction():
                 if tensor.layout is torch.strided and _is_fixed(tensor) and allocator.holds(tensor.data_ptr()):
                     rouse()
             return original(tensor, *args, **kwargs)

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from shadowgraph.graphs.dispatch import tracing
 from shadowgraph.graphs.dispatch.calling import call
-from shadowgraph.graphs.dispatch.observer_mode import LightMode
+from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
 
 if TYPE_CHECKING:
     from shadowgraph.graphs.dispatch.eager import EagerMode
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Target = Callable[[Any, Any], "EagerMode | None"]  # given an operator's arguments, by place and by name
 
 
-class ThreadMode(LightMode):
+class ThreadMode(ObserverMode):
     """Hands operators to a debugger's `EagerMode` as soon as there is one.
 
     A mode cannot be put into another thread, nor below the modes that a program has entered meanwhile. So this one is
@@ -59,7 +59,7 @@ def leave(mode: ThreadMode) -> None:
         mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
 
-def in_new_threads(target: Target) -> Callable[[], None]:
+def install_in_new_threads(target: Target) -> Callable[[], None]:
     """Put a mode into every thread that `threading` starts from here on; what is returned undoes that."""
     original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]  # `run` is what subclasses replace
 

@@ -18,7 +18,7 @@ import msgspec
 import torch
 
 from shadowgraph.common.errors import BackendError, CaptureError, FreedInputError
-from shadowgraph.common.finalizer_safe_lock import later, settle
+from shadowgraph.common.finalizer_safe_lock import defer, run_deferred
 from shadowgraph.graphs.dispatch import eager, host_reads
 from shadowgraph.graphs.events import emit, listeners
 from shadowgraph.graphs.host.nodes import Step, TenancyNode
@@ -169,7 +169,7 @@ class HostGraph:
         recording = getattr(_active, "graph", None)
         if recording is not None:
             recording._recorder.refuse("HostGraph.replay()", "a graph cannot hold another graph's replay here")
-        settle()
+        run_deferred()
         report_collected()
         try:
             self._check_inputs()
@@ -268,7 +268,7 @@ class HostGraph:
         pool = getattr(self, "_pool", None)
         if pool is not None:
             _collected.append(self.model)
-            later(partial(host_allocator().leave_pool, pool))
+            defer(partial(host_allocator().leave_pool, pool))
 
     def pool(self) -> PoolHandle:
         """The handle of this graph's memory pool.

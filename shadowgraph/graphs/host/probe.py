@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shadowgraph.common.internal_errors import shielded
+from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.graphs.events import emit
 from shadowgraph.graphs.host.nodes import Step, TenancyNode
 from shadowgraph.graphs.host.prefixes import searched
@@ -58,18 +58,18 @@ def run_probed(steps: Sequence[Step], model: Graph, watched: bool, probe: Probe)
     """
     copies: _Copies | None = None
     outcome = Outcome(model.replays, refused=NO_ROOM)
-    with shielded("copies of a probed replay"):
+    with error_barrier("copies of a probed replay"):
         copies = _Copies(probe.parts)
     if copies is None:
-        with shielded("search by prefixes"):
+        with error_barrier("search by prefixes"):
             outcome = searched(steps, outcome, probe)
     try:
         for step in steps:
-            with shielded("probed replay"):
+            with error_barrier("probed replay"):
                 if copies is not None:
                     copies.before()
             stores = step.run(watched)
-            with shielded("probed replay"):
+            with error_barrier("probed replay"):
                 if copies is not None and isinstance(step, TenancyNode):
                     copies.again()
                 elif copies is not None and not isinstance(step, TenancyNode):
@@ -77,5 +77,5 @@ def run_probed(steps: Sequence[Step], model: Graph, watched: bool, probe: Probe)
             if watched and not isinstance(step, TenancyNode):
                 emit("node_ran", model, step.node, stores)
     finally:
-        with shielded("outcome of a probed replay"):
+        with error_barrier("outcome of a probed replay"):
             probe.deliver(outcome if copies is None else Outcome(model.replays, tuple(copies.hits)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from shadowgraph.common.internal_errors import shielded
+from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.common.patching import PatchSet, Target
 from shadowgraph.graphs.cuda import capture as cuda_capture
 from shadowgraph.graphs.dispatch.tensors import is_plain, named_tensors, opened, place_of, view_facts
@@ -56,7 +56,7 @@ def _wrap_run(original: Callable[..., Any]) -> Callable[..., Any]:
         launch: Launch | None = None
         mode = cuda_capture.current()
         if not warmup and (mode is not None or listeners):
-            with shielded("triton launch"):
+            with error_barrier("triton launch"):
                 launch = _describe(kernel, args, kwargs, grid)
         if launch is None:
             return original(kernel, *args, grid=grid, warmup=warmup, **kwargs)
@@ -78,7 +78,7 @@ def _wrap_inductor(original: Callable[..., Any]) -> Callable[..., Any]:
         launch: Launch | None = None
         mode = cuda_capture.current()
         if (mode is not None or listeners) and not kwargs.get("benchmark_run"):
-            with shielded("compiled launch"):
+            with error_barrier("compiled launch"):
                 launch = _describe_compiled(kernel, args)
         if launch is None:
             return original(kernel, *args, **kwargs)

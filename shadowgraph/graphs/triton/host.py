@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from shadowgraph.common.imported_modules import imported
-from shadowgraph.common.internal_errors import shielded
+from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.common.patching import PatchSet
 from shadowgraph.graphs.dispatch.tensors import Aliases, base_of, map_tensors, named_tensors, opened, tensors_in
 from shadowgraph.graphs.events import emit, listeners
@@ -215,7 +215,7 @@ def _wrap_call(original: Callable[..., Any]) -> Callable[..., Any]:
 def _run_noted(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Run an eager launch and tell the listeners."""
     log, described = StoreLog(), None
-    with shielded("describe launch"):
+    with error_barrier("describe launch"):
         described = describe(executor, args, kwargs, None)
     noting, used = _noting_grid(executor)
     try:

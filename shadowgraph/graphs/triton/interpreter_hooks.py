@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shadowgraph.common.internal_errors import shielded
+from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.tracking.stores import StoreLog
 
@@ -75,7 +75,7 @@ def wrap_store(original: Callable[..., Any]) -> Callable[..., Any]:
             mask = _confined(mask, ptrs.data, value.data.dtype.itemsize, launch.allowed)
         result = original(builder, ptrs, value, mask, *rest)
         if launch.log is not None:
-            with shielded("note stores"):
+            with error_barrier("note stores"):
                 values = np.broadcast_to(value.data, ptrs.data.shape)
                 _note(launch.log, builder, ptrs.data, values, _lanes(mask, ptrs.data))
         return result
@@ -92,7 +92,7 @@ def wrap_rmw(original: Callable[..., Any]) -> Callable[..., Any]:
             mask = _confined(mask, ptr.data, val.data.dtype.itemsize, launch.allowed)
         result = original(builder, op, ptr, val, mask, *rest)
         if launch.log is not None:
-            with shielded("note stores"):
+            with error_barrier("note stores"):
                 _note_memory(launch.log, builder, ptr.data, val.data.dtype, _lanes(mask, ptr.data))
         return result
 
@@ -108,7 +108,7 @@ def wrap_cas(original: Callable[..., Any]) -> Callable[..., Any]:
             return cmp  # as if another value had been there first
         result = original(builder, ptr, cmp, val, *rest)
         if launch.log is not None:
-            with shielded("note stores"):
+            with error_barrier("note stores"):
                 _note_memory(launch.log, builder, ptr.data, val.data.dtype, result.data == cmp.data)
         return result
 

@@ -9,7 +9,7 @@ from importlib.machinery import PathFinder
 from typing import Any
 
 from shadowgraph import session
-from shadowgraph.common.fork_safety import forkable
+from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.imported_modules import imported
 from shadowgraph.common.patching import PatchSet
 from shadowgraph.graphs.events import listeners
@@ -21,7 +21,7 @@ from shadowgraph.integrations.flashinfer.versions import PACKAGE, Wrapper, insta
 _PLANS = ("plan", "begin_forward")
 
 _attached: Attachment | None = None
-_attaching = forkable(threading.RLock())  # the import hook and the first capture may be in two threads
+_attaching = fork_safe(threading.RLock())  # the import hook and the first capture may be in two threads
 
 
 class Attachment:

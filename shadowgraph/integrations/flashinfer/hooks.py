@@ -18,7 +18,7 @@ import torch
 from shadowgraph import session
 from shadowgraph.checks.bindings import Planned
 from shadowgraph.checks.mutation import PLANNER
-from shadowgraph.common.internal_errors import contained
+from shadowgraph.common.internal_errors import error_barrier_all
 from shadowgraph.graphs.dispatch import host_reads
 from shadowgraph.graphs.dispatch.tensors import view_of_memory
 from shadowgraph.graphs.events import Listener
@@ -33,7 +33,7 @@ from shadowgraph.monitor.sampling import passing
 if TYPE_CHECKING:
     from shadowgraph.debugger import Debugger
     from shadowgraph.model.graphs import Graph
-    from shadowgraph.monitor.monitor import Supervisor
+    from shadowgraph.monitor.monitor import Monitor
     from shadowgraph.monitor.preparing import Mark, Preparing
 
 _INTEGERS = {torch.int32: np.int32, torch.int64: np.int64}
@@ -113,7 +113,7 @@ class Hooks(Listener):
         for attribute in layout.attributes:
             tensor = vars(wrapper).get(attribute)
             if isinstance(tensor, torch.Tensor) and (given is None or id(tensor) in given):
-                debugger.supervisor.checks.rebound.bind(graph, wrapper, attribute, tensor)
+                debugger.monitor.checks.rebound.bind(graph, wrapper, attribute, tensor)
 
     # -- plans -------------------------------------------------------------------------------------------------
 
@@ -150,8 +150,8 @@ class Hooks(Listener):
         with _harmless():
             debugger = session.current()
             if debugger is not None:
-                debugger.supervisor.journal.host_plans.whole(plan).error = telling_line(error) or type(error).__name__
-                join(debugger.supervisor, error)
+                debugger.monitor.journal.host_plans.whole(plan).error = telling_line(error) or type(error).__name__
+                join(debugger.monitor, error)
 
     def _note(self, wrapper: Any, args: tuple[Any, ...]) -> HostPlan | None:
         debugger, layout = session.current(), self._layout(wrapper)
@@ -175,7 +175,7 @@ class Hooks(Listener):
             serial=graph.serial if graph is not None else 0,
             replay=graph.replays + 1 if graph is not None else None,
         )
-        work = debugger.supervisor
+        work = debugger.monitor
         work.journal.host_plans.note(plan)
         if plan.into is not None and plan.into.dtype == plan.dtype:
             work.checks.mutation.planned(plan.into, plan.indptr)
@@ -188,7 +188,7 @@ class Hooks(Listener):
         return plan
 
     def _keep(
-        self, wrapper: Any, work: Supervisor, plan: HostPlan, graph: Graph | None, given: torch.Tensor, place: int
+        self, wrapper: Any, work: Monitor, plan: HostPlan, graph: Graph | None, given: torch.Tensor, place: int
     ) -> None:
         """Keep what the wrapper's next plan is compared with while replays pass."""
         into, key = vars(wrapper).get(plan.attribute), id(wrapper)
@@ -204,10 +204,10 @@ class Hooks(Listener):
     def _graph(self, debugger: Debugger, wrapper: Any) -> Graph | None:
         """The graph whose coming replay a wrapper plans for: the one that was announced, or the only one that captured
         the wrapper."""
-        announced = debugger.supervisor.preparing.graph
+        announced = debugger.monitor.preparing.graph
         if announced is not None:
             return announced
-        graphs = debugger.supervisor.checks.rebound.graphs_of(wrapper)
+        graphs = debugger.monitor.checks.rebound.graphs_of(wrapper)
         return graphs[0] if len(graphs) == 1 else None
 
     def _mark(self, wrapper: Any) -> tuple[Preparing, Mark] | None:
@@ -217,10 +217,10 @@ class Hooks(Listener):
             return None
         with _harmless():
             debugger = session.current()
-            if debugger is not None and not debugger.supervisor.preparing:
-                graphs = debugger.supervisor.checks.rebound.graphs_of(wrapper)
+            if debugger is not None and not debugger.monitor.preparing:
+                graphs = debugger.monitor.checks.rebound.graphs_of(wrapper)
                 if graphs:
-                    preparing = debugger.supervisor.preparing
+                    preparing = debugger.monitor.preparing
                     return preparing, preparing.begin(graphs[0] if len(graphs) == 1 else None)
         return None
 
@@ -253,9 +253,9 @@ class Hooks(Listener):
             scratch = vars(wrapper).get(attribute)
             if isinstance(scratch, torch.Tensor):
                 where = TensorView.of(scratch).hull
-                buffer = debugger.supervisor.context.ledger.owner(where.start, where.stop)
+                buffer = debugger.monitor.context.ledger.owner(where.start, where.stop)
                 if buffer is not None:
-                    debugger.supervisor.checks.stale_rows.declare(buffer, where, "dont_care")
+                    debugger.monitor.checks.stale_rows.declare(buffer, where, "dont_care")
 
 
 def _planned(
@@ -305,6 +305,6 @@ def _bytes(tensor: torch.Tensor) -> bytes:
     return ctypes.string_at(tensor.data_ptr(), tensor.nbytes)
 
 
-def _harmless() -> contained:
+def _harmless() -> error_barrier_all:
     """No exception of ours leaves it, those for users included."""
-    return contained("flashinfer adapter")
+    return error_barrier_all("flashinfer adapter")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.integrations.flashinfer.planner import Onlooker, StandIn
 from shadowgraph.model.host_plans import LARGEST, Again, HostPlan, HostPlans
 from shadowgraph.monitor.sampling import passing
@@ -99,5 +99,5 @@ class SteadyModule(StandIn):
         except (AttributeError, IndexError):  # no tensor, or no argument
             return None
         except Exception as error:
-            faults.note("flashinfer adapter", error)
+            internal_errors.note("flashinfer adapter", error)
             return None

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from shadowgraph.common.errors import FindingsError, ShadowgraphError
-from shadowgraph.common.internal_errors import faults, logger, shielded
+from shadowgraph.common.internal_errors import error_barrier, internal_errors, logger
 from shadowgraph.integrations.pytest.declared import declared_by
 from shadowgraph.integrations.pytest.dumping import Dumps
 from shadowgraph.integrations.pytest.failing import Findings, told, verdict_of
@@ -37,7 +37,7 @@ class Hooks:
         self._dumps = Dumps(asked.dumps)
         self.watcher = Watcher(self._dumps.noticed)
         self._dumps.watcher = self.watcher
-        self._faults_before = faults.counts
+        self._faults_before = internal_errors.counts
         self._refusal: Findings | None = None  # of the test that is being set up
         self.aside = FaultsAside()
         if not is_wrapped():  # which tells of them itself
@@ -63,7 +63,7 @@ class Hooks:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection(self) -> Passing:
         if self._asked.everywhere:
-            with shielded("start of the watch"):
+            with error_barrier("start of the watch"):
                 self.watcher.watch(lambda: self._asked.settings({}), lenient=True)
         with self.watcher.at("during collection"):
             result = yield
@@ -83,7 +83,7 @@ class Hooks:
     def pytest_sessionfinish(self, session: pytest.Session) -> Passing:
         with self.watcher.at("at the end of the run"):
             result = yield
-            with shielded("end of the run"):
+            with error_barrier("end of the run"):
                 self.watcher.close()
                 self.watcher.check()
                 self.watcher.end()
@@ -178,7 +178,7 @@ class Hooks:
             item.user_properties[:] = [pair for pair in item.user_properties if pair[0] != "shadowgraph"] + [named]
         report = yield
         if window is not None:
-            with shielded("report of a test"):
+            with error_barrier("report of a test"):
                 if window.declared.watched:
                     self._dumps.failed(window, report)
                 complete(window, call, report)
@@ -196,7 +196,7 @@ class Hooks:
         try:
             declared = declared_by(item, self._asked.everywhere or by_itself)
             self.watcher.window = Window(item.nodeid, declared)
-            with shielded("start of the watch"):
+            with error_barrier("start of the watch"):
                 if declared.watched:
                     self.watcher.watch(lambda: self._asked.settings(declared.options), not declared.by_itself)
                 else:
@@ -212,12 +212,12 @@ class Hooks:
             return None
         window.phase = phase
         if window.declared.watched:
-            with shielded("start of the watch"):
+            with error_barrier("start of the watch"):
                 self.watcher.go_on()
         return window
 
     def _finish(self, window: Window) -> None:
         self.watcher.close()
         if window.declared.watched and not self._asked.everywhere:
-            with shielded("end of the watch"):
+            with error_barrier("end of the watch"):
                 self.watcher.rest()

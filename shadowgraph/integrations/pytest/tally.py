@@ -53,16 +53,16 @@ def decoded(text: str) -> Tally:
 
 def tally_of(watcher: Watcher, aside: FaultsAside, faults_before: Mapping[str, int]) -> Tally:
     """All that is left to say; our own faults on the way are among it."""
-    from shadowgraph.common.internal_errors import faults, shielded
+    from shadowgraph.common.internal_errors import error_barrier, internal_errors
 
     told: list[tuple[str, str]] = []
-    with shielded("summary"):
+    with error_barrier("summary"):
         told += _outside(watcher)
     coverage, lines = "", tuple(watcher.said)
-    with shielded("summary"):
+    with error_barrier("summary"):
         coverage, more = _facts(watcher)
         lines += more
-    counted = {what: n - faults_before.get(what, 0) for what, n in faults.counts.items()}
+    counted = {what: n - faults_before.get(what, 0) for what, n in internal_errors.counts.items()}
     return Tally(
         outside=tuple(told),
         checks=watcher.checks,

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from shadowgraph import session
 from shadowgraph.common.errors import FindingsError
-from shadowgraph.common.internal_errors import faults
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.common.settings import Settings
 from shadowgraph.debugger import Debugger
 from shadowgraph.graphs.dispatch import thread_modes as modes
@@ -103,7 +103,7 @@ class Watcher:
         elif not is_wrapped():
             self._activate(settings())
         if self.debugger is not None:
-            work = self.debugger.supervisor
+            work = self.debugger.monitor
             work.outside.capture_began()  # each test makes static buffers of its own
             if self.debugger is self._active:
                 work.checks.stale_rows.lenient = lenient
@@ -151,7 +151,7 @@ class Watcher:
         if self._mode is None:
             self._mode = modes.enter(self._target)
         self._leave_threads()
-        self._leave_threads = modes.in_new_threads(self._target)
+        self._leave_threads = modes.install_in_new_threads(self._target)
 
     def _target(self, args: Any, kwargs: Any) -> EagerMode | None:
         return self._active.eager_mode if self._active is not None else None
@@ -171,7 +171,7 @@ class Watcher:
     def _follow(self, debugger: Debugger) -> None:
         if id(debugger) not in self._followed:
             self._followed[id(debugger)] = debugger
-            debugger.supervisor.outside.hearers.append(partial(self._hear, id(debugger)))
+            debugger.monitor.outside.finding_listeners.append(partial(self._hear, id(debugger)))
 
     def _hear(self, owner: int, finding: Finding) -> None:
         """A finding is new, was seen again, or is known better."""
@@ -210,7 +210,7 @@ class Watcher:
         except FindingsError:  # with `sync`; it was heard
             pass
         except Exception as error:  # deliberate ones too: nobody in the test asked
-            faults.note("check of a test", error)
+            internal_errors.note("check of a test", error)
         self.checks += 1
         where = self.window.nodeid if self.window is not None else self.place
         self.slowest = max(self.slowest, (time.perf_counter() - began, where))

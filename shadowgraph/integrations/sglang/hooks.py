@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from shadowgraph.common.internal_errors import contained, log
+from shadowgraph.common.internal_errors import error_barrier_all, log
 from shadowgraph.integrations import notices as arrivals
 from shadowgraph.integrations.sglang import padding as sglang_padding
 from shadowgraph.integrations.sglang.batches import Batches
@@ -59,7 +59,7 @@ class Hooks:
                 self._know(f"{role}.{pool}", getattr(runner, pool, None))
             debugger = self._debugger()
             if debugger is not None and role == "target":
-                tell_memory(debugger.supervisor.allocator, getattr(runner, "max_total_num_tokens", None))
+                tell_memory(debugger.monitor.allocator, getattr(runner, "max_total_num_tokens", None))
         with harmless():
             _place(runner)
 
@@ -109,7 +109,7 @@ class Hooks:
             with harmless():
                 debugger = self._debugger()
                 if debugger is not None:
-                    join(debugger.supervisor, error, "sglang's scheduler")
+                    join(debugger.monitor, error, "sglang's scheduler")
             raise
 
     def watchdog_made(self, result: Any, watchdog: Any, *args: Any, **kwargs: Any) -> None:
@@ -180,9 +180,9 @@ class Hooks:
             coming = _coming(runner, batch) if debugger is not None else None
             if debugger is not None and coming is not None:
                 model, size = coming
-                debugger.supervisor.outside.batch_of = self.batches.of
+                debugger.monitor.outside.batch_of = self.batches.of
                 self.batches.note(model, size, batch)
-                preparing = debugger.supervisor.preparing
+                preparing = debugger.monitor.preparing
                 return preparing, preparing.begin(model)
         return None
 
@@ -229,7 +229,7 @@ class _Alarm:
         if debugger is not None:
             with harmless():
                 said = f"{self._name} was not fed for {self._seconds} s"
-                join_timeout(debugger.supervisor, said, "sglang's watchdog")
+                join_timeout(debugger.monitor, said, "sglang's watchdog")
         return self._before() if self._before is not None else ""
 
 
@@ -270,6 +270,6 @@ def _coming(runner: Any, batch: Any) -> tuple[Graph, int] | None:
     return (model, size) if model is not None else None
 
 
-def harmless() -> contained:
+def harmless() -> error_barrier_all:
     """No exception of ours leaves it, those for users included."""
-    return contained("sglang adapter")
+    return error_barrier_all("sglang adapter")

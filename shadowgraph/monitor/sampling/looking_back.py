@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from shadowgraph.checks.base import Checkpoint, Context
-from shadowgraph.localize.flight_recorder import Journal
+from shadowgraph.localize.flight_recorder import FlightRecorder
 from shadowgraph.model.findings import NAP
 from shadowgraph.model.phases import Phase
 from shadowgraph.monitor.boundaries import Boundaries
-from shadowgraph.monitor.program_hooks import Outside
+from shadowgraph.monitor.program_hooks import ProgramHooks
 from shadowgraph.monitor.sampling import passing
 from shadowgraph.monitor.sampling.naps import Naps
 from shadowgraph.monitor.sampling.passing import Passed
@@ -16,7 +16,9 @@ from shadowgraph.monitor.sampling.passing import Passed
 class LookingBack:
     """Knows which replay passed last. The caller holds the debugger's lock."""
 
-    def __init__(self, context: Context, journal: Journal, outside: Outside, naps: Naps, bounds: Boundaries) -> None:
+    def __init__(
+        self, context: Context, journal: FlightRecorder, outside: ProgramHooks, naps: Naps, bounds: Boundaries
+    ) -> None:
         self._context, self._journal, self._outside, self._naps, self._bounds = context, journal, outside, naps, bounds
         self._last: Passed | None = None  # until somebody looks
 

@@ -16,7 +16,7 @@ from shadowgraph.model.graphs import Graph
 from shadowgraph.render.text.nodes_text import after, blind, details, extent, marks, place, told_once
 from shadowgraph.render.text.run_text import command
 from shadowgraph.views.node_list import ListedGraph, ListedNode, Named, listed
-from shadowgraph.wrap.folder.process_record import ProcessRun
+from shadowgraph.wrap.folder.process_record import ProcessRecord
 
 _NAME = 140  # columns of a kernel's name
 _DETAILS = 8  # lines on what a node points at
@@ -168,7 +168,7 @@ def clock(seconds: float) -> str:
     return f"{time.strftime('%H:%M:%S', time.gmtime(seconds))}.{int(seconds * 1000) % 1000:03d}"
 
 
-def process_row(process: ProcessRun) -> ProcessRow:
+def process_row(process: ProcessRecord) -> ProcessRow:
     """A process as the run's report tells it, with the last numbers that it gave."""
     pulse = process.pulse
     return ProcessRow(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from shadowgraph.common.atomic_files import write_whole
+from shadowgraph.common.atomic_files import atomic_write
 from shadowgraph.common.errors import MissingFileError, UsageError
 from shadowgraph.common.version import VERSION
 from shadowgraph.render.html.engine import digest, render, script, style
@@ -49,4 +49,4 @@ def write_page(text: str, path: str | os.PathLike[str]) -> Path:
     MissingFileError
         When the file cannot be written; an older file of that name is left as it was.
     """
-    return write_whole(path, text.encode("utf-8", "backslashreplace"))
+    return atomic_write(path, text.encode("utf-8", "backslashreplace"))

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from shadowgraph.common.atomic_files import write_whole
+from shadowgraph.common.atomic_files import atomic_write
 from shadowgraph.common.console import tame
 from shadowgraph.common.errors import MissingPackageError, UsageError
 from shadowgraph.common.words import plural, size
@@ -80,7 +80,7 @@ class InteractiveMap:
             When bokeh is not installed.
         """
         require_html(path)
-        return write_whole(path, self.html().encode("utf-8"))
+        return atomic_write(path, self.html().encode("utf-8"))
 
     @property
     def height(self) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from shadowgraph.common.atomic_files import write_whole
+from shadowgraph.common.atomic_files import atomic_write
 from shadowgraph.common.words import form
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.views.source import Source, Watched, source_of
@@ -66,7 +66,7 @@ def save_memory_viz(watched: Watched, path: str | os.PathLike[str]) -> Path:
     MissingFileError
         When the file cannot be written.
     """
-    return write_whole(path, pickle.dumps(memory_snapshot(watched), protocol=PROTOCOL))
+    return atomic_write(path, pickle.dumps(memory_snapshot(watched), protocol=PROTOCOL))
 
 
 def _device(buffer: Buffer) -> int:

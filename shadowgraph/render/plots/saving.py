@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shadowgraph.common.atomic_files import write_whole
+from shadowgraph.common.atomic_files import atomic_write
 from shadowgraph.common.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,4 +47,4 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     content = io.BytesIO()
     dpi = min(_DPI, _MOST_PIXELS / max(figure.get_size_inches()))
     figure.savefig(content, format=kind, dpi=dpi, metadata=_NO_DATE[kind])
-    return write_whole(path, content.getbuffer())
+    return atomic_write(path, content.getbuffer())

@@ -12,19 +12,19 @@ import msgspec
 from rich.text import Text
 
 from shadowgraph.common.console import console
-from shadowgraph.common.html_repr import Shown
+from shadowgraph.common.html_repr import HtmlRepr
 from shadowgraph.common.words import plural
 from shadowgraph.model.run_facts import document, without_memory
 from shadowgraph.render.text.text import lines as report_lines
 from shadowgraph.wrap.folder.idle_report import UNSEEN, cut
-from shadowgraph.wrap.folder.process_record import ProcessRun
+from shadowgraph.wrap.folder.process_record import ProcessRecord
 from shadowgraph.wrap.folder.reader import Run
 
 _SHOWN = 40
 _IDLE = 4  # processes without tensor work that are told one by one
 
 
-class RunReport(Shown):
+class RunReport(HtmlRepr):
     """A run, ready to be shown. Holds data only."""
 
     def __init__(self, run: Run) -> None:
@@ -101,7 +101,7 @@ def head_lines(run: Run) -> Iterator[Text]:
         yield Text(f"  ... and {len(shown(run.processes)) - _SHOWN} more processes")
 
 
-def shown(processes: Sequence[ProcessRun]) -> list[ProcessRun]:
+def shown(processes: Sequence[ProcessRecord]) -> list[ProcessRecord]:
     """The processes that are told one by one: all, unless many have nothing to tell, as a compiler's workers."""
     idle = [p for p in processes if p.backend is None and not (p.found or p.events or p.damaged or p.cut)]
     return list(processes) if len(idle) <= _IDLE else [p for p in processes if p not in idle[_IDLE:]]
@@ -117,7 +117,7 @@ def _ended(run: Run) -> str:
     return "has not ended, or its supervisor was killed"
 
 
-def _process(process: ProcessRun) -> Iterator[Text]:
+def _process(process: ProcessRecord) -> Iterator[Text]:
     line = Text(f"  process {process.pid}", style="bold")
     line.append(f"  {fate(process)}", style="not bold")
     yield line.append(f"  {command(process)}", style="not bold dim")
@@ -125,19 +125,19 @@ def _process(process: ProcessRun) -> Iterator[Text]:
         yield Text(f"    {event}", style="yellow")
 
 
-def fate(process: ProcessRun) -> str:
+def fate(process: ProcessRecord) -> str:
     """How a process came to be, what it worked with, how it ended, and how much was found in it."""
     rank = f", rank {process.rank}" if process.rank is not None else ""
     found = f", {plural(process.found, 'finding')}" if process.found else ""
     return f"{process.born} of {process.ppid}{rank}, {process.backend or 'no tensor work'}, {process.ended}{found}"
 
 
-def command(process: ProcessRun) -> str:
+def command(process: ProcessRecord) -> str:
     """What a process runs, in a line."""
     return cut(process.title or shlex.join(process.argv))
 
 
-def _plain(process: ProcessRun) -> dict[str, Any]:
+def _plain(process: ProcessRecord) -> dict[str, Any]:
     return {
         **{
             name: getattr(process, name)

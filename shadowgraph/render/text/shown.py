@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.text import Text
 
 from shadowgraph.common.console import console, tame
-from shadowgraph.common.html_repr import Shown
+from shadowgraph.common.html_repr import HtmlRepr
 
 PROSE = 100  # columns of running text where there is no terminal
 
 
-class Reporter(Shown):
+class Reporter(HtmlRepr):
     """Data, ready to be shown; a child says its schema, its document and its lines."""
 
     schema = ""

@@ -8,7 +8,7 @@ from typing import IO
 from rich.text import Text
 
 from shadowgraph.common.console import console
-from shadowgraph.common.html_repr import Shown
+from shadowgraph.common.html_repr import HtmlRepr
 from shadowgraph.common.source_paths import at
 from shadowgraph.common.words import form, plural
 from shadowgraph.model.findings import Finding, Severity
@@ -22,7 +22,7 @@ from shadowgraph.views.hexview import HexRow, decoded, hex_rows
 _LABEL = 11
 
 
-class Report(Shown):
+class Report(HtmlRepr):
     """A run's facts, ready to be shown. Holds data only; safe to keep."""
 
     def __init__(self, facts: RunFacts) -> None:

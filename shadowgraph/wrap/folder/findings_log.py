@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from shadowgraph.common.atomic_files import create
-from shadowgraph.common.fork_safety import forkable
+from shadowgraph.common.fork_safety import fork_safe
 
 FORMAT = 1  # of the records; readers refuse a higher one
 LIMIT = 16 << 20  # bytes a process may write; its summary and its end are written even then
@@ -32,7 +32,7 @@ _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE of <linux/falloc.h>
 _SPARES = 4  # descriptors: a dump takes one at a time, a module's import two
 
 
-class Journal:
+class FindingsLog:
     """Appends records. Never raises: what cannot be written to its end is counted as lost.
 
     Attributes
@@ -51,7 +51,7 @@ class Journal:
         self._lost_findings = 0
         self._limit, self._written = limit, 0
         self._capped = False
-        self._lock = forkable(threading.RLock())
+        self._lock = fork_safe(threading.RLock())
         self._file: int | None = None
         self._inode: tuple[int, int] | None = None
         self._spares: list[int] = []

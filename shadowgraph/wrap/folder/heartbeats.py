@@ -7,14 +7,14 @@ from pathlib import Path
 
 import msgspec
 
-from shadowgraph.common.atomic_files import replace_whole
+from shadowgraph.common.atomic_files import atomic_replace
 from shadowgraph.model.coverage import Coverage
 
 MOST_COUNTS = 256
 _LARGEST = 64 << 10
 
 
-class Pulse(msgspec.Struct, frozen=True):
+class Heartbeat(msgspec.Struct, frozen=True):
     """How a process is doing. Sums are over the debuggers that it has had.
 
     Attributes
@@ -56,21 +56,21 @@ class Pulse(msgspec.Struct, frozen=True):
         return self.off + (max(0.0, self.time - self.off_since) if self.off_since is not None else 0.0)
 
 
-def pulse_file(findings: Path) -> Path:
+def heartbeat_file(findings: Path) -> Path:
     """The pulse file that belongs to a process's file of findings."""
     return findings.with_name(findings.stem.replace("findings", "pulse", 1) + ".json")
 
 
-def write_pulse(path: Path, pulse: Pulse) -> None:
+def write_pulse(path: Path, pulse: Heartbeat) -> None:
     """Replace a pulse file. What cannot be written is not: the next one comes."""
     with contextlib.suppress(OSError):
-        replace_whole(path, msgspec.json.encode(pulse), durable=False)
+        atomic_replace(path, msgspec.json.encode(pulse), durable=False)
 
 
-def read_pulse(path: Path) -> Pulse | None:
+def read_heartbeat(path: Path) -> Heartbeat | None:
     """The last pulse of a process; None where there is none that can be read."""
     try:
         with open(path, "rb") as file:
-            return msgspec.json.decode(file.read(_LARGEST + 1), type=Pulse)
+            return msgspec.json.decode(file.read(_LARGEST + 1), type=Heartbeat)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

@@ -11,7 +11,7 @@ VARIABLE = "SHADOWGRAPH_WRAP"
 DUMP_MOMENTS = ("never", "findings", "exception", "exit")
 
 
-class Orders(NamedTuple):
+class InjectionConfig(NamedTuple):
     """What a wrapped process is asked to do.
 
     Attributes
@@ -48,7 +48,7 @@ class Orders(NamedTuple):
         return json.dumps(self._asdict(), separators=(",", ":"))
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> Orders | None:
+    def from_environment(cls, environment: Mapping[str, str]) -> InjectionConfig | None:
         """The orders of an environment, or None outside any wrap.
 
         Raises

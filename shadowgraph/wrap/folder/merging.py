@@ -10,7 +10,7 @@ import msgspec
 from shadowgraph.model.coverage import Coverage
 from shadowgraph.model.findings import Finding, Severity
 from shadowgraph.model.run_facts import RunFacts
-from shadowgraph.wrap.folder.process_record import ProcessRun
+from shadowgraph.wrap.folder.process_record import ProcessRecord
 
 _ENDS = {
     "running": "still running", "killed": "killed", "os._exit": "ended by os._exit",
@@ -18,7 +18,7 @@ _ENDS = {
 }  # fmt: skip
 
 
-def merge(processes: Sequence[ProcessRun]) -> RunFacts:
+def merge(processes: Sequence[ProcessRecord]) -> RunFacts:
     """Findings of all processes in order of their time, with ids of their own; everything else summed."""
     found = sorted((finding for process in processes for finding in process.findings), key=lambda f: f.time)
     found = [msgspec.structs.replace(finding, id=number) for number, finding in enumerate(found, 1)]
@@ -64,7 +64,7 @@ def coverage_of(parts: Iterable[Coverage]) -> Coverage:
     )
 
 
-def _graphs(processes: Iterable[ProcessRun]) -> tuple[tuple[str, int, int], ...]:
+def _graphs(processes: Iterable[ProcessRecord]) -> tuple[tuple[str, int, int], ...]:
     """Every process's graphs; with more than one process that has some, each by its process."""
     owners = [process for process in processes if any(facts.graphs for facts in process.summaries)]
     return tuple(
@@ -75,7 +75,7 @@ def _graphs(processes: Iterable[ProcessRun]) -> tuple[tuple[str, int, int], ...]
     )
 
 
-def _faults(processes: Iterable[ProcessRun]) -> dict[str, int]:
+def _faults(processes: Iterable[ProcessRecord]) -> dict[str, int]:
     """Counts from the summaries; of a process without one each fault that it wrote counts once."""
     total: Counter[str] = Counter()
     for process in processes:
@@ -86,7 +86,7 @@ def _faults(processes: Iterable[ProcessRun]) -> dict[str, int]:
     return dict(total)
 
 
-def _limits(processes: Iterable[ProcessRun]) -> tuple[str, ...]:
+def _limits(processes: Iterable[ProcessRecord]) -> tuple[str, ...]:
     said: list[str] = []
     unchecked: dict[str, list[int]] = {}
     for process in processes:
@@ -103,7 +103,7 @@ def _limits(processes: Iterable[ProcessRun]) -> tuple[str, ...]:
     return (*said, *(_unchecked(ended, pids) for ended, pids in unchecked.items()))
 
 
-def _off(process: ProcessRun) -> str | None:
+def _off(process: ProcessRecord) -> str | None:
     """For how long checking was switched off from outside."""
     pulse = process.pulse
     if pulse is None or not pulse.pauses:

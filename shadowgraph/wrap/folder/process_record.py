@@ -8,11 +8,11 @@ from pathlib import Path
 from shadowgraph.model.failures import Failure
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.run_facts import RunFacts
-from shadowgraph.wrap.folder.heartbeats import Pulse
+from shadowgraph.wrap.folder.heartbeats import Heartbeat
 
 
 @dataclass(slots=True)
-class ProcessRun:
+class ProcessRecord:
     """What one process left behind.
 
     Attributes
@@ -56,7 +56,7 @@ class ProcessRun:
     ended: str = "unknown"
     findings: list[Finding] = field(default_factory=list)
     summaries: list[RunFacts] = field(default_factory=list)
-    pulse: Pulse | None = None
+    pulse: Heartbeat | None = None
     failures: list[Failure] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)

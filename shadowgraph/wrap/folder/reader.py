@@ -17,9 +17,9 @@ from shadowgraph.model.findings import Finding
 from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.wrap.folder import findings_log as journal
 from shadowgraph.wrap.folder import run_folder as manifest
-from shadowgraph.wrap.folder.heartbeats import pulse_file, read_pulse
+from shadowgraph.wrap.folder.heartbeats import heartbeat_file, read_heartbeat
 from shadowgraph.wrap.folder.merging import merge
-from shadowgraph.wrap.folder.process_record import ProcessRun
+from shadowgraph.wrap.folder.process_record import ProcessRecord
 
 _LARGEST_FILE = 4 * journal.LIMIT
 _LARGEST_MANIFEST = 1 << 20
@@ -66,7 +66,7 @@ class Run:
 
     folder: Path
     manifest: dict[str, Any]
-    processes: tuple[ProcessRun, ...]
+    processes: tuple[ProcessRecord, ...]
     dumps: tuple[Path, ...]
     unread: str = ""
 
@@ -153,8 +153,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return checked
 
 
-def _read_process(path: Path) -> ProcessRun:
-    process = ProcessRun(path)
+def _read_process(path: Path) -> ProcessRecord:
+    process = ProcessRecord(path)
     parts = path.stem.split("-")
     process.pid = int(parts[1]) if len(parts) == 3 and parts[1].isdecimal() else 0
     try:
@@ -187,21 +187,21 @@ def _read_process(path: Path) -> ProcessRun:
     return process
 
 
-def _placed(finding: Finding, process: ProcessRun) -> Finding:
+def _placed(finding: Finding, process: ProcessRecord) -> Finding:
     """A finding with its process's rank, which was not known yet when it was written."""
     return finding if finding.rank is not None else msgspec.structs.replace(finding, rank=process.rank)
 
 
-def _take_pulse(process: ProcessRun, latest: dict[tuple[int, int], Finding]) -> None:
+def _take_pulse(process: ProcessRecord, latest: dict[tuple[int, int], Finding]) -> None:
     """The pulse, which knows how often findings were seen since they were written."""
-    process.pulse = read_pulse(pulse_file(process.path))
+    process.pulse = read_heartbeat(heartbeat_file(process.path))
     for book, number, seen in process.pulse.occurrences if process.pulse is not None else ():
         finding = latest.get((book, number))
         if finding is not None and finding.occurrences < seen:
             latest[book, number] = msgspec.structs.replace(finding, occurrences=seen)
 
 
-def _take(process: ProcessRun, record: Record) -> None:
+def _take(process: ProcessRecord, record: Record) -> None:
     if record.kind == "start":
         if record.format > journal.FORMAT:
             process.events.append(f"{process.path.name} has format {record.format}, newer than this version reads")
@@ -223,7 +223,7 @@ def _take(process: ProcessRun, record: Record) -> None:
         process.events.append(record.text)
 
 
-def _settle_ends(processes: list[ProcessRun], said: dict[str, Any]) -> None:
+def _settle_ends(processes: list[ProcessRecord], said: dict[str, Any]) -> None:
     """Say more of processes that wrote no end, where the folder or this machine knows more."""
     here = said.get("host") == os.uname().nodename
     for index, process in enumerate(processes):

@@ -17,7 +17,7 @@ from typing import Any
 from shadowgraph.common.atomic_files import create
 from shadowgraph.common.errors import RunFolderError, UnsafeFolderError
 from shadowgraph.wrap.folder.findings_log import command_line, say
-from shadowgraph.wrap.folder.injection_config import Orders
+from shadowgraph.wrap.folder.injection_config import InjectionConfig
 
 FORMAT = 1
 MANIFEST = "run.json"
@@ -68,7 +68,7 @@ class RunFolder:
         except OSError as error:
             raise _unwritable(self.path, error) from None
 
-    def begin(self, command: Sequence[str], orders: Orders, version: str) -> None:
+    def begin(self, command: Sequence[str], orders: InjectionConfig, version: str) -> None:
         """Write the manifest, before the program starts.
 
         Raises

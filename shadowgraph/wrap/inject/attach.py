@@ -19,26 +19,26 @@ import torch
 
 from shadowgraph.common.compat import resolved
 from shadowgraph.graphs.dispatch import thread_modes as modes
-from shadowgraph.wrap.folder.injection_config import Orders
+from shadowgraph.wrap.folder.injection_config import InjectionConfig
 from shadowgraph.wrap.inject.adapters import expect
-from shadowgraph.wrap.inject.process import WatchedProcess
+from shadowgraph.wrap.inject.process import ProcessMonitor
 
 WhenImported = Callable[[str, Callable[[], None]], None]
 
 
 def torch_loaded(when_imported: WhenImported) -> None:
     """Watch this process as the environment orders. Called once, by the start-up hook."""
-    orders = Orders.from_environment(os.environ)
+    orders = InjectionConfig.from_environment(os.environ)
     if orders is None:
         return
-    process = WatchedProcess(orders, resolved(orders.backend), when_imported)
+    process = ProcessMonitor(orders, resolved(orders.backend), when_imported)
     spawned = "--multiprocessing-fork" in sys.orig_argv
     process.introduce("multiprocessing" if spawned else "start")
     if spawned:
         _entitle_when_it_begins(process)
     expect(when_imported, process.tell, process.place, first=not spawned)
     modes.enter(process.target)
-    modes.in_new_threads(process.target)
+    modes.install_in_new_threads(process.target)
     if process.backend == "cuda":
         torch.cuda._lazy_call(process.cuda_began)
         start_before_captures(process.start_here)
@@ -66,12 +66,12 @@ def start_before_captures(start: Callable[[], None]) -> None:
     graphs.capture_begin = capture_begin
 
 
-def _child_of_multiprocessing(process: WatchedProcess) -> None:
+def _child_of_multiprocessing(process: ProcessMonitor) -> None:
     process.entitle(_title(current_process()))
     util.Finalize(None, process.finish, exitpriority=-1000)  # the last of all
 
 
-def _entitle_when_it_begins(process: WatchedProcess) -> None:
+def _entitle_when_it_begins(process: ProcessMonitor) -> None:
     """A spawned child is still being unpickled; what it is there for shows when it begins."""
     original = BaseProcess._bootstrap  # type: ignore[attr-defined]
 

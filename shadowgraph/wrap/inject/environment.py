@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from shadowgraph.wrap.folder.injection_config import VARIABLE, Orders
+from shadowgraph.wrap.folder.injection_config import VARIABLE, InjectionConfig
 
 SITE = os.path.join(os.path.dirname(os.path.realpath(__file__)), "site")
 
 
-def wrapped_environment(orders: Orders, environment: Mapping[str, str]) -> dict[str, str]:
+def wrapped_environment(orders: InjectionConfig, environment: Mapping[str, str]) -> dict[str, str]:
     """A copy of an environment with the hook first on ``PYTHONPATH`` and the orders beside it.
 
     Inside another wrap the orders replace those of the outer one; the hook is there once.

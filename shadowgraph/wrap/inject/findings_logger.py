@@ -12,17 +12,17 @@ from collections.abc import Callable
 
 import msgspec
 
-from shadowgraph.common.fork_safety import forkable
+from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.debugger import Debugger
 from shadowgraph.dumps.redaction import redacted_facts, redacted_failure, redacted_finding
 from shadowgraph.model.failures import Failure
 from shadowgraph.model.findings import Finding, Severity
-from shadowgraph.wrap.folder.findings_log import Journal, rank
+from shadowgraph.wrap.folder.findings_log import FindingsLog, rank
 
 _FIRST_INTERVAL, _LONGEST_INTERVAL = 10.0, 600.0  # seconds between interim summaries, each twice as long
 
 
-class Recorder:
+class FindingsLogger:
     """Follows one debugger.
 
     A finding is a record when it is new, when it has a new revision and at every power of two of its occurrences; the
@@ -38,17 +38,17 @@ class Recorder:
     """
 
     def __init__(
-        self, journal: Journal, debugger: Debugger, book: int, on_error: Callable[[], None], redact: bool = False
+        self, journal: FindingsLog, debugger: Debugger, book: int, on_error: Callable[[], None], redact: bool = False
     ) -> None:
         self.debugger = debugger
         self._journal, self._book, self._on_error = journal, book, on_error
         self._redact = redact
-        self._lock = forkable(threading.RLock())
+        self._lock = fork_safe(threading.RLock())
         self._written: dict[int, Finding] = {}  # of those that the book keeps, which is bounded
         self._erred = False
         self._next, self._interval = 0.0, _FIRST_INTERVAL
-        outside = debugger.supervisor.outside
-        outside.hearers.append(self.hear)
+        outside = debugger.monitor.outside
+        outside.finding_listeners.append(self.hear)
         outside.replayed, outside.failed = self.tick, self.fail
 
     def hear(self, finding: Finding) -> None:

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 from shadowgraph.common import fork_safety as forking
 from shadowgraph.common.uncaught import is_crash, uncaught
-from shadowgraph.wrap.folder.findings_log import FORMAT, Journal, command_line, rank, say, tell_rank
-from shadowgraph.wrap.folder.injection_config import Orders
+from shadowgraph.wrap.folder.findings_log import FORMAT, FindingsLog, command_line, rank, say, tell_rank
+from shadowgraph.wrap.folder.injection_config import InjectionConfig
 from shadowgraph.wrap.inject.signals import on_signal
 
 if TYPE_CHECKING:
     from shadowgraph.debugger import Debugger
     from shadowgraph.graphs.dispatch.eager import EagerMode
-    from shadowgraph.wrap.inject.findings_logger import Recorder
-    from shadowgraph.wrap.status.heartbeat_writer import Beat
+    from shadowgraph.wrap.inject.findings_logger import FindingsLogger
+    from shadowgraph.wrap.status.heartbeat_writer import HeartbeatWriter
 
 _WAITING, _STARTING, _WATCHING, _OVER = range(4)
 _PATIENCE = 30.0  # seconds for a thread to wait for another one that starts the debugger
 
 
-class WatchedProcess:
+class ProcessMonitor:
     """Starts the debugger when the program begins to work, writes down what it finds, ends it with the process.
 
     A failure of ours is one line on standard error and one in the run folder; the program goes on.
@@ -41,9 +41,11 @@ class WatchedProcess:
         Calls back once a module has been imported.
     """
 
-    def __init__(self, orders: Orders, backend: str, when_imported: Callable[[str, Callable[[], None]], None]) -> None:
+    def __init__(
+        self, orders: InjectionConfig, backend: str, when_imported: Callable[[str, Callable[[], None]], None]
+    ) -> None:
         self.orders, self.backend = orders, backend
-        self.journal = Journal(orders.folder)
+        self.journal = FindingsLog(orders.folder)
         self._when_imported = when_imported
         self._state = _WAITING
         self._starting = threading.Lock()
@@ -51,8 +53,8 @@ class WatchedProcess:
         self._debugger: Debugger | None = None  # whoever watches now
         self._own: Debugger | None = None  # the one that we started
         self._cuda = False
-        self._recorders: list[Recorder] = []
-        self._beat: Beat | None = None
+        self._recorders: list[FindingsLogger] = []
+        self._beat: HeartbeatWriter | None = None
         self._books = itertools.count(1)
         self._erred = False
         self._held: dict[int, list[Any]] = {}  # by thread: several may fork at a time
@@ -102,10 +104,10 @@ class WatchedProcess:
     def _start_on(self, args: Any, kwargs: Any) -> None:
         from torch.cuda import device, device_count, is_current_stream_capturing
 
-        from shadowgraph.common.internal_errors import contained
+        from shadowgraph.common.internal_errors import error_barrier_all
         from shadowgraph.wrap.inject.devices import device_index
 
-        with contained("device of an operator"):  # of a subclass that refuses to say
+        with error_barrier_all("device of an operator"):  # of a subclass that refuses to say
             index = device_index(args, kwargs)
             if index is None or index >= device_count() or is_current_stream_capturing():
                 return
@@ -153,7 +155,7 @@ class WatchedProcess:
         import numpy.ma  # noqa: F401
 
         from shadowgraph import session
-        from shadowgraph.common.internal_errors import faults
+        from shadowgraph.common.internal_errors import internal_errors
         from shadowgraph.common.settings import Settings
         from shadowgraph.dumps import process_dumps as dumping  # noqa: F401
         from shadowgraph.graphs.triton import host as triton_host
@@ -162,7 +164,7 @@ class WatchedProcess:
 
         settings = Settings.from_environment().with_options(**self.orders.options, backend=self.backend)
         to_stderr(self.orders.quiet, self.orders.redact)
-        faults.heard = self._fault
+        internal_errors.heard = self._fault
         if self.backend == "host":
             triton_host.wait_for_triton()
             self._when_imported("triton", triton_host.triton_imported)
@@ -174,7 +176,7 @@ class WatchedProcess:
         theirs = session.current()
         if theirs is None:
             self._own = session.attach(settings)
-            self._own.supervisor.checks.stale_rows.lenient = True  # the program declares nothing, an adapter some
+            self._own.monitor.checks.stale_rows.lenient = True  # the program declares nothing, an adapter some
         else:  # the program was faster, with a debugger of its own
             self.started(theirs)
 
@@ -184,17 +186,17 @@ class WatchedProcess:
         self._record(debugger, self.journal.write)
 
     def _record(self, debugger: Debugger, write: Callable[..., None]) -> None:
-        from shadowgraph.wrap.folder.heartbeats import pulse_file
-        from shadowgraph.wrap.inject.findings_logger import Recorder
-        from shadowgraph.wrap.status.heartbeat_writer import Beat
+        from shadowgraph.wrap.folder.heartbeats import heartbeat_file
+        from shadowgraph.wrap.inject.findings_logger import FindingsLogger
+        from shadowgraph.wrap.status.heartbeat_writer import HeartbeatWriter
 
         book = next(self._books)
         # Threads of a server may write at any time, which running a graph in part would undo.
-        debugger.supervisor.locator.reruns = debugger.settings.locate == "all"
-        debugger.supervisor.outside.tell = self.tell
-        self._recorders.append(Recorder(self.journal, debugger, book, self._first_error, self.orders.redact))
+        debugger.monitor.locator.reruns = debugger.settings.locate == "all"
+        debugger.monitor.outside.tell = self.tell
+        self._recorders.append(FindingsLogger(self.journal, debugger, book, self._first_error, self.orders.redact))
         if self._beat is None:
-            self._beat = Beat(self.orders.folder, pulse_file(self.journal.path))
+            self._beat = HeartbeatWriter(self.orders.folder, heartbeat_file(self.journal.path))
         self._beat.follow(debugger, book)
         write("watch", backend=debugger.settings.backend)
 
@@ -268,27 +270,27 @@ class WatchedProcess:
         forking.renew()
         self._starting = threading.Lock()
         self.journal.abandon()
-        self.journal = Journal(self.orders.folder)
+        self.journal = FindingsLog(self.orders.folder)
         self.introduce("fork")
         debugger = self._debugger
         if debugger is None:
             return
-        from shadowgraph.common.internal_errors import shielded
+        from shadowgraph.common.internal_errors import error_barrier
 
-        with shielded("fork"):
+        with error_barrier("fork"):
             self._carry_on(debugger)
 
     def _carry_on(self, debugger: Debugger) -> None:
         from shadowgraph import session
         from shadowgraph.common import finalizer_safe_lock as quiet
-        from shadowgraph.common.internal_errors import faults
-        from shadowgraph.wrap.folder.heartbeats import pulse_file
+        from shadowgraph.common.internal_errors import internal_errors
+        from shadowgraph.wrap.folder.heartbeats import heartbeat_file
 
         on_device = debugger.settings.backend == "cuda"
         quiet.forked(abandon=on_device)
-        faults.clear()
+        internal_errors.clear()
         self._recorders.clear()
-        self._beat = self._beat and self._beat.forked(pulse_file(self.journal.path))
+        self._beat = self._beat and self._beat.forked(heartbeat_file(self.journal.path))
         self._erred = False
         if on_device:
             session.detach(debugger)
@@ -334,13 +336,13 @@ class WatchedProcess:
         from shadowgraph.monitor.exception_context import join
 
         if self._debugger is not None:
-            join(self._debugger.supervisor, error, where)
+            join(self._debugger.monitor, error, where)
 
     def _conclude(self, failed: bool) -> None:
         from shadowgraph import session
-        from shadowgraph.common.internal_errors import shielded
+        from shadowgraph.common.internal_errors import error_barrier
 
-        with shielded("end of the process"):
+        with error_barrier("end of the process"):
             if failed:
                 self._dump("exception", "exception")
             self._dump("exit", "exit")

@@ -29,7 +29,7 @@ class Ended(NamedTuple):
     signal: int | None = None
 
 
-def supervise(
+def run_child(
     command: Sequence[str],
     environment: Mapping[str, str],
     started: Callable[[int], None] = lambda pid: None,

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from shadowgraph.common.fork_safety import forkable
-from shadowgraph.common.internal_errors import faults, shielded
-from shadowgraph.wrap.folder.heartbeats import MOST_COUNTS, Pulse, write_pulse
+from shadowgraph.common.fork_safety import fork_safe
+from shadowgraph.common.internal_errors import error_barrier, internal_errors
+from shadowgraph.wrap.folder.heartbeats import MOST_COUNTS, Heartbeat, write_pulse
 from shadowgraph.wrap.status.pause_file import is_off
 
 if TYPE_CHECKING:
     from shadowgraph.debugger import Debugger
-    from shadowgraph.monitor.overhead_limiter import SelfLimit
+    from shadowgraph.monitor.overhead_limiter import OverheadLimiter
 
 _LOOK, _PULSE = 1.0, 5.0  # seconds
 
@@ -27,7 +27,7 @@ class _Done(NamedTuple):
     checked: int = 0
 
 
-class Beat:
+class HeartbeatWriter:
     """Called when a replay begins. No thread, no wait: most calls compare two numbers.
 
     Once a second it looks for the switch; every five seconds, and when the switch was turned, it writes the pulse.
@@ -44,7 +44,7 @@ class Beat:
 
     def __init__(self, folder: str, file: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._file, self._clock = folder, file, clock
-        self._lock = forkable(threading.Lock())
+        self._lock = fork_safe(threading.Lock())
         self._next_look = self._next_pulse = 0.0
         self._debugger: Debugger | None = None
         self._book = 0
@@ -59,28 +59,28 @@ class Beat:
         """A debugger watches from here on."""
         self._debugger, self._book = debugger, book
         self._before = (0, self._clock())
-        debugger.supervisor.outside.begins = self
+        debugger.monitor.outside.begins = self
 
     def leave(self, debugger: Debugger) -> None:
         """A debugger has ended; the pulse says so, and its numbers stay in the sums."""
         if debugger is self._debugger:
-            outside = debugger.supervisor.outside
-            with shielded("pulse"):
+            outside = debugger.monitor.outside
+            with error_barrier("pulse"):
                 if outside.replays:
                     self._write()
             self._done = _Done(self._done.replays + outside.replays, self._done.checked + outside.checked)
             self._debugger = self._paused = None
 
-    def forked(self, file: Path) -> Beat:
+    def forked(self, file: Path) -> HeartbeatWriter:
         """For a child: numbers of its own; what the parent's had paused goes on when the switch says so."""
-        child = Beat(self._folder, file, self._clock)
+        child = HeartbeatWriter(self._folder, file, self._clock)
         child._paused = self._paused
         return child
 
     def __call__(self) -> None:
         if self._clock() >= self._next_look and self._lock.acquire(blocking=False):
             try:
-                with shielded("pulse"):
+                with error_barrier("pulse"):
                     self._beat()
             finally:
                 self._lock.release()
@@ -109,7 +109,7 @@ class Beat:
             self._off, self._off_since = self._off + now - before[0], None
         return off == (before is None)
 
-    def _measure(self, limit: SelfLimit, now: float) -> None:
+    def _measure(self, limit: OverheadLimiter, now: float) -> None:
         """What checking took since the last time; a moment says nothing, since a pause or the end check once more."""
         spent, since = self._before
         if limit.measured and now - since >= _LOOK:
@@ -120,17 +120,17 @@ class Beat:
         debugger = self._debugger
         if debugger is None:
             return
-        work, now = debugger.supervisor, self._clock()
+        work, now = debugger.monitor, self._clock()
         outside, limit = work.outside, work.outside.limit
         self._measure(limit, now)
         findings = (*work.book.findings, *work.book.notes)[-MOST_COUNTS:]
-        pulse = Pulse(
+        pulse = Heartbeat(
             time=time.time(),
             replays=self._done.replays + outside.replays,
             checked=self._done.checked + outside.checked,
             every=limit.stride if limit.stopped is None and work.lost is None else 0,
             overhead=self._overhead,
-            faults=faults.total,
+            faults=internal_errors.total,
             coverage=work.coverage(),
             occurrences=tuple((self._book, finding.id, finding.occurrences) for finding in findings),
             pauses=self._pauses,

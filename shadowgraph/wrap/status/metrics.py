@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from shadowgraph.render.text.run_text import RunReport
 from shadowgraph.wrap.folder.idle_report import cut
-from shadowgraph.wrap.folder.process_record import ProcessRun
+from shadowgraph.wrap.folder.process_record import ProcessRecord
 from shadowgraph.wrap.folder.reader import Run
 from shadowgraph.wrap.status.pause_file import is_off
 
@@ -74,7 +74,7 @@ def _of_run(run: Run) -> Iterator[Metric]:
     yield from _by_process([p for p in run.processes if p.pulse is not None and p.ended == "running"])
 
 
-def _by_process(processes: list[ProcessRun]) -> Iterator[Metric]:
+def _by_process(processes: list[ProcessRecord]) -> Iterator[Metric]:
     shown = [(_who(process), process.pulse) for process in processes[-_MOST_PROCESSES:] if process.pulse is not None]
     overhead = tuple((who, pulse.overhead) for who, pulse in shown if pulse.overhead is not None)
     yield Metric("overhead_percent", "gauge", "What checking took of the wall time lately, on the host.", overhead)
@@ -89,7 +89,7 @@ def _by_process(processes: list[ProcessRun]) -> Iterator[Metric]:
     yield Metric("pulse_age_seconds", "gauge", "Since a process told its numbers; it does so as it replays.", age)
 
 
-def _who(process: ProcessRun) -> Labels:
+def _who(process: ProcessRecord) -> Labels:
     return {"pid": str(process.pid), **({"rank": str(process.rank)} if process.rank is not None else {})}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from shadowgraph.model.findings import Finding
 from shadowgraph.render.text.run_text import RunReport, missing
 from shadowgraph.wrap.folder.idle_report import cut
-from shadowgraph.wrap.folder.process_record import ProcessRun
+from shadowgraph.wrap.folder.process_record import ProcessRecord
 from shadowgraph.wrap.folder.reader import Run
 from shadowgraph.wrap.status.html import page, table, text, tile
 from shadowgraph.wrap.status.pause_file import is_off
@@ -84,7 +84,7 @@ def _finding(finding: Finding) -> tuple[str | int, ...]:
     return finding.id, finding.code, str(finding.severity), finding.occurrences, at, who, finding.message
 
 
-def _process(process: ProcessRun) -> tuple[str | int, ...]:
+def _process(process: ProcessRecord) -> tuple[str | int, ...]:
     pulse = process.pulse
     who = cut(process.title or shlex.join(process.argv), 160)
     start: tuple[str | int, ...] = (str(process.pid), process.ended, process.backend or "no tensor work")

@@ -1,7 +1,7 @@
 """Checking off and on from outside: a file in the run folder that every process of the run looks for as it replays.
 
-`shadowgraph pause` and `resume` turn it, in a process of their own; `Beat` looks at it, in the thread that replays.
-Nothing is sent to the processes. A signal would kill one that is not watched yet, or that has a use for it.
+`shadowgraph pause` and `resume` write it, in a process of their own; `HeartbeatWriter` looks at it, in the thread that
+replays. Nothing is sent to the processes. A signal would kill one that is not watched yet, or that has a use for it.
 """
 
 from __future__ import annotations
