@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 
 from shadowgraph.model.buffers import Buffer, Role
@@ -48,29 +49,33 @@ def uses_of(graph: Graph) -> list[Use]:
     """
     outside = [b for b in graph.inputs.values() if b.nbytes and not (b.role is Role.POOL and b.graph == graph.serial)]
     index = RangeIndex((buffer.range, buffer) for buffer in outside)
-    by_storage: dict[tuple[int, int], list[Buffer]] = {}
+
+    @cache
+    def stored_in(start: int, nbytes: int) -> list[Buffer]:
+        return [buffer for _, buffer in index.overlapping(start, start + nbytes)]
+
     found: dict[int, Use] = {}
     written: dict[int, _Written] = {}
     for node, pointer in _reads_first(graph):
         view = pointer.view
-        storage = view.storage_address, view.storage_nbytes
-        if storage not in by_storage:
-            near = index.overlapping(view.storage_address, view.storage_address + view.storage_nbytes)
-            by_storage[storage] = [buffer for _, buffer in near]
-        for buffer in by_storage[storage]:
-            if buffer.serial in found or not buffer.range.overlaps(view.hull):
-                continue
-            before = written.get(buffer.serial)
-            if pointer.may_read and not _is_covered(pointer, buffer, before):
-                found[buffer.serial] = Use(buffer, node, pointer, True)
-            elif pointer.may_write and before is None:
-                written[buffer.serial] = before = _Written(node, pointer, RangeSet())
-            if before is not None and pointer.access is Access.WRITE:
-                _add(before.ranges, pointer)
+        for buffer in stored_in(view.storage_address, view.storage_nbytes):
+            if buffer.serial not in found and buffer.range.overlaps(view.hull):
+                _note(node, pointer, buffer, found, written)
     for serial, first in written.items():
         if serial not in found:
             found[serial] = Use(graph.inputs[serial], first.node, first.pointer, False)
     return sorted(found.values(), key=lambda use: use.buffer.serial)
+
+
+def _note(node: Node, pointer: Pointer, buffer: Buffer, found: dict[int, Use], written: dict[int, _Written]) -> None:
+    """Enter what a pointer does to a buffer whose first use is not known yet."""
+    before = written.get(buffer.serial)
+    if pointer.may_read and not _is_covered(pointer, buffer, before):
+        found[buffer.serial] = Use(buffer, node, pointer, True)
+    elif pointer.may_write and before is None:
+        written[buffer.serial] = before = _Written(node, pointer, RangeSet())
+    if before is not None and pointer.access is Access.WRITE:
+        _add(before.ranges, pointer)
 
 
 def captured_bytes(graph: Graph, buffer: Buffer) -> ByteRange:

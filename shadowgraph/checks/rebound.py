@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -242,20 +243,25 @@ class ReboundInputs(Check):
             writer = next((write for write in reversed(since) if write.ranges.overlaps(where)), None)
             found.append((where, self.context.ledger.owner(now.start, now.stop), writer))
         for write in reversed(since if plan is not None else []):
-            for pointer in write.launch.pointers:
-                if not pointer.may_write or pointer.view.dtype != binding.view.dtype:
-                    continue
-                buffer = self.context.ledger.owner(pointer.view.start, pointer.view.stop)
-                if buffer is None:
-                    continue
-                for start in (pointer.view.start, buffer.start):
-                    where = ByteRange(start, min(start + size, buffer.stop))
-                    fits = where.nbytes == size and not where.overlaps(binding.view.hull)
-                    if fits and still_there(buffer) and all(where != other for other, _, _ in found):
-                        found.append((where, buffer, write))
+            for where, buffer in self._written_by(write, binding, size):
+                if all(where != other for other, _, _ in found):
+                    found.append((where, buffer, write))
             if len(found) >= _INSTEAD:
                 break
         return found[:_INSTEAD]
+
+    def _written_by(self, write: Write, binding: Binding, size: int) -> Iterator[tuple[ByteRange, Buffer]]:
+        """Places of `size` bytes outside a binding's own memory where a write may have put the values."""
+        for pointer in write.launch.pointers:
+            if not pointer.may_write or pointer.view.dtype != binding.view.dtype:
+                continue
+            buffer = self.context.ledger.owner(pointer.view.start, pointer.view.stop)
+            if buffer is None or not still_there(buffer):
+                continue
+            for start in (pointer.view.start, buffer.start):
+                where = ByteRange(start, min(start + size, buffer.stop))
+                if where.nbytes == size and not where.overlaps(binding.view.hull):
+                    yield where, buffer
 
     def owns(self, key: object) -> bool:
         return isinstance(key, _Part)

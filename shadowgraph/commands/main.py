@@ -62,46 +62,61 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; an error is one line on standard error and a distinct exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started us
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-        stream = getattr(sys, name)
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":  # a name may have any letter
-            stream.reconfigure(errors="backslashreplace")
+    _repair_streams()
     try:
-        top = parser(words[0] if words and words[0] in _COMMANDS else None)
-        cut = words.index("--") if words[:1] == ["wrap"] and "--" in words else len(words)
-        if words[:1] == ["wrap"] and cut == len(words) and any(not word.startswith("-") for word in words[1:]):
-            raise UsageError("no -- before the command; use: shadowgraph wrap [options] -- command ...")
-        args = top.parse_args(words[:cut])
-        args.program = words[cut + 1 :]  # none of ours, whatever it looks like
-        if args.command is None:
-            top.print_help()
-            return UsageError.exit_code
-        with _collecting(args.command not in _KEEP_ALL):
-            code: int = _verb(args.command).run(args)
-        sys.stdout.flush()
-        return code
-    except ShadowgraphError as error:
-        print(f"shadowgraph: error: {error}", file=sys.stderr)
-        return error.exit_code
+        return _run(list(sys.argv[1:] if argv is None else argv))
     except BrokenPipeError:
         _silence_stdout()  # the reader of a pipe went away: nothing is wrong, and nothing more can be said
         return 0
-    except OSError as error:
-        print(f"shadowgraph: error: cannot read or write: {error}", file=sys.stderr)
+    except (Exception, KeyboardInterrupt) as error:
+        return _complain(error)
+
+
+def _repair_streams() -> None:
+    """Standard streams that the parent closed lead nowhere; those that are there take any letter of a name."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _run(words: list[str]) -> int:
+    """Run the verb that the words ask for."""
+    top = parser(words[0] if words and words[0] in _COMMANDS else None)
+    wraps = words[:1] == ["wrap"]
+    cut = words.index("--") if wraps and "--" in words else len(words)
+    if wraps and cut == len(words) and any(not word.startswith("-") for word in words[1:]):
+        raise UsageError("no -- before the command; use: shadowgraph wrap [options] -- command ...")
+    args = top.parse_args(words[:cut])
+    args.program = words[cut + 1 :]  # none of ours, whatever it looks like
+    if args.command is None:
+        top.print_help()
+        return UsageError.exit_code
+    with _collecting(args.command not in _KEEP_ALL):
+        code: int = _verb(args.command).run(args)
+    sys.stdout.flush()
+    return code
+
+
+def _complain(error: BaseException) -> int:
+    """One line about an error, and its exit code."""
+    if isinstance(error, ShadowgraphError):
+        text, code = f"error: {error}", error.exit_code
+    elif isinstance(error, OSError):
+        text, code = f"error: cannot read or write: {error}", MissingFileError.exit_code
+    elif isinstance(error, KeyboardInterrupt):
+        text, code = "interrupted", 130
+    elif os.environ.get("SHADOWGRAPH_TRACEBACK"):
+        raise error
+    else:
+        first = f"{type(error).__name__}: {error}".split("\n", 1)[0]
+        text, code = f"internal error: {first} (SHADOWGRAPH_TRACEBACK=1 shows the trace)", _INTERNAL
+    print(f"shadowgraph: {text}", file=sys.stderr)
+    if isinstance(error, OSError):
         _silence_stdout()
-        return MissingFileError.exit_code
-    except KeyboardInterrupt:
-        print("shadowgraph: interrupted", file=sys.stderr)
-        return 130
-    except Exception as error:
-        if os.environ.get("SHADOWGRAPH_TRACEBACK"):
-            raise
-        text = f"{type(error).__name__}: {error}".split("\n", 1)[0]
-        print(f"shadowgraph: internal error: {text} (SHADOWGRAPH_TRACEBACK=1 shows the trace)", file=sys.stderr)
-        return _INTERNAL
+    return code
 
 
 @contextmanager

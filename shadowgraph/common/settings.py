@@ -20,6 +20,10 @@ PREFIX = "SHADOWGRAPH_"
 SMALLEST_DUMP = 64 << 10
 
 
+_BYTES = ("near_guard", "far_guard", "guard_memory", "shadow_limit", "dump_limit", "dump_whole", "locate_memory")
+_OF_THE_DEVICE = ("far_guard", "guard_memory")  # None: chosen by the size of a buffer, and of the device
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a debugger is asked to do.
@@ -107,33 +111,17 @@ class Settings:
         _check_choice("locate", self.locate, ("auto", "off", "all"))
         _check_choice("watch_eager", self.watch_eager, ("always", "sampled"))
         for name in ("sync", "infer", "list_inferred"):
-            value = getattr(self, name)
-            if not isinstance(value, bool):
-                raise UsageError(f"{name} must be True or False, not {_shown(value)}")
+            _check_flag(name, getattr(self, name))
         if not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1:
             raise UsageError(f"every must be a whole number from 1, not {_shown(self.every)}")
         _check_limits(self.guard_eager, self.overhead_percent, self.fault_limit)
         if self.suppressions is not None and not isinstance(self.suppressions, (str, os.PathLike)):
             raise UsageError(f"suppressions must be the path of a file, not {_shown(self.suppressions)}")
-        for name in (
-            "near_guard",
-            "far_guard",
-            "guard_memory",
-            "shadow_limit",
-            "dump_limit",
-            "dump_whole",
-            "locate_memory",
-        ):
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not whole and not (name in ("far_guard", "guard_memory") and value is None):
-                raise UsageError(f"{name} must be a whole number of bytes, not {_shown(value)}")
+        for name in _BYTES:
+            if name not in _OF_THE_DEVICE or getattr(self, name) is not None:
+                _check_bytes(name, getattr(self, name))
         if self.near_guard < 16:
             raise UsageError(f"near_guard must be at least 16 bytes, not {self.near_guard}")
-        for name in ("far_guard", "guard_memory", "shadow_limit", "dump_limit", "dump_whole", "locate_memory"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise UsageError(f"{name} must not be negative, not {value}")
         if self.dump_limit < SMALLEST_DUMP:
             raise UsageError(f"dump_limit must be at least {SMALLEST_DUMP:,} bytes, not {self.dump_limit}")
 
@@ -177,6 +165,18 @@ class Settings:
             if text is not None:
                 options[field.name] = parse_option(field.name, text, PREFIX + field.name.upper())
         return cls(**options)
+
+
+def _check_flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise UsageError(f"{name} must be True or False, not {_shown(value)}")
+
+
+def _check_bytes(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise UsageError(f"{name} must be a whole number of bytes, not {_shown(value)}")
+    if value < 0 and name != "near_guard":  # which has a bound of its own
+        raise UsageError(f"{name} must not be negative, not {value}")
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -25,21 +25,27 @@ def require_nodes(graph: GraphRow, texts: int, stacks: int) -> None:
 
 def _require(rows: Sequence[DeviceRow], launches: int, texts: int, stacks: int, where: str, deeper: int) -> None:
     for place, row in enumerate(rows):
-        named = max(row.name, row.note or 0, *(word.name for word in row.words))
-        if named >= texts or (row.stack is not None and row.stack >= stacks):
-            raise ValueError(f"device node {place} of {where} names a text or a stack that is not there")
-        if row.launch is not None and row.launch >= launches:
-            raise ValueError(f"device node {place} of {where} names a launch that is not there")
-        if not (_is_extent(row.grid) and _is_extent(row.block) and _in_memory(row)):
-            raise ValueError(f"device node {place} of {where} has numbers that cannot be")
-        if max(row.after, default=-1) >= len(rows):
-            raise ValueError(f"device node {place} of {where} waits for a node that is not there")
+        wrong = _wrong(row, len(rows), launches, texts, stacks)
+        if wrong is not None:
+            raise ValueError(f"device node {place} of {where} {wrong}")
         if row.inner:
             if not deeper:
                 raise ValueError(f"device nodes of {where} lie deeper inside one another than any")
             _require(row.inner, launches, texts, stacks, where, deeper - 1)
     if any(place <= before for place, row in enumerate(rows) for before in row.after) and _circular(rows):
         raise ValueError(f"device nodes of {where} wait for one another in a circle")
+
+
+def _wrong(row: DeviceRow, nodes: int, launches: int, texts: int, stacks: int) -> str | None:
+    """What is wrong with one node, those inside it aside; None where nothing is."""
+    named = max(row.name, row.note or 0, *(word.name for word in row.words))
+    if named >= texts or (row.stack is not None and row.stack >= stacks):
+        return "names a text or a stack that is not there"
+    if row.launch is not None and row.launch >= launches:
+        return "names a launch that is not there"
+    if not (_is_extent(row.grid) and _is_extent(row.block) and _in_memory(row)):
+        return "has numbers that cannot be"
+    return "waits for a node that is not there" if max(row.after, default=-1) >= nodes else None
 
 
 def _is_extent(numbers: tuple[int, ...] | None) -> bool:

@@ -215,7 +215,7 @@ class CupyEngine:
         finally:
             context.leave(entered)
 
-    def _check(
+    def _check(  # noqa: C901  one submission: mode, table, slot and launch under one lock
         self,
         tag: object,
         guards: Sequence[Guard],

@@ -56,7 +56,7 @@ class Boundaries:
         """Whether this thread is in the middle of judging."""
         return self._evidence.busy
 
-    def close(
+    def close(  # noqa: C901  a handler of replays, which are redone as a whole
         self,
         at: str,
         phase: Phase | None,

@@ -96,13 +96,7 @@ class FindingStore:
         finding = msgspec.structs.replace(finding, fingerprint=mark or fingerprint(finding))
         where = _where(finding)
         if self._naps.suppressed(finding, where, finding.fingerprint in self._suppressions):
-            self.suppressed += 1
-            withdrawn = self._naps.withdrawn(finding, where)
-            if withdrawn is None:
-                return finding, False
-            kept = msgspec.structs.replace(_dated(self._by_cause[withdrawn], finding), severity=Severity.NOTE)
-            self._by_cause[withdrawn] = kept
-            return kept, False
+            return self._suppress(finding, where), False
         cause = (finding.code, finding.buffer.serial, _side(finding), key)
         cause = self._naps.cause_of(finding, where, cause, self._by_cause)
         if cause not in self._by_cause and finding.detected_at != NAP:
@@ -129,6 +123,16 @@ class FindingStore:
         self._by_cause[cause] = kept
         promoted = known.severity is Severity.NOTE and kept.severity is Severity.ERROR
         return kept, promoted
+
+    def _suppress(self, finding: Finding, where: _Where) -> Finding:
+        """Count a sighting that is suppressed; one that was kept before its replay was known becomes a note."""
+        self.suppressed += 1
+        withdrawn = self._naps.withdrawn(finding, where)
+        if withdrawn is None:
+            return finding
+        kept = msgspec.structs.replace(_dated(self._by_cause[withdrawn], finding), severity=Severity.NOTE)
+        self._by_cause[withdrawn] = kept
+        return kept
 
     def sentence(self) -> str | None:
         """What was not kept, for the report; None where all was."""

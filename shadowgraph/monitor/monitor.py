@@ -309,7 +309,7 @@ class Monitor(Listener):
 
     @delivers
     @event_handler
-    def replay_began(self, graph: Graph) -> None:
+    def replay_began(self, graph: Graph) -> None:  # noqa: C901  a handler of replays, redone as a whole
         due = self.outside.replay_due(graph.replays, self.naps.glances)
         self.paused = self.paused or self.outside.limit.stopped is not None
         if self.paused or not due:

@@ -247,12 +247,16 @@ def _item_steps(value: Any) -> Iterator[Step]:
         base: Any = set if issubclass(kind, set) else frozenset
         yield from ((_element, index, item) for index, item in enumerate(list(base.__iter__(value))))
     elif kind is types.FunctionType:
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            yield from _read(_local, name, partial(getattr, cell, "cell_contents"), ValueError)
-        yield _attribute, "__defaults__", value.__defaults__
-        yield _attribute, "__kwdefaults__", value.__kwdefaults__
+        yield from _function_steps(value)
     elif kind is types.BuiltinFunctionType:
         yield _attribute, "__self__", value.__self__
+
+
+def _function_steps(function: types.FunctionType) -> Iterator[Step]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        yield from _read(_local, name, partial(getattr, cell, "cell_contents"), ValueError)
+    yield _attribute, "__defaults__", function.__defaults__
+    yield _attribute, "__kwdefaults__", function.__kwdefaults__
 
 
 def _attribute_steps(value: object, layout: _Layout) -> Iterator[Step]:

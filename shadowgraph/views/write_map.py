@@ -207,10 +207,7 @@ class _Maker:
             yield from self._within(at, where.start, where.stop, Sure.SEEN)
         if node.writes:
             return
-        given: dict[int, Pointer] = {}
-        for pointer in launch.pointers if launch is not None else ():
-            if pointer.access is not Access.READ or pointer.view.start not in given:
-                given[pointer.view.start] = pointer
+        given = _given(launch)
         for word in node.words:
             known = given.get(word.address)
             if known is not None and known.access is Access.READ:
@@ -242,3 +239,12 @@ class _Maker:
 def _where(node: DeviceNode, launch: Launch | None) -> str:
     stack = launch.stack if launch is not None else node.stack
     return f"{os.path.basename(stack[0].file)}:{stack[0].line}" if stack else ""
+
+
+def _given(launch: Launch | None) -> dict[int, Pointer]:
+    """What a launch was given, by address: of several pointers to one place one that it may write through."""
+    given: dict[int, Pointer] = {}
+    for pointer in launch.pointers if launch is not None else ():
+        if pointer.access is not Access.READ or pointer.view.start not in given:
+            given[pointer.view.start] = pointer
+    return given

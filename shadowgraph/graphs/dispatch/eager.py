@@ -201,10 +201,8 @@ class EagerMode(ObserverMode):
 
     def _run(self, path: Path, guarding: bool, args: Any, kwargs: Any) -> Any:
         func, schema = path.operator, path.schema
-        if schema.host_read or (path.copies_to_host and self._copies_to_host(schema, args, kwargs)):
-            waits = not (kwargs.get("non_blocking") or any(argument is True for argument in args))
-            for tensor in tensors_in(args):
-                host_reads.note_read(tensor, schema.name, waits)
+        if schema.host_read or path.copies_to_host:
+            self._note_host_read(schema, args, kwargs)
         if schema.resizes:
             self._make_room(args[0], args[1])
         launch: Launch | None = None
@@ -216,22 +214,31 @@ class EagerMode(ObserverMode):
                 launch = self._announce(schema, args, kwargs)
         if schema.outs:
             results = call_with_outs(func, schema.outs, args, kwargs, self._allocate, take_empty=guarding)
-        elif schema.name == "aten._lazy_clone.default":
-            results = self._cloned(func, args[0])
         else:
-            results = call(func, args, kwargs)
+            lazy = schema.name == "aten._lazy_clone.default"
+            results = self._cloned(func, args[0]) if lazy else call(func, args, kwargs)
         if schema.resizes and self._device != "cpu":  # on the host each replay looks for what has moved
             with error_barrier("eager resize"):
                 drop_stale(self._allocator.ledger)
         if told and schema.written:
             with error_barrier("eager write"):
                 self._note_write(schema, args, kwargs, None if moves else launch)
-        if guarding and not schema.host_read:
-            if schema.name == "aten.lift_fresh.default":
-                return self._guarded_constant(results)
-            if not func.is_view:
-                return self._guarded(results, args, kwargs)
-        return results
+        if not guarding or schema.host_read:
+            return results
+        return self._guarded_results(path, results, args, kwargs)
+
+    def _guarded_results(self, path: Path, results: Any, args: Any, kwargs: Any) -> Any:
+        if path.schema.name == "aten.lift_fresh.default":  # a view of what torch made where no mode sees it
+            return self._guarded_constant(results)
+        return results if path.operator.is_view else self._guarded(results, args, kwargs)
+
+    def _note_host_read(self, schema: Schema, args: Any, kwargs: Any) -> None:
+        """Tell of the tensors that an operator reads on the host."""
+        if not schema.host_read and not self._copies_to_host(schema, args, kwargs):
+            return
+        waits = not (kwargs.get("non_blocking") or any(argument is True for argument in args))
+        for tensor in tensors_in(args):
+            host_reads.note_read(tensor, schema.name, waits)
 
     def _guards(self, schema: Schema) -> bool:
         """Whether what an operator makes becomes a guarded static buffer."""

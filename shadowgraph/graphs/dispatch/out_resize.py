@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -31,12 +33,9 @@ def call_with_outs(
         return func(*args, **kwargs)
     before = [t.untyped_storage().nbytes() for t in given]
     if not take_empty or all(t.numel() for t in given):
-        try:
+        with _growing_refused() as refused:
             results = func(*args, **kwargs)
-        except RuntimeError as error:
-            if "not resizable" not in str(error):
-                raise
-        else:
+        if not refused:
             for tensor, nbytes in zip(given, before, strict=True):
                 if take_empty and tensor.untyped_storage().nbytes() != nbytes:
                     _settle(tensor, tensor, allocate)
@@ -47,6 +46,18 @@ def call_with_outs(
         _settle(tensor, result, allocate)
     results = tuple(outs.values())
     return None if returned is None else results[0] if len(results) == 1 else results
+
+
+@contextmanager
+def _growing_refused() -> Iterator[list[RuntimeError]]:
+    """Holds torch's refusal to resize memory of ours, once it has come; every other error passes."""
+    refused: list[RuntimeError] = []
+    try:
+        yield refused
+    except RuntimeError as error:
+        if "not resizable" not in str(error):
+            raise
+        refused.append(error)
 
 
 def grow(tensor: torch.Tensor, size: torch.Size, allocate: Allocate) -> tuple[torch.Tensor, torch.Tensor] | None:

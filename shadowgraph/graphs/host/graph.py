@@ -164,6 +164,27 @@ class HostGraph:
         FreedInputError
             When a static input outside any guarded memory was freed, or got other memory, since the capture.
         """
+        self._require_replayable()
+        self.model.replays += 1
+        passes = passing.on and self.model.probe is None and bool(listeners)
+        if not passes:
+            emit("replay_began", self.model)
+        probe, self.model.probe = self.model.probe, None
+        try:
+            self._run_steps(bool(listeners) and not passes, probe)
+        except BaseException:
+            self._settle_guards()
+            if passes:
+                passing.ended(self.model)
+            emit("replay_failed", self.model)
+            raise
+        if not passes:
+            emit("replay_ended", self.model)
+        elif passing.ended(self.model):
+            emit("replays_passed", self.model)
+
+    def _require_replayable(self) -> None:
+        """Raise what `replay` says where this graph cannot be replayed now."""
         if not self._captured:
             raise CaptureError(f"{self.model.name} holds no capture to replay")
         recording = getattr(_active, "graph", None)
@@ -176,25 +197,12 @@ class HostGraph:
         except FreedInputError:
             emit("replay_refused", self.model)
             raise
-        self.model.replays += 1
-        passes = passing.on and self.model.probe is None and bool(listeners)
-        if not passes:
-            emit("replay_began", self.model)
-        probe, self.model.probe = self.model.probe, None
-        try:
-            self._run_steps(bool(listeners) and not passes, probe)
-        except BaseException:
-            for step in self._steps:  # leave every guard where it stands after a whole replay
-                if isinstance(step, TenancyNode):
-                    step.run(False)
-            if passes:
-                passing.ended(self.model)
-            emit("replay_failed", self.model)
-            raise
-        if not passes:
-            emit("replay_ended", self.model)
-        elif passing.ended(self.model):
-            emit("replays_passed", self.model)
+
+    def _settle_guards(self) -> None:
+        """Leave every guard where it stands after a whole replay, in place of one that an exception cut short."""
+        for step in self._steps:
+            if isinstance(step, TenancyNode):
+                step.run(False)
 
     def _run_steps(self, watched: bool, probe: Probe | None) -> None:
         # Below autograd, autocast and version counters: what was captured are the operators that these had led to.

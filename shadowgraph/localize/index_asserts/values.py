@@ -140,19 +140,28 @@ def binary(operator: str, one: object, other: object) -> Value:
     if operator in ("//", "%"):
         return _divided(operator, a, b, dtype)
     if operator in ("<<", ">>"):
-        known = known & (b.data >= 0) & (b.data < int(dtype.lstrip("uint")))
-        amount = np.clip(b.data, 0, 63)
-        return fitted(Value(a.data << amount if operator == "<<" else a.data >> amount, known, dtype), dtype)
+        return _shifted(operator, a, b, dtype)
     if operator in _BITWISE:
-        if dtype == "int1":  # one side may settle it
-            settles = 0 if operator == "&" else 1
-            if operator != "^":
-                known = known | (a.known & (a.data == settles)) | (b.known & (b.data == settles))
-                a, b = (Value(np.where(v.known, v.data, 1 - settles), v.known, dtype) for v in (a, b))
-        return Value(_BITWISE[operator](a.data, b.data), known, dtype)
+        return _bitwise(operator, a, b, dtype)
     if operator not in _ADDED or dtype == "int1":  # single bits wrap
         return unknown(known.shape)
     return fitted(Value(_ADDED[operator](a.data, b.data), known, dtype), dtype)
+
+
+def _shifted(operator: str, a: Value, b: Value, dtype: str) -> Value:
+    known = a.known & b.known & (b.data >= 0) & (b.data < int(dtype.lstrip("uint")))
+    amount = np.clip(b.data, 0, 63)
+    return fitted(Value(a.data << amount if operator == "<<" else a.data >> amount, known, dtype), dtype)
+
+
+def _bitwise(operator: str, a: Value, b: Value, dtype: str) -> Value:
+    """Of single bits one side may settle the result of ``&`` and ``|``."""
+    known = a.known & b.known
+    if dtype == "int1" and operator != "^":
+        settles = 0 if operator == "&" else 1
+        known = known | (a.known & (a.data == settles)) | (b.known & (b.data == settles))
+        a, b = (Value(np.where(v.known, v.data, 1 - settles), v.known, dtype) for v in (a, b))
+    return Value(_BITWISE[operator](a.data, b.data), known, dtype)
 
 
 def unary(operator: str, operand: Value) -> Value:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shadowgraph.common.words import plural, size
 from shadowgraph.render.plots.overview import HEIGHT as OVERVIEW
@@ -131,6 +131,15 @@ def _counts(map: MemoryMap, rows: tuple[Row | Fold, ...]) -> str:
     return "; ".join(parts)
 
 
+_ENTRIES: dict[str, Any] = {
+    "freed": {"color": "white", "text": "freed buffer", "dashed": True},
+    "guard": {"color": "white", "text": "guard", "hatch": GUARD_HATCH},
+    "owner": {"color": PURPLE, "text": "another owner", "height": 0.07},
+    "inexact": {"color": "white", "text": "some of these bytes broken", "hatch": SOME_HATCH},
+    "damage": {"color": VERMILLION, "text": "broken bytes (widened to be seen)"},
+}
+
+
 def _legend(pen: Pen, map: MemoryMap, y: float) -> None:
     """What stands in this picture, and no more."""
     box, x = 0.28, MARGIN
@@ -142,19 +151,20 @@ def _legend(pen: Pen, map: MemoryMap, y: float) -> None:
         x += box + 0.07
         x += pen.text(x, y, text, size=8) + 0.25
 
+    roles = {buffer.role for buffer in map.buffers if buffer.alive}
     for role in ("static", "pool", "foreign"):
-        if any(buffer.role == role and buffer.alive for buffer in map.buffers):
+        if role in roles:
             entry(role_color(role), f"{role} buffer")
-    if any(not buffer.alive for buffer in map.buffers):
-        entry("white", "freed buffer", dashed=True)
-    if any(buffer.head_guard or buffer.tail_guard for buffer in map.buffers):
-        entry("white", "guard", hatch=GUARD_HATCH)
-    if any(buffer.aliases for buffer in map.buffers):
-        entry(PURPLE, "another owner", height=0.07)
-    if any(damage.located and not damage.exact for damage in map.damages):
-        entry("white", "some of these bytes broken", hatch=SOME_HATCH)
-    if map.damages:
-        entry(VERMILLION, "broken bytes (widened to be seen)")
+    drawn = {
+        "freed": any(not buffer.alive for buffer in map.buffers),
+        "guard": any(buffer.head_guard or buffer.tail_guard for buffer in map.buffers),
+        "owner": any(buffer.aliases for buffer in map.buffers),
+        "inexact": any(damage.located and not damage.exact for damage in map.damages),
+        "damage": bool(map.damages),
+    }
+    for what, words in _ENTRIES.items():
+        if drawn[what]:
+            entry(**words)
 
 
 def _headings(pen: Pen, y: float) -> None:

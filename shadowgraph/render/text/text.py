@@ -143,13 +143,7 @@ def limit_lines(facts: RunFacts) -> Iterator[Text]:
     """Our own faults, and what was left undone or left out."""
     for fault, count in facts.faults.items():
         yield Text(f"shadowgraph's own fault, {count} times (the program went on): {fault}", style="yellow")
-    if facts.guards_shrunk or facts.guards_dropped:
-        yield Text(
-            f"guards: {facts.guards_shrunk:,} made smaller, {facts.guards_dropped:,} left out: no memory for more",
-            style="yellow",
-        )
-    for reason, count in facts.left_alone.items():
-        yield Text(f"guards: left out of {plural(count, 'capture')}: {reason}", style="yellow")
+    yield from _unguarded_lines(facts)
     for reason, count in facts.stepped_aside.items():
         yield Text(f"stepped aside: {count:,} {reason}", style="yellow")
     if facts.names_unread or facts.names_cut_short:
@@ -164,6 +158,17 @@ def limit_lines(facts: RunFacts) -> Iterator[Text]:
             )
     if facts.suppressed:
         yield Text(f"suppressed: {facts.suppressed:,}")
+
+
+def _unguarded_lines(facts: RunFacts) -> Iterator[Text]:
+    """Guards that are smaller than asked for, or not there."""
+    if facts.guards_shrunk or facts.guards_dropped:
+        yield Text(
+            f"guards: {facts.guards_shrunk:,} made smaller, {facts.guards_dropped:,} left out: no memory for more",
+            style="yellow",
+        )
+    for reason, count in facts.left_alone.items():
+        yield Text(f"guards: left out of {plural(count, 'capture')}: {reason}", style="yellow")
 
 
 def _row(label: str, text: str) -> Text:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from shadowgraph.common.words import form, plural, size
 from shadowgraph.render.text.shown import Reporter, said
 from shadowgraph.views.map_places import reach
 from shadowgraph.views.map_rows import Fold, rows_of
-from shadowgraph.views.memory_map import MapBuffer
+from shadowgraph.views.memory_map import MapBuffer, MapDamage
 from shadowgraph.views.write_map import Sure, WriteMap
 
 SCHEMA = "shadowgraph.writes/1"
@@ -63,9 +63,7 @@ def _map(each: DumpedWrites, limit: int) -> Iterator[Text]:
     yield said(f"writes of {map.graph} of process {each.pid}: {counts}", "bold")
     if map.unread:
         yield said(f"  launches, since the nodes are not known: {map.unread}", "dim")
-    nodes: dict[tuple[int, Sure], set[int]] = defaultdict(set)
-    for write in map.writes:
-        nodes[write.buffer, write.sure].add(write.node)
+    nodes = _nodes_by_buffer(map)
     for row in rows_of(map.memory, limit):
         if isinstance(row, Fold):
             yield said(f"  ... {plural(row.count, 'buffer')}, {size(row.nbytes)}", "dim")
@@ -79,10 +77,20 @@ def _map(each: DumpedWrites, limit: int) -> Iterator[Text]:
         for mark in map.marks:
             damage = map.memory.damages[mark.damage]
             if damage.buffer == row.index:
-                by = f" by {damage.culprit}" if damage.culprit else ""
-                by += "" if mark.sure else ", perhaps"
-                what = f"#{damage.finding} {damage.code}: {reach(damage, buffer)}{by} {damage.when}"
-                yield said(f"      {what}", "red")
+                yield said(f"      {_damage(damage, buffer, mark.sure)}", "red")
+
+
+def _nodes_by_buffer(map: WriteMap) -> Mapping[tuple[int, Sure], set[int]]:
+    nodes: dict[tuple[int, Sure], set[int]] = defaultdict(set)
+    for write in map.writes:
+        nodes[write.buffer, write.sure].add(write.node)
+    return nodes
+
+
+def _damage(damage: MapDamage, buffer: MapBuffer, sure: bool) -> str:
+    by = f" by {damage.culprit}" if damage.culprit else ""
+    by += "" if sure else ", perhaps"
+    return f"#{damage.finding} {damage.code}: {reach(damage, buffer)}{by} {damage.when}"
 
 
 def _fate(buffer: MapBuffer) -> str:
