@@ -1,4 +1,6 @@
-"""The `shadowgraph` command."""
+"""Entry point of the `shadowgraph` command: finds the verb, runs it in the main thread, and maps errors to exit codes.
+The module docstring of each verb is its description in ``--help`` and in ``docs/cli.md``.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from types import ModuleType
 
 from shadowgraph.common.errors import MissingFileError, ShadowgraphError, UsageError
 
-# Each verb is a module, imported only where it is meant: `wrap` must start fast.
+# Each verb is a module, imported only when it is used: `wrap` must start fast.
 _COMMANDS = (
     "aliases",
     "demo",
@@ -30,13 +32,13 @@ _COMMANDS = (
     "timeline",
     "wrap",
 )
-# These make many objects of a large dump and let none go: looking for garbage would take a fifth of their time.
+# These make many objects of a large dump and free none: garbage collection would take a fifth of their time.
 _KEEP_ALL = frozenset(("aliases", "diff", "hexdump", "map", "nodes", "report", "timeline"))
 _INTERNAL = 70  # EX_SOFTWARE
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports a bad command line as the one error that `main` prints."""
+    """Raises a bad command line as the error that `main` prints."""
 
     def error(self, message: str) -> None:  # type: ignore[override]
         raise UsageError(f"{message} (see {self.prog} --help)")
@@ -64,10 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; an error is one line on standard error and a distinct exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started us
+        if getattr(sys, name) is None:  # the parent process closed it
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         stream = getattr(sys, name)
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":  # a name may have any letter
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":  # a name may contain any character
             stream.reconfigure(errors="backslashreplace")
     try:
         top = parser(words[0] if words and words[0] in _COMMANDS else None)
@@ -75,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words[:1] == ["wrap"] and cut == len(words) and any(not word.startswith("-") for word in words[1:]):
             raise UsageError("no -- before the command; use: shadowgraph wrap [options] -- command ...")
         args = top.parse_args(words[:cut])
-        args.program = words[cut + 1 :]  # none of ours, whatever it looks like
+        args.program = words[cut + 1 :]  # the wrapped command line, whatever it looks like
         if args.command is None:
             top.print_help()
             return UsageError.exit_code
@@ -87,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"shadowgraph: error: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
-        _silence_stdout()  # the reader of a pipe went away: nothing is wrong, and nothing more can be said
+        _silence_stdout()  # the reader of the pipe is gone: no error, and no further output
         return 0
     except OSError as error:
         print(f"shadowgraph: error: cannot read or write: {error}", file=sys.stderr)
@@ -106,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _collecting(wanted: bool) -> Iterator[None]:
-    """Without the garbage collector unless it is wanted; afterwards as it was."""
+    """Disable the garbage collector inside the block unless wanted; restore its state afterwards."""
     was = gc.isenabled()
     if not wanted:
         gc.disable()

@@ -1,4 +1,4 @@
-"""What dumps, views and pictures read of a live debugger, so that they need not know its class."""
+"""Protocol of a live debugger for dumps, views and plots, which must not import its class."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class LiveDebugger(Protocol):
-    """`shadowgraph.Debugger`, which inherits this."""
+    """`shadowgraph.Debugger`, which inherits from this protocol."""
 
     settings: Settings
 

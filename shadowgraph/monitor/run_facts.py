@@ -1,4 +1,7 @@
-"""Everything that a report is made of, read off a supervisor."""
+"""Collects the facts of a report from a `Monitor`.
+
+Called by `Debugger.facts`, for reports and dumps; takes no lock of its own.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ def facts_of(
     left_alone: Mapping[str, int],
     stepped_aside: Mapping[str, int],
 ) -> RunFacts:
-    """The facts as they are now, as data.
+    """The current facts, as data.
 
     Parameters
     ----------
     faults, left_alone, stepped_aside
-        Faults of ours; captures without guards, and what else was left to the program, by reason.
+        Counts by reason: internal errors, captures without guards, and other cases left to the program.
     """
     names = work.context.names
     return RunFacts(
@@ -50,17 +53,17 @@ def facts_of(
 
 
 def _limits(work: Monitor) -> tuple[str | None, ...]:
-    """What was not watched, not kept or not counted as a finding."""
+    """Report lines on what was not observed, not kept or not counted as a finding."""
     return work.outside.limit.sentence(), _naps(work), _idle(work), _inferred(work), work.book.sentence()
 
 
 def _naps(work: Monitor) -> str | None:
-    """What naps left unwatched, unless that was told when the first one began."""
+    """A report line on naps, unless it was told when the first nap began."""
     return work.naps.sentence() if work.outside.tell is None else None
 
 
 def _inferred(work: Monitor) -> str | None:
-    """How many inferences there are that are no findings."""
+    """A report line with the number of inferences that are no findings."""
     notes = work.inferred.notes
     if not notes:
         return None
@@ -70,7 +73,7 @@ def _inferred(work: Monitor) -> str | None:
 
 
 def _idle(work: Monitor) -> str | None:
-    """What passed unseen before the first capture; where it was told as it began, only what is known since."""
+    """A report line on operators that passed unobserved before the first capture; omitted where already told."""
     if work.outside.tell is not None and work.naps.idle:
         return None
     return work.idleness.sentence(work.context.graphs.values(), anyone_rests())
