@@ -16,8 +16,7 @@ from typing import IO
 import numpy as np
 import torch
 
-from shadowgraph.common import finalizer_safe_lock as quiet
-from shadowgraph.common import interrupts
+from shadowgraph.common import finalizer_safe_lock, interrupts
 from shadowgraph.common.errors import FindingsError, UnknownBufferError, UsageError
 from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.html_repr import register_namer
@@ -26,8 +25,7 @@ from shadowgraph.common.settings import Settings
 from shadowgraph.declarations import Declarations
 from shadowgraph.dumps.live import LiveDebugger
 from shadowgraph.dumps.taking import take_dump
-from shadowgraph.graphs.dispatch import eager, parameters, tracing
-from shadowgraph.graphs.dispatch import resize_hooks as shrinking
+from shadowgraph.graphs.dispatch import eager, parameters, resize_hooks, tracing
 from shadowgraph.graphs.dispatch.eager import leave_stopped_modes
 from shadowgraph.graphs.dispatch.stepping_aside import begin_count
 from shadowgraph.graphs.events import listeners
@@ -72,7 +70,7 @@ class Debugger(Declarations, LiveDebugger):
         self._policy = GuardPolicy(settings.near_guard, settings.far_guard, self._backend.guard_memory)
         fork_safe(self._policy._lock)
         if settings.guard_eager != "off":
-            self._work.outside.places = VariableNames(self.names)
+            self._work.hooks.places = VariableNames(self.names)
         self._live_names = register_namer(LiveNames(self._work.context))
         self._mode: eager.EagerMode | None = None
         self._mode_thread: int | None = None
@@ -113,7 +111,7 @@ class Debugger(Declarations, LiveDebugger):
         self._mode = eager.EagerMode(
             self._allocator,
             self._work.is_tracked,
-            self._work.outside.guarding,
+            self._work.hooks.guarding,
             self.settings.sync,
             # No reference back to the debugger: one in a reference cycle would be freed, with its device memory, by a
             # garbage collection at any time, even in the middle of a capture.
@@ -127,9 +125,9 @@ class Debugger(Declarations, LiveDebugger):
         if self.settings.guard_eager == "auto":
             parameters.install(self._allocator)
         if self._resizes:
-            shrinking.install(self._allocator, self._work.naps.needed)
+            resize_hooks.install(self._allocator, self._work.naps.needed)
         self._started = True
-        quiet.install()
+        finalizer_safe_lock.install()
         self._work.naps.begin()
 
     def stop(self) -> None:
@@ -155,10 +153,10 @@ class Debugger(Declarations, LiveDebugger):
             if self.settings.guard_eager == "auto":
                 parameters.uninstall()
             if self._resizes:
-                shrinking.uninstall()
+                resize_hooks.uninstall()
             self._backend.stop()
             tracing.uninstall()
-            quiet.uninstall()
+            finalizer_safe_lock.uninstall()
             interrupts.uninstall()
 
     def abandon(self) -> None:
@@ -166,7 +164,7 @@ class Debugger(Declarations, LiveDebugger):
         touched, as in a child forked from a process with a CUDA context."""
         if self._started:
             self._started = False
-            quiet.uninstall()
+            finalizer_safe_lock.uninstall()
             self._work.paused = True
             self._work.naps.end()
             if self._mode is not None:
@@ -184,7 +182,7 @@ class Debugger(Declarations, LiveDebugger):
         self._work.rearm()
         self._work.invalidate_writers()
         self._work.naps.rouse()
-        self._work.paused = self._work.lost is not None or self._work.outside.limit.stopped is not None
+        self._work.paused = self._work.lost is not None or self._work.hooks.limit.stopped is not None
 
     # -- for code that runs the debugger from outside -------------------------------------------------------------
 
@@ -262,10 +260,10 @@ class Debugger(Declarations, LiveDebugger):
         now
             Also name all live buffers, which takes at most a second; else only buffers of findings.
         """
-        if self._work.outside.places is None:
-            self._work.outside.places = VariableNames(self.names)
+        if self._work.hooks.places is None:
+            self._work.hooks.places = VariableNames(self.names)
         if now:
-            self._work.outside.name_rest(self.buffers, self._work.context)
+            self._work.hooks.name_rest(self.buffers, self._work.context)
 
     @contextmanager
     def prepare(self, graph: HostGraph | torch.cuda.CUDAGraph | None = None) -> Iterator[None]:
@@ -330,7 +328,7 @@ class Debugger(Declarations, LiveDebugger):
 
     @property
     def inferred(self) -> Findings:
-        """Reads by the host of values that a graph had changed: inferences (SG102) and no findings, as a tuple.
+        """As a tuple: reads by the host of values that a graph had changed. Inferences (SG102), not findings.
 
         Outputs, counters and tokens that are fed back are read in this way on purpose. Empty with
         ``Settings.list_inferred``: they are notes then.

@@ -125,7 +125,7 @@ def _collect(
     plan = Plan() if redact else plan_of(known, live, work.settings.dump_whole, limit)
     read, unread = _read(work, plan)
     mirrored = [] if redact else _mirrored(work)
-    launches, replays = work.journal.taken()
+    launches, replays = work.flight_recorder.taken()
     graphs = list(context.graphs.values())
     collected = Collected(
         reason=reason,
@@ -141,7 +141,7 @@ def _collect(
         bytes=tuple(sorted([*read, *mirrored], key=lambda b: _ORDER[b.piece.why])),
         unread=tuple(unread),
         left_out=tuple(plan.left_out),
-        stored=dict(work.journal.stored),
+        stored=dict(work.flight_recorder.stored),
         write_sets=dict(work.locator.write_sets),
         input_rows=_input_rows(work),
         redacted=redact,
@@ -204,7 +204,7 @@ def _mirrored(work: Monitor) -> list[Bytes]:
     """Values of buffers in host memory; does not touch the device."""
     return [
         Bytes(Piece(where, buffer, Why.SHADOW), data, work.context.names.name_of(buffer, where)[0], graph)
-        for graph, buffer, where, data in work.plans.mirrored()
+        for graph, buffer, where, data in work.shadows.mirrored()
     ]
 
 

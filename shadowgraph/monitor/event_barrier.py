@@ -21,7 +21,7 @@ class Watcher(Protocol):
     """An object with event handlers, and the limits on their run time."""
 
     @property
-    def outside(self) -> ProgramHooks: ...
+    def hooks(self) -> ProgramHooks: ...
 
     def lose(self, error: Exception) -> None:
         """The device is lost."""
@@ -35,7 +35,7 @@ def event_handler(method: Callable[Concatenate[W, P], None]) -> Callable[Concate
 
     @wraps(method)
     def watched(self: W, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        limit = self.outside.limit
+        limit = self.hooks.limit
         began = limit.enter() if limit.measured else None
         try:
             method(self, *args, **kwargs)

@@ -37,7 +37,7 @@ def join(work: Monitor, error: BaseException, where: str = "") -> Failure | None
     An exception is recorded once per text, even when it is caught, raised again or quoted.
     """
     with error_barrier("joining of an exception"):
-        kind = kind_of(error, work.journal.host_plans.last)
+        kind = kind_of(error, work.flight_recorder.host_plans.last)
         if kind is not None:
             return _keep(work, kind, type(error).__name__, telling_line(error), where)
     return None
@@ -82,11 +82,11 @@ def telling_line(error: BaseException) -> str:
 
 
 def _keep(work: Monitor, kind: str, error: str, said: str, where: str) -> Failure | None:
-    if any(known.kind == kind and _same(known.said, said) for known in work.outside.failures):
+    if any(known.kind == kind and _same(known.said, said) for known in work.hooks.failures):
         return None
-    last = work.journal.taken()[1][-1:]
+    last = work.flight_recorder.taken()[1][-1:]
     graph = work.context.graphs.get(last[0].graph) if last else None
-    plan = work.journal.host_plans.last
+    plan = work.flight_recorder.host_plans.last
     if graph is None and plan is None:
         return None  # no context
     failure = Failure(
@@ -101,7 +101,7 @@ def _keep(work: Monitor, kind: str, error: str, said: str, where: str) -> Failur
         seconds=time.time() - last[0].time if last else 0.0,
         batch=_batch(work, plan if kind == "planner" else None, graph, last[0].replay if last else 0),
     )
-    work.outside.fail(failure)
+    work.hooks.fail(failure)
     return failure
 
 
@@ -112,7 +112,7 @@ def _same(known: str, said: str) -> bool:
 
 def _batch(work: Monitor, plan: HostPlan | None, graph: Graph | None, replay: int) -> Batch | None:
     """The batch of the replay for which a plan was made, else of the last replay that began."""
-    said = work.outside.batch_of
+    said = work.hooks.batch_of
     if said is None:
         return None
     planned = work.context.graphs.get(plan.serial) if plan is not None else None
@@ -167,7 +167,7 @@ def _with_writers(work: Monitor, plan: HostPlan, facts: PlanFacts, broken: int |
 
 def _writer(work: Monitor, entry: int, where: ByteRange) -> LastWriter | None:
     """The latest launch that was given these bytes to write, eager or in a replay."""
-    launches, replays = work.journal.taken()
+    launches, replays = work.flight_recorder.taken()
     eager = next((ran for ran in reversed(launches) if _writes(ran.launch, where)), None)
     for replayed in reversed(replays):
         graph = work.context.graphs.get(replayed.graph)

@@ -120,7 +120,7 @@ class FindingStore:
             kept = msgspec.structs.replace(finding, id=next(self._ids))
             self._by_cause[cause] = kept
             self._causes[kept.id] = cause
-            if _nobody_knows(kept) and not exact:
+            if _culprit_unknown(kept) and not exact:
                 self._late[_where(kept)] = cause
             return kept, True
         if self._naps.dates(finding, where, cause):
@@ -186,7 +186,7 @@ class FindingStore:
         if finding.culprit.status is not Status.CONFIRMED:
             return self._located.get(_place(finding))
         late = self._late.get(_where(finding))
-        if late is not None and not _nobody_knows(self._by_cause[late]):
+        if late is not None and not _culprit_unknown(self._by_cause[late]):
             late = None
         return self._launches.get(_launch(finding), late)
 
@@ -218,7 +218,7 @@ def _launch(finding: Finding) -> _Launch:
     return _where(finding), culprit.name, culprit.node, finding.graph if culprit.node is not None else None
 
 
-def _nobody_knows(finding: Finding) -> bool:
+def _culprit_unknown(finding: Finding) -> bool:
     """Whether damage was seen too late to identify its culprit, and localization has not identified it."""
     culprit = finding.culprit
     return finding.code == "SG101" and finding.confidence == "low" and culprit.name is None and culprit.kind is None

@@ -55,7 +55,7 @@ from shadowgraph.monitor.rearming import Rearming
 from shadowgraph.monitor.sampling import passing
 from shadowgraph.monitor.sampling.looking_back import LookingBack
 from shadowgraph.monitor.sampling.naps import Naps
-from shadowgraph.monitor.shadow_cache import Plans
+from shadowgraph.monitor.shadow_cache import ShadowCache
 from shadowgraph.monitor.tensor_watches import Watches
 from shadowgraph.monitor.write_recorder import WriteRecorder
 from shadowgraph.tracking.active_guards import ActiveGuards
@@ -102,9 +102,9 @@ class Monitor(Listener):
     def __init__(self, settings: Settings, allocator: HostAllocator, engine: Engine) -> None:
         self.settings = settings
         self.allocator = allocator
-        self.journal = FlightRecorder()
-        self.outside: ProgramHooks = ProgramHooks(settings)
-        self._intake = take = FindingPipeline(settings, self.outside, weak_callback(self.coverage))
+        self.flight_recorder = FlightRecorder()
+        self.hooks: ProgramHooks = ProgramHooks(settings)
+        self._pipeline = take = FindingPipeline(settings, self.hooks, weak_callback(self.coverage))
         names = NameBook(allocator.ledger)
         self.context = take.context = Context(
             settings, allocator, allocator.ledger, engine, names, weak_callback(take.take)
@@ -121,21 +121,23 @@ class Monitor(Listener):
             weak_callback(take.needs_culprit),
             self._rearming.is_broken,
         )
-        self.stepper = take.stepper = stepper = LaunchStepper(self.context, self.journal, weak_callback(take.not_seen))
+        self.stepper = take.stepper = stepper = LaunchStepper(
+            self.context, self.flight_recorder, weak_callback(take.not_seen)
+        )
         self.watches = Watches(self.context)
-        self.last_words = CrashRecorder(self.context, self.journal, self.checks.indices, self.outside.name)
+        self.crash_recorder = CrashRecorder(self.context, self.flight_recorder, self.checks.indices, self.hooks.name)
         self.paused = False
         self.lost: str | None = None
         self.preparing = Preparing()
-        preparing, outside = self.preparing, self.outside
+        preparing, outside = self.preparing, self.hooks
         self._all: tuple[Check, ...] = (*self.checks.all, self.watches)
-        self.plans = Plans(self.context, self._all)
+        self.shadows = ShadowCache(self.context, self._all)
         judge = EvidenceDispatcher(self.context, self._all, self.checks.out_of_bounds, self._rearming)
-        self._bounds = Boundaries(
-            self.context, judge, self._all, self._standing, self.stepper, self.outside, weak_callback(self._is_paused)
+        self._boundaries = Boundaries(
+            self.context, judge, self._all, self._standing, self.stepper, self.hooks, weak_callback(self._is_paused)
         )
-        self._newcomers = GraphRegistry(self.context, allocator, outside, self._all)
-        self._capturing = capturing = self._newcomers.capturing  # empty during most events
+        self._graphs = GraphRegistry(self.context, allocator, outside, self._all)
+        self._capturing = capturing = self._graphs.capturing  # empty during most events
         # Only checks that override the hook: this is the replay path.
         self._beginners = [c for c in self._all if type(c).replay_begins is not Check.replay_begins]
         self.naps = Naps(
@@ -149,8 +151,8 @@ class Monitor(Listener):
         self.idleness = Idleness(
             settings.watch_eager == "sampled", partial(getattr, self.naps, "idle"), weak_callback(self._falls_idle)
         )
-        self._back = LookingBack(self.context, self.journal, outside, self.naps, self._bounds)
-        self._seen = WriteRecorder(self.context, self.journal, self.naps, self.checks, self._all)
+        self._back = LookingBack(self.context, self.flight_recorder, outside, self.naps, self._boundaries)
+        self._write_recorder = WriteRecorder(self.context, self.flight_recorder, self.naps, self.checks, self._all)
         self._sleepless = [c for c in self._beginners if c not in self.checks.needs_every_write]
         self._lock = FinalizerSafeLock()
         self._section = self._lock.within  # for the replay path, which calls `run_deferred` itself
@@ -159,16 +161,16 @@ class Monitor(Listener):
     @property
     def book(self) -> FindingStore:
         """The findings."""
-        return self._intake.book
+        return self._pipeline.book
 
     @book.setter
     def book(self, book: FindingStore) -> None:
-        self._intake.book = book
+        self._pipeline.book = book
 
     @property
     def inferred(self) -> FindingStore:
         """Reads by the host that are inferences and no findings."""
-        return self._intake.inferred
+        return self._pipeline.inferred
 
     @delivers
     @event_handler
@@ -185,7 +187,7 @@ class Monitor(Listener):
             drop_stale(self.context.ledger)  # freed or moved memory must not be read
             with self._lock.section:
                 self._back.look()
-                self._bounds.close(at, phase, graph, replay, in_full=in_full)
+                self._boundaries.close(at, phase, graph, replay, in_full=in_full)
 
     @delivers
     @event_handler
@@ -200,8 +202,8 @@ class Monitor(Listener):
 
     def start_over(self) -> None:
         """In a forked child: discard the parent's findings."""
-        self._intake.start_over()
-        self.outside.start_over()
+        self._pipeline.start_over()
+        self.hooks.start_over()
 
     @delivers
     def lose(self, error: Exception) -> None:
@@ -213,8 +215,8 @@ class Monitor(Listener):
             self.lost = str(error).split("\n", 1)[0]
             log(logging.WARNING, "shadowgraph: checking ends, the device is lost: %s", self.lost)
             with error_barrier("last evidence"), suppress(FindingsError), self._lock.section:
-                self._bounds.last(self.lost)
-            self.last_words.examine()
+                self._boundaries.last(self.lost)
+            self.crash_recorder.examine()
 
     @delivers
     @event_handler
@@ -240,8 +242,8 @@ class Monitor(Listener):
     def coverage(self) -> Coverage:
         """Coverage of all graphs captured so far; after the loss of the device, only of graphs introduced before."""
         if self.lost is None:
-            self._newcomers.introduce()
-        return self._newcomers.coverage()
+            self._graphs.introduce()
+        return self._graphs.coverage()
 
     @delivers
     def still(self, work: Callable[[], _T]) -> _T:
@@ -252,7 +254,7 @@ class Monitor(Listener):
         """
         if self.lost is None and self.context.engine.lost is None:
             with error_barrier("wait before a copy"):
-                self._bounds.wait(here=True)
+                self._boundaries.wait(here=True)
         return self._lock.run(partial(self.allocator.lock.run, work, _PATIENCE), _PATIENCE)
 
     def guards(self) -> tuple[Guard, ...]:
@@ -277,23 +279,23 @@ class Monitor(Listener):
         self.flush("capture_begin")
         if self.context.engine.asynchronous and not self.paused:
             self.drain(here=True)  # a capture has its own stream, and no launch of a later phase waits for it
-        self._newcomers.capture_began(graph)
-        self.outside.capture_began()
+        self._graphs.capture_began(graph)
+        self.hooks.capture_began()
         self.naps.rouse()
         self.idleness.captured()
 
     @delivers
     @event_handler
     def capture_ended(self, graph: Graph) -> None:
-        self._newcomers.captured(graph, self.lost is None and self.outside.limit.stopped is None)
+        self._graphs.captured(graph, self.lost is None and self.hooks.limit.stopped is None)
 
     def graph_reset(self, graph: Graph) -> None:
-        self._newcomers.dropped(graph)
-        self._seen.dropped(graph.serial)
-        self.plans.drop(graph)
+        self._graphs.dropped(graph)
+        self._write_recorder.dropped(graph.serial)
+        self.shadows.drop(graph)
         self.locator.dropped(graph)
         self.stepper.dropped(graph)
-        self.journal.dropped(graph.serial)
+        self.flight_recorder.dropped(graph.serial)
         self.naps.dropped(graph.serial)
 
     @delivers
@@ -301,42 +303,42 @@ class Monitor(Listener):
     def replay_refused(self, graph: Graph) -> None:
         if not self.paused:
             drop_stale(self.context.ledger)
-            if self.context.engine.asynchronous and self._newcomers.reads:
-                self._bounds.wait(here=True)
+            if self.context.engine.asynchronous and self._graphs.reads:
+                self._boundaries.wait(here=True)
             with self._lock.section:
-                self._newcomers.introduce()
+                self._graphs.introduce()
                 self.checks.dangling.replay_begins(Checkpoint("replay_refused", None, graph, graph.replays + 1))
 
     @delivers
     @event_handler
     def replay_began(self, graph: Graph) -> None:
-        due = self.outside.replay_due(graph.replays, self.naps.glances)
-        self.paused = self.paused or self.outside.limit.stopped is not None
+        due = self.hooks.replay_due(graph.replays, self.naps.glances)
+        self.paused = self.paused or self.hooks.limit.stopped is not None
         if self.paused or not due:
             self.stepper.look_away()
             return
         if self.context.engine.asynchronous:
             run_deferred()
-            if self._newcomers.reads or self.plans.waits(graph, self.declared):
-                self._bounds.wait(here=True)  # so that reads of it under the lock return at once
+            if self._graphs.reads or self.shadows.waits(graph, self.declared):
+                self._boundaries.wait(here=True)  # so that reads of it under the lock return at once
         else:
             drop_stale(self.context.ledger)
         with self._section:
             self.context.graphs.setdefault(graph.serial, graph)
-            if self._newcomers.waiting:
-                self._newcomers.introduce()
+            if self._graphs.waiting:
+                self._graphs.introduce()
             self._back.look()
-            shadow = self.plans.of(graph, self.declared)
+            shadow = self.shadows.of(graph, self.declared)
             outer = self._replaying
             if outer is not None:  # what ran so far in this thread were nodes of the outer graph
-                self._bounds.close("replay_begin", Phase.REPLAY, outer, outer.replays)
-            checkpoint = self._bounds.close("replay_begin", None, graph, graph.replays, take=shadow)
+                self._boundaries.close("replay_begin", Phase.REPLAY, outer, outer.replays)
+            checkpoint = self._boundaries.close("replay_begin", None, graph, graph.replays, take=shadow)
             if self._rearming.waiting:
                 self._rearming.replay_begins(graph)
             for check in self._sleepless if self.naps.blind else self._beginners:
                 check.replay_begins(checkpoint)
             if not self.context.engine.asynchronous:
-                self._bounds.poll()
+                self._boundaries.poll()
             if self.naps.blind:
                 self.stepper.look_away()  # launches of this prepare were not observed: localize a later one
             step_ends = self.stepper.armed and not self.naps.blind and self.stepper.ends(graph)
@@ -350,14 +352,14 @@ class Monitor(Listener):
     def _looked(self, graph: Graph, meanwhile: WriteLog) -> None:
         """A replay with node localization has ended."""
         if self.context.engine.asynchronous:
-            self._bounds.wait(here=True)  # so that reads of it under the lock return at once
+            self._boundaries.wait(here=True)  # so that reads of it under the lock return at once
         with self._section:
             self.locator.replay_ended(graph, meanwhile)
 
     def _replay_goes_on(self, graph: Graph, shadow: Shadow, checkpoint: Checkpoint) -> None:
-        self._seen.replay_begins()
+        self._write_recorder.replay_begins()
         self._local.replays.append((graph, shadow))
-        self.journal.replayed(graph, checkpoint.order)
+        self.flight_recorder.replayed(graph, checkpoint.order)
 
     def _look_closely(self, graph: Graph, shadow: Shadow, checkpoint: Checkpoint, step_ends: bool) -> None:
         """Begin a replay in which nodes are localized, or which ends a localization of launches: both need the results
@@ -367,11 +369,11 @@ class Monitor(Listener):
         or not the lock kept them back until here.
         """
         if self.context.engine.asynchronous:
-            self._bounds.wait()
+            self._boundaries.wait()
         with self._section:
-            self._bounds.poll()
+            self._boundaries.poll()
             if step_ends and self.stepper.armed:
-                self.stepper.replay_began(graph, self._intake.needs_culprit)
+                self.stepper.replay_began(graph, self._pipeline.needs_culprit)
             self._replay_goes_on(graph, shadow, checkpoint)
             if self.locator.is_due(graph):
                 self.locator.replay_begins(graph)
@@ -388,21 +390,21 @@ class Monitor(Listener):
         replays = self._local.replays
         if self.paused or not replays or replays[-1][0] is not graph:
             return
-        write = self._seen.of_node(graph, node, stores)
+        write = self._write_recorder.of_node(graph, node, stores)
         with self._section:
-            self._seen.note(write, Phase.REPLAY, graph)
+            self._write_recorder.note(write, Phase.REPLAY, graph)
         if write.opaque or self.settings.sync:
-            self._bounds.guards_now(Checkpoint("node", Phase.REPLAY, graph, graph.replays))
+            self._boundaries.guards_now(Checkpoint("node", Phase.REPLAY, graph, graph.replays))
 
     @property
     def wants_each_node(self) -> bool:
-        return self.settings.sync or self.context.engine.asynchronous or self._seen.tells_of_nodes
+        return self.settings.sync or self.context.engine.asynchronous or self._write_recorder.tells_of_nodes
 
     def nodes_ran(self, graph: Graph, nodes: Sequence[Node]) -> None:
         replays = self._local.replays
         if not self.paused and replays and replays[-1][0] is graph:
             with self._section:
-                self._seen.note_nodes(graph, nodes)
+                self._write_recorder.note_nodes(graph, nodes)
 
     @delivers
     @event_handler
@@ -413,7 +415,7 @@ class Monitor(Listener):
             try:
                 if not self.paused:
                     with self._lock.section:
-                        self._bounds.close("replay_failed", Phase.REPLAY, graph, graph.replays)
+                        self._boundaries.close("replay_failed", Phase.REPLAY, graph, graph.replays)
             finally:
                 self.locator.replay_ended(graph, complete=False)
 
@@ -431,12 +433,12 @@ class Monitor(Listener):
         meanwhile = self.context.writes
         try:
             with self._section:
-                self._bounds.close("replay_end", Phase.REPLAY, graph, graph.replays, compare=shadow)
+                self._boundaries.close("replay_end", Phase.REPLAY, graph, graph.replays, compare=shadow)
         finally:
             if graph.serial in self.locator.armed:
                 self._looked(graph, meanwhile)
         run_deferred()
-        self.outside.replay_ended()
+        self.hooks.replay_ended()
         if self.naps.wanted or self.naps.blind or rests:
             self.naps.replay_ended(graph.serial)
 
@@ -453,12 +455,12 @@ class Monitor(Listener):
         if self.settings.sync:
             self.checks.indices.look(launch, rules, checkpoint)
         if self.context.engine.asynchronous:
-            self.last_words.note(launch, rules, checkpoint)
+            self.crash_recorder.note(launch, rules, checkpoint)
         if self._rearming.waiting and not self.naps.blind:
             with self._lock.section:
                 due = self._rearming.due(launch)
                 if due:  # check first: arming would erase earlier damage
-                    self._bounds.guards_now(checkpoint)
+                    self._boundaries.guards_now(checkpoint)
                     self._rearming.arm(due)
         if self.stepper.armed:
             self._step(launch, before=True)
@@ -473,14 +475,14 @@ class Monitor(Listener):
         marked, model = bool(self.preparing), self.preparing.graph
         if stores is None and self._defers:
             with self._lock.section:
-                self._seen.defer(launch, Phase.PREPARE if marked else None, model)
+                self._write_recorder.defer(launch, Phase.PREPARE if marked else None, model)
             return
         write = write_of(launch, stores, prepares=model.serial if model else None)
         with self._lock.section:
-            self._seen.note(write, Phase.PREPARE if marked else None, None)
+            self._write_recorder.note(write, Phase.PREPARE if marked else None, None)
         if self.settings.sync:
             replay = model.replays + 1 if model else None
-            self._bounds.guards_now(Checkpoint("launch", Phase.PREPARE if marked else None, model, replay))
+            self._boundaries.guards_now(Checkpoint("launch", Phase.PREPARE if marked else None, model, replay))
         if self.stepper.armed:
             self._step(launch, before=False)
 
@@ -521,7 +523,7 @@ class Monitor(Listener):
     @property
     def _captures_here(self) -> bool:
         """Whether launches of this thread are now recorded by a capture."""
-        return bool(self._capturing) and self._newcomers.captures_here
+        return bool(self._capturing) and self._graphs.captures_here
 
     def _is_paused(self) -> bool:
         return self.paused
@@ -549,8 +551,8 @@ class Monitor(Listener):
             self.naps.blind = asleep
         if not asleep:
             self.idleness.again()
-        if asleep and self.naps.taken == 1 and self.outside.tell is not None:
-            outbox.write(partial(self.outside.tell, str(self.naps.sentence())))
+        if asleep and self.naps.taken == 1 and self.hooks.tell is not None:
+            outbox.write(partial(self.hooks.tell, str(self.naps.sentence())))
 
     def _falls_idle(self) -> None:
         """No capture for long: check the writes so far, then let operators pass unobserved."""
@@ -559,8 +561,8 @@ class Monitor(Listener):
         self.flush("idle")
         self.naps.begin_idle()
         self.idleness.begin()
-        if self.outside.tell is not None:
-            outbox.write(partial(self.outside.tell, str(self.idleness.sentence((), False))))
+        if self.hooks.tell is not None:
+            outbox.write(partial(self.hooks.tell, str(self.idleness.sentence((), False))))
 
     @property
     def _defers(self) -> bool:
@@ -574,26 +576,26 @@ class Monitor(Listener):
         model = self.preparing.graph
         phase, replay = (Phase.PREPARE if self.preparing else None), (model.replays + 1 if model else None)
         if before:
-            self._bounds.wait()
+            self._boundaries.wait()
         with self._lock.section:
             if before:
                 # No work of other streams may come between this check and the next, hence the wait under the lock; it
                 # covers only what was submitted since the wait before it.
-                self._bounds.wait()
-                self._bounds.poll()
+                self._boundaries.wait()
+                self._boundaries.poll()
             step = self.stepper.begins(launch) if before else self.stepper.ran(launch)
-            self._bounds.close("launch_begins" if before else "launch", phase, model, replay, step=step)
+            self._boundaries.close("launch_begins" if before else "launch", phase, model, replay, step=step)
 
     @delivers
     @event_handler
     def gather(self) -> None:
         """Dispatch the evidence that has arrived; never waits."""
-        if self._replaying is None and not self.paused and not self._bounds.busy:
+        if self._replaying is None and not self.paused and not self._boundaries.busy:
             with self._lock.section:
-                self._bounds.poll()
+                self._boundaries.poll()
 
     def drain(self, here: bool = False) -> None:
         """Wait for all submitted checks, or with `here` for those of the current stream, and dispatch the results."""
-        self._bounds.wait(here)
+        self._boundaries.wait(here)
         with self._lock.section:
-            self._bounds.poll()
+            self._boundaries.poll()

@@ -42,24 +42,24 @@ def facts_of(
         left_alone=dict(left_alone),
         stepped_aside=dict(stepped_aside),
         lost=work.lost,
-        last_values=tuple(work.plans.last_values()) if work.lost else (),
-        last_launches=work.last_words.launches() if work.lost else (),
+        last_values=tuple(work.shadows.last_values()) if work.lost else (),
+        last_launches=work.crash_recorder.launches() if work.lost else (),
         names_unread=names.unread,
         names_cut_short=names.truncated,
         limits=tuple(filter(None, _limits(work))),
-        failures=tuple(work.outside.failures),
+        failures=tuple(work.hooks.failures),
         watches=tuple((watch.name, tuple(watch.changes), watch.dropped) for watch in work.watches.watches),
     )
 
 
 def _limits(work: Monitor) -> tuple[str | None, ...]:
     """Report lines on what was not observed, not kept or not counted as a finding."""
-    return work.outside.limit.sentence(), _naps(work), _idle(work), _inferred(work), work.book.sentence()
+    return work.hooks.limit.sentence(), _naps(work), _idle(work), _inferred(work), work.book.sentence()
 
 
 def _naps(work: Monitor) -> str | None:
     """A report line on naps, unless it was told when the first nap began."""
-    return work.naps.sentence() if work.outside.tell is None else None
+    return work.naps.sentence() if work.hooks.tell is None else None
 
 
 def _inferred(work: Monitor) -> str | None:
@@ -74,6 +74,6 @@ def _inferred(work: Monitor) -> str | None:
 
 def _idle(work: Monitor) -> str | None:
     """A report line on operators that passed unobserved before the first capture; omitted where already told."""
-    if work.outside.tell is not None and work.naps.idle:
+    if work.hooks.tell is not None and work.naps.idle:
         return None
     return work.idleness.sentence(work.context.graphs.values(), anyone_rests())

@@ -25,7 +25,7 @@ class _Plan(NamedTuple):
     foreign: tuple[Buffer, ...]
 
 
-class Plans:
+class ShadowCache:
     """One shadow per graph, rebuilt when memory or declarations have changed."""
 
     def __init__(self, context: Context, checks: Sequence[Check]) -> None:

@@ -16,7 +16,7 @@ from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.imported_modules import imported
 from shadowgraph.common.patching import PatchSet
 from shadowgraph.graphs.events import listeners
-from shadowgraph.integrations import notices as arrivals
+from shadowgraph.integrations import notices
 from shadowgraph.integrations.flashinfer.hooks import Hooks
 from shadowgraph.integrations.flashinfer.planner import MODULE, ModuleAttribute
 from shadowgraph.integrations.flashinfer.versions import PACKAGE, Wrapper, installed, known, why_off
@@ -61,7 +61,7 @@ class Attachment:
             if there:
                 self.hang(there)
         for wrapper in lacking:
-            arrivals.tell_once(f"the flashinfer adapter does without {wrapper.name}, which {self._release} has not")
+            notices.tell_once(f"the flashinfer adapter does without {wrapper.name}, which {self._release} has not")
 
     def hang(self, found: Iterable[tuple[type, Wrapper]]) -> None:
         """Patch classes, and listen to captures."""
@@ -125,7 +125,7 @@ def attach() -> Attachment | None:
         release = installed()
         reason = why_off(release)
         if reason is not None:
-            arrivals.tell_once(reason)
+            notices.tell_once(reason)
             return None
         with _attaching:
             if _attached is None:

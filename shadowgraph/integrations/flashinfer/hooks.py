@@ -150,7 +150,9 @@ class Hooks(Listener):
         with _harmless():
             debugger = session.current()
             if debugger is not None:
-                debugger.monitor.journal.host_plans.whole(plan).error = telling_line(error) or type(error).__name__
+                debugger.monitor.flight_recorder.host_plans.whole(plan).error = (
+                    telling_line(error) or type(error).__name__
+                )
                 join(debugger.monitor, error)
 
     def _note(self, wrapper: Any, args: tuple[Any, ...]) -> HostPlan | None:
@@ -176,7 +178,7 @@ class Hooks(Listener):
             replay=graph.replays + 1 if graph is not None else None,
         )
         work = debugger.monitor
-        work.journal.host_plans.note(plan)
+        work.flight_recorder.host_plans.note(plan)
         if plan.into is not None and plan.into.dtype == plan.dtype:
             work.checks.mutation.planned(plan.into, plan.indptr)
         self._keep(wrapper, work, plan, graph, kv_indptr, _WORKSPACES + (qo_indptr is not None))
@@ -197,7 +199,7 @@ class Hooks(Listener):
             return
         owner = weakref.ref(wrapper, lambda _: self._steady.pop(key, None) and None)
         facts = into.data_ptr(), into.numel(), into.dtype
-        plans, graphs = work.journal.host_plans, work.checks.rebound.graphs_of(wrapper)
+        plans, graphs = work.flight_recorder.host_plans, work.checks.rebound.graphs_of(wrapper)
         alone = (graphs[0] if len(graphs) == 1 else None) is graph
         self._steady[key] = Steady(owner, plans, plan, place, given.dtype, facts, work.preparing, graph, alone)
 

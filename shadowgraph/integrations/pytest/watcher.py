@@ -23,7 +23,7 @@ from shadowgraph.common.errors import FindingsError
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.common.settings import Settings
 from shadowgraph.debugger import Debugger
-from shadowgraph.graphs.dispatch import thread_modes as modes
+from shadowgraph.graphs.dispatch import thread_modes
 from shadowgraph.graphs.host.graph import report_collected
 from shadowgraph.integrations import late_attach
 from shadowgraph.integrations.pytest.backend import interpret_triton
@@ -71,7 +71,7 @@ class Watcher:
         self._followed: dict[int, Debugger] = {}
         self._known: dict[tuple[int, int], Finding] = {}
         self._latest: dict[tuple[int, int], Sighting] = {}
-        self._mode: modes.ThreadMode | None = None
+        self._mode: thread_modes.ThreadMode | None = None
         self._leave_threads: Callable[[], None] = lambda: None
         self._lock = threading.RLock()
         self._swept: set[int] = set()  # serials of graphs already examined
@@ -106,7 +106,7 @@ class Watcher:
             self._activate(settings())
         if self.debugger is not None:
             work = self.debugger.monitor
-            work.outside.capture_began()  # each test creates its own static buffers
+            work.hooks.capture_began()  # each test creates its own static buffers
             if self.debugger is self._active:
                 work.checks.stale_rows.lenient = lenient
 
@@ -139,7 +139,7 @@ class Watcher:
         if self._active is not None and session.current() is self._active:
             session.uninstall()
         if self._mode is not None and _get_current_dispatch_mode() is self._mode:
-            modes.leave(self._mode)  # below a mode of the program it stays, without a target
+            thread_modes.leave(self._mode)  # below a mode of the program it stays, without a target
             self._mode = None
         self._leave_threads()
         self._leave_threads = lambda: None
@@ -151,9 +151,9 @@ class Watcher:
 
     def _enter(self) -> None:
         if self._mode is None:
-            self._mode = modes.enter(self._target)
+            self._mode = thread_modes.enter(self._target)
         self._leave_threads()
-        self._leave_threads = modes.install_in_new_threads(self._target)
+        self._leave_threads = thread_modes.install_in_new_threads(self._target)
 
     def _target(self, args: Any, kwargs: Any) -> EagerMode | None:
         return self._active.eager_mode if self._active is not None else None
@@ -173,7 +173,7 @@ class Watcher:
     def _follow(self, debugger: Debugger) -> None:
         if id(debugger) not in self._followed:
             self._followed[id(debugger)] = debugger
-            debugger.monitor.outside.finding_listeners.append(partial(self._hear, id(debugger)))
+            debugger.monitor.hooks.finding_listeners.append(partial(self._hear, id(debugger)))
 
     def _hear(self, owner: int, finding: Finding) -> None:
         """A finding is new, was seen again, or was revised."""

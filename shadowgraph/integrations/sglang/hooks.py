@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from shadowgraph.common.internal_errors import error_barrier_all, log
-from shadowgraph.integrations import notices as arrivals
+from shadowgraph.integrations import notices
 from shadowgraph.integrations.sglang import padding as sglang_padding
 from shadowgraph.integrations.sglang.batches import Batches
 from shadowgraph.monitor.exception_context import join, join_timeout
@@ -181,7 +181,7 @@ class Hooks:
             coming = _coming(runner, batch) if debugger is not None else None
             if debugger is not None and coming is not None:
                 model, size = coming
-                debugger.monitor.outside.batch_of = self.batches.of
+                debugger.monitor.hooks.batch_of = self.batches.of
                 self.batches.note(model, size, batch)
                 preparing = debugger.monitor.preparing
                 return preparing, preparing.begin(model)
@@ -197,7 +197,7 @@ def tell_memory(allocator: HostAllocator, tokens: object) -> None:
         f"{ours:,.0f} MiB of {allocator.device} were shadowgraph's when sglang sized its pools: "
         f"its max_total_num_tokens, {tokens:,}, is smaller by at least what fits in there"
     )
-    arrivals.tell_once(text)
+    notices.tell_once(text)
     log(logging.WARNING, "shadowgraph: %s", text)
 
 
@@ -211,9 +211,9 @@ def _place(runner: Any) -> None:
     group = getattr(runner, "dp_rank", None)
     if group is None or getattr(getattr(runner, "server_args", None), "enable_dp_attention", False):
         if size * stages > 1:
-            arrivals.place(size * stage + rank)
+            notices.place(size * stage + rank)
     else:
-        arrivals.place((group * stages + stage) * size + rank)
+        notices.place((group * stages + stage) * size + rank)
 
 
 class _Alarm:

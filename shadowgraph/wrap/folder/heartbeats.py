@@ -64,7 +64,7 @@ def heartbeat_file(findings: Path) -> Path:
     return findings.with_name(findings.stem.replace("findings", "pulse", 1) + ".json")
 
 
-def write_pulse(path: Path, pulse: Heartbeat) -> None:
+def write_heartbeat(path: Path, pulse: Heartbeat) -> None:
     """Replace a heartbeat file. Errors are ignored: another heartbeat follows."""
     with contextlib.suppress(OSError):
         atomic_replace(path, msgspec.json.encode(pulse), durable=False)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from shadowgraph.common.compat import resolved
-from shadowgraph.graphs.dispatch import thread_modes as modes
+from shadowgraph.graphs.dispatch import thread_modes
 from shadowgraph.wrap.folder.injection_config import InjectionConfig
 from shadowgraph.wrap.inject.adapters import expect
 from shadowgraph.wrap.inject.process import ProcessMonitor
@@ -37,8 +37,8 @@ def torch_loaded(when_imported: WhenImported) -> None:
     if spawned:
         _entitle_when_it_begins(process)
     expect(when_imported, process.tell, process.place, first=not spawned)
-    modes.enter(process.target)
-    modes.install_in_new_threads(process.target)
+    thread_modes.enter(process.target)
+    thread_modes.install_in_new_threads(process.target)
     if process.backend == "cuda":
         torch.cuda._lazy_call(process.cuda_began)
         start_before_captures(process.start_here)

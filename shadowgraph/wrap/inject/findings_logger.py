@@ -47,7 +47,7 @@ class FindingsLogger:
         self._written: dict[int, Finding] = {}  # findings of the store, which is bounded
         self._erred = False
         self._next, self._interval = 0.0, _FIRST_INTERVAL
-        outside = debugger.monitor.outside
+        outside = debugger.monitor.hooks
         outside.finding_listeners.append(self.hear)
         outside.replayed, outside.failed = self.tick, self.fail
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shadowgraph.common import fork_safety as forking
+from shadowgraph.common import fork_safety
 from shadowgraph.common.uncaught import is_crash, uncaught
 from shadowgraph.wrap.folder.findings_log import FORMAT, FindingsLog, command_line, rank, say, tell_rank
 from shadowgraph.wrap.folder.injection_config import InjectionConfig
@@ -161,7 +161,7 @@ class ProcessMonitor:
         from shadowgraph import session
         from shadowgraph.common.internal_errors import internal_errors
         from shadowgraph.common.settings import Settings
-        from shadowgraph.dumps import process_dumps as dumping  # noqa: F401
+        from shadowgraph.dumps import process_dumps  # noqa: F401
         from shadowgraph.graphs.triton import host as triton_host
         from shadowgraph.integrations import late_attach
         from shadowgraph.wrap.inject.messages import to_stderr
@@ -197,7 +197,7 @@ class ProcessMonitor:
         book = next(self._books)
         # Threads of a server may write at any time, and a partial rerun of a graph would undo that.
         debugger.monitor.locator.reruns = debugger.settings.locate == "all"
-        debugger.monitor.outside.tell = self.tell
+        debugger.monitor.hooks.tell = self.tell
         self._recorders.append(FindingsLogger(self.journal, debugger, book, self._first_error, self.orders.redact))
         if self._beat is None:
             self._beat = HeartbeatWriter(self.orders.folder, heartbeat_file(self.journal.path))
@@ -263,15 +263,15 @@ class ProcessMonitor:
         if debugger is not None and self._state == _WATCHING:
             with contextlib.suppress(Exception):  # no caller can receive a finding of sync mode
                 debugger.before_fork()
-        self._held[threading.get_ident()] = forking.hold()
+        self._held[threading.get_ident()] = fork_safety.hold()
 
     def forked_in_parent(self) -> None:
-        forking.release(self._held.pop(threading.get_ident(), []))
+        fork_safety.release(self._held.pop(threading.get_ident(), []))
 
     def forked_in_child(self) -> None:
         """Continue with a log of its own; on a device, which belongs to the parent, stop watching."""
         self._held.clear()
-        forking.renew()
+        fork_safety.renew()
         self._starting = threading.Lock()
         self.journal.abandon()
         self.journal = FindingsLog(self.orders.folder)
@@ -286,12 +286,12 @@ class ProcessMonitor:
 
     def _carry_on(self, debugger: Debugger) -> None:
         from shadowgraph import session
-        from shadowgraph.common import finalizer_safe_lock as quiet
+        from shadowgraph.common import finalizer_safe_lock
         from shadowgraph.common.internal_errors import internal_errors
         from shadowgraph.wrap.folder.heartbeats import heartbeat_file
 
         on_device = debugger.settings.backend == "cuda"
-        quiet.forked(abandon=on_device)
+        finalizer_safe_lock.forked(abandon=on_device)
         internal_errors.clear()
         self._recorders.clear()
         self._beat = self._beat and self._beat.forked(heartbeat_file(self.journal.path))

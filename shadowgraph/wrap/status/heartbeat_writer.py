@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.internal_errors import error_barrier, internal_errors
-from shadowgraph.wrap.folder.heartbeats import MOST_COUNTS, Heartbeat, write_pulse
+from shadowgraph.wrap.folder.heartbeats import MOST_COUNTS, Heartbeat, write_heartbeat
 from shadowgraph.wrap.status.pause_file import is_off
 
 if TYPE_CHECKING:
@@ -63,12 +63,12 @@ class HeartbeatWriter:
         """A debugger watches from here on."""
         self._debugger, self._book = debugger, book
         self._before = (0, self._clock())
-        debugger.monitor.outside.begins = self
+        debugger.monitor.hooks.begins = self
 
     def leave(self, debugger: Debugger) -> None:
         """A debugger has ended: write a heartbeat, and keep its numbers in the sums."""
         if debugger is self._debugger:
-            outside = debugger.monitor.outside
+            outside = debugger.monitor.hooks
             with error_barrier("pulse"):
                 if outside.replays:
                     self._write()
@@ -125,7 +125,7 @@ class HeartbeatWriter:
         if debugger is None:
             return
         work, now = debugger.monitor, self._clock()
-        outside, limit = work.outside, work.outside.limit
+        outside, limit = work.hooks, work.hooks.limit
         self._measure(limit, now)
         findings = (*work.book.findings, *work.book.notes)[-MOST_COUNTS:]
         pulse = Heartbeat(
@@ -141,4 +141,4 @@ class HeartbeatWriter:
             off=self._off,
             off_since=self._off_since[1] if self._off_since is not None else None,
         )
-        write_pulse(self._file, pulse)
+        write_heartbeat(self._file, pulse)
