@@ -1,4 +1,7 @@
-"""`Debugger`: the one object a user holds."""
+"""`Debugger`: the public object that starts, stops, configures and reads one debugger.
+
+Methods run in the caller's thread; it has no lock of its own, its `Monitor` locks what events change.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,7 @@ from typing import IO
 import numpy as np
 import torch
 
-from shadowgraph.common import finalizer_safe_lock as quiet
-from shadowgraph.common import interrupts
+from shadowgraph.common import finalizer_safe_lock, interrupts
 from shadowgraph.common.errors import FindingsError, UnknownBufferError, UsageError
 from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.html_repr import register_namer
@@ -23,8 +25,7 @@ from shadowgraph.common.settings import Settings
 from shadowgraph.declarations import Declarations
 from shadowgraph.dumps.live import LiveDebugger
 from shadowgraph.dumps.taking import take_dump
-from shadowgraph.graphs.dispatch import eager, parameters, tracing
-from shadowgraph.graphs.dispatch import resize_hooks as shrinking
+from shadowgraph.graphs.dispatch import eager, parameters, resize_hooks, tracing
 from shadowgraph.graphs.dispatch.eager import leave_stopped_modes
 from shadowgraph.graphs.dispatch.stepping_aside import begin_count
 from shadowgraph.graphs.events import listeners
@@ -52,13 +53,13 @@ _NO_OWNERS = (type(None), bool, int, float, complex, str, bytes, bytearray, memo
 class Debugger(Declarations, LiveDebugger):
     """Watches the graphs of this process between `start` and `stop`.
 
-    Use `shadowgraph.debug` or `shadowgraph.install`, which make and start one. Findings stay readable after `stop`.
-    No tensor that is handed over is kept alive.
+    Use `shadowgraph.debug` or `shadowgraph.install`, which create and start one. Findings stay readable after `stop`.
+    A tensor passed to any method is not kept alive.
 
     Raises
     ------
     BackendError
-        When the backend of the settings cannot work here.
+        When the backend of the settings cannot work in this process.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -69,7 +70,7 @@ class Debugger(Declarations, LiveDebugger):
         self._policy = GuardPolicy(settings.near_guard, settings.far_guard, self._backend.guard_memory)
         fork_safe(self._policy._lock)
         if settings.guard_eager != "off":
-            self._work.outside.places = VariableNames(self.names)
+            self._work.hooks.places = VariableNames(self.names)
         self._live_names = register_namer(LiveNames(self._work.context))
         self._mode: eager.EagerMode | None = None
         self._mode_thread: int | None = None
@@ -81,12 +82,12 @@ class Debugger(Declarations, LiveDebugger):
     # -- life --------------------------------------------------------------------------------------------------
 
     def start(self, watch_thread: bool = True) -> None:
-        """Begin to watch.
+        """Start watching.
 
         Parameters
         ----------
         watch_thread
-            See the calling thread's eager operators from here on; else the caller hands operators to `eager_mode`.
+            Observe the calling thread's eager operators from here on; else the caller passes operators to `eager_mode`.
 
         Raises
         ------
@@ -103,17 +104,17 @@ class Debugger(Declarations, LiveDebugger):
         self._allocator.policy = self._policy
         self._allocator.isolate_captures = self.settings.layout == "isolate"
         self._allocator.before_retire = self._work.retiring
-        passing.taken()  # of a debugger before this one
-        self._work.rearm()  # what was broken while nobody watched is not judged
+        passing.taken()  # replays recorded for an earlier debugger
+        self._work.rearm()  # guards broken before the start are not reported
         listeners.append(self._work)
         leave_stopped_modes()
         self._mode = eager.EagerMode(
             self._allocator,
             self._work.is_tracked,
-            self._work.outside.guarding,
+            self._work.hooks.guarding,
             self.settings.sync,
-            # Nothing that leads back here: a debugger in a cycle would be freed, with what its backend has on a device,
-            # by a collection at any time, in the middle of a capture too.
+            # No reference back to the debugger: one in a reference cycle would be freed, with its device memory, by a
+            # garbage collection at any time, even in the middle of a capture.
             partial(getattr, self._work.naps, "asleep"),
             self._work.idleness,
         )
@@ -124,16 +125,16 @@ class Debugger(Declarations, LiveDebugger):
         if self.settings.guard_eager == "auto":
             parameters.install(self._allocator)
         if self._resizes:
-            shrinking.install(self._allocator, self._work.naps.needed)
+            resize_hooks.install(self._allocator, self._work.naps.needed)
         self._started = True
-        quiet.install()
+        finalizer_safe_lock.install()
         self._work.naps.begin()
 
     def stop(self) -> None:
-        """Check once more and stop watching; every patch is undone. Does nothing when not started.
+        """Check once more and stop watching; removes every patch. Does nothing when not started.
 
-        From another thread than the one that started it, too: that thread's mode does nothing from here on, and leaves
-        its stack when the thread next begins or ends a debugger.
+        May be called from another thread than `start`: the starting thread's mode becomes inert at once, and leaves its
+        stack when that thread next starts or stops a debugger.
         """
         if not self._started:
             return
@@ -152,18 +153,18 @@ class Debugger(Declarations, LiveDebugger):
             if self.settings.guard_eager == "auto":
                 parameters.uninstall()
             if self._resizes:
-                shrinking.uninstall()
+                resize_hooks.uninstall()
             self._backend.stop()
             tracing.uninstall()
-            quiet.uninstall()
+            finalizer_safe_lock.uninstall()
             interrupts.uninstall()
 
     def abandon(self) -> None:
-        """Stop watching without a last look at memory and without undoing patches: nothing here may be touched any
-        more, as in a child forked from a process with a CUDA context."""
+        """Stop watching without a last check of memory and without removing patches, where memory must no longer be
+        touched, as in a child forked from a process with a CUDA context."""
         if self._started:
             self._started = False
-            quiet.uninstall()
+            finalizer_safe_lock.uninstall()
             self._work.paused = True
             self._work.naps.end()
             if self._mode is not None:
@@ -172,45 +173,45 @@ class Debugger(Declarations, LiveDebugger):
             self._allocator.policy, self._allocator.before_retire = None, None
 
     def pause(self) -> None:
-        """Stop checking; captures and replays go on as without a debugger. What happens meanwhile is not judged."""
+        """Stop checking; captures and replays run as without a debugger. Changes made meanwhile are not checked."""
         self._work.flush("pause")
         self._work.paused = True
 
     def resume(self) -> None:
-        """Check again from here on; guards are armed anew first."""
+        """Resume checking; guards are armed again first."""
         self._work.rearm()
         self._work.invalidate_writers()
         self._work.naps.rouse()
-        self._work.paused = self._work.lost is not None or self._work.outside.limit.stopped is not None
+        self._work.paused = self._work.lost is not None or self._work.hooks.limit.stopped is not None
 
-    # -- for those who run it from outside ------------------------------------------------------------------------
+    # -- for code that runs the debugger from outside -------------------------------------------------------------
 
     @property
     def eager_mode(self) -> eager.EagerMode | None:
-        """What sees eager operators, while started."""
+        """The dispatch mode that observes eager operators, while started."""
         return self._mode if self._started else None
 
     @property
     def monitor(self) -> Monitor:
-        """The part that works."""
+        """The debugger's `Monitor`."""
         return self._work
 
     @property
     def started(self) -> bool:
-        """Whether it watches now."""
+        """Whether the debugger is watching."""
         return self._started
 
     def before_fork(self) -> None:
-        """Check, so that what this process did is not laid on its child."""
+        """Check before a fork, so that earlier damage is not attributed to the child."""
         if self._started and not self._work.context.engine.asynchronous:
             self._work.flush("fork")
 
     def after_fork(self) -> None:
-        """In the child: go on with a copy of everything, and no findings yet."""
+        """In the child: continue with a copy of the state, and without findings."""
         self._work.start_over()
         self._faults_before = internal_errors.counts
 
-    # -- what a user declares ----------------------------------------------------------------------------------
+    # -- declarations -------------------------------------------------------------------------------------------
 
     def guard(self) -> AbstractContextManager[None]:
         """Context in which eager allocations of the calling thread become guarded static buffers of exact size."""
@@ -226,54 +227,54 @@ class Debugger(Declarations, LiveDebugger):
             yield
 
     def name(self, name: str, owner: object) -> int:
-        """Walk an object; attribute paths become owner names.
+        """Name the tensors reachable from an object by their attribute paths.
 
         Parameters
         ----------
         name
             The first part of every path.
         owner
-            Any object that leads to tensors: a module, a dictionary, a runner. No code of it is run, and neither it nor
-            a tensor is kept alive.
+            Any object that leads to tensors: a module, a dictionary, a runner. None of its code is run, and neither it
+            nor a tensor is kept alive.
 
         Returns
         -------
         int
-            Tensors found. Objects that can be weakly referenced are walked again as memory comes and goes, so that 0
-            of such an object may be more later.
+            Number of tensors found. Objects that can be weakly referenced are walked again as memory comes and goes, so
+            0 may become more later.
 
         Raises
         ------
         UnknownBufferError
-            For what holds no tensor by nature: a number, a string, None, a class.
+            For an object that cannot hold tensors: a number, a string, None, a class.
         """
         if issubclass(type(owner), _NO_OWNERS):  # `isinstance` may run the program's code
             raise UnknownBufferError(f"name({name!r}) needs an object that holds tensors, not {type(owner).__name__}")
         return self._work.context.names.add(name, owner)
 
     def name_variables(self, now: bool = True) -> None:
-        """Name buffers that nobody named by variables that lead to them, as `Settings.guard_eager` does.
+        """Name buffers without an owner name after variables that lead to them, as `Settings.guard_eager` does.
 
         Parameters
         ----------
         now
-            Also all that live now, which takes a second at most; else only those that findings are about.
+            Also name all live buffers, which takes at most a second; else only buffers of findings.
         """
-        if self._work.outside.places is None:
-            self._work.outside.places = VariableNames(self.names)
+        if self._work.hooks.places is None:
+            self._work.hooks.places = VariableNames(self.names)
         if now:
-            self._work.outside.name_rest(self.buffers, self._work.context)
+            self._work.hooks.name_rest(self.buffers, self._work.context)
 
     @contextmanager
     def prepare(self, graph: HostGraph | torch.cuda.CUDAGraph | None = None) -> Iterator[None]:
         """Mark host code that refreshes the inputs of a graph's coming replay.
 
-        Optional: unmarked code is told by what it touches. Both ends check.
+        Optional: unmarked code is recognised by the memory that it touches. Entry and exit check guards.
 
         Parameters
         ----------
         graph
-            The graph that replays next; None where that is not known.
+            The graph that replays next; None when it is not known.
         """
         model = model_of(graph)
         self._work.flush("prepare_begin")
@@ -285,51 +286,52 @@ class Debugger(Declarations, LiveDebugger):
             self._work.flush("prepare_end", Phase.PREPARE, model, model.replays + 1 if model else None)
 
     def locate(self, graph: HostGraph | torch.cuda.CUDAGraph | None = None) -> Location:
-        """Look at all tracked memory after every node of a graph's next replay, or of every graph's when None.
+        """Compare all tracked memory after every node of a graph's next replay, or of every graph's when None.
 
-        That replay computes what it would have, with its nodes one after the other. Copies take up to
-        ``Settings.locate_memory`` bytes, integers, small and named buffers first; they are freed when it has ended.
+        That replay computes the same results, with its nodes run one after the other. Copies take up to
+        ``Settings.locate_memory`` bytes, integers, small and named buffers first; they are freed at the end of the
+        replay.
 
         Parameters
         ----------
         graph
-            One that is watched; None for every graph captured so far.
+            A watched graph; None for every graph captured so far.
 
         Returns
         -------
         Location
-            Has `write_sets` and `outcome` when the replay has ended; writes into the wrong buffer and races that it
+            Has `write_sets` and `outcome` once the replay has ended; writes into the wrong buffer and races that it
             shows are findings.
 
         Raises
         ------
         UsageError
-            For a graph that was captured before anybody watched.
+            For a graph that was captured before the debugger watched.
         """
         asked = self._work.locator.ask(self.graphs if graph is None else (self.graph(graph),))
-        self._work.naps.rouse()  # the next replay must not pass
+        self._work.naps.rouse()  # the next replay must be observed
         return asked
 
-    # -- what a user reads -------------------------------------------------------------------------------------
+    # -- results ------------------------------------------------------------------------------------------------
 
     @property
     def findings(self) -> Findings:
-        """Findings that have arrived, a tuple; never waits."""
+        """Findings that have arrived, as a tuple; never waits."""
         if self._started:
             self._work.gather()
         return Findings(self._work.book.findings)
 
     @property
     def notes(self) -> Findings:
-        """What is worth knowing and no fault, a tuple."""
+        """Notes, which are worth knowing and are not errors, as a tuple."""
         return Findings(self._work.book.notes)
 
     @property
     def inferred(self) -> Findings:
-        """A tuple of reads by the host of what a graph had changed. They are inferences (SG102) and no findings.
+        """Reads by the host of values that a graph had changed, which are inferences (SG102) and no findings.
 
-        Such a read is what outputs, counters and tokens that are fed back are for. Empty with
-        ``Settings.list_inferred``: then they are notes.
+        Outputs, counters and tokens that are fed back are read in this way on purpose. Empty with
+        ``Settings.list_inferred``: they are notes then.
         """
         if self._started:
             self._work.gather()
@@ -346,7 +348,7 @@ class Debugger(Declarations, LiveDebugger):
         Parameters
         ----------
         file, quiet
-            Where to; standard output unless given. With `quiet` nothing is printed.
+            Where to print; standard output by default. With `quiet` nothing is printed.
 
         Returns
         -------
@@ -370,44 +372,44 @@ class Debugger(Declarations, LiveDebugger):
         background: bool = False,
         check: bool = True,
     ) -> Path:
-        """Write all that is known, and the bytes that matter, into one file for `shadowgraph report`.
+        """Write all facts, and the relevant bytes of memory, into one file for `shadowgraph report`.
 
         Parameters
         ----------
         path
-            A file, replaced at once when the new one is complete, or a directory, in which the dump gets a name of its
-            own.
+            A file, replaced atomically once the new one is complete, or a directory, in which the dump gets a unique
+            name.
         reason
-            What the dump says it was made for.
+            The reason recorded in the dump.
         limit
-            Most bytes; ``Settings.dump_limit`` when not given.
+            Largest size in bytes; ``Settings.dump_limit`` by default.
         redact
-            Leave out every value of the program's memory (prompt ids may be anywhere) and the command line.
+            Leave out all values of the program's memory (prompt ids may be anywhere) and the command line.
         background
-            Return when the bytes are copied; a thread writes the file, and the interpreter's end waits for it, half a
-            minute at most. The file appears when it is complete. What goes wrong in that thread is counted and logged.
+            Return once the bytes are copied; a thread writes the file, and the interpreter's exit waits for it, half a
+            minute at most. The file appears when it is complete. Errors in that thread are counted and logged.
         check
-            Check first, as `report` does. Not done for a lost device, of which nothing is read. Pass False where a
-            check may be under way: in a signal handler, or in a log handler that is told of a finding.
+            Check first, as `report` does. Skipped for a lost device, which is not read. Pass False where a check may be
+            running: in a signal handler, or in a log handler that receives a finding.
 
         Raises
         ------
         ShadowgraphError
-            When the file cannot be written or the arguments do not fit.
+            When the file cannot be written or the arguments are invalid.
         """
         if check and self._started and self._work.lost is None:
-            with suppress(FindingsError):  # it is in the book
+            with suppress(FindingsError):  # it is stored all the same
                 self.check()
         most = self.settings.dump_limit if limit is None else limit
         return take_dump(self._work, self.facts, path, reason=reason, limit=most, redact=redact, background=background)
 
     def facts(self) -> RunFacts:
-        """Everything a report is made of, as data."""
+        """The facts of a report, as data."""
         told = self._faults(), self._backend.left_alone(), self._stepped_aside
         return facts_of(self._work, self._policy, tuple(self.findings), *told)
 
     def _faults(self) -> dict[str, int]:
-        """Our own faults since this debugger started."""
+        """Internal errors since this debugger started."""
         before = self._faults_before
         return {
             what: count - before.get(what, 0)
@@ -416,7 +418,7 @@ class Debugger(Declarations, LiveDebugger):
         }
 
     def coverage(self) -> Coverage:
-        """How much of what graphs write is guarded, over the graphs captured so far."""
+        """The guarded share of the bytes that graphs write, over the graphs captured so far."""
         return self._work.coverage()
 
     @property
@@ -426,16 +428,16 @@ class Debugger(Declarations, LiveDebugger):
 
     @property
     def graphs(self) -> tuple[Graph, ...]:
-        """Models of the graphs captured while this debugger ran, still alive."""
+        """Models of the live graphs that were captured while this debugger ran."""
         return tuple(self._work.context.graphs.values())
 
     def graph(self, graph: HostGraph | torch.cuda.CUDAGraph) -> Graph:
-        """The model of a graph: its nodes, what they point at, the lines that launched them.
+        """The model of a graph: its nodes, their pointers, and the source lines that launched them.
 
         Parameters
         ----------
         graph
-            One that was captured while somebody watched.
+            A graph that was captured while a debugger watched.
 
         Returns
         -------
@@ -445,7 +447,7 @@ class Debugger(Declarations, LiveDebugger):
         Raises
         ------
         UsageError
-            For one that was captured before anybody watched.
+            For a graph that was captured before a debugger watched.
         """
         model = model_of(graph)
         if model is None:
@@ -454,6 +456,6 @@ class Debugger(Declarations, LiveDebugger):
 
     @property
     def buffers(self) -> Buffers:
-        """Live buffers, oldest first, a tuple."""
+        """Live buffers, oldest first, as a tuple."""
         self._allocator.enter_waiting()
         return Buffers(self._work.context.ledger)

@@ -1,4 +1,7 @@
-"""What a user declares of tensors: host-owned, ruled, padded, watched."""
+"""Declarations of a user about tensors: host-owned, invariant, padded, refreshed, watched.
+
+Base class of `Debugger`; methods run in the caller's thread.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ from shadowgraph.tracking.foreign import track_foreign
 
 
 class Declarations:
-    """The part of a debugger that takes declarations. No tensor that is handed over is kept alive."""
+    """The declaring methods of a debugger. A tensor passed to them is not kept alive."""
 
     _work: Monitor
     _allocator: HostAllocator
 
     def protect(self, tensor: torch.Tensor) -> None:
-        """Declare a tensor host-owned: a replay that changes a value of it is SG102.
+        """Declare a tensor host-owned: a replay that changes one of its values is reported as SG102.
 
         Parameters
         ----------
@@ -39,29 +42,29 @@ class Declarations:
         Raises
         ------
         UnknownBufferError
-            For what is no tensor, or has no plain memory on the backend's device.
+            For an object that is no tensor, or has no plain memory on the backend's device.
         """
         buffer, view = self._locate(tensor)
         self._work.checks.mutation.protect(buffer, view.hull)
         self._work.naps.rouse()  # from the next replay on
 
     def invariant(self, tensor: torch.Tensor, rule: str | Rule | Callable[..., bool]) -> None:
-        """Declare a rule for a contiguous tensor's values: SG109 where it fails.
+        """Declare a rule for a contiguous tensor's values: a violation is reported as SG109.
 
         Parameters
         ----------
         tensor
             Contiguous, of a dtype that numpy has (not bfloat16, complex32, float8). It is not kept alive.
         rule
-            ``"nondecreasing"``, `index_range`, or a callable that is handed a numpy copy of the values and returns
-            whether they are well.
+            ``"nondecreasing"``, `index_range`, or a callable that receives a numpy copy of the values and returns
+            whether they are valid.
 
         Raises
         ------
         UsageError
-            For a tensor with gaps, a dtype that numpy does not have, or a rule that does not exist.
+            For a tensor with gaps, a dtype that numpy does not have, or an unknown rule.
         UnknownBufferError
-            For what is no tensor, or has no plain memory on the backend's device.
+            For an object that is no tensor, or has no plain memory on the backend's device.
         """
         buffer, view = self._locate(tensor)
         if not view.contiguous:
@@ -69,28 +72,28 @@ class Declarations:
         if view.dtype in {"bfloat16", "complex32"} or "float8" in view.dtype:
             raise UsageError(f"invariant() cannot read {view.dtype}; numpy has no such type")
         self._work.checks.invariants.declare(buffer, view, rule_of(rule))
-        self._work.naps.rouse()  # it is judged at each read by the host, which are not heard of in a nap
+        self._work.naps.rouse()  # the rule is checked at host reads, which a nap does not observe
 
     def padding(self, tensor: torch.Tensor, policy: str) -> None:
-        """Declare what becomes of padded rows of a static input: those that a graph was captured with and that hold no
+        """Declare how padded rows of a static input are treated: rows that a graph was captured with and that hold no
         request in this step.
 
         Parameters
         ----------
         tensor
-            The whole input, or some rows of it. What was declared of these rows before is forgotten.
+            The whole input, or some of its rows. Replaces an earlier declaration for these rows.
         policy
-            ``"refresh"``: where some rows are written before a replay, all that the graph reads must be, or hold zeros
-            or what a fill left; else SG103, without asking what other inputs show. ``"dont_care"``: nobody uses what
-            they hold; never SG103. ``"judged"``: what other inputs show decides, as it does by default, and also under
-            ``wrap``, where an input of which nothing is said gives notes only.
+            ``"refresh"``: when some rows are written before a replay, all rows that the graph reads must be written, or
+            hold zeros or values left by a fill; else SG103, without regard to other inputs. ``"dont_care"``: their
+            values are not used; never SG103. ``"judged"``: decided by other inputs, as by default, and also under
+            ``wrap``, where an undeclared input gives notes only.
 
         Raises
         ------
         UsageError
-            For another policy.
+            For an unknown policy.
         UnknownBufferError
-            For what is no tensor, or has no plain memory on the backend's device.
+            For an object that is no tensor, or has no plain memory on the backend's device.
         """
         buffer, view = self._locate(tensor)
         if policy not in POLICIES:
@@ -98,24 +101,25 @@ class Declarations:
         self._work.checks.stale_rows.declare(buffer, view.hull, policy)
 
     def refreshes(self, graph: HostGraph | torch.cuda.CUDAGraph, owner: object, *attributes: str) -> None:
-        """Declare that host code refreshes, between two replays of a graph, what some attributes of an object lead to.
+        """Declare that host code refreshes the tensors behind some attributes between two replays of a graph.
 
-        To be called when the graph has been captured, with the attributes as they were then. Where one leads to other
-        memory later, of other values, while the memory that the graph reads is left as it was: SG108.
+        Call it once the graph is captured, with the attributes as they were at capture. SG108 is reported when an
+        attribute later leads to other memory with other values, while the memory that the graph reads stays unchanged.
 
         Parameters
         ----------
         graph
-            One that was captured while this debugger watched.
+            A graph that was captured while this debugger watched.
         owner
             Holds the tensors in its instance dictionary; it is not kept alive.
         *attributes
-            Names of its attributes that the graph was captured with.
+            Names of the attributes that the graph was captured with.
 
         Raises
         ------
         UsageError
-            For a graph that was captured before anybody watched, and for an object that cannot be referred to weakly.
+            For a graph that was captured before the debugger watched, and for an object that cannot be weakly
+            referenced.
         UnknownBufferError
             For an attribute that leads to no tensor with memory of its own.
         """
@@ -131,29 +135,29 @@ class Declarations:
             self._work.checks.rebound.bind(model, owner, attribute, tensor, planned=False)
 
     def watch(self, tensor: torch.Tensor, name: str | None = None) -> Watch:
-        """Note everything that writes a tensor, bug or not.
+        """Record every write to a tensor, bug or not.
 
         Parameters
         ----------
         tensor
             Strided, of any dtype. It is not kept alive: the watch ends with the memory.
         name
-            What the report calls it; its owner's name, or the line that allocated it, unless given.
+            Its name in the report; by default its owner's name, or the line that allocated it.
 
         Returns
         -------
         Watch
-            Its `changes` grow as they are seen. The debugger holds it too.
+            Its `changes` grow as writes are observed. The debugger holds it too.
 
         Raises
         ------
         UnknownBufferError
-            For what is no tensor, or has no plain memory on the backend's device.
+            For an object that is no tensor, or has no plain memory on the backend's device.
         """
         buffer, view = self._locate(tensor)
         watch = Watch(name or self._work.context.names.name_of(buffer)[0], buffer, view.hull)
         self._work.watches.watches.append(watch)
-        self._work.naps.rouse()  # what writes it passes unseen in a nap
+        self._work.naps.rouse()  # a nap does not observe its writers
         return watch
 
     def _locate(self, tensor: object) -> tuple[Buffer, TensorView]:

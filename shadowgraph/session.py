@@ -1,4 +1,7 @@
-"""The debugger of this process: `debug()` for a block, `install()` for good."""
+"""The process-wide debugger: `debug` for a block, `install` for the rest of the process, `attach` for wrapped programs.
+
+Takes no lock; `uninstall` may run in another thread than the start.
+"""
 
 from __future__ import annotations
 
@@ -15,31 +18,31 @@ from shadowgraph.debugger import Debugger
 from shadowgraph.graphs.dispatch.eager import leave_stopped_modes
 
 _current: Debugger | None = None
-_modest: Debugger | None = None  # steps aside when the program starts a debugger of its own
+_modest: Debugger | None = None  # steps aside when the program starts its own debugger
 
 
 class Observer(Protocol):
-    """Hears of every debugger of this process."""
+    """Receives the start and the end of every debugger of this process."""
 
     def started(self, debugger: Debugger) -> None:
-        """It watches from here on."""
+        """The debugger watches from here on."""
 
     def ended(self, debugger: Debugger) -> None:
-        """It has checked a last time."""
+        """The debugger has checked a last time."""
 
 
 class Attachment(Protocol):
-    """Attaches adapters to packages that the program imports at any time; told before observers are."""
+    """Attaches adapters to packages that the program imports at any time; called before observers."""
 
     def began(self) -> None:
         """A debugger watches from here on."""
 
     def ended(self) -> None:
-        """It is about to check a last time."""
+        """The debugger is about to check a last time."""
 
 
 observers: list[Observer] = []
-attachments: list[Attachment] = []  # filled by what knows the adapters, from above
+attachments: list[Attachment] = []  # filled by a higher layer, which knows the adapters
 
 
 def current() -> Debugger | None:
@@ -54,12 +57,12 @@ def debug(**options: Any) -> Iterator[Debugger]:
     Parameters
     ----------
     **options
-        Fields of `Settings`; others come from ``SHADOWGRAPH_*`` variables, then the defaults.
+        Fields of `Settings`; unset fields come from ``SHADOWGRAPH_*`` variables, then from the defaults.
 
     Yields
     ------
     Debugger
-        Readable after the block too.
+        Stays readable after the block.
 
     Raises
     ------
@@ -88,7 +91,7 @@ def install(**options: Any) -> Debugger:
     Returns
     -------
     Debugger
-        Watching; this module holds it until `uninstall`.
+        Already watching; this module holds a reference until `uninstall`.
 
     Raises
     ------
@@ -103,20 +106,20 @@ def install(**options: Any) -> Debugger:
 
 
 def uninstall() -> None:
-    """Check a last time and undo `install`, from any thread. Does nothing when nothing is installed."""
+    """Check a last time and undo `install`; callable from any thread. Does nothing without an active debugger."""
     _end(_current)
 
 
 def attach(settings: Settings | Debugger) -> Debugger:
-    """Watch on behalf of somebody outside the program: no thread's mode is entered, and a debugger that the program
-    itself starts takes over. The caller ends it with `uninstall`.
+    """Start a debugger from outside the program: enters no thread's dispatch mode, and steps aside when the program
+    starts its own. The caller ends it with `uninstall`.
 
-    Given a debugger that was ended, that one goes on with all it knows; what was done meanwhile is not judged.
+    A debugger that was ended resumes with all its state; changes made meanwhile are not checked.
     """
     global _modest
     again = isinstance(settings, Debugger)
     debugger = settings if isinstance(settings, Debugger) else Debugger(settings)
-    before, _modest = _modest, debugger  # observers ask `steps_aside`
+    before, _modest = _modest, debugger  # read by observers through `steps_aside`
     try:
         _started(debugger, watch_thread=False)
     except BaseException:
@@ -128,12 +131,12 @@ def attach(settings: Settings | Debugger) -> Debugger:
 
 
 def steps_aside(debugger: Debugger) -> bool:
-    """Whether it is one of `attach`, which no part of the program asked for."""
+    """Whether the debugger was started by `attach`, and not by the program."""
     return debugger is _modest
 
 
 def detach(debugger: Debugger) -> None:
-    """End a debugger without a look at its memory: it belongs to a device that this process may not touch."""
+    """End a debugger without a check of its memory, on a device that this process may not touch."""
     global _current
     if debugger is _current:
         _current = None
@@ -156,7 +159,7 @@ def _at_exit() -> None:
 
 
 def _join(debugger: Debugger, error: BaseException | None) -> None:
-    """Keep an exception of the program that goes through here with what is known of it."""
+    """Record an exception of the program that passes through here, with its context."""
     if isinstance(error, Exception) and not isinstance(error, ShadowgraphError):
         from shadowgraph.monitor.exception_context import join
 
@@ -175,7 +178,7 @@ def _started(debugger: Debugger, watch_thread: bool = True) -> Debugger:
 
 
 def _end(debugger: Debugger | None) -> None:
-    """Stop a debugger, unless that was done meanwhile by another thread, and maybe another debugger started."""
+    """Stop a debugger, unless another thread has stopped it meanwhile, and perhaps started another one."""
     global _current
     if debugger is not None and debugger is _current:
         _current = None

@@ -48,9 +48,9 @@ def test_the_report_is_the_one_that_is_printed(tmp_path: Path, monkeypatch: pyte
 
 
 def test_every_row_of_a_report_is_explained() -> None:
-    sources = "".join(path.read_text("utf-8") for path in (ROOT / "shadowgraph" / "reports").glob("*_text.py"))
+    sources = "".join(path.read_text("utf-8") for path in (ROOT / "shadowgraph" / "render" / "text").glob("*_text.py"))
     for name in ("text.py", "finding_rows.py", "folding.py"):
-        sources += (ROOT / "shadowgraph" / "reports" / name).read_text("utf-8")
+        sources += (ROOT / "shadowgraph" / "render" / "text" / name).read_text("utf-8")
     table = re.search(r"^\| row \|.*?\n\n", REPORT, re.DOTALL | re.MULTILINE)
     assert table is not None
     explained = {

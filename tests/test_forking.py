@@ -7,33 +7,33 @@ import weakref
 
 import pytest
 
-from shadowgraph.common import fork_safety as forking
+from shadowgraph.common import fork_safety
 
 
 def test_held_locks_are_free_again() -> None:
-    lock = forking.fork_safe(threading.RLock())
-    held = forking.hold()
+    lock = fork_safety.fork_safe(threading.RLock())
+    held = fork_safety.hold()
     assert lock in held
     taken = []
     thread = threading.Thread(target=lambda: taken.append(lock.acquire(blocking=False)))
     thread.start()
     thread.join()
     assert taken == [False]
-    forking.release(held)
+    fork_safety.release(held)
     assert lock.acquire(blocking=False)
     lock.release()
 
 
 def test_a_lock_that_another_thread_keeps_is_renewed_in_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forking, "_locks", weakref.WeakSet())  # the locks of this test run stay as they are
-    lock = forking.fork_safe(threading.Lock())
+    monkeypatch.setattr(fork_safety, "_locks", weakref.WeakSet())  # the locks of this test run stay as they are
+    lock = fork_safety.fork_safe(threading.Lock())
     thread = threading.Thread(target=lock.acquire)
     thread.start()
     thread.join()
-    held = forking.hold()
+    held = fork_safety.hold()
     assert lock not in held
-    forking.release(held)
+    fork_safety.release(held)
     assert not lock.acquire(blocking=False)
-    forking.renew()
+    fork_safety.renew()
     assert lock.acquire(blocking=False)
     lock.release()

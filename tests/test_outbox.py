@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from shadowgraph.common import finalizer_safe_lock as quiet
+from shadowgraph.common import finalizer_safe_lock
 from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock, defer
 from shadowgraph.common.internal_errors import InternalErrorLog, internal_errors, log
 from shadowgraph.common.outbox import Outbox, delivers, outbox
@@ -228,8 +228,8 @@ def test_work_without_the_lock_where_another_thread_keeps_it() -> None:
     assert lock.run(lambda: "copied", 0.05) == "copied"
     done.set()
     thread.join(10)
-    assert lock.run(quiet._in_section, 5.0), "and with it where it is free"
-    assert not quiet._in_section()
+    assert lock.run(finalizer_safe_lock._in_section, 5.0), "and with it where it is free"
+    assert not finalizer_safe_lock._in_section()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -240,7 +240,7 @@ def test_a_fork_in_an_event_leaves_the_record_to_the_parent() -> None:
         outbox.write(lambda: done.append(os.getpid()))
         child = os.fork()
         if child == 0:
-            quiet.forked(abandon=False)
+            finalizer_safe_lock.forked(abandon=False)
             os._exit(len(done) + len(outbox.full))
     outbox.deliver()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

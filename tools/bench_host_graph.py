@@ -24,7 +24,7 @@ import torch
 from shadowgraph import session
 from shadowgraph.commands.wrap import _DEFAULTS as DEFAULTS
 from shadowgraph.common.settings import Settings
-from shadowgraph.graphs.dispatch import thread_modes as modes
+from shadowgraph.graphs.dispatch import thread_modes
 from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
 from shadowgraph.graphs.events import Listener, listeners
 from shadowgraph.graphs.host.graph import HostGraph, host_graph
@@ -115,7 +115,7 @@ def wrapped(rounds: int) -> float:
     def operator() -> None:
         x.add_(1)
 
-    thread = modes.ThreadMode(lambda args, kwargs: debugger.eager_mode)
+    thread = thread_modes.ThreadMode(lambda args, kwargs: debugger.eager_mode)
     contexts: dict[str, Around] = {"plain": nullcontext, "under a mode": Bare, "watched": lambda: thread}
     eager = in_turns({what: (around, operator) for what, around in contexts.items()}, rounds)
     print("an eager operator: " + ", ".join(f"{what} {min(each):.1f} us" for what, each in eager.items()))

@@ -1,1 +1,1 @@
-"""One kind of finding a file, and the registry that runs them."""
+"""The checks: one module for each kind of finding, and the registry that runs them."""

@@ -1,4 +1,8 @@
-"""Which phase, graph and replay a piece of evidence belongs to."""
+"""Attribution of evidence: the phase, graph and replay that it belongs to, and the launches that may have caused it.
+
+Called by the checks when they report. Mostly under the debugger's lock; `Invariants` and `Indices` also call it without
+the lock. Takes no lock itself.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +24,11 @@ Blame = tuple[Phase, Graph | None, int | None]
 def suspects(
     context: Context, checkpoint: Checkpoint, buffer: Buffer, parts: tuple[ByteRange, ...]
 ) -> tuple[Write, ...]:
-    """Launches that hit the damaged parts, the likeliest last.
+    """Launches that may have written the damaged parts, the likeliest last.
 
-    On the host that is known. On a device stores are not seen: there, whoever was given a pointer into the buffer and
-    may write through it could have done it, and is named as a candidate. What ran alone between two checks did it.
+    On the host the culprit is known. On a device stores are not seen: there, each launch that was given a pointer into
+    the buffer and may write through it is named as a candidate. A launch that ran alone between two checks is the
+    culprit.
     """
     if checkpoint.at == NAP:
         return ()
@@ -40,8 +45,8 @@ def suspects(
 def draft_phase(context: Context, checkpoint: Checkpoint, where: ByteRange, culprits: tuple[Write, ...]) -> Blame:
     """Phase, graph and replay of damage to `where`, or done by `culprits`, since the checkpoint before.
 
-    A checkpoint that knows its phase settles it, `eager_phase` the rest; but what another thread launched meanwhile and
-    marked as preparing a graph is that graph's.
+    The checkpoint's phase decides if it is known, else `eager_phase` does. A launch of another thread that was marked
+    as preparing a graph belongs to that graph in either case.
     """
     if checkpoint.phase is not None:
         return _prepared(context, culprits) or (checkpoint.phase, checkpoint.graph, checkpoint.replay)
@@ -61,18 +66,18 @@ def eager_phase(
     culprits: tuple[Write, ...],
     done: Mapping[int, int],
 ) -> Blame:
-    """Phase, graph and replay of what unmarked host code did.
+    """Phase, graph and replay of an action of unmarked host code.
 
-    It was *prepare* when it touched what a captured graph reads, or was marked to prepare the graph that was about to
-    replay, and then the replay is that graph's coming one; else *setup* before the first replay of any graph, and
-    *eager* after it.
+    The phase is *prepare* if the code touched memory that a captured graph reads, or was marked to prepare the graph
+    that was about to replay; the replay is then the coming one of that graph. Else it is *setup* before the first
+    replay of any graph, and *eager* after it.
 
     Parameters
     ----------
     coming
         The graph about to replay when the damage was seen, preferred to others.
     done
-        Replays begun, by serial, when the code ran; graphs that are not in it were not captured yet.
+        Replays begun, by serial, when the code ran; graphs that are missing were not captured yet.
     """
     touched = [graph for graph in _graphs(context, coming, where, culprits) if graph.serial in done]
     if touched:
@@ -82,13 +87,13 @@ def eager_phase(
 
 
 def _apart(done: Mapping[int, int]) -> Blame:
-    """Blame of code that touched nothing a graph reads."""
+    """Phase of code that touched no memory that a graph reads."""
     return (Phase.EAGER if any(done.values()) else Phase.SETUP), None, None
 
 
 def _graphs(context: Context, coming: Graph | None, where: ByteRange, culprits: tuple[Write, ...]) -> list[Graph]:
-    """Graphs that were given a view of the range, or of what the culprits wrote. The coming one may have ended before
-    its evidence arrived."""
+    """Graphs that were given a view of the range, or of bytes that the culprits wrote. The coming graph may have ended
+    before its evidence arrived."""
     ended = [coming] if coming is not None and coming.serial not in context.graphs else []
     touched: list[Graph] = []
     for part in (where, *(part for write in culprits for part in write.ranges)):
@@ -100,12 +105,13 @@ def _graphs(context: Context, coming: Graph | None, where: ByteRange, culprits: 
 
 
 def _prepared(context: Context, culprits: tuple[Write, ...]) -> Blame | None:
-    """Blame of what is known to have prepared a graph; it was launched in no replay."""
+    """Phase, graph and replay of a launch that is known to have prepared a graph and that ran in no replay."""
     serial = culprits[-1].prepares if culprits and not culprits[-1].opaque else None
     graph = context.graphs.get(serial) if serial is not None else None
     return (Phase.PREPARE, graph, graph.replays + 1) if graph is not None else None
 
 
 def _marked(coming: Graph, culprits: tuple[Write, ...]) -> bool:
-    """Whether the likeliest culprit was marked as preparing a graph: so one of which nobody could read the nodes."""
+    """Whether the likeliest culprit was marked as preparing this graph; needed where the graph's nodes could not be
+    read."""
     return bool(culprits) and culprits[-1].prepares == coming.serial

@@ -1,4 +1,9 @@
-"""What a check is, what it is told, and what it hands over."""
+"""Base class of the checks, and the data that checks exchange: checkpoints, detections, shared context.
+
+The monitor calls the hooks of `Check` in the thread of the event. It holds the debugger's lock for `parts`,
+`replay_begins`, `changed`, `fetched`, `checkpoint_ends` and `written`, and not for `host_read` and `recheck`.
+`captured` runs under the lock at the first replay, and without it at the end of a capture on the host.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +30,18 @@ from shadowgraph.tracking.writes import Write, WriteLog
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A check beside a launch, while host code is checked launch by launch.
+    """A check before or after one launch, while host code is checked launch by launch.
 
     Attributes
     ----------
     launch
-        The launch that comes next or that just ran; None at a boundary where no launch was seen.
+        The launch that comes next or that just ran; None at a phase boundary where no launch was seen.
     ran
-        Whether it ran since the check before; else nothing that we saw ran.
+        Whether the launch ran since the check before; else no launch that was seen ran.
     sure
-        Whether it is known that nothing else was launched since the check before.
+        Whether it is known that no other launch happened since the check before.
     done
-        Replays begun by then, by the serials of graphs.
+        Replays begun by then, by graph serial.
     """
 
     launch: Launch | None
@@ -47,23 +52,24 @@ class Step:
 
 @dataclass(slots=True, eq=False)
 class Checkpoint:
-    """Where a check runs; travels with the check as its tag and is never changed (not frozen: that costs each replay).
+    """The point at which a check runs; travels with the check as its tag and is never changed (not frozen: that costs
+    time at each replay).
 
     Attributes
     ----------
     at
         ``replay_begin``, ``replay_end``, ``prepare_end``, ``capture_begin``, ``launch``, ``host_read``, ``check``,
-        ``nap``: after replays that passed unseen, the last of which it names; ...
+        ``nap``: after replays that passed unseen, of which the checkpoint names the last; ...
     phase
-        The phase that just ended, when it is certain; None where it depends on what was written.
+        The phase that just ended, if it is certain; None where it depends on the bytes written.
     graph, replay
-        The graph and its replay that the phase belongs to.
+        The graph and the replay that the phase belongs to.
     writes
-        Launches since the checkpoint before, from which damage gets its culprit.
+        Launches since the checkpoint before, among which the culprit of damage is looked up.
     order
-        When it was, among checkpoints and host writes: evidence may arrive after later ones.
+        Position among checkpoints and host writes, by `Context.clock`; evidence may arrive after later checkpoints.
     step
-        Where launches are checked one by one: which one this is about.
+        Where launches are checked one by one: the launch that the checkpoint belongs to.
     """
 
     at: str
@@ -77,7 +83,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """For SG104: how a graph uses a buffer that is gone, and who has its bytes.
+    """For SG104: how a graph uses a buffer that was freed or moved, and the buffers that now occupy its bytes.
 
     Attributes
     ----------
@@ -86,9 +92,9 @@ class Ended:
     written
         Whether the graph writes them at all.
     moved
-        Whether the storage lives on at another address or of another size.
+        Whether the storage lives on at another address or with another size.
     victims
-        Live buffers that have bytes that the graph was given.
+        Live buffers that occupy bytes that the graph was given.
     """
 
     live_in: bool
@@ -99,18 +105,19 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """For SG103: rows that a graph reads and what became of them.
+    """For SG103: rows that a graph reads, and the last write to each.
 
     Attributes
     ----------
     count
         Rows that the graph reads.
     fresh
-        Those that were refreshed for the coming replay.
+        The rows that were refreshed for the coming replay.
     rows
-        First and last of each stretch of stale ones, and name and number of the replay that they were written for.
+        First and last row of each stretch of stale rows, and the graph's name and number of the replay that they were
+        written for.
     witnesses
-        Inputs that were refreshed in the stale rows.
+        Inputs that were refreshed in the rows that are stale here.
     """
 
     count: int
@@ -121,18 +128,19 @@ class Stale:
 
 @dataclass(frozen=True, slots=True)
 class Rebound:
-    """For SG108: what host code refreshes in place of the memory that a graph reads.
+    """For SG108: the memory that host code refreshes in place of the memory that a graph reads.
 
     Attributes
     ----------
     attribute, owner
-        What led to the graph's memory at the capture, and the class of the object that it is one of.
+        The attribute that led to the graph's memory at the capture, and the class of the object that has it.
     now
-        What it leads to by now, where that is other memory.
+        The attribute's current target, if that is other memory.
     where, buffer
-        Memory that holds what the graph should read, and its buffer if it is tracked; None where nobody knows any.
+        Memory that holds the values that the graph should read, and its buffer if it is tracked; None where none is
+        known.
     planned
-        Whether a plan says what the graph should read, or the memory that the attribute leads to now.
+        Whether a plan gives the values that the graph should read, or the memory that the attribute leads to now.
     """
 
     attribute: str
@@ -157,26 +165,27 @@ class _Facts(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """A finding before it has names: facts as a check sees them.
+    """A finding before it has names: the facts as a check sees them.
 
     Attributes
     ----------
     first, last, count, ranges
         Absolute addresses, inclusive; ranges up to 16.
     culprits
-        Writes that did it or could have, the last one first in line.
+        Writes that caused the damage or may have, the likeliest last.
     rule
         For SG109: the rule that failed and the values that show it.
     view
         The part of the buffer that the finding is about, when that is not the whole; bytes count from its start.
     key
-        What makes two drafts of one kind, buffer and side the same cause.
+        Equal for two detections of one kind, buffer and side that have the same cause.
     located
-        Nodes that a look after every node showed to have done it, the culprit first; they come before `culprits`.
+        Nodes that a probed replay showed to have changed the bytes, the culprit first; they take precedence over
+        `culprits`.
     inferred
-        It follows from what the host reads alone: counted, and listed on request.
+        Follows from reads by the host alone: counted, and listed on request.
     ended
-        For SG104; then `first` and `last` are the bytes that the graph was given, none of which need have changed.
+        For SG104; then `first` and `last` delimit the bytes that the graph was given, of which none need have changed.
     """
 
     code: str
@@ -213,7 +222,7 @@ class Detection:
     def of(
         cls, code: str, checkpoint: Checkpoint, buffer: Buffer, evidence: Evidence[object], **facts: Unpack[_Facts]
     ) -> Detection:
-        """A draft about the bytes of a piece of evidence."""
+        """A detection about the bytes of a piece of evidence."""
         return cls(
             code=code,
             checkpoint=checkpoint,
@@ -232,7 +241,7 @@ class Detection:
 
 @dataclass(slots=True)
 class Context:
-    """What checks share. Owned by the debugger.
+    """The state that checks share. Owned by the monitor, which changes it under the debugger's lock.
 
     Attributes
     ----------
@@ -241,9 +250,9 @@ class Context:
     writes
         Writes since the last checkpoint.
     clock
-        Numbers checkpoints and host writes.
+        Numbers checkpoints and host writes, in order.
     report
-        Hands a draft over.
+        Takes a detection; any thread, and in sync mode it may raise `FindingsError`.
     """
 
     settings: Settings
@@ -273,22 +282,24 @@ class Check:
 
     @property
     def wants_known_writes(self) -> bool:
-        """Whether `written` does anything now with what a node's signature says that it writes, in each replay."""
+        """Whether `written` currently needs the writes that a node's signature tells, in each replay."""
         return True
 
     def captured(self, graph: Graph) -> None:
         """A graph was captured."""
 
     def reads_captured(self, graph: Graph) -> bool:
-        """Whether `captured` will read memory: the device is waited for before, without the debugger's lock."""
+        """Whether `captured` will read memory: the monitor then waits for the device first, without the debugger's
+        lock."""
         return False
 
     def parts(self, graph: Graph) -> Iterable[tuple[object, ByteRange]]:
-        """Ranges to compare across the coming replay, each under a key of this check's own."""
+        """Ranges to compare across the coming replay, each under a key that belongs to this check."""
         return ()
 
     def reads(self, graph: Graph) -> bool:
-        """Whether `parts` will read memory now: the device is waited for before, without the debugger's lock."""
+        """Whether `parts` will read memory now: the monitor then waits for the device first, without the debugger's
+        lock."""
         return False
 
     def owns(self, key: object) -> bool:
@@ -302,10 +313,10 @@ class Check:
         """The graph of the checkpoint is about to replay."""
 
     def fetched(self, key: object, data: bytes, checkpoint: Checkpoint) -> None:
-        """Bytes that this check asked the engine for."""
+        """Bytes that this check requested from the engine have arrived."""
 
     def checkpoint_ends(self, checkpoint: Checkpoint) -> None:
-        """All evidence of a checkpoint has been handed out."""
+        """All evidence of a checkpoint has been dispatched."""
 
     def host_read(self, view: TensorView, how: str, stack: Stack, checkpoint: Checkpoint) -> None:
         """The host is about to read a view."""
@@ -314,4 +325,4 @@ class Check:
         """A launch wrote tracked memory (`graph` for a node of a replay)."""
 
     def recheck(self, checkpoint: Checkpoint) -> None:
-        """Somebody asked for a check now."""
+        """The caller requested a check now."""

@@ -1,4 +1,5 @@
-"""What binds a graph's memory to an attribute of an object, and what a plan says of it."""
+"""Bindings of a graph's memory to attributes of objects, and the values that a plan gives them. Used by
+`ReboundInputs`."""
 
 from __future__ import annotations
 
@@ -20,18 +21,18 @@ from shadowgraph.tracking.writes import extent
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What the latest plan of an object was made from.
+    """The inputs of the latest plan of an object.
 
     Attributes
     ----------
     order
-        When it was made, by the clock.
+        When the plan was made, by `Context.clock`.
     values
-        By attribute: what a graph must find in the first bytes of what the attribute led to when it was captured.
+        By attribute: the values that a graph must find in the first bytes of the memory that it was captured with.
     used
-        By attribute: how many of its first bytes count, of one whose values are not known here.
+        By attribute: how many of the first bytes count, where the values are not known here.
     planned_into
-        By attribute: the address that the plan itself wrote to, where nobody sees that write.
+        By attribute: the address that the plan itself wrote to, where that write is not seen.
     """
 
     order: int
@@ -42,20 +43,20 @@ class Planned:
 
 @dataclass(slots=True, eq=False)
 class Binding:
-    """An attribute of an object, and the memory that a graph was given when it led there.
+    """An attribute of an object, and the memory that a graph was captured with when the attribute led there.
 
     Attributes
     ----------
     kind
         The class of the object.
     planned
-        Whether the object makes plans; then only a replay that was planned for is judged.
+        Whether the object makes plans; then only a replay that was planned for is checked.
     since
-        When the graph last began to replay.
+        When the graph last began to replay, by `Context.clock`.
     written
-        Bytes of it that host code has surely written since; of `perhaps` it is not known.
+        Bytes of the memory that host code has certainly written since; of `perhaps` it is not known.
     before
-        Its first bytes as they were last seen, and since then not refreshed by what the checks saw.
+        The first bytes as last seen, with the refreshes that the checks have seen since.
     """
 
     graph: Graph
@@ -72,7 +73,8 @@ class Binding:
 
 
 def made_by(graph: Graph, stores_seen: bool) -> list[ByteRange]:
-    """Bytes that a graph's launches may write; of kernels only where their stores are not seen when they run."""
+    """Bytes that a graph's launches may write; those of Triton kernels only where their stores are not seen when they
+    run."""
     return [
         part
         for node, pointer in graph.pointers()
@@ -87,7 +89,7 @@ def first_bytes(view: TensorView, size: int) -> ByteRange:
 
 
 def led_to(owner: object, attribute: str) -> TensorView | None:
-    """What an attribute leads to now; read from what the object stores, so that none of its code runs."""
+    """The attribute's current target, read from the instance dictionary, so that no code of the object runs."""
     stored = owner if isinstance(owner, dict) else getattr(owner, "__dict__", {})
     tensor = stored.get(attribute)
     if not isinstance(tensor, torch.Tensor):
@@ -99,7 +101,7 @@ def led_to(owner: object, attribute: str) -> TensorView | None:
 
 
 def unequal(one: bytes, other: bytes, item: int) -> Any:
-    """Which elements of two equally long pieces differ."""
+    """Mask of the elements in which two pieces differ, over their common length."""
     size = min(len(one), len(other)) // item * item
     differs = np.frombuffer(one[:size], np.uint8) != np.frombuffer(other[:size], np.uint8)
     return differs.reshape(-1, item).any(axis=1)

@@ -1,4 +1,5 @@
-"""From a device node that was seen to change bytes to a culprit: its line, its kernel, where its arguments point."""
+"""Builds the culprit of a finding from a device node that was seen to change bytes: line, kernel, and pointer
+arguments. Takes no lock; pure data but for the name look-up."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from shadowgraph.model.probes import Search
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.tracking.aliases import NameBook
 
-NEAR = 1 << 20  # bytes between an argument and damage that it may have led to
+NEAR = 1 << 20  # most bytes between an argument and damage that it may have led to
 
 
 def node_at(graph: Graph, index: int) -> DeviceNode | None:
@@ -42,7 +43,7 @@ def culprit_of_node(
     home, damage
         The damaged buffer, and the bytes that changed.
     search
-        How it was searched for, where the nodes were not looked at one by one.
+        How the node was searched for, where nodes were not compared one by one.
     """
     node = node_at(graph, index)
     if node is None:
@@ -74,7 +75,7 @@ def culprit_of_node(
 def leading(arguments: tuple[Argument, ...], home: ByteRange, damage: ByteRange) -> Argument | None:
     """The argument that leads to damage: one into the damaged buffer, else the nearest one within `NEAR` bytes.
 
-    What only looks like a pointer counts where nothing else does.
+    A word that only looks like a pointer counts where there is no other.
     """
 
     def far(argument: Argument) -> int:
@@ -88,7 +89,7 @@ def leading(arguments: tuple[Argument, ...], home: ByteRange, damage: ByteRange)
 
 
 def _arguments(node: DeviceNode, ledger: Ledger, names: NameBook) -> Iterator[Argument]:
-    """Where a node's arguments point; of copies and sets, what is read and written."""
+    """Targets of a node's arguments; of copies and sets, the ranges read and written."""
     words = [(w.argument, w.offset, w.name, w.address, str(w.sureness)) for w in node.words]
     if not words:
         words += [(place, 0, "to", where.start, "high") for place, where in enumerate(node.writes)]

@@ -1,8 +1,9 @@
 """SG104: a graph points into a buffer that was freed, or moved, since it was captured.
 
-What a graph allocated itself may be freed; what was there before the capture must stay, for as long as the graph is
-replayed: where it reads the bytes before it writes them (*live-in*), and where it only writes them (*external-out*).
-It is the ledger's order of frees that counts. Whether somebody has the bytes by now, and who, is told beside it.
+Memory that the graph allocated itself may be freed. Memory from before the capture must stay for as long as the graph
+is replayed: where the graph reads the bytes before it writes them (*live-in*), and where it only writes them
+(*external-out*). The ledger's order of frees decides. Whether other buffers occupy the bytes by now, and which, is
+reported beside it.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ from shadowgraph.model.ranges import ByteRange
 from shadowgraph.tracking.foreign import is_borrowed, whereabouts
 from shadowgraph.tracking.writes import write_of
 
-_LOOKS = 64  # for somebody who gets the bytes after the finding was told
+_LOOKS = 64  # most looks for a new owner of the bytes after the report
 
 
 @dataclass(slots=True)
 class _Held:
-    """What one graph needs of buffers that it does not own.
+    """The buffers that one graph needs and does not own.
 
     Attributes
     ----------
     uses
-        Of buffers that lived when they were looked at last.
+        Uses of buffers that were alive at the last look.
     borrowed
-        Serials of those whose memory belongs to another library.
+        Serials of the buffers whose memory belongs to another library.
     ended
-        Of buffers that were freed and whose memory is as it was all the same, so far.
+        Uses of buffers that were freed and whose memory is nevertheless unchanged so far.
     vacant
-        Dangling, told, and nobody had the bytes.
+        Dangling uses that were reported while no buffer occupied the bytes.
     frees, version
-        The ledger's, when it was looked at last.
+        The ledger's counters at the last look.
     """
 
     uses: list[Use]
@@ -52,12 +53,13 @@ class _Held:
 
 
 class Dangling(Check):
-    """Compares at each replay what graphs were captured with to what was freed; costs nothing while nothing is."""
+    """At each replay, compares the buffers that the graph was captured with to those freed since; costs nothing without
+    frees."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._held: dict[int, _Held] = {}  # by the graph's serial
-        self._makers: set[int] = set()  # serials of graphs that were captured while we watched
+        self._makers: set[int] = set()  # serials of graphs that were captured while the monitor watched
 
     def captured(self, graph: Graph) -> None:
         self._held = {serial: held for serial, held in self._held.items() if serial in self.context.graphs}
@@ -89,7 +91,7 @@ class Dangling(Check):
             return
         held.ended.remove(use)
         if use.buffer.role is Role.FOREIGN and self.context.allocator.in_private_pool(use.buffer.range):
-            return  # made in a capture where nobody saw it, or another graph's
+            return  # allocated unseen in a capture, or by another graph
         span = captured_bytes(checkpoint.graph, use.buffer)
         told = self._draft(use, span, use.buffer.serial in held.borrowed, checkpoint)
         if told.ended is not None and not told.ended.victims:
@@ -98,7 +100,7 @@ class Dangling(Check):
         self.context.report(told)
 
     def _look_again(self, use: Use, held: _Held, checkpoint: Checkpoint) -> None:
-        """Whether somebody has got the bytes since: then the finding is told once more, with who it is."""
+        """Report the finding once more, with the buffers that occupy the bytes, if there are any by now."""
         assert checkpoint.graph is not None
         span = captured_bytes(checkpoint.graph, use.buffer)
         if self._victims(use.buffer, span):
@@ -106,7 +108,7 @@ class Dangling(Check):
             self.context.report(self._draft(use, span, use.buffer.serial in held.borrowed, checkpoint))
 
     def _is_as_it_was(self, buffer: Buffer, graph: Graph) -> bool:
-        """Whether the memory of a freed buffer is still what the graph was captured with."""
+        """Whether the memory of a freed buffer is unchanged since the capture."""
         if buffer.role is Role.FOREIGN:  # a storage that has another size may be where it was
             now = whereabouts(buffer)
             return now is not None and now.start == buffer.start and now.stop >= captured_bytes(graph, buffer).stop
@@ -114,14 +116,14 @@ class Dangling(Check):
             return False
         if buffer.graph not in self._makers or buffer.graph in self.context.graphs:
             return True  # the graph that allocated it writes it at each replay, and its pool holds the memory
-        # On a device an entry stands for a block of a pool, and a later capture's takes its place.
+        # On a device an entry stands for a block of a pool; the entry of a later capture replaces it.
         return buffer.pool is None and any(
             other.role is Role.POOL and other.start == buffer.start
             for other in self.context.ledger.overlapping(buffer.start, buffer.stop)
         )
 
     def _victims(self, buffer: Buffer, span: ByteRange) -> tuple[Buffer, ...]:
-        """Live buffers that have the bytes now, allocated since they were given up."""
+        """Live buffers that occupy the bytes now and were allocated after the free."""
         since = buffer.freed_at or 0
         return tuple(b for b in self.context.ledger.overlapping(span.start, span.stop) if b.serial > since)
 
@@ -130,7 +132,7 @@ class Dangling(Check):
         assert graph is not None
         unknown = use.pointer.access is Access.UNKNOWN
         write = msgspec.structs.replace(write_of(use.node.launch, None, use.node.index), opaque=unknown, hull=False)
-        refused = checkpoint.at == "replay_refused"  # for this very reason: then it is no mere note
+        refused = checkpoint.at == "replay_refused"  # for this very reason: then it is an error, not a note
         return Detection(
             code="SG104",
             checkpoint=checkpoint,

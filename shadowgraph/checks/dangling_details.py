@@ -1,4 +1,7 @@
-"""Who came after a buffer that a graph still points into: whoever has its bytes, and what its owner leads to now."""
+"""Details of a dangling pointer: the allocations that now occupy the range, and the owner's current target.
+
+Called by the finding pipeline, in the thread of the event that reports.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ _VICTIMS = 8
 
 
 def ending_of(draft: Detection, context: Context) -> DanglingDetail | None:
-    """The ending of a draft's buffer, with names; None for a draft that is about no such thing."""
+    """The details of a detection about a dangling pointer, with names; None for any other detection."""
     ended, buffer = draft.ended, draft.buffer
     if ended is None:
         return None
@@ -31,7 +34,7 @@ def ending_of(draft: Detection, context: Context) -> DanglingDetail | None:
 
 
 def tracked(buffer: Buffer, context: Context) -> Successor:
-    """A buffer of the ledger, by the name that leads to it."""
+    """A buffer of the ledger under its name."""
     name, _ = context.names.name_of(buffer)
     return Successor(
         name, buffer.start, buffer.nbytes, buffer.dtype, buffer.shape, serial=buffer.serial, allocated=buffer.stack
@@ -44,7 +47,7 @@ def _seen(owner: Owner) -> Successor:
 
 
 def _untracked(span: ByteRange, buffer: Buffer, context: Context) -> list[Owner]:
-    """Owners of memory that is in no ledger, in the span; one for each storage."""
+    """Owners of memory in the span that is in no ledger; one for each storage."""
     found: dict[int, Owner] = {}
     for owner in _later(buffer, context):
         if owner.view.hull.overlaps(span) and context.ledger.owner(owner.view.start, owner.view.stop) is None:
@@ -53,7 +56,7 @@ def _untracked(span: ByteRange, buffer: Buffer, context: Context) -> list[Owner]
 
 
 def _replacement(buffer: Buffer, context: Context) -> Successor | None:
-    """What an owner of the buffer leads to now, if that is another one."""
+    """The current target of an owner of the buffer, if that is other memory."""
     _, names = context.names.name_of(buffer)
     by_path = {owner.path: owner for owner in _later(buffer, context)}
     for owner in (by_path[name] for name in names if name in by_path):
@@ -63,8 +66,8 @@ def _replacement(buffer: Buffer, context: Context) -> Successor | None:
 
 
 def _later(buffer: Buffer, context: Context) -> list[Owner]:
-    """Owners that may lead to what came after a buffer: all but those that were walked once and may have been its own,
-    as their memory was of its place and size."""
+    """Owners that may lead to memory allocated after a buffer: all except owners that were walked once and may have
+    been the buffer's own, as their memory had its place and size."""
     fresh = {id(owner) for owner in context.names.living(fresh=True)}
     place = buffer.start, buffer.nbytes
     return [

@@ -1,4 +1,7 @@
-"""SG106: a node changed bytes of a buffer that none of its arguments leads into, as an index far out of range does."""
+"""SG106: a node changed bytes of a buffer that none of its arguments leads into, as with an index far out of range.
+
+The locator calls it after a probed replay, under the debugger's lock.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ from shadowgraph.model.probes import Hit
 from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.tracking.foreign import still_there
 
-_TABLES = 1 << 20  # largest buffer that is looked through for addresses
-_OPEN = (NodeKind.HOST, NodeKind.CONDITIONAL, NodeKind.OTHER)  # nothing says where they may write
+_TABLES = 1 << 20  # largest buffer that is searched for addresses
+_OPEN = (NodeKind.HOST, NodeKind.CONDITIONAL, NodeKind.OTHER)  # node kinds whose targets are unknown
 
 
 def foreign_hits(
@@ -30,11 +33,11 @@ def foreign_hits(
     kin: Callable[[ByteRange], Iterable[ByteRange]],
     tables: Callable[[DeviceNode], Iterable[int]],
 ) -> Iterator[Hit]:
-    """The hits on parts into which no argument of the node leads.
+    """The hits on parts that no argument of the node leads into.
 
-    A node of which not all arguments are known, or that runs host code, may write anywhere and is never named. Where a
-    node that writes nothing, or not there, seems to have changed a part, somebody else wrote it during the replay, and
-    no node is named for that part.
+    A node of which not all arguments are known, or that runs host code, may write anywhere and is never named. If a
+    node that writes nothing, or not there, seems to have changed a part, then another writer changed it during the
+    replay, and no node is named for that part.
 
     Parameters
     ----------
@@ -43,9 +46,9 @@ def foreign_hits(
     parts
         Buffers, by `Hit.part`.
     kin
-        Buffers that share bytes with a range.
+        The buffers that share bytes with a range.
     tables
-        More addresses that lead on from a node's arguments: those in the memory that they point at.
+        Addresses reached indirectly: those stored in the memory that a node's arguments point at.
     """
     hits = list(hits)
     disturbed = disturbed_parts(nodes, hits)
@@ -62,7 +65,8 @@ def foreign_hits(
 
 
 def addresses_of(node: DeviceNode) -> list[int] | None:
-    """Every address among a node's arguments, inner nodes included; None where they do not say where it may write."""
+    """Every address among a node's arguments, inner nodes included; None where the arguments do not tell where it may
+    write."""
     if node.note or node.kind in _OPEN:
         return None
     found = [word.address for word in node.words]
@@ -80,25 +84,25 @@ def _leads(addresses: Iterable[int], home: Sequence[ByteRange]) -> bool:
 
 
 def _was_given(graph: Graph, change: Change) -> bool:
-    """Whether a launch was given a view of what its node changed: memory that was freed since, and is another's now."""
+    """Whether a launch was given a view of the bytes that its node changed: memory that was freed since and reused."""
     node = node_at(graph, change.hit.node)
     launch = graph.launch_of(node) if node is not None else None
     return launch is not None and any(p.may_write and p.view.hull.overlaps(change.extent) for p in launch.pointers)
 
 
 def had_others(buffer: Buffer) -> bool:
-    """Whether a pool's block is larger than the tensor that is known there: the capture gave it to others too, such as
-    the workspace of a library, whose kernels find it by addresses of their own."""
+    """Whether a pool's block is larger than the tensor known there: the capture also used it for other allocations,
+    such as a library's workspace, whose kernels find it by addresses of their own."""
     return buffer.role is Role.POOL and prod(buffer.shape) * buffer.itemsize != buffer.nbytes
 
 
 class ForeignWrites:
-    """Judges probed replays.
+    """Checks probed replays for foreign writes.
 
     Attributes
     ----------
     suspicions
-        What the next replay has to show again before a node is named.
+        Suspected nodes, which the next replay must confirm before they are named.
     """
 
     def __init__(self, context: Context) -> None:
@@ -106,7 +110,7 @@ class ForeignWrites:
         self.suspicions = Suspicions(context.engine.asynchronous)
 
     def probed(self, seen: Probed) -> None:
-        """All tracked memory was looked at after every node of a replay, or what was suspected before."""
+        """All tracked memory was compared after every node of a replay, or the buffers suspected before."""
         found = [((change.hit.node, change.buffer.serial), change) for change in self._foreign(seen)]
         sure = self.suspicions.settle(seen.graph.serial, {key: change.buffer for key, change in found})
         confidence = "medium" if self.context.engine.asynchronous else "high"
@@ -136,7 +140,7 @@ class ForeignWrites:
         return [buffer.range for buffer in self.context.ledger.overlapping(where.start, where.stop)]
 
     def _tables(self, node: DeviceNode) -> Iterator[int]:
-        """What could be addresses in the memory that a node's arguments point at; waits for the device."""
+        """Possible addresses in the memory that a node's arguments point at; waits for the device."""
         seen: set[int] = set()
         for address in addresses_of(node) or ():
             buffer = self.context.ledger.owner(address, address + 1)

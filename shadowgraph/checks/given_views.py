@@ -1,4 +1,7 @@
-"""SG101 from write sets: a node wrote outside the view that it was given, or over a row's end into the next row."""
+"""SG101 from write sets: a node wrote outside the view that it was given, or over a row's end into the next row.
+
+The locator calls it after a probed replay, under the debugger's lock.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ from shadowgraph.model.ranges import ByteRange, RangeSet
 
 
 class GivenViews:
-    """Judges probed replays.
+    """Checks probed replays for writes outside the given views.
 
     Attributes
     ----------
     suspicions
-        What the next replay has to show again before a node is named.
+        Suspected nodes, which the next replay must confirm before they are named.
     """
 
     def __init__(self, context: Context) -> None:
@@ -32,7 +35,7 @@ class GivenViews:
         self.suspicions = Suspicions(context.engine.asynchronous)
 
     def probed(self, seen: Probed) -> None:
-        """Buffers were looked at cell by cell after every node of a replay."""
+        """Buffers were compared cell by cell after every node of a replay."""
         found = {(spill.node, spill.buffer.serial): spill for spill in self._spills(seen)}
         sure = self.suspicions.settle(seen.graph.serial, {key: spill.buffer for key, spill in found.items()})
         alike: dict[tuple[int, str, Side | None], list[ViewOverrun]] = {}
@@ -51,13 +54,13 @@ class GivenViews:
                 yield replace(spill, outside=outside)
 
     def _told_as_slack(self, graph: Graph, buffer: Buffer) -> Iterable[ByteRange]:
-        """What a replay must not change whoever does it: every replay is checked for that."""
+        """Bytes that no node may change in a replay: `OutOfBounds` compares these at every replay."""
         if buffer.role is Role.POOL or buffer.nbytes > self.context.settings.shadow_limit:
             return ()
         return slack_of(graph, buffer)
 
     def _draft(self, seen: Probed, side: Side | None, spills: list[ViewOverrun]) -> Detection:
-        """One draft for all launches of a kernel; where one of them is at fault, what others did is no other matter."""
+        """One detection for all launches of a kernel; an error of one launch makes the whole detection an error."""
         errors = [spill for spill in spills if spill.severity is Severity.ERROR]
         order = sorted(spills, key=lambda spill: (spill not in errors, spill.node))
         first, changes = order[0], [change for spill in order for change in spill.outside]
@@ -72,9 +75,9 @@ class GivenViews:
 
 
 def row_overrun(spill: ViewOverrun) -> RowOverrun | None:
-    """The row of a two-dimensional buffer that a node was given and ran over the end of, or None where it did not.
+    """The row of a two-dimensional buffer whose end a node wrote over, or None if it did not.
 
-    `lost` counts elements that both rows' launches changed, as far as the extremes of what each changed can tell.
+    `lost` counts elements that the launches of both rows changed, as far as the extremes of each launch's changes tell.
     """
     buffer = spill.buffer
     if len(buffer.shape) != 2 or buffer.nbytes % max(1, buffer.shape[0]):

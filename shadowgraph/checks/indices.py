@@ -1,5 +1,8 @@
-"""SG109 for a launch that takes an index its target does not have: before it runs, or from copies after it killed the
-device."""
+"""SG109 for a launch that takes an index out of its target's range: before the launch runs, or from copies after it.
+
+In sync mode called before the launch, in its thread, without the debugger's lock. Else called once the device is lost,
+with copies of the indices that reached host memory.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,15 @@ NAME = "index in range"
 
 
 class Indices(Check):
-    """Index rules of single launches; nothing to do with graphs."""
+    """Index rules of single launches; independent of graphs."""
 
     def look(self, launch: Launch, rules: tuple[IndexRule, ...], checkpoint: Checkpoint) -> None:
-        """Judge a launch that is about to run; reading its indices waits for the device."""
+        """Check a launch that is about to run; reading its indices waits for the device."""
         for rule in rules:
             self.judge(launch, rule, self.context.engine.read(rule.index.hull), checkpoint)
 
     def judge(self, launch: Launch, rule: IndexRule, data: bytes, checkpoint: Checkpoint) -> bool:
-        """Whether the bytes of an index tensor, or as many of them as there are, break its rule; reported if so."""
+        """Whether the bytes of an index tensor, or the beginning that is at hand, break its rule; reported if so."""
         values = elements(rule.index, data)
         outside = values[(values < rule.low) | (values >= rule.high)]
         if not outside.size:
@@ -67,9 +70,9 @@ class Indices(Check):
 
 
 def elements(view: TensorView, data: bytes) -> npt.NDArray[np.int64]:
-    """The values of an integer tensor from the bytes of its hull, or those that a beginning of it holds."""
+    """The values of an integer tensor from the bytes of its hull, or the values that a prefix of them holds."""
     kept = np.frombuffer(data[: len(data) // view.itemsize * view.itemsize], dtype=view.dtype)
-    # A dimension along which nothing moves holds the same elements again and again.
+    # A dimension of stride 0 repeats the same elements.
     dims = [(size if stride else min(size, 1), stride) for size, stride in zip(view.shape, view.stride, strict=True)]
     first = (view.address - view.start) // view.itemsize
     if len(kept) * view.itemsize >= view.stop - view.start:  # all of it
@@ -84,7 +87,7 @@ def elements(view: TensorView, data: bytes) -> npt.NDArray[np.int64]:
 
 
 def _unknown(view: TensorView) -> Buffer:
-    """What is said of memory that the ledger does not have."""
+    """A stand-in for memory that the ledger does not have."""
     return Buffer(
         serial=0,
         start=view.start,

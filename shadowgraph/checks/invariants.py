@@ -1,4 +1,8 @@
-"""SG109: a rule that a buffer's values must keep does not hold where a graph or the host is about to rely on it."""
+"""SG109: a rule on a buffer's values does not hold where a graph or the host is about to rely on it.
+
+Rules are declared by the user or inferred from names of index pointers (indptr). Called by the monitor: at a replay
+under the debugger's lock, at a host read and on request without it.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +28,12 @@ from shadowgraph.tracking.foreign import still_there
 from shadowgraph.tracking.writes import Write
 
 _INDPTR = re.compile(r"(indptr|cu_seq_?lens)", re.IGNORECASE)
-_WRITES = 64  # last writes to ruled buffers remembered, for the culprit
+_WRITES = 64  # last writes to buffers with rules, kept for the culprit
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Key of bytes asked for: the part of an invariant's view that the coming graph captured."""
+    """Key of requested bytes: the part of an invariant's view that the coming graph captured."""
 
     invariant: Invariant
     part: ByteRange
@@ -37,7 +41,8 @@ class _Look:
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """A rule over a contiguous view of a buffer. `inferred` rules look only at what a graph captured."""
+    """A rule over a contiguous view of a buffer. `inferred` rules are checked only on the part that a graph
+    captured."""
 
     buffer: Buffer
     view: TensorView
@@ -51,9 +56,9 @@ class Invariant:
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
-    """A write to a ruled buffer and when it was: in a replay of `graph`, or by eager code in a marked `phase`.
+    """A write to a buffer with a rule, and its time: in a replay of `graph`, or by eager code in a marked `phase`.
 
-    `done` has the replays begun by then, by the serials of the graphs captured by then; `order` is the clock's.
+    `done` holds the replays begun by then, by the serials of the graphs captured by then; `order` is the clock's.
     """
 
     write: Write
@@ -64,12 +69,12 @@ class _Noted:
 
 
 class Invariants(Check):
-    """Judges rules at the start of a replay, at a host read and on request; never in the middle of a graph.
+    """Checks rules at the start of a replay, at a host read and on request; never in the middle of a graph.
 
     Attributes
     ----------
     blind_since
-        From when on, among checkpoints, there are writes that nobody sees; infinite while all are seen.
+        Checkpoint from which on writes pass unseen; infinite while all are seen.
     """
 
     def __init__(self, context: Context) -> None:
@@ -84,11 +89,11 @@ class Invariants(Check):
 
     @property
     def declared(self) -> bool:
-        """Whether a user has declared any: those are judged at each read by the host too."""
+        """Whether a user has declared any rule: those are checked at each host read as well."""
         return any(not invariant.inferred for invariant in self.invariants)
 
     def invalidate_writers(self) -> None:
-        """After writes that nobody saw: the last one seen need not be the last one."""
+        """After unseen writes: the last write that was seen need not be the last one."""
         self.blind_since = inf
         self._writes.clear()
 
@@ -99,7 +104,7 @@ class Invariants(Check):
         return any(_INDPTR.search(owner.path.rsplit(".", 1)[-1]) for owner in owners)
 
     def captured(self, graph: Graph) -> None:
-        """Infer `nondecreasing` for index pointers, by name, whose captured part keeps that rule now."""
+        """Infer `nondecreasing` for index pointers, by name, if the captured part satisfies that rule now."""
         if not self.context.settings.infer:
             return
         for owner in self.context.names.owners_of(_hull(graph)):
@@ -110,7 +115,7 @@ class Invariants(Check):
                 continue
             buffer = self.context.ledger.owner(view.start, view.stop)
             if buffer is not None and owner not in self.context.names.owners_of(view.hull, buffer.serial):
-                continue  # a name of what had these bytes before
+                continue  # a name of the former buffer at these bytes
             inferred = Invariant(buffer, view, nondecreasing, inferred=True) if buffer is not None else None
             if inferred is None or any(i.where == inferred.where and i.rule is nondecreasing for i in self._living()):
                 continue
@@ -165,8 +170,8 @@ class Invariants(Check):
                 self._judge(invariant, invariant.where, checkpoint, None)
 
     def _is_captured(self, invariant: Invariant, where: ByteRange) -> bool:
-        """Whether some graph was given exactly this range, in one view or in several that join (all but the first
-        element and all but the last): then the host reads it to plan for that graph."""
+        """Whether a graph was given exactly this range, in one view or in several that join (all but the first element
+        and all but the last): then the host reads it to plan for that graph."""
         return any(
             where in graph.captured(invariant.where)
             or any(p.view.start == where.start and p.view.stop == where.stop for _, p in graph.pointers())
@@ -174,9 +179,9 @@ class Invariants(Check):
         )
 
     def _ends_before_the_tail(self, invariant: Invariant, part: ByteRange) -> bool:
-        """Whether a captured part leaves out the end of what is named, as one cut to a batch's size does.
+        """Whether a captured part leaves out the end of the named tensor, as one cut to a batch's size does.
 
-        A graph that was given the whole may read a prefix of it only, and the rest be left from a larger batch.
+        A graph that was given the whole may read only a prefix, while the rest is left from a larger batch.
         """
         start = invariant.where.start
         return any(i.where.start == start and i.where.stop > part.stop for i in self._living())
@@ -229,9 +234,10 @@ class Invariants(Check):
     def _last_writer(
         self, invariant: Invariant, whole: ByteRange, broken: ByteRange, checkpoint: Checkpoint
     ) -> _Noted | None:
-        """Who wrote the broken element last; of an order also the element before it, which may be the wrong one.
+        """The last write to the broken element; for an ordering also to the element before it, which may be the wrong
+        one.
 
-        What was written after the bytes were asked for does not count: a device may hand them over late.
+        A write after the bytes were requested does not count: a device may deliver them late.
         """
         if (checkpoint.order or inf) > self.blind_since:
             return None
@@ -263,7 +269,7 @@ class Invariants(Check):
             values = values.reshape(invariant.view.shape)
         try:
             return invariant.rule.breach(values, (part.start - invariant.view.start) // invariant.view.itemsize)
-        except Exception as error:  # a rule is the user's code: its fault is not a breach
+        except Exception as error:  # a rule is the user's code: its exception is not a breach
             internal_errors.note(f"rule {invariant.rule.name}", error)
             return None
 

@@ -1,6 +1,7 @@
-"""What a graph does first with the buffers that were there before its capture: reads them, or only writes them.
+"""Liveness of the buffers that a graph did not allocate: read before they are written (live-in), or only written.
 
-What it allocated itself is *internal*: it may be freed while the graph lives, and is not looked at here.
+Buffers that the graph allocated itself are *internal*: they may be freed while the graph lives, and are skipped here.
+Pure functions over the model.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class Use:
     Attributes
     ----------
     node, pointer
-        The first node that reads what no node has written before; of a buffer that is only written, the first writer.
+        The first node that reads bytes that no node has written before; for a buffer that is only written, the first
+        writer.
     live_in
         Whether the graph reads the buffer before it writes it; else it is *external-out*.
     """
@@ -44,8 +46,8 @@ class _Written:
 def uses_of(graph: Graph) -> list[Use]:
     """Uses of the buffers in `Graph.inputs`, in order of allocation.
 
-    A pointer that may be read counts as read, also where nobody knows whether it is. Bytes count as written before
-    only where an operator overwrites them for sure.
+    A pointer that may be read counts as read, also where that is not known. Bytes count as written before only where an
+    operator certainly overwrites them.
     """
     outside = [b for b in graph.inputs.values() if b.nbytes and not (b.role is Role.POOL and b.graph == graph.serial)]
     index = RangeIndex((buffer.range, buffer) for buffer in outside)
@@ -79,13 +81,13 @@ def _note(node: Node, pointer: Pointer, buffer: Buffer, found: dict[int, Use], w
 
 
 def captured_bytes(graph: Graph, buffer: Buffer) -> ByteRange:
-    """From the first to the last byte of a buffer that a graph was given."""
+    """From the first to the last byte of a buffer that the graph was given."""
     hulls = [hull for _, p in graph.pointing_into(buffer.range) if (hull := p.view.hull.intersect(buffer.range))]
     return ByteRange(min(hull.start for hull in hulls), max(hull.stop for hull in hulls)) if hulls else buffer.range
 
 
 def _reads_first(graph: Graph) -> Iterator[tuple[Node, Pointer]]:
-    """Every pointer in launch order, those of one node in the order of their effect."""
+    """Every pointer in launch order; within a node, reads before writes."""
     for _, pairs in groupby(graph.pointers(), key=lambda pair: pair[0].index):
         yield from sorted(pairs, key=lambda pair: not pair[1].may_read)
 

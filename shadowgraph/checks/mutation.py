@@ -1,14 +1,16 @@
 """SG102: a replay changed a buffer that host code owns.
 
-Declared with `protect()`, it is reported at the first replay that changes a value. Without, what the host reads after a
-replay has changed it is an inference: it is counted, and listed on request. Reading back what a graph wrote is what
-outputs are for, and a token that is fed back is the normal case.
+A change of a buffer declared with `protect()` is reported at the first replay that changes a value. Without a
+declaration, a host read of bytes that a replay changed is an inference: counted, and listed on request. Reading back
+the output of a graph is normal, and so is a token that is fed back.
 
-An inference becomes an error by what the host does with the values. First it takes four facts: the host wrote more
-than a constant into an integer buffer, the host read those values as they were, a replay changed them, each by another
-amount, and the host reads them again with no write of its own in between. Then one of three: an adapter knows that a
-planner reads them; they were index pointers, and the graph does not make the new ones from the old; or the host wrote
-them, or the lengths between them, into another buffer that a graph reads as indices or offsets (`planning`).
+The host's use of the values turns an inference into an error. It takes four facts: the host wrote more than a constant
+into an integer buffer, the host read these values unchanged, a replay changed them, each by a different amount, and the
+host reads them again with no write of its own in between. Then one of three: an adapter knows that a planner reads
+them; they were index pointers, and the graph does not make the new ones from the old; or the host wrote them, or the
+lengths between them, into another buffer that a graph reads as indices or offsets (`planning`).
+
+The hooks run as described in `checks.base`; `host_read` runs in the reading thread without the debugger's lock.
 """
 
 from __future__ import annotations
@@ -34,11 +36,11 @@ from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.foreign import still_there
 from shadowgraph.tracking.writes import Write, extent
 
-_HOST_WRITES = 512  # remembered for evidence that arrives late
+_HOST_WRITES = 512  # kept for evidence that arrives late
 _INTEGERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"}
 _ARITHMETIC = {"add_", "sub_", "index_add_", "scatter_add_", "_foreach_add_", "_foreach_sub_"}
-_DIRTY = 64  # replays remembered for each buffer
-PLANNER = "plan"  # how an adapter says that a planner reads
+_DIRTY = 64  # replays kept for each buffer
+PLANNER = "plan"  # `how` of a read by a planner, as reported by an adapter
 _EAGER_JUDGINGS = 8  # after these, a device's buffer that the host fills with constants is read ever more seldom
 
 
@@ -52,14 +54,14 @@ class _Protected:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """Key of a buffer that may turn out to be host-owned."""
+    """Key of a buffer that may prove to be host-owned."""
 
     buffer: Buffer
 
 
 @dataclass(slots=True)
 class _Dirty:
-    """Bytes that a replay changed and neither the host nor a later replay has rewritten."""
+    """Bytes that a replay changed and that neither the host nor a later replay has rewritten."""
 
     draft: Detection
     ranges: RangeSet
@@ -68,26 +70,26 @@ class _Dirty:
 
 @dataclass(slots=True)
 class _Story:
-    """What is known of one buffer; ends with its free, so that the next tenant of the address inherits nothing.
+    """The history of one buffer; ends with its free, so that the next allocation at the address inherits nothing.
 
     Attributes
     ----------
     host_made
-        Whether the host put more than a constant into it; None while it was not looked at.
+        Whether the host wrote more than a constant into the buffer; None before the first look.
     rewrites
-        Bytes that the host has written since it was found to be constant.
+        Bytes that the host has written since the buffer was found to be constant.
     openings
-        How often `rewrites` began anew.
+        How often `rewrites` started anew.
     graph_made
         Bytes changed by a graph and not rewritten by the host since.
     clean_reads
-        Bytes that the host read while they held what the host had written.
+        Bytes that the host read while they held its own values.
     dirty
-        What replays changed, the latest last; no byte is in two of them.
+        Changes by replays, the latest last; no byte is in two of them.
     replayed
-        The graph whose writes are all in `graph_made`, by serial; 0 after any other write.
+        Serial of the graph whose writes are all in `graph_made`; 0 after any other write.
     read
-        What the host read as its own after a replay had changed it, since the last replay.
+        Reads by the host, since the last replay, of its own bytes that a replay had changed.
     """
 
     buffer: Buffer
@@ -101,13 +103,14 @@ class _Story:
     read: list[tuple[Detection, RangeSet]] = field(default_factory=list)
 
     def clean_dirt(self, part: ByteRange) -> None:
-        """Forget what replays changed in some bytes."""
+        """Forget the changes of replays in some bytes."""
         for dirty in self.dirty:
             dirty.ranges.discard(part)
         self.dirty = [dirty for dirty in self.dirty if dirty.ranges]
 
     def adopt(self) -> None:
-        """Found to be host-made late: nobody watched what graphs did to the bytes that the host did not rewrite."""
+        """The buffer proved host-made late: graphs' writes to the bytes that the host did not rewrite were not tracked
+        until now."""
         self.host_made = True
         for part in RangeSet.of([self.buffer.range]) - self.rewrites:
             self.graph_made.add(part)
@@ -120,23 +123,23 @@ class InGraphMutation(Check):
     Attributes
     ----------
     declared
-        Changes with every declaration, and with every host write that may make a buffer a candidate.
+        Incremented with every declaration, and with every host write that may make a buffer a candidate.
     """
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._protected: list[_Protected] = []
         self._stories: dict[int, _Story] = {}
-        self._followed: dict[int, list[tuple[_Story, RangeSet]]] = {}  # by graphs, with what each overwrites
+        self._followed: dict[int, list[tuple[_Story, RangeSet]]] = {}  # by graph, with overwritten bytes
         self._planning = Planning(context)
         self.declared = 0
         self._host_writes: deque[tuple[int, RangeSet]] = deque(maxlen=_HOST_WRITES)
-        self._since = 0  # what replays changed before may have been rewritten by the host, unseen
+        self._since = 0  # changes of replays before this may have been rewritten by the host, unseen
 
     def invalidate_writers(self) -> None:
-        """After writes that nobody saw: what is there now may be a graph's until the host is seen to write it.
+        """After unseen writes: the current content may be a graph's until the host is seen to write it.
 
-        That the host once read what it had written stays true. To read what graphs make does not become that.
+        An earlier read by the host of its own values stays on record. A read of a graph's values does not become one.
         """
         self._since = next(self.context.clock)
         for story in self._stories.values():
@@ -148,7 +151,7 @@ class InGraphMutation(Check):
         self.declared += 1
 
     def planned(self, view: TensorView, given: bytes) -> None:
-        """An adapter saw a planner that was given these bytes, of which it knows that they stand for a view."""
+        """An adapter saw a planner that was given these bytes, which are known to stand for the view."""
         for buffer in self.context.ledger.overlapping(view.start, view.stop):
             story = self._stories.get(buffer.serial)
             for draft, changed in tuple(story.read) if story is not None else ():
@@ -172,7 +175,7 @@ class InGraphMutation(Check):
         self._followed[graph.serial] = followed
 
     def replay_begins(self, checkpoint: Checkpoint) -> None:
-        """What the graph overwrites is the graph's from here on, also where the values stay."""
+        """From here on, the bytes that the graph overwrites count as the graph's, even where the values stay."""
         serial = checkpoint.graph.serial if checkpoint.graph is not None else 0
         for story, overwritten in self._followed.get(serial, ()):
             story.read.clear()
@@ -253,7 +256,7 @@ class InGraphMutation(Check):
         return self._stories[buffer.serial]
 
     def _reopen(self, story: _Story, pieces: list[ByteRange]) -> None:
-        """The host wrote a buffer that was constant: have it looked at again before the next replay."""
+        """The host wrote a buffer that was constant: have it checked again before the next replay."""
         if not story.rewrites:
             story.openings += 1
             late = story.openings > _EAGER_JUDGINGS and self.context.engine.asynchronous
@@ -261,11 +264,11 @@ class InGraphMutation(Check):
                 return
             self.declared += 1
         for part in RangeSet.of(pieces) - story.rewrites:
-            story.clean_reads.discard(part)  # they were reads of a constant, or of what a graph wrote unwatched
+            story.clean_reads.discard(part)  # they were reads of a constant, or of an untracked write by a graph
             story.rewrites.add(part)
 
     def _judge_read(self, story: _Story, where: RangeSet, how: str, stack: Stack) -> None:
-        latest: dict[str, tuple[_Dirty, list[ByteRange]]] = {}  # a graph's last replay speaks for those before
+        latest: dict[str, tuple[_Dirty, list[ByteRange]]] = {}  # the last replay of a graph stands for the earlier ones
         for dirty in story.dirty:
             hit = [piece for part in where for piece in dirty.ranges.intersection(part)]
             if hit and not self._rewritten_unseen(dirty):
@@ -319,7 +322,7 @@ class InGraphMutation(Check):
         return bool(graph.writers(buffer.range))
 
     def _is_unread(self, buffer: Buffer, graph: Graph) -> bool:
-        """Whether it takes a look at a buffer's bytes to tell whether it is a candidate."""
+        """Whether the buffer's bytes must be read to tell whether it is a candidate."""
         story = self._stories.get(buffer.serial)
         known = story is not None and story.host_made is not None and (story.host_made or not story.rewrites)
         return not known and self._is_written(buffer, graph)
@@ -337,7 +340,7 @@ class InGraphMutation(Check):
         return story.host_made
 
     def _varies(self, buffer: Buffer, where: RangeSet) -> bool:
-        """Whether two elements in some bytes of a buffer differ; reading them waits for a device."""
+        """Whether two elements in some bytes of a buffer differ; the read waits for a device."""
         values = np.frombuffer(self.context.engine.read(buffer.range), dtype=np.uint8)
         size = buffer.itemsize if buffer.nbytes % buffer.itemsize == 0 else 1
         chosen = np.zeros(len(values), dtype=bool)
@@ -347,7 +350,7 @@ class InGraphMutation(Check):
         return bool((elements != elements[:1]).any())
 
     def _rewritten_unseen(self, dirty: _Dirty) -> bool:
-        """Whether the bytes are no longer what the replay left: the host wrote them where we could not see it."""
+        """Whether the bytes no longer hold the replay's values: the host wrote them in a way that was not seen."""
         start, found = dirty.draft.window, dirty.draft.found
         if start is None or not found:
             return False
@@ -362,7 +365,8 @@ def _sure(draft: Detection) -> Detection:
 
 
 def _is_given(draft: Detection, view: TensorView, given: bytes) -> bool:
-    """Whether what a planner was given in place of a view is what a replay left there, as far as both are known."""
+    """Whether the bytes that a planner was given in place of a view equal the bytes that a replay left there, as far as
+    known."""
     window = draft.window if draft.window is not None else view.start
     first, last = max(window, view.start), min(window + len(draft.found), view.start + len(given))
     found = draft.found[first - window : last - window]
@@ -370,7 +374,8 @@ def _is_given(draft: Detection, view: TensorView, given: bytes) -> bool:
 
 
 def _overwritten(graph: Graph, buffer: Buffer) -> RangeSet:
-    """Bytes of a buffer that a graph writes for sure: operators do, a kernel may only read what it is given."""
+    """Bytes of a buffer that a graph certainly writes: operators do, a kernel may only read the memory that it is
+    given."""
     pointers = [p for _, p in graph.pointing_into(buffer.range) if p.access in (Access.WRITE, Access.READ_WRITE)]
     extents = [extent(pointer.view) for pointer in pointers]
     return RangeSet.of(
@@ -394,10 +399,10 @@ def _elements(ranges: Iterable[tuple[int, int]], buffer: Buffer) -> RangeSet:
 
 
 def _counts(evidence: Evidence[object], draft: Detection) -> bool:
-    """Whether every element that the culprits wrote moved by one and the same amount.
+    """Whether every element that the culprits wrote changed by one and the same amount.
 
-    Where they are sums in place, elements may also stay: that is how masked counters step. Anything else that leaves
-    elements as they were could be a recomputed table.
+    For in-place sums, elements may also stay: masked counters step like that. With any other operator, unchanged
+    elements could mean a recomputed table.
     """
     buffer = draft.buffer
     skip = (buffer.start - evidence.window) % buffer.itemsize

@@ -1,4 +1,7 @@
-"""SG101: a write outside its buffer, into the slack that a graph did not capture, or past a row's end."""
+"""SG101: a write outside its buffer, into slack that the graph did not capture, or past a row's end.
+
+Guards are checked at every checkpoint, and slack across a replay. The hooks run under the debugger's lock.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,15 @@ from shadowgraph.tracking.writes import Write
 
 @dataclass(frozen=True, slots=True)
 class _Slack:
-    """Key of a snapshot's part: bytes of a buffer that a graph captured no view of."""
+    """Key of a part of a shadow copy: bytes of a buffer that a graph captured no view of."""
 
     buffer: Buffer
     where: ByteRange
 
 
 class OutOfBounds(Check):
-    """Guards at every checkpoint; slack across a replay only, because a host may well fill it in prepare."""
+    """Checks guards at every checkpoint; slack across a replay only, because the host may legitimately fill it in
+    prepare."""
 
     def parts(self, graph: Graph) -> Iterable[tuple[object, ByteRange]]:
         for buffer in self.context.ledger:
@@ -48,12 +52,13 @@ class OutOfBounds(Check):
         self._report(evidence, evidence.subject.buffer, Side.SLACK, checkpoint)
 
     def broken_guard(self, evidence: Evidence[object], checkpoint: Checkpoint) -> None:
-        """A guard does not hold its canary any more (the engine has armed it again)."""
+        """A guard no longer holds its canary (an engine without `keeps` has armed it again)."""
         assert isinstance(evidence.subject, Guard)
         self._report(evidence, evidence.subject.buffer, evidence.subject.side, checkpoint)
 
     def checkpoint_ends(self, checkpoint: Checkpoint) -> None:
-        """What a launch's own stores show where no guard could break: lost rows, and unguarded buffers overrun."""
+        """Damage known from a launch's own stores where no guard could break: lost rows, and overruns of unguarded
+        buffers."""
         for write in checkpoint.writes.stored():
             for buffer, side, where in unguarded_stores(write, self.context.ledger):
                 self._report_stray(write, buffer, side, where, checkpoint)
@@ -145,7 +150,7 @@ class OutOfBounds(Check):
 
 
 def _late(evidence: Evidence[object]) -> bool:
-    """Whether damage was seen only because a far part had its turn to be read: it may have been there for long."""
+    """Whether the damage was seen only when a far part of the guard was due to be read: it may be old."""
     guard = evidence.subject
     if not isinstance(guard, Guard):
         return False
@@ -153,7 +158,7 @@ def _late(evidence: Evidence[object]) -> bool:
 
 
 def _past_guards(write: Write, buffer: Buffer) -> bool:
-    """Whether the launch also wrote outside the buffer, so that a guard's finding tells of the rows already."""
+    """Whether the launch also wrote outside the buffer, so that a guard's finding already lists the rows."""
     outside = (_extent(buffer).start, buffer.start), (buffer.stop, _extent(buffer).stop)
     return any(start < stop and write.ranges.overlaps(ByteRange(start, stop)) for start, stop in outside)
 
@@ -163,7 +168,7 @@ def _extent(buffer: Buffer) -> ByteRange:
 
 
 def rows_of(write: Write, buffer: Buffer) -> tuple[RowOverrun, ...]:
-    """Rows that a launch overran in a buffer, for the first 2-D view of it that shows any."""
+    """Rows that a launch overran in a buffer, from the first 2-D view of the buffer that shows any."""
     if write.stores is None:
         return ()
     for pointer in write.launch.pointers:
@@ -175,10 +180,10 @@ def rows_of(write: Write, buffer: Buffer) -> tuple[RowOverrun, ...]:
 
 
 def slack_of(graph: Graph, buffer: Buffer) -> list[ByteRange]:
-    """Bytes of a buffer beyond what a graph captured of it.
+    """Bytes of a buffer outside the views that a graph captured of it.
 
-    Only views with the buffer's own number of dimensions narrow it: a pointer to one row, or to a flattened buffer,
-    is how kernels are handed the whole of it.
+    Only views with the buffer's own number of dimensions count: kernels are commonly handed a whole buffer as a pointer
+    to one row or to a flattened view.
     """
     spans = RangeSet()
     for _, pointer in graph.pointing_into(buffer.range):

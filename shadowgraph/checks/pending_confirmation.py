@@ -1,4 +1,7 @@
-"""What one probed replay seemed to show and the next one has to show again before it counts."""
+"""Suspicions from one probed replay that the next probed replay must confirm before they are reported.
+
+Used by `ForeignWrites` and `GivenViews`; the locator reads the buffers to probe next.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ Suspect = tuple[int, int]  # a node, and the serial of a buffer
 
 
 class Suspicions:
-    """Of each graph, nodes that seem to have done what they should not, and to which buffers.
+    """Suspected nodes of each graph, with the buffers that they seem to have changed.
 
-    On a device another stream, thread or peer may write during a replay, which nobody sees: what a node seems to have
-    changed in two replays, the second of which looks at the suspected buffers only, it changed.
+    On a device another stream, thread or peer may write unseen during a replay. A node is taken to have changed a
+    buffer if it seems to in two replays, of which the second looks at the suspected buffers only.
 
     Parameters
     ----------
@@ -26,7 +29,7 @@ class Suspicions:
         self.by_graph: dict[int, dict[Suspect, Buffer]] = {}
 
     def settle(self, graph: int, found: Mapping[Suspect, Buffer]) -> set[Suspect]:
-        """Those of what a replay showed that count now; the others are to be looked at in the graph's next replay."""
+        """The confirmed suspicions of a replay; the others are to be looked at in the graph's next replay."""
         before = self.by_graph.pop(graph, {})
         if not self._doubtful:
             return set(found)
@@ -36,12 +39,12 @@ class Suspicions:
         return found.keys() & before.keys()
 
     def buffers(self, graph: int) -> list[Buffer]:
-        """What is to be looked at in a graph's next replay."""
+        """The buffers to look at in a graph's next replay."""
         return list({buffer.serial: buffer for buffer in self.by_graph.get(graph, {}).values()}.values())
 
     def __contains__(self, graph: int) -> bool:
         return graph in self.by_graph
 
     def drop(self, graph: int) -> None:
-        """A graph is gone, or cannot be probed."""
+        """The graph is gone, or cannot be probed."""
         self.by_graph.pop(graph, None)

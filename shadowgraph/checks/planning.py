@@ -1,7 +1,7 @@
-"""Whether host code plans from what a graph changed: the buffer held offsets, or what was read went on as indices.
+"""Whether host code plans from values that a graph changed: index pointers, or values that go on as indices.
 
-`InGraphMutation` asks at a read by the host, in the thread that reads, and at boundaries, under the debugger's lock. A
-read alone shows nothing: to read what a graph wrote is what outputs, counters and tokens that are fed back are for.
+`InGraphMutation` calls it at a read by the host, in the reading thread, and at boundaries, under the debugger's lock. A
+read alone shows nothing: outputs, counters and tokens that are fed back are meant to be read.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from shadowgraph.model.findings import Severity
 from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.tracking.foreign import still_there
 
-_READS = 64  # followed between two replays
-_PLAIN = 3  # different values that are not alike by chance
-_MATCHES = 256  # remembered of fewer
-_BEFORE = 4096  # bytes in front of what was read that are looked at as well
+_READS = 64  # reads followed between two replays
+_PLAIN = 3  # distinct values whose equality is no chance
+_MATCHES = 256  # kept matches of fewer values
+_BEFORE = 4096  # bytes before a read that are compared as well
 
 Values = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True, eq=False)
 class Followed:
-    """What the host read of a buffer after a replay had changed it, and what it has written since.
+    """A host read of bytes that a replay had changed, and the host's writes since.
 
     Attributes
     ----------
     changed, where
-        Bytes that the replay changed, of those that were read.
+        The bytes that the replay changed among those read, and all bytes read.
     """
 
     draft: Detection
@@ -47,7 +47,7 @@ class Followed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Written:
-    """Key of bytes asked for: what the host wrote into a buffer after such a read."""
+    """Key of requested bytes: the host's writes into a buffer after such a read."""
 
     read: Followed
     buffer: Buffer
@@ -59,13 +59,13 @@ class Planning:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._reads: dict[tuple[int, str], Followed] = {}  # by buffers and what changed them, until the next replay
-        self._matches: dict[tuple[int, int, str], bytes] = {}  # by both buffers: what was written there once
+        self._reads: dict[tuple[int, str], Followed] = {}  # by buffer and replay, until the next replay
+        self._matches: dict[tuple[int, int, str], bytes] = {}  # by buffers and relation: bytes written once
 
     def held_offsets(self, draft: Detection, changed: RangeSet) -> bool:
-        """Whether a buffer held index pointers before a replay overwrote them: from 0 upwards, in one row or more.
+        """Whether a buffer held index pointers before a replay overwrote them: ascending from 0, in one row or more.
 
-        Steps of one, as positions have them, count as none. Nor do pointers that the graph itself advances.
+        Steps of one, as in positions, do not count. Nor do pointers that the graph itself advances.
         """
         buffer, graph = draft.buffer, draft.graph
         if draft.window is None or graph is None or not is_integer(buffer.dtype):
@@ -74,7 +74,7 @@ class Planning:
         return _go_up(self._before(draft, known), buffer.dtype) and not advances(graph, changed)
 
     def follow(self, draft: Detection, changed: RangeSet, where: RangeSet) -> None:
-        """The host reads, as its own, what a replay changed."""
+        """The host reads bytes, as its own, that a replay changed."""
         key = draft.buffer.serial, f"{draft.key} {draft.replay}"
         known = self._reads.get(key)
         if known is not None:  # element by element
@@ -95,7 +95,7 @@ class Planning:
                         known.add(part.intersect(buffer.range) or part)
 
     def boundary(self, checkpoint: Checkpoint) -> None:
-        """Judge what was written until now; what comes after the next replay has begun was not planned for it."""
+        """Compare the writes so far; later writes are too late to plan for the next replay once it has begun."""
         for read in list(self._reads.values()) if self._reads else ():
             keys = [Written(read, buffer, part) for buffer, parts in read.written.values() for part in parts]
             if self._context.engine.asynchronous and keys:
@@ -107,7 +107,7 @@ class Planning:
             self._reads.clear()
 
     def compare(self, key: Written, data: bytes) -> None:
-        """What the host wrote has arrived: report the read if that is where the values come from."""
+        """The bytes that the host wrote have arrived: report the read if the values come from it."""
         read, graphs = key.read, list(self._context.graphs.values())
         count = read.where.nbytes // read.draft.buffer.itemsize
         how = _relation(read.values, _integers(data, key.buffer.dtype), count)
@@ -117,7 +117,7 @@ class Planning:
         uses = [use for graph in graphs for use in indexed_by(graph, where)]
         if how == "lengths":
             used = any(not use.lookup for use in uses)
-        else:  # as they are: tokens, unless what they lead to is memory that a graph writes
+        else:  # unchanged: tokens, unless they lead to memory that a graph writes
             used = bool(uses) and all(self._leads_to_memory(use) for use in uses)
             used = used and any(reads_back(graph, part) for graph in graphs for part in read.changed)
         if used and not (read.draft.graph is None or advances(read.draft.graph, read.changed)):
@@ -131,7 +131,7 @@ class Planning:
         self._context.report(replace(key.read.draft, severity=Severity.ERROR, inferred=False, reader=told))
 
     def _is_sure(self, key: Written, how: str, data: bytes) -> bool:
-        """Whether it is no chance: several different values, or other ones a second time."""
+        """Whether the match is no chance: several different values, or other values a second time."""
         if len(np.unique(_integers(data, key.buffer.dtype))) >= _PLAIN:
             return True
         pair = key.read.draft.buffer.serial, key.buffer.serial, how
@@ -142,14 +142,14 @@ class Planning:
         return known is not None and known != data
 
     def _leads_to_memory(self, use: Indexing) -> bool:
-        """Whether what is indexed is memory that some graph writes; a table that stays is a vocabulary."""
+        """Whether the indexed memory is written by a graph; a table that stays constant is a vocabulary."""
         if use.lookup or use.table is None:
             return not use.lookup
         where = use.table.hull
         return any(graph.writers(where) for graph in self._context.graphs.values())
 
     def _before(self, draft: Detection, where: ByteRange) -> bytes:
-        """Bytes as they were before the replay; what lies before its first change is as it was."""
+        """Bytes as before the replay; bytes before its first change are unchanged."""
         assert draft.window is not None
         data = bytearray(self._context.engine.read(where))
         known = where.intersect(ByteRange(draft.window, draft.window + len(draft.expected)))
@@ -159,7 +159,7 @@ class Planning:
         return bytes(data)
 
     def _values(self, buffer: Buffer, where: RangeSet) -> Values:
-        """The values that were read, with those before them: they may have been read one by one."""
+        """The values read, with the values before them: they may have been read one by one."""
         first, last = min(part.start for part in where), max(part.stop for part in where)
         size = buffer.itemsize
         start = max(buffer.start, first - max(0, _BEFORE - (last - first)) // size * size)
@@ -167,7 +167,7 @@ class Planning:
 
 
 def _go_up(data: bytes, dtype: str) -> bool:
-    """Whether values are index pointers of at least two entries; zeros behind them are not in use."""
+    """Whether values are index pointers of at least two entries; trailing zeros are not in use."""
     values = _integers(data, dtype)
     if values.size < 3 or values[0] or np.count_nonzero(values) < 2:
         return False
@@ -176,9 +176,9 @@ def _go_up(data: bytes, dtype: str) -> bool:
 
 
 def _relation(read: Values, wrote: Values, count: int) -> str | None:
-    """How values that were written follow from those that were read: as ``lengths`` between them, as a ``copy``.
+    """How written values follow from read values: as ``lengths`` between them, or as a ``copy``.
 
-    Places among the `count` elements themselves are no copy: they say which row takes whose place, as beams have it.
+    Indices into the `count` elements themselves are no copy: they permute rows, as beam search does.
     """
     if not wrote.size or not read.size:
         return None
@@ -190,7 +190,7 @@ def _relation(read: Values, wrote: Values, count: int) -> str | None:
 
 
 def _stems(wrote: Values, made: Values) -> bool:
-    """Whether values that were written are a stretch of others, or are those and then padding."""
+    """Whether the written values are a stretch of others, or equal them with padding behind."""
     rest = wrote[made.size :]
     whole = wrote.size >= made.size and bool((wrote[: made.size] == made).all() and (rest == rest[:1]).all())
     return whole or _is_part(made, wrote)

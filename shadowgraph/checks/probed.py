@@ -1,4 +1,7 @@
-"""What checks are told after a replay in which all tracked memory was looked at after every node."""
+"""The result of a probed replay, as passed to the checks that use write sets, and the detection made from it.
+
+The locator calls those checks when the replay has ended, under the debugger's lock.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from shadowgraph.model.ranges import ByteRange, RangeSet
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One node changed bytes of one buffer, or of a piece of one."""
+    """Bytes of one buffer, or of a piece of one, that one node changed."""
 
     buffer: Buffer
     hit: Hit
@@ -32,7 +35,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class CellChange:
-    """One node changed bytes of one cell of a buffer: a piece that no view of it, as launches were given it, cuts."""
+    """Bytes of one cell of a buffer that one node changed; no view given to a launch ends inside a cell."""
 
     buffer: Buffer
     cell: ByteRange
@@ -53,9 +56,9 @@ class Probed:
     changes
         In order of nodes.
     meanwhile
-        Bytes that launches outside the graph wrote during the replay, as far as they were seen.
+        Bytes that launches outside the graph wrote during the replay, as far as seen.
     cells
-        Changes of buffers of which launches were given parts, cell by cell; the same bytes as in `changes`.
+        Changes, cell by cell, of buffers of which launches were given parts; the same bytes as in `changes`.
     """
 
     graph: Graph
@@ -70,7 +73,7 @@ _IDLE = (NodeKind.EMPTY, NodeKind.EVENT, NodeKind.ALLOC, NodeKind.FREE)
 
 
 def disturbed_parts(nodes: Callable[[int], DeviceNode | None], hits: Iterable[Hit]) -> set[int]:
-    """Parts that somebody else wrote during the replay: a node seems to have, that writes nothing or not there.
+    """Parts that another writer changed during the replay: the apparent writer writes nothing, or not there.
 
     Parameters
     ----------
@@ -81,7 +84,7 @@ def disturbed_parts(nodes: Callable[[int], DeviceNode | None], hits: Iterable[Hi
 
 
 def _is_elsewhere(node: DeviceNode | None, hit: Hit) -> bool:
-    """Whether a node cannot have changed what it seems to have changed."""
+    """Whether a node cannot have made the change that it seems to have made."""
     if node is None or node.kind in _IDLE:
         return True
     written = ByteRange(hit.first, hit.last + 1)
@@ -89,7 +92,7 @@ def _is_elsewhere(node: DeviceNode | None, hit: Hit) -> bool:
 
 
 def report_all(context: Context, drafts: Iterable[Detection]) -> None:
-    """Hand over every draft; the first finding that is raised in sync mode is raised when all are handed over."""
+    """Report every detection; the first finding raised in sync mode is raised after all are reported."""
     raised: FindingsError | None = None
     for draft in drafts:
         try:
@@ -110,7 +113,7 @@ def draft_of(
     count: int,
     confidence: str,
 ) -> Detection:
-    """A draft about bytes that nodes changed, the culprit first.
+    """A detection about bytes that nodes changed, the culprit first.
 
     Parameters
     ----------

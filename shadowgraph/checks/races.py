@@ -1,4 +1,7 @@
-"""SG112: two nodes that no edge orders changed the same bytes; which value stays is chance."""
+"""SG112: two nodes without an edge between them changed the same bytes, so that the final value is undefined.
+
+The locator calls it after a probed replay, under the debugger's lock.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from shadowgraph.model.device_nodes import DeviceNode
 from shadowgraph.model.probes import Hit
 from shadowgraph.model.ranges import ByteRange, RangeSet
 
-_ROUNDS = 3  # probed replays that one dispute is worth
+_ROUNDS = 3  # probed replays spent on one dispute
 
 _Pair = tuple[int, int, int]  # two nodes, and the serial of a buffer
 
@@ -26,9 +29,9 @@ class Clash:
     Attributes
     ----------
     where
-        The bytes between the extremes of both.
+        The bytes between the extremes of both hits.
     sure
-        Whether at least one byte is in both; else they may lie between each other, like columns of one table.
+        Whether at least one byte is in both; else their bytes may interleave, like columns of one table.
     """
 
     first: Hit
@@ -38,7 +41,7 @@ class Clash:
 
 
 def orders_of(nodes: Sequence[DeviceNode]) -> dict[int, int]:
-    """For each node, by index, all nodes that run before it for sure: a set of bits."""
+    """For each node, by index, all nodes that certainly run before it: a set of bits."""
     before: dict[int, int] = {}
     for node in sorted(nodes, key=lambda node: node.index):  # a topological order
         known = 0
@@ -73,7 +76,7 @@ def _extent(hit: Hit) -> ByteRange:
 
 
 def _share(one: Hit, other: Hit) -> bool:
-    """Whether two hits have a byte in common, whichever bytes between their extremes they changed."""
+    """Whether two hits certainly have a byte in common, whichever bytes between their extremes they changed."""
     spread = max(one.last, other.last) + 1 - min(one.first, other.first)
     if one.count + other.count > spread or {one.first, one.last} & {other.first, other.last}:
         return True
@@ -86,7 +89,7 @@ def _share(one: Hit, other: Hit) -> bool:
 
 @dataclass(slots=True)
 class _Dispute:
-    """Bytes to be looked at piece by piece in another replay; `rounds` of these were done."""
+    """Bytes to compare piece by piece in another replay; `rounds` of these are done."""
 
     buffer: Buffer
     where: ByteRange
@@ -94,14 +97,14 @@ class _Dispute:
 
 
 class Races:
-    """Judges probed replays. Where two write sets may lie between each other, it asks for a closer look."""
+    """Checks probed replays for races. Where two write sets may interleave, it requests a probe in pieces."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self.disputes: dict[int, dict[_Pair, _Dispute]] = {}  # by graph
 
     def probed(self, seen: Probed) -> None:
-        """Memory was looked at after every node of a replay, as a whole or piece by piece."""
+        """Memory was compared after every node of a replay, as a whole or piece by piece."""
         before = self.disputes.pop(seen.graph.serial, {})
         disputes: dict[_Pair, _Dispute] = {}
         shared: dict[_Pair, RangeSet] = {}
@@ -122,7 +125,7 @@ class Races:
                     disputes[pair] = _Dispute(buffer, clash.where, rounds)
         if disputes:
             self.disputes[seen.graph.serial] = disputes
-        sure = "medium" if self.context.engine.asynchronous else "high"  # other streams went on meanwhile
+        sure = "medium" if self.context.engine.asynchronous else "high"  # other streams ran meanwhile
         report_all(  # the later node as culprit, the other as candidate
             self.context,
             (
@@ -132,16 +135,16 @@ class Races:
         )
 
     def is_disputed(self, graph: int) -> bool:
-        """Whether anything is to be looked at piece by piece in a graph's next replay."""
+        """Whether any bytes are to be compared piece by piece in a graph's next replay."""
         return graph in self.disputes
 
     def disputed(self, graph: int) -> list[tuple[Buffer, ByteRange]]:
-        """What is to be looked at piece by piece in a graph's next replay; bytes once, however many dispute them."""
+        """The bytes to compare piece by piece in a graph's next replay; each once, whatever the number of disputes."""
         merged: dict[int, tuple[Buffer, RangeSet]] = {}
         for dispute in self.disputes.get(graph, {}).values():
             merged.setdefault(dispute.buffer.serial, (dispute.buffer, RangeSet()))[1].add(dispute.where)
         return [(buffer, where) for buffer, ranges in merged.values() for where in ranges]
 
     def drop(self, graph: int) -> None:
-        """A graph is gone, or cannot be probed."""
+        """The graph is gone, or cannot be probed."""
         self.disputes.pop(graph, None)

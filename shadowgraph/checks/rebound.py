@@ -1,14 +1,14 @@
-"""SG108: a graph reads memory that host code no longer refreshes, since it refreshes memory at another address.
+"""SG108: a graph reads memory that host code no longer refreshes, because it refreshes memory at another address.
 
-A graph keeps the addresses that it was captured with; host code keeps names. What binds the two is declared: by an
-adapter that saw which tensors of an object a kernel was given, or by `Debugger.refreshes`. At the start of a replay it
-takes three facts. What the graph should read is known: the values that a plan for this very replay was made from, or
-those of the tensor that the name leads to by now. The graph's own memory holds something else. And nobody refreshed it:
-no launch that may have written the bytes that differ was seen since the graph last began to replay, and they are what
-they were then.
+A graph keeps the addresses that it was captured with; host code keeps names. The binding between them is declared: by
+an adapter that saw which tensors of an object a kernel was given, or by `Debugger.refreshes`. At the start of a replay
+three facts are needed. The values that the graph should read are known: those from a plan for this very replay, or
+those of the tensor that the name leads to by now. The graph's own memory holds other values. And it was not refreshed:
+no launch that may have written the differing bytes was seen since the graph last began to replay, and they have not
+changed since.
 
-So constants are silent, a plan that is not made anew, a refresh with the same values, a refresh by code that nobody
-sees, memory that graphs write themselves, and a graph that is not replayed any more. Freed memory is SG104's.
+So no finding is made for constants, for a plan that is not remade, a refresh with equal values, a refresh by unseen
+code, memory that graphs write themselves, and a graph that is no longer replayed. Freed memory is SG104's.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from shadowgraph.tracking.foreign import still_there, track_foreign
 from shadowgraph.tracking.writes import Write
 
 _LARGEST = 1 << 16  # bytes of an input that are compared
-_RECENT = 256  # eager writes among which the memory is looked for that was refreshed instead
-_INSTEAD = 4  # of them compared
+_RECENT = 256  # eager writes searched for the memory that was refreshed instead
+_INSTEAD = 4  # of these that are compared
 _WINDOW = 256  # bytes shown
 
 
 @dataclass(slots=True, eq=False)
 class _Look:
-    """Bytes that were asked for at the start of a replay: the graph's own first, then what they should be like.
+    """Bytes requested at the start of a replay: the graph's own first, then the memory that they should equal.
 
     Attributes
     ----------
     wanted
-        The values, where they are known; else those of the first of `others` are.
+        The values, where they are known; else the first of `others` holds them.
     others
-        Other memory, with its buffer if it is tracked, and who wrote it.
+        Other memory, with its buffer if it is tracked, and its last write.
     """
 
     binding: Binding
@@ -62,23 +62,23 @@ class _Look:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Key of one of a look's ranges."""
+    """Key of one range of a `_Look`."""
 
     look: _Look
 
 
 class ReboundInputs(Check):
-    """Compares what is there and what should be, where an input of a planned replay was not seen to be refreshed."""
+    """Compares the actual and the intended values where an input of a planned replay was not seen to be refreshed."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._bindings: dict[int, list[Binding]] = {}  # by the graph's serial
-        self._owned: dict[int, dict[int, Binding]] = {}  # one of each graph, by the owner's id: asked for at each plan
+        self._owned: dict[int, dict[int, Binding]] = {}  # one of each graph, by the owner's id: read at each plan
         self._plans: dict[int, tuple[weakref.ref[Any], Planned]] = {}  # by the object's id
         self._recent: deque[tuple[int, Write]] = deque(maxlen=_RECENT)
         self._made = RangeSet()  # bytes that some graph writes
 
-    # -- what is declared --------------------------------------------------------------------------------------
+    # -- declarations -------------------------------------------------------------------------------------------
 
     def bind(self, graph: Graph, owner: object, attribute: str, tensor: torch.Tensor, planned: bool = True) -> bool:
         """Note that a graph was, or is being, captured with a tensor that an object's attribute leads to.
@@ -86,7 +86,7 @@ class ReboundInputs(Check):
         Returns
         -------
         bool
-            False for a tensor without plain memory, and for what is known already.
+            False for a tensor without plain memory, and for a binding that exists already.
         """
         try:
             view = TensorView.of(tensor)
@@ -107,7 +107,7 @@ class ReboundInputs(Check):
         return True
 
     def _begin(self, binding: Binding) -> None:
-        """Its graph has been captured: note what it holds, where looking does not wait for a device."""
+        """The graph has been captured: save the content of its memory, where a read does not wait for a device."""
         binding.since = next(self.context.clock)
         if not binding.before and not self.context.engine.asynchronous and still_there(binding.buffer):
             binding.before = self.context.engine.read(first_bytes(binding.view, _LARGEST))
@@ -118,14 +118,14 @@ class ReboundInputs(Check):
         self._plans[key] = weakref.ref(owner, lambda _: plans.pop(key, None)), planned
 
     def graphs_of(self, owner: object) -> list[Graph]:
-        """Live graphs that were captured with something that an object leads to."""
+        """Live graphs that were captured with memory that an object leads to. Any thread."""
         owned = self._owned.get(id(owner))
         if owned is None:
             return []
         graphs = self.context.graphs
         return [b.graph for serial, b in list(owned.items()) if serial in graphs and b.owner() is owner]
 
-    # -- what is heard -----------------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------------------
 
     def captured(self, graph: Graph) -> None:
         graphs = self.context.graphs
@@ -161,7 +161,7 @@ class ReboundInputs(Check):
                     (binding.written if sure else binding.perhaps).add(part)
 
     def invalidate_writers(self) -> None:
-        """After writes that nobody saw: no value is known to be an old one."""
+        """After unseen writes: no value is known to be an old one."""
         for bindings in self._bindings.values():
             for binding in bindings:
                 binding.before, binding.written, binding.perhaps = b"", RangeSet(), RangeSet()
@@ -179,12 +179,13 @@ class ReboundInputs(Check):
                 self._look_at(binding, owner, checkpoint)
             binding.since, binding.written, binding.perhaps = checkpoint.order, RangeSet(), RangeSet()
 
-    # -- what is judged ----------------------------------------------------------------------------------------
+    # -- comparison ---------------------------------------------------------------------------------------------
 
     def _refreshed(self, binding: Binding, owner: object) -> bytes:
-        """What a binding's memory held before, with what host code has written since, if that can be known at once."""
+        """The former content of a binding's memory with the host's writes since, if that can be known without a
+        wait."""
         if not self.context.engine.asynchronous:
-            known = bytearray(binding.before)  # of the rest, what it was: others may have written that unseen
+            known = bytearray(binding.before)  # the rest as it was: it may have been written unseen
             for part in binding.written:
                 place = slice(part.start - binding.view.start, part.stop - binding.view.start)
                 if known and place.stop <= len(known):
@@ -219,7 +220,8 @@ class ReboundInputs(Check):
             self.context.engine.fetch(checkpoint, [(_Part(look), where) for where in ranges])
 
     def _compared(self, binding: Binding, plan: Planned | None, wanted: bytes | None, now: TensorView | None) -> int:
-        """How many of its first bytes are compared; 0 where nothing says what they should be, or all is refreshed."""
+        """How many of the first bytes are compared; 0 where the intended values are unknown, or all bytes are
+        refreshed."""
         if wanted is not None:
             size = len(wanted)
         elif now is None or now.dtype != binding.view.dtype or not now.contiguous:
@@ -235,7 +237,8 @@ class ReboundInputs(Check):
     def _others(
         self, binding: Binding, now: TensorView | None, size: int, plan: Planned | None
     ) -> list[tuple[ByteRange, Buffer | None, Write | None]]:
-        """Where else the values may be: where the name leads now, and in what host code wrote since the last replay."""
+        """Other places that may hold the values: where the name leads now, and the host's writes since the last
+        replay."""
         found: list[tuple[ByteRange, Buffer | None, Write | None]] = []
         since = [write for order, write in self._recent if order > binding.since]
         if now is not None:
@@ -327,7 +330,7 @@ class ReboundInputs(Check):
         )
 
     def _report_unseen(self, binding: Binding, now: TensorView | None, checkpoint: Checkpoint) -> None:
-        """A plan was written to other memory than the graph's: nothing need be compared."""
+        """A plan was written to other memory than the graph's: no comparison is needed."""
         draft = self._draft(binding, checkpoint)
         self.context.report(replace(draft, rebound=Rebound(binding.attribute, binding.kind, now, None, None, True)))
 

@@ -1,4 +1,7 @@
-"""What host code refreshes in place of the memory that a graph reads, with names."""
+"""Details of a rebound input: the memory that host code refreshes in place of the graph's, with names.
+
+Called by the finding pipeline, in the thread of the event that reports.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from shadowgraph.model.ranges import ByteRange
 
 
 def rebinding_of(draft: Detection, context: Context) -> Rebinding | None:
-    """The rebinding of a draft's buffer; None for a draft that is about no such thing."""
+    """The details of a detection about a rebound input; None for any other detection."""
     rebound = draft.rebound
     if rebound is None:
         return None
@@ -22,7 +25,7 @@ def rebinding_of(draft: Detection, context: Context) -> Rebinding | None:
 
 
 def _path(draft: Detection, rebound: Rebound, context: Context) -> str:
-    """The attribute behind a path to its object: a name that leads to what it holds, now or when it was captured."""
+    """The attribute behind a path to its object: a name that leads to its memory, now or at the capture."""
     ending = f".{rebound.attribute}"
     places = [rebound.now.hull] if rebound.now is not None else []
     where = draft.view.hull if draft.view is not None else draft.buffer.range
@@ -34,7 +37,7 @@ def _path(draft: Detection, rebound: Rebound, context: Context) -> str:
 
 
 def _now(rebound: Rebound, context: Context) -> Successor | None:
-    """The memory that is refreshed instead: that which holds the values, else where the attribute leads."""
+    """The memory that is refreshed instead: the one that holds the values, else the attribute's target."""
     where = rebound.where or (rebound.now.hull if rebound.now is not None else None)
     if where is None:
         return None

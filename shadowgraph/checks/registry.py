@@ -1,4 +1,4 @@
-"""Every check, in the order in which they are asked."""
+"""The registry of all checks, in the order in which the monitor calls them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shadowgraph.checks.stale_rows import StaleRows
 
 
 class Checks:
-    """The checks of one debugger: each by its own name where the surface needs it, and all of them in order."""
+    """The checks of one debugger: each under its own name for the public interface, and all of them in order."""
 
     def __init__(self, context: Context) -> None:
         self.out_of_bounds = OutOfBounds(context)
@@ -36,11 +36,11 @@ class Checks:
 
     @property
     def needs_every_write(self) -> tuple[Check, ...]:
-        """Those that must see every write of the host, else what they say would be wrong."""
+        """The checks that must see every write of the host; with any write missing their findings would be wrong."""
         return (self.mutation, self.stale_rows, self.rebound)
 
     def invalidate_writers(self) -> None:
-        """After writes that nobody saw."""
+        """After unseen writes."""
         self.mutation.invalidate_writers()
         self.invariants.invalidate_writers()
         self.stale_rows.invalidate_writers()

@@ -1,7 +1,10 @@
-"""When each row of a static input was last written: runs of bytes, each with the write that is still to be seen there.
+"""When each row of a static input was last written: runs of bytes, each with the last write that is still visible
+there.
 
-Times are the debugger's clock. A row is *fresh* for a replay if the host wrote it since the last replay that reads the
-buffer began, else what it holds was written for an older one, or in set-up, of which nothing is noted.
+Times are those of `Context.clock`. A row is *fresh* for a replay if the host wrote it since the last replay that reads
+the buffer began; else it was written for an older replay, or in set-up, of which no record is kept. Changed mostly
+under the debugger's lock (see `checks.base`); lists of runs are replaced, never changed in place, so that other threads
+may keep them.
 """
 
 from __future__ import annotations
@@ -19,12 +22,12 @@ from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.writes import Write
 
-LIMIT = 512  # runs of one buffer; one that is written in more pieces is not judged
+LIMIT = 512  # runs of one buffer; a buffer written in more pieces is not checked
 _ROWS = 1 << 14
 _ROW_NBYTES = 1 << 16
-_HIDDEN = -1e4  # added to a score, and less, it hides the row
+_HIDDEN = -1e4  # a value of this or less, added to a score, masks the row
 _CONSTANT = {"fill_", "zero_", "_foreach_zero_"}
-# In place, and of what they are given to write they may leave elements alone.
+# In-place operators that may leave elements of their output unwritten.
 _PARTIAL = ("index", "scatter", "mask", "put", "diagonal", "resize", "set_")
 
 
@@ -37,7 +40,7 @@ class Rows:
     start, stop
         The view's first byte, and the end of its last.
     count, stride, nbytes
-        How many; bytes from one to the next; bytes of one, which may be less.
+        Number of rows; bytes from one row to the next; bytes of one row, which may be fewer.
     """
 
     view: TensorView
@@ -54,13 +57,13 @@ class Rows:
         return range(max(0, first), min(self.count, last + 1))
 
     def span(self, first: int, last: int) -> ByteRange:
-        """From the first byte of a row to the last byte of another, both included."""
+        """From the first byte of row `first` to the last byte of row `last`."""
         return ByteRange(self.start + first * self.stride, self.start + last * self.stride + self.nbytes)
 
 
 def rows_of(view: TensorView) -> Rows | None:
-    """A view's rows, or None: fewer than two, rows with gaps inside, rows in another order, or too large for inputs
-    that change with each step."""
+    """A view's rows, or None: fewer than two, rows with gaps inside, rows in another order, or too large for an input
+    that changes with each step."""
     outer = next((dim for dim, size in enumerate(view.shape) if size > 1), None)
     if outer is None or 0 in view.shape:
         return None
@@ -73,18 +76,18 @@ def rows_of(view: TensorView) -> Rows | None:
 
 
 class Run(NamedTuple):
-    """Bytes whose last writer is the same.
+    """Bytes with the same last writer.
 
     Attributes
     ----------
     time
-        When it wrote, by the clock.
+        When they were written, by the clock.
     write
-        None for a writer that nobody saw, told by the values that changed.
+        None for an unseen writer, detected by changed values.
     sure
-        It wrote every byte of the run; else it may have left some alone.
+        Whether every byte of the run was written; else some may have been left.
     constant
-        It filled them with one value: as padding is, whatever it was filled for.
+        Whether the write filled them with one value, as padding does.
     """
 
     start: int
@@ -95,12 +98,12 @@ class Run(NamedTuple):
     constant: bool
 
     def cut(self, start: int, stop: int) -> Run:
-        """A part of it."""
+        """A part of the run."""
         return Run(start, stop, *self[2:])
 
 
 def is_sure(write: Write) -> bool:
-    """Whether a launch writes every byte that it is said to write."""
+    """Whether a launch writes every byte that its ranges list."""
     if write.stores is not None:
         return True
     if write.opaque or write.hull or write.launch.kind is not LaunchKind.ATEN:
@@ -110,20 +113,20 @@ def is_sure(write: Write) -> bool:
 
 
 def is_constant(write: Write) -> bool:
-    """Whether a launch gives all that it writes one value."""
+    """Whether a launch writes one value everywhere."""
     return write.launch.kind is LaunchKind.ATEN and _said(write.launch.name)[2]
 
 
 @cache
 def _said(operator: str) -> tuple[bool, bool, bool]:
-    """What an operator's name says: whether it is torch's own, may leave elements alone, gives them one value."""
+    """Facts from an operator's name: whether it is torch's own, may leave elements unwritten, writes one value."""
     namespace, _, rest = operator.partition(".")
     name = rest.split(".")[0]
     return namespace == "aten", any(word in name for word in _PARTIAL), namespace == "aten" and name in _CONSTANT
 
 
 class Epochs:
-    """The runs of one buffer since it was first looked at, in order of address; what is in none was never written.
+    """The runs of one buffer since its first look, in order of address; bytes in no run were never written.
 
     Attributes
     ----------
@@ -138,7 +141,7 @@ class Epochs:
         self.last: float = 0
 
     def note(self, run: Run) -> None:
-        """Something was written."""
+        """Add a write."""
         runs = self.runs
         if not runs or (len(runs) == 1 and run.start <= runs[0].start and runs[0].stop <= run.stop):
             self.runs = [run]
@@ -154,7 +157,7 @@ class Epochs:
             self.runs = [Run(self.runs[0].start, self.runs[-1].stop, run.time, None, False, False)]
 
     def mixed(self, rows: Rows) -> bool:
-        """Whether some rows are fresh and others were last written for an older replay; on the path of each replay."""
+        """Whether some rows are fresh and others were last written for an older replay; called at each replay."""
         runs = self.runs
         if len(runs) < 2:
             return False
@@ -183,14 +186,14 @@ class Epochs:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """What rows hold at the start of a replay.
+    """State of the rows at the start of a replay.
 
     Attributes
     ----------
     fresh
-        Rows that were surely written since the last one.
+        Rows that were certainly written since the last replay.
     stale
-        Rows that surely were not, with the run that is the latest in each.
+        Rows that certainly were not, with the latest run in each.
     """
 
     fresh: tuple[int, ...]
@@ -198,8 +201,8 @@ class Mixture:
 
     @property
     def cut(self) -> int | None:
-        """Where a fresh prefix ends and padding begins, or None where it does not look like that: all rows before it
-        are fresh, and none after it."""
+        """Where a fresh prefix ends and padding begins, or None where there is no such place: all rows before it are
+        fresh, and none after it."""
         if not self.fresh or not self.stale:
             return None
         cut = min(self.stale)
@@ -207,7 +210,8 @@ class Mixture:
 
 
 def mixture(by_row: Sequence[Sequence[Run]], last: float) -> Mixture:
-    """Tell rows apart. A row that holds what a fill put there, or what somebody may have written, is neither."""
+    """Classify rows. A row that holds the value of a fill, or a write that may be partial, is neither fresh nor
+    stale."""
     fresh, stale = [], {}
     for row, runs in enumerate(by_row):
         now = [run for run in runs if run.time > last]
@@ -221,7 +225,7 @@ def mixture(by_row: Sequence[Sequence[Run]], last: float) -> Mixture:
 
 def pads(by_row: Sequence[Sequence[Run]], last: float, cut: int) -> bool | None:
     """Whether the rows from a cut on were written as padding in this step: all of them, by another write than the row
-    before it, by one alone or with one value each. None where all rows were written at once."""
+    before the cut, by a single write or with one value each. None where all rows were written at once."""
     tail = [run for runs in by_row[cut:] for run in runs]
     if not all(by_row[cut:]) or not all(run.sure and run.time > last for run in tail):
         return False
@@ -233,10 +237,10 @@ def pads(by_row: Sequence[Sequence[Run]], last: float, cut: int) -> bool | None:
 
 
 def masks(rows: Rows, data: bytes, cut: int) -> bool:
-    """Whether values of rows, of which a cut is known, are a mask.
+    """Whether the values of rows with a known cut are a mask.
 
-    That is ones and zeros, or zeros and a large negative number that is added to a score: one of them alone from the
-    cut on, and in each row before it the other one too. Slots or lengths may happen to be that.
+    That is ones and zeros, or zeros and a large negative number that is added to a score: one value alone from the cut
+    on, and the other one as well in each row before it. Slots or lengths may happen to look like that.
     """
     held = b"".join(data[start : start + rows.nbytes] for start in range(0, len(data), rows.stride))
     dtype = rows.view.dtype

@@ -1,7 +1,7 @@
-"""The last replays of each graph with who had written its static inputs by then: what a picture of rows is made of.
+"""Log of the last replays of each graph, with the last writes to its static inputs: the data behind the row map.
 
-On the path of each replay only references are kept: runs are never changed in place. What they say of rows is worked
-out when somebody asks.
+On the path of each replay only references are kept: runs are never changed in place. The state of rows is computed on
+request: `RowLog.history` may run in any thread while others append.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.row_history import InputRows, RowsAtReplay, RowState, RowStretch
 
 REPLAYS = 32  # of each graph
-_BEFORE = 8  # replays kept for good before the first one that a finding is about
+_BEFORE = 8  # replays kept permanently before the first one with a finding
 _INPUTS = 64  # of a graph
 _STRETCHES = 64  # of rows in one replay
 T = TypeVar("T")
-Told = tuple[float, list[Run]]  # when the replay before began, and the runs of a buffer
+Told = tuple[float, list[Run]]  # when the replay before began, and a buffer's runs
 
 
 class _Seen(NamedTuple):
-    """One replay; `told` by the buffer's serial, of the replay before where nothing was written since."""
+    """One replay; `told` by the buffer's serial, shared with the replay before if no write came in between."""
 
     replay: int
     order: int
@@ -35,7 +35,7 @@ class _Seen(NamedTuple):
     untouched: bool
 
 
-_Entry = tuple[int, int, dict[int, Told], bool]  # the fields of `_Seen`, which cost the replay path more
+_Entry = tuple[int, int, dict[int, Told], bool]  # the fields of `_Seen`; a plain tuple is cheaper per replay
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class _Log:
 
 
 class RowLog:
-    """Bounded: `REPLAYS` of each live graph, and those up to the first finding of each."""
+    """Bounded: `REPLAYS` of each live graph, and the replays up to each graph's first finding."""
 
     def __init__(self) -> None:
         self._logs: dict[int, _Log] = {}
@@ -58,9 +58,9 @@ class RowLog:
         Parameters
         ----------
         light
-            The runs' writes hold no stores; else runs are kept without their writes.
+            Whether the runs' writes hold no stores; else runs are kept without their writes.
         untouched
-            Nothing was written since the graph's replay before.
+            Whether no write came since the graph's replay before.
         """
         log = self._logs.get(graph)
         if log is None:
@@ -75,18 +75,18 @@ class RowLog:
         log.recent.append((replay, order, told, False))
 
     def keep(self, graph: int) -> None:
-        """Something was found in the latest replay of a graph: what led to it stays, if it is the first."""
+        """The latest replay of a graph has a finding: keep the replays that led to it, if it is the graph's first."""
         log = self._logs.get(graph)
         if log is not None and not log.kept:
             log.kept = tuple(log.recent)[-_BEFORE - 1 :]
 
     def forget(self, live: Iterable[int]) -> None:
-        """Graphs other than these are gone."""
+        """Forget all graphs but these."""
         alive = set(live)
         self._logs = {serial: log for serial, log in self._logs.items() if serial in alive}
 
     def history(self, inputs: Mapping[int, Sequence[Input]], begun: Begun) -> list[InputRows]:
-        """What is known of the rows of inputs, by the serials of their graphs."""
+        """The known states of the rows of inputs, by the serials of their graphs."""
         found = []
         for graph, log in list(self._logs.items()):
             seen = {each.order: each for each in map(_Seen._make, (*log.kept, *copied(log.recent)))}
@@ -100,14 +100,14 @@ class RowLog:
 
 
 class Begun:
-    """Which replays began when.
+    """Start times of replays.
 
     Parameters
     ----------
     replays
-        When, of which graph and as which of its replays the last ones began, oldest first.
+        Time, graph serial and number of the last replays, oldest first.
     whole
-        Whether no earlier one was forgotten.
+        Whether no earlier replay was forgotten.
     """
 
     def __init__(self, replays: Sequence[tuple[int, int, int]], whole: bool) -> None:
@@ -115,7 +115,8 @@ class Begun:
         self._times = [time for time, _, _ in replays]
 
     def first_after(self, time: float, before: int, readers: Container[int]) -> tuple[int | None, int | None]:
-        """Graph and number of the first replay of one of some graphs after a time, if it began before another time."""
+        """Graph and number of the first replay of any of the `readers` after a time, if it began before another
+        time."""
         place = bisect_right(self._times, time)
         if place or self._whole:
             for began, graph, replay in self._replays[place:]:
@@ -127,7 +128,7 @@ class Begun:
 
 
 def copied(values: deque[T]) -> tuple[T, ...]:
-    """What is in a log to which other threads may append meanwhile."""
+    """A snapshot of a log to which other threads may append meanwhile."""
     while True:
         try:
             return tuple(values)
@@ -159,7 +160,7 @@ def _at(each: Input, seen: _Seen, begun: Begun) -> RowsAtReplay:
 def states_of(rows: Rows, last: float, runs: Sequence[Run]) -> Iterator[tuple[int, int, RowState, float]]:
     """First and last row, state, and time of the latest write of each stretch, in order; every row is in one.
 
-    Told as `mixture` tells fresh and stale rows.
+    Uses the same definitions of fresh and stale as `mixture`.
     """
     held = [(rows.of(ByteRange(run.start, run.stop)), run) for run in runs if run.stop > rows.start]
     held = [(each, run) for each, run in held if each]

@@ -1,8 +1,8 @@
 """Rows of a 2-D view that a launch's programs wrote past the end of.
 
-A kernel that is given a whole table may run from one row into the next without leaving the allocation, where no guard
-stands. What shows it is which programs wrote where: when the programs with index k on one grid axis start in row k for
-every k, that axis walks the rows, and what they wrote beyond row k's declared width ran into its neighbour.
+A kernel that is given a whole table may run from one row into the next without leaving the allocation, where there is
+no guard. The stores of each program show it: if the programs with index k on one grid axis start in row k for every k,
+that axis walks the rows, and their stores beyond row k's declared width ran into the neighbouring row. Pure functions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class _Lanes:
-    """Every store to the table and what lies around it, lane by lane in the order they ran."""
+    """Every store to the table and its surroundings, lane by lane in execution order."""
 
     offsets: Ints  # bytes from the table's start
     programs: Ints  # index on the grid axis under test
@@ -39,10 +39,11 @@ class _Table:
 
 
 def row_overruns(log: StoreLog, view: TensorView, around: ByteRange) -> tuple[RowOverrun, ...]:
-    """Rows that were overrun in one launch, or nothing where no grid axis walks the view's rows.
+    """Rows that were overrun in one launch; empty where no grid axis walks the view's rows, or where the log keeps
+    ranges only.
 
-    Nothing either for a log that keeps ranges only. Elements that any program reached by an atomic are never lost:
-    programs that combine their values in one place mean to meet there.
+    Elements that any program reached by an atomic are never lost: programs that combine their values in one place do so
+    intentionally.
 
     Parameters
     ----------
@@ -61,7 +62,7 @@ def row_overruns(log: StoreLog, view: TensorView, around: ByteRange) -> tuple[Ro
     walking = [lanes for lanes in every if _walks_rows(lanes, table)]
     if not walking:
         return ()
-    # Blocks as wide as a row start where rows do, so that their axis looks alike; there are more rows than blocks.
+    # Blocks as wide as a row start where rows do, so that their axis looks the same; there are more rows than blocks.
     return _overruns(max(walking, key=lambda lanes: np.unique(lanes.programs).size), table)
 
 
@@ -110,5 +111,5 @@ def _overruns(lanes: _Lanes, table: _Table) -> tuple[RowOverrun, ...]:
 
 
 def _last_values(lanes: _Lanes, chosen: npt.NDArray[np.intp]) -> dict[int, bytes]:
-    """What the chosen lanes stored last at each offset."""
+    """The last value that the chosen lanes stored at each offset."""
     return {int(lanes.offsets[lane]): lanes.values[lane].tobytes() for lane in chosen}

@@ -1,4 +1,7 @@
-"""Rules that values must keep: what a declared or inferred invariant says, evaluated on a numpy array."""
+"""Rules that a buffer's values must satisfy: declared or inferred invariants, evaluated on a numpy array.
+
+A rule may be the user's callable; it runs in the thread of the event, at a replay under the debugger's lock.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ Values = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """Where a rule fails: index among the values judged, how many elements in all, the values that show it."""
+    """A violation of a rule: index among the values checked, number of failing elements, the values that show it."""
 
     index: int
     count: int
@@ -32,7 +35,7 @@ class Rule:
     Attributes
     ----------
     prefix_safe
-        The rule holds for a prefix whenever it holds for the whole, so it can be judged on a part.
+        Whether the rule holds for a prefix whenever it holds for the whole, so that a part can be checked.
     """
 
     name: str
@@ -58,7 +61,7 @@ def index_range(low: int, high: int) -> Rule:
     Parameters
     ----------
     low, high
-        The smallest value that is well, and the first that is too large; NaN is outside.
+        The smallest allowed value, and the first that is too large; NaN is outside.
 
     Raises
     ------
@@ -80,7 +83,7 @@ def index_range(low: int, high: int) -> Rule:
 
 
 def rule_of(rule: str | Rule | Callable[[Values], bool]) -> Rule:
-    """A rule from its name, a `Rule`, or a callable that is handed a numpy array and returns whether it is well.
+    """A rule from its name, a `Rule`, or a callable that is handed a numpy array and returns whether the rule holds.
 
     Raises
     ------

@@ -1,4 +1,7 @@
-"""Rows that were left as an older replay had them, with names."""
+"""Details of stale rows: rows left from an older replay, with names.
+
+Called by the finding pipeline, in the thread of the event that reports.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ _WITNESSES = 8
 
 
 def staleness_of(draft: Detection, context: Context) -> Staleness | None:
-    """The staleness of a draft's rows; None for a draft that is about no such thing."""
+    """The details of a detection about stale rows; None for any other detection."""
     stale = draft.stale
     if stale is None:
         return None
@@ -25,7 +28,7 @@ def staleness_of(draft: Detection, context: Context) -> Staleness | None:
 
 
 def _is_viewed(draft: Detection, context: Context) -> bool:
-    """Whether rows are counted of a view that no owner has, whose name would stand for other rows."""
+    """Whether rows are counted in a view that no owner has, so that the owner's name would stand for other rows."""
     view = draft.view
     if view is None:
         return False

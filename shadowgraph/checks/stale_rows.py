@@ -1,16 +1,17 @@
-"""SG103: rows that a graph reads hold what was written for an older replay, while their siblings were refreshed.
+"""SG103: rows that a graph reads were written for an older replay, while other rows of the same input were refreshed.
 
-A batch of two that replays a graph captured for four is padded: the program gives the other two rows values that do no
-harm. Where it forgets one of its inputs, these rows of it hold what another request left there. To tell that from rows
-that are meant to stay, a witness is asked for: another input of the same graph, of as many rows, in which this very
-step wrote exactly these rows as padding. Then it is an error. If the other input was written in full at once, it may
-have been padded before it was copied, or simply have needed more of its rows: that is a note. A mask is no witness: it
-is there so that padded rows do not matter. Without a witness nothing is said, since caches, tables and persistent
-batches are refreshed row by row. `Debugger.padding` overrules: rows
-declared not to matter are never reported, those declared to be refreshed need no witness, and those that were declared
-to be judged are judged as above where all others are given the benefit of the doubt (`StaleRows.lenient`).
+A batch of two that replays a graph captured for four is padded: the program writes harmless values into the other two
+rows. If it forgets one of its inputs, the padded rows of that input hold another request's values. A witness tells that
+from rows that are meant to stay: another input of the same graph with as many rows, in which this very step wrote
+exactly these rows as padding. Then it is an error. If the other input was written in full at once, it may have been
+padded before it was copied, or simply need more rows: that is a note. A mask is no witness: it is there so that padded
+rows do not matter. Without a witness nothing is reported, since caches, tables and persistent batches are refreshed row
+by row. `Debugger.padding` overrules: rows declared not to matter are never reported, rows declared to be refreshed need
+no witness, and rows declared to be judged follow these rules even where all others get the benefit of the doubt
+(`StaleRows.lenient`).
 
-Rows that a graph writes itself are not judged, nor those that hold zeros (slot 0, by convention) or what a fill left.
+Rows that a graph writes itself are skipped, and so are rows that hold zeros (slot 0, by convention) or the value of a
+fill. The hooks run as described in `checks.base`.
 """
 
 from __future__ import annotations
@@ -34,28 +35,28 @@ from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.model.row_history import InputRows
 from shadowgraph.tracking.writes import Write
 
-_REPLAYS = 4096  # to which a row's value can be dated
-_BESIDE = 1 << 15  # bytes of a witness on each side of the cut that are looked at
-_LOOKS = 8  # after these, a finding's rows are looked at ever more seldom
-_Replay = tuple[int, int, int]  # of a graph that reads static inputs: when, the graph's serial, the replay's number
-POLICIES = ("refresh", "dont_care", "judged")  # what `Debugger.padding` takes
+_REPLAYS = 4096  # replays to which a row's value can be dated
+_BESIDE = 1 << 15  # bytes of a witness compared on each side of the cut
+_LOOKS = 8  # after these, a finding's rows are read ever more seldom
+_Replay = tuple[int, int, int]  # a replay: its time, the graph's serial, its number
+POLICIES = ("refresh", "dont_care", "judged")  # values that `Debugger.padding` takes
 _WHOLE = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"}
 
 
 @dataclass(slots=True, eq=False)
 class _Suspicion:
-    """Key of bytes that are asked for: stale rows that are a finding unless they hold zeros.
+    """Key of requested bytes: stale rows that are a finding unless they hold zeros.
 
     Attributes
     ----------
     fault
-        Whether it is an error where it is sure.
+        Whether it is an error if it is certain.
     declared
-        It takes no witness.
+        Whether it needs no witness.
     padded, full
-        Witnesses that were padded, and those that were written in full at once.
+        Witnesses that were padded, and witnesses that were written in full at once.
     masks
-        Those of them that turn out to be masks.
+        The witnesses that prove to be masks.
     """
 
     input: Input
@@ -71,7 +72,7 @@ class _Suspicion:
 
 @dataclass(frozen=True, slots=True)
 class _Witness:
-    """Key of bytes that are asked for: rows of a witness, `before` of them in front of the cut."""
+    """Key of requested bytes: rows of a witness, `before` of them in front of the cut."""
 
     of: _Suspicion
     input: Input
@@ -80,7 +81,7 @@ class _Witness:
 
 @dataclass(slots=True)
 class _Declared:
-    """What somebody said of a buffer's bytes: by policy, for which of them it was said last."""
+    """The user's declarations for a buffer's bytes: the bytes of each policy, the last declaration counting."""
 
     refresh: RangeSet = field(default_factory=RangeSet)
     dont_care: RangeSet = field(default_factory=RangeSet)
@@ -88,13 +89,13 @@ class _Declared:
 
 
 class StaleRows(Check):
-    """Keeps who wrote which bytes of static inputs, and compares rows at the start of each replay.
+    """Records the last writes to static inputs, and compares rows at the start of each replay.
 
     Attributes
     ----------
     lenient
-        Report what nobody declared as a note, whatever the witness: where nobody says which inputs are meant to keep
-        their rows, as around a program that knows nothing of us. It ends for rows that were declared, whichever way.
+        Report undeclared rows as a note, whatever the witness: for a program without declarations of inputs that keep
+        their rows, as under ``wrap``. Does not apply to declared rows.
     """
 
     lenient = False
@@ -103,21 +104,21 @@ class StaleRows(Check):
         super().__init__(context)
         self._inputs = StaticInputs(context)
         self._replays: deque[_Replay] = deque(maxlen=_REPLAYS)
-        self._names: dict[int, str] = {}  # of graphs, by serial
+        self._names: dict[int, str] = {}  # graph names, by serial
         self._looks: dict[tuple[int, str], int] = {}
         self._declared: dict[int, _Declared] = {}  # by the buffer's serial
-        self._seen: dict[int, int] = {}  # writes when a graph last began to replay
+        self._seen: dict[int, int] = {}  # `StaticInputs.writes` when a graph last began to replay
         self._log = RowLog()
 
     def declare(self, buffer: Buffer, where: ByteRange, policy: str) -> None:
-        """Say what becomes of padded rows in a part of a buffer, by one of `POLICIES`."""
+        """Declare the policy for padded rows in a part of a buffer, one of `POLICIES`."""
         known = self._declared.setdefault(buffer.serial, _Declared())
         for name in POLICIES:
             said: RangeSet = getattr(known, name)
             (said.add if name == policy else said.discard)(where)
 
     def invalidate_writers(self) -> None:
-        """After writes that nobody saw: nothing is known of any row."""
+        """After unseen writes: no row's writer is known."""
         self._inputs.invalidate_writers()
         self._seen.clear()
 
@@ -127,7 +128,8 @@ class StaleRows(Check):
         self._log.forget((*list(self.context.graphs), graph.serial))
 
     def history(self) -> list[InputRows]:
-        """What the rows of inputs held when the last replays of each live graph began, and what led to a finding."""
+        """Rows of inputs when the last replays of each live graph began, and in replays that led to a finding. Any
+        thread."""
         replays = copied(self._replays)
         return self._log.history(self._inputs.known(), Begun(replays, len(replays) < _REPLAYS))
 
@@ -150,7 +152,7 @@ class StaleRows(Check):
         untouched = light and self._seen.get(graph.serial) == self._inputs.writes
         self._log.note(graph.serial, graph.replays, checkpoint.order, stories, light, untouched)
         if untouched:
-            return  # nothing was refreshed since it last began; on the host a snapshot may say otherwise
+            return  # no refresh since it last began; on the host a snapshot may show one
         self._seen[graph.serial] = self._inputs.writes
         mixed = [each for each in inputs if each.story.epochs.mixed(each.rows)]
         if mixed:
@@ -199,7 +201,7 @@ class StaleRows(Check):
         return padded, full if each.rows.view.dtype in _WHOLE else []
 
     def _draft(self, each: Input, seen: Mixture, checkpoint: Checkpoint) -> Detection:
-        """All but the bytes and the witnesses, which are known when values are."""
+        """The detection without bytes and witnesses, which are known once the values have arrived."""
         rows, buffer, graph = each.rows, each.story.buffer, checkpoint.graph
         assert graph is not None
         siblings = {id(run.write): run.write for run in self._fresh_runs(each) if run.write is not None}
@@ -227,7 +229,8 @@ class StaleRows(Check):
                 yield run
 
     def _worth_a_look(self, draft: Detection) -> bool:
-        """Each look costs a copy; a program that forgets its padding forgets it in every step."""
+        """Whether to read the values: each read costs a copy, and a program that forgets its padding does so in every
+        step."""
         key = draft.buffer.serial, draft.key
         looks = self._looks[key] = self._looks.get(key, 0) + 1
         return looks <= _LOOKS or looks.bit_count() == 1
@@ -236,7 +239,7 @@ class StaleRows(Check):
         return isinstance(key, _Suspicion | _Witness)
 
     def fetched(self, key: object, data: bytes, checkpoint: Checkpoint) -> None:
-        if isinstance(key, _Witness):  # they come before the rows that they are asked for
+        if isinstance(key, _Witness):  # witnesses arrive before the rows that they belong to
             if masks(key.input.rows, data, key.before):
                 key.of.masks.append(key.input)
             return
@@ -248,7 +251,7 @@ class StaleRows(Check):
             self._told(key, filled, checkpoint)
 
     def _told(self, key: _Suspicion, filled: list[int], checkpoint: Checkpoint) -> None:
-        """Stale rows hold something: report them if a witness is left, or none is needed."""
+        """Stale rows hold values: report them if a witness is left, or none is needed."""
         padded, full = ([each for each in some if each not in key.masks] for some in (key.padded, key.full))
         if key.draft.stale is None or not (key.declared or padded or full):
             return
@@ -277,7 +280,7 @@ class StaleRows(Check):
     def _dated(
         self, key: _Suspicion, filled: list[int], checkpoint: Checkpoint
     ) -> Iterator[tuple[int, int, str | None, int | None]]:
-        """Stretches of rows, with the name of the graph and the number of the replay that each was written for."""
+        """Stretches of rows, with the graph's name and the number of the replay that each was written for."""
         times = [time for time, _, _ in self._replays]
         since = {}
         for row in filled:
@@ -293,7 +296,7 @@ class StaleRows(Check):
 
 
 def _asked(suspicion: _Suspicion) -> Iterator[tuple[_Witness, ByteRange]]:
-    """Rows of witnesses on both sides of the cut, which show whether they are masks."""
+    """Rows of witnesses on both sides of the cut, to tell whether they are masks."""
     cut = min(suspicion.runs)
     for each in (*suspicion.padded, *suspicion.full):
         beside = max(1, _BESIDE // each.rows.stride)
@@ -307,13 +310,13 @@ def _exempt(each: Input, row: int, known: _Declared) -> bool:
 
 
 def _judged(rows: Rows, stale: Iterable[int], known: _Declared) -> bool:
-    """Whether all of some rows were declared to be judged."""
+    """Whether all the rows were declared to be judged."""
     spans = [rows.span(row, row) for row in stale]
     return all(known.judged.intersection(span) == [span] for span in spans)
 
 
 def _begins(rows: Rows, buffer: Buffer) -> bool:
-    """Whether rows are the first ones of a buffer as it was allocated."""
+    """Whether rows are the first rows of a buffer as it was allocated."""
     view = rows.view
     same = view.dtype == buffer.dtype and view.shape[1:] == buffer.shape[1:] and len(view.shape) == len(buffer.shape)
     return same and rows.start == buffer.start and (rows.stride == rows.nbytes or len(view.shape) > 1)

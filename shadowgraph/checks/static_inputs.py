@@ -1,4 +1,7 @@
-"""What is known of the static inputs of graphs: which rows each graph reads, who wrote which bytes last, and when."""
+"""Static inputs of graphs: the rows that each graph reads, and the last write to each byte with its time.
+
+Used by `StaleRows`, mostly under the debugger's lock (see `checks.base`); any thread may call `StaticInputs.known`.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +19,23 @@ from shadowgraph.model.ranges import ByteRange, RangeIndex, RangeSet
 from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.writes import Write, extent
 
-_RECENT = 1024  # writes kept for graphs that are introduced later
-_REBINDS = "aten.set_."  # gives a tensor object other memory, of which it writes nothing
+_RECENT = 1024  # writes kept for graphs that the checks meet later
+_REBINDS = "aten.set_."  # gives a tensor object other memory and writes none of it
 _SNAPSHOT = 4096  # bytes of a buffer that are compared from replay to replay on the host
 
 
 @dataclass(slots=True, eq=False)
 class Story:
-    """What is known of one static buffer.
+    """The history of one static buffer.
 
     Attributes
     ----------
     made
-        Bytes that some graph may write.
+        Bytes that any graph may write.
     snapshot
-        Its bytes when a graph that reads it last began to replay; on the host, if they are few.
+        The bytes when a graph that reads the buffer last began to replay; on the host, and up to `_SNAPSHOT` bytes.
     unseen
-        When its values were last found changed with no write that we saw.
+        When the values were last found changed without a write that was seen.
     """
 
     buffer: Buffer
@@ -52,12 +55,12 @@ class Input:
 
 
 class StaticInputs:
-    """Follows the static buffers that graphs read, from the first capture that was given them.
+    """Tracks the static buffers that graphs read, from the first capture that was given them.
 
     Attributes
     ----------
     writes
-        Eager writes so far that hit one of these buffers.
+        Eager writes so far that hit any of these buffers.
     """
 
     def __init__(self, context: Context) -> None:
@@ -72,7 +75,7 @@ class StaticInputs:
         self._frees = 0
 
     def of(self, graph: Graph) -> list[Input]:
-        """The rows that a graph reads of buffers that live."""
+        """The rows that a graph reads of live buffers."""
         if self._frees != self.context.ledger.frees:
             self._frees = self.context.ledger.frees
             if any(story.buffer.freed_at is not None for story in self._stories.values()):
@@ -80,28 +83,28 @@ class StaticInputs:
         return self._inputs.get(graph.serial, [])
 
     def known(self) -> dict[int, list[Input]]:
-        """The rows that live graphs read, by the graphs' serials; changes nothing, so that any thread may ask."""
+        """The rows that live graphs read, by the graphs' serials; changes nothing, so that any thread may call it."""
         return {serial: list(each) for serial, each in list(self._inputs.items())}
 
     def read_by(self, graph: Graph) -> list[Story]:
-        """The same, buffer by buffer."""
+        """The buffers of `of`."""
         return self._read.get(graph.serial, [])
 
     def begins(self, graph: Graph, time: int) -> None:
-        """A replay is about to begin, and all graphs are known: look for what nobody was seen to write."""
+        """A replay is about to begin, and all graphs are known: look for unseen writes."""
         self._recent.clear()
         if not self.context.engine.asynchronous:
             for story in self.read_by(graph):
                 _compare(story, time)
 
     def invalidate_writers(self) -> None:
-        """After writes that nobody saw: nothing is known of any row."""
+        """After unseen writes: no row's writer is known."""
         for story in self._stories.values():
             story.epochs.runs, story.snapshot = [], None
         self._recent.clear()
 
     def captured(self, graph: Graph) -> None:
-        """Begin to follow what a new graph reads."""
+        """Start tracking the inputs of a new graph."""
         self._drop_ended()
         static = [b for b in graph.inputs.values() if b.nbytes and b.role is not Role.POOL and b.alive]
         index = RangeIndex((buffer.range, buffer) for buffer in static)
@@ -130,7 +133,7 @@ class StaticInputs:
             for made in self._made.values():
                 for part in made.intersection(buffer.range):
                     story.made.add(part)
-            for time, write in self._recent:  # on a device it is looked at when it is first replayed
+            for time, write in self._recent:  # on a device the checks meet a graph at its first replay
                 if time > graph.captured_at:
                     _note(story, write, time)
         story.readers.add(graph.serial)
@@ -148,7 +151,7 @@ class StaticInputs:
     def written(self, write: Write, graph: Graph | None) -> None:
         """A launch wrote tracked memory; `graph` for a node of its replay."""
         if graph is not None and (write.stores is None or not self._stories):
-            return  # what its signature says is known
+            return  # the writes of its signature are known
         if write.launch.name.startswith(_REBINDS):
             return
         time = next(self.context.clock)
@@ -170,7 +173,7 @@ class StaticInputs:
 def _uses(graph: Graph, stores_seen: bool) -> Iterable[tuple[TensorView, bool, bool]]:
     """Each view that a graph was given, with whether it may be read and whether it may be written.
 
-    What a kernel does through a pointer is not known; where its stores are seen when it runs, it need not be guessed.
+    A kernel's use of a pointer is not known; where its stores are seen when it runs, it need not be guessed.
     """
     found: dict[TensorView, tuple[bool, bool]] = {}
     for node, pointer in graph.pointers():
@@ -187,7 +190,7 @@ def _note(story: Story, write: Write, time: float) -> None:
 
 
 def _compare(story: Story, now: int) -> None:
-    """Look for values that changed since the last replay with no write that we saw; what was, nobody knows now."""
+    """Look for values that changed since the last replay without a write that was seen; the writer is unknown."""
     buffer, before = story.buffer, story.snapshot
     if buffer.nbytes > _SNAPSHOT:
         return
@@ -205,7 +208,7 @@ def _compare(story: Story, now: int) -> None:
 
 
 def _gaps(story: Story) -> list[tuple[int, int]]:
-    """Stretches of a buffer that nobody was seen to write since the last replay."""
+    """Stretches of a buffer without a seen write since the last replay."""
     at, last, gaps = story.buffer.start, story.epochs.last, []
     for run in story.epochs.runs:
         if run.time > last:

@@ -1,4 +1,4 @@
-"""Stores that run out of a buffer without guards, known from a launch's own stores."""
+"""Stores that run out of a buffer without guards, found in a launch's own store log. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from shadowgraph.tracking.writes import Write
 def unguarded_stores(write: Write, ledger: Ledger) -> Iterator[tuple[Buffer, Side, ByteRange]]:
     """Bytes that a launch wrote directly before or after an unguarded buffer it was given.
 
-    Only runs that touch the buffer's edge count, and only where neither another known buffer nor the storage of
-    another argument begins: a kernel that follows addresses stored in memory may rightly write where none of its
-    arguments point, and outputs that nobody tracks may lie side by side with one that is.
+    Only runs that touch the buffer's edge count, and only where neither another known buffer nor the storage of another
+    argument begins: a kernel that follows addresses stored in memory may legitimately write where none of its arguments
+    point, and untracked outputs may lie next to a tracked one.
     """
     if write.stores is None:
         return

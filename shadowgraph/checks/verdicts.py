@@ -1,4 +1,4 @@
-"""One line that says what happened, from a finding's facts."""
+"""The one-line verdict of a finding, made from its facts. Pure functions; any thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shadowgraph.model.overrun_extents import Reached
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.probes import Search
 
-_NAME = 60  # columns that a culprit's name gets
+_NAME = 60  # most columns of a culprit's name
 
 
 def when(finding: Finding | Reached) -> str:
@@ -51,7 +51,7 @@ def verdict(finding: Finding) -> str:
 
 
 def revised(finding: Finding) -> str:
-    """One line for the log when a closer look at a finding is over."""
+    """The log line for the end of a closer look at a finding."""
     culprit = finding.culprit
     where = f" at {os.path.basename(culprit.file)}:{culprit.line}" if culprit.file and culprit.name else ""
     replay = f" of replay {culprit.seen_in}" if culprit.seen_in is not None else ""
@@ -73,7 +73,7 @@ def looked(search: Search | None) -> str:
 
 
 def _of_several(finding: Finding) -> bool:
-    """Whether a later sighting reached further than the first one, whose phase and replay the finding tells."""
+    """Whether a later sighting reached further than the first one, whose phase and replay the finding states."""
     return finding.code == "SG101" and finding.revision > 1 and finding.occurrences > 1
 
 
@@ -102,13 +102,13 @@ def _out_of_bounds(finding: Finding) -> str:
 
 
 def _on_the_way(finding: Finding) -> str:
-    """What an overrun went over or came close to, and of such a place where it came from."""
+    """Buffers that an overrun ran over or came close to; for an overrun continued from another buffer, that buffer."""
     if finding.continues is not None:
         return f", going on from {finding.continues.buffer},"
     over = [reached.name for reached in finding.reaches if reached.over]
     if not over:
         return f", as far as {finding.reaches[0].name}," if finding.reaches else ""
-    left = finding.reaches_total - len(finding.reaches) + len(over[2:])  # those that are not listed lie between
+    left = finding.reaches_total - len(finding.reaches) + len(over[2:])  # the unlisted ones lie between
     more = f" and {left:,} more" if left > 0 else ""
     return f", over {(', ' if more else ' and ').join(over[:2])}{more},"
 

@@ -1,8 +1,9 @@
-"""Which nodes changed bytes of a buffer outside the views of it that they were given, and whether that is a fault.
+"""Nodes that changed bytes of a buffer outside the views that they were given, and whether that is an error.
 
-A kernel gets a pointer, not a view: one that was given ``table[0]`` and a stride may well mean to write every row. An
-operator of torch writes nothing but its outputs. Of a kernel it is a fault only where it went on over the end of its
-view, without a gap, into what another launch of the same kernel was given in the same place and wrote as its own.
+A kernel gets a pointer, not a view: a kernel given ``table[0]`` and a stride may intend to write every row. An operator
+of torch writes only its outputs. A kernel's write is an error only where it continued over the end of its view, without
+a gap, into the range that another launch of the same kernel was given in the same place and wrote as its own. Pure
+functions, used by `GivenViews`.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ from shadowgraph.model.graphs import Graph
 from shadowgraph.model.launches import Launch, LaunchKind, Pointer
 from shadowgraph.model.ranges import ByteRange, RangeSet
 
-_OPEN = (NodeKind.HOST, NodeKind.CONDITIONAL, NodeKind.CHILD, NodeKind.OTHER)  # nothing says where they may write
+_OPEN = (NodeKind.HOST, NodeKind.CONDITIONAL, NodeKind.CHILD, NodeKind.OTHER)  # node kinds whose targets are unknown
 
 
 @dataclass(frozen=True, slots=True)
 class ViewOverrun:
-    """One node changed bytes of one buffer outside of what it was given of it.
+    """Changes that one node made in one buffer outside the views it was given.
 
     Attributes
     ----------
     name
-        Of its launch.
+        Name of the launch.
     own
-        What it was given of the buffer.
+        The pointers into the buffer that it was given.
     outside
-        The changes of others' cells.
+        Its changes in cells outside these views.
     theirs
-        Changes that other launches made of these cells as of their own, by cell.
+        Changes in these cells by launches that were given them, by cell.
     by_signature
-        Its signature says that it writes nowhere else.
+        Whether its signature says that it writes nowhere else.
     """
 
     node: int
@@ -54,7 +55,7 @@ class ViewOverrun:
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """A node that changed a buffer of which its launch was given something."""
+    """A node that changed a buffer of which its launch was given a part."""
 
     node: int
     launch: Launch
@@ -72,7 +73,7 @@ class _Writer:
 
 
 def view_overruns(graph: Graph, cells: Sequence[CellChange]) -> Iterator[ViewOverrun]:
-    """What nodes changed outside of what they were given, in order of nodes; what seems meant is left out."""
+    """Changes outside the given views, in order of nodes; changes that seem intended are left out."""
     nodes = partial(node_at, graph)
     disturbed = disturbed_parts(nodes, (change.hit for change in cells))
     by_buffer: dict[int, list[CellChange]] = {}
@@ -115,13 +116,13 @@ def _judged(buffer: Buffer, writer: _Writer, writers: Sequence[_Writer]) -> Iter
 
 
 def is_of_torch(launch: Launch) -> bool:
-    """Whether it is an operator of torch's own, of which the signature says all that it writes."""
+    """Whether a launch is an operator of torch, whose signature tells all its writes."""
     return launch.kind is LaunchKind.ATEN and launch.name.startswith("aten.")
 
 
 def _gone_on(writer: _Writer) -> tuple[CellChange, ...]:
-    """Changes outside that go on without a gap from changes inside, over one cell's end into the next."""
-    size = max(pointer.view.itemsize for pointer in writer.own)  # of a stored value perhaps one byte changes
+    """Changes outside that continue, without a gap, changes inside, over one cell's end into the next."""
+    size = max(pointer.view.itemsize for pointer in writer.own)  # of a stored value perhaps only one byte changes
     known, found = list(writer.inside), list[CellChange]()
     left = list(writer.outside)
     while known:
@@ -140,7 +141,7 @@ def _adjoins(one: CellChange, other: CellChange, size: int) -> bool:
 
 
 def _as_their_own(writer: _Writer, writers: Sequence[_Writer], cell: ByteRange) -> tuple[CellChange, ...]:
-    """What other launches of the same kernel changed of a cell that lies in what they were given in the same place."""
+    """Changes in a cell by other launches of the same kernel that were given it in the same place."""
     found = []
     for other in writers:
         alike = other.node != writer.node and other.launch.name == writer.launch.name
@@ -150,7 +151,7 @@ def _as_their_own(writer: _Writer, writers: Sequence[_Writer], cell: ByteRange) 
 
 
 def _same_place(writer: _Writer, other: _Writer) -> bool:
-    """Whether two launches were given different parts of one table, cut alike, as the same arguments."""
+    """Whether two launches were given different parts of one table, cut the same way, as the same arguments."""
 
     def forms(which: _Writer) -> list[tuple[object, ...]]:
         return [(p.argument, p.view.shape, p.view.stride, p.view.dtype) for p in which.own]
@@ -160,10 +161,10 @@ def _same_place(writer: _Writer, other: _Writer) -> bool:
 
 
 def _looks_meant(writer: _Writer, run: Sequence[CellChange], buffer: Buffer) -> bool:
-    """Whether a kernel may well have been given a base pointer, and strides to walk on from there.
+    """Whether a kernel may have been given a base pointer, with strides to walk on from there.
 
-    Not so where its view has as many dimensions as the buffer and is cut out of it, or where it went on from what it
-    was given and ended inside of what follows.
+    Not if its view has as many dimensions as the buffer and is a part of it, nor if it continued from its view and
+    ended inside the next one.
     """
     if any(len(pointer.view.shape) == len(buffer.shape) for pointer in writer.own):
         return False

@@ -1,4 +1,7 @@
-"""A buffer cut where the views begin and end that a graph's launches were given of it to write."""
+"""Partition of a buffer into cells, cut where the views begin and end that a graph's launches may write.
+
+Pure functions, used by the locator to select ranges, and by the checks of write sets.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ from shadowgraph.model.launches import RESULT, Launch, Pointer
 from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.model.views import TensorView
 
-CELLS = 256  # of one buffer; of a buffer with more nothing is said
-_RUNS = 64  # of one view; a view with more counts with its gaps
+CELLS = 256  # most cells of a buffer; a buffer with more is not cut
+_RUNS = 64  # most runs of one view; a view with more counts with its gaps
 
 
 def given(launch: Launch, buffer: Buffer) -> tuple[Pointer, ...]:
-    """What a launch was given of a buffer and may write.
+    """The pointers of a launch into a buffer that it may write.
 
-    Only views of the buffer's very allocation: bytes that belonged to another one then may be anybody's by now.
+    Only views of the buffer's own allocation: bytes that belonged to another one then may be reused by now.
     """
     return tuple(pointer for pointer in launch.pointers if _is_of(pointer, buffer))
 
@@ -29,7 +32,8 @@ def runs_of(view: TensorView) -> list[ByteRange]:
 
 
 def cells_of(graph: Graph, buffer: Buffer) -> list[ByteRange]:
-    """The pieces of a buffer that no view of a launch ends inside of; none where every launch was given all of it."""
+    """The pieces of a buffer that no view of a launch ends inside of; empty where every launch was given the whole
+    buffer."""
     views = {p.view for _, p in graph.pointing_into(buffer.range) if _is_of(p, buffer)}
     edges = {edge for view in views for run in runs_of(view) for edge in (run.start, run.stop)}
     if not edges - {buffer.start, buffer.stop} or len(edges) > CELLS:
@@ -44,10 +48,10 @@ def own_of(pointers: tuple[Pointer, ...]) -> RangeSet:
 
 
 def writable(launch: Launch, pointers: tuple[Pointer, ...], buffer: Buffer) -> RangeSet:
-    """Every byte that a launch may write through some of its pointers into a buffer.
+    """Every byte that a launch may write through the given pointers into a buffer.
 
-    An operator that made its result may have written all of the allocation before it cut the result out of it: losses
-    are computed element by element, then reduced and shrunk to one.
+    An operator that allocated its result may have written the whole allocation before it cut the result out of it:
+    losses are computed element by element, then reduced and shrunk to one.
     """
     if any(pointer.argument == RESULT and _is_fresh(launch, pointer) for pointer in pointers):
         return RangeSet.of([buffer.range])
@@ -55,7 +59,7 @@ def writable(launch: Launch, pointers: tuple[Pointer, ...], buffer: Buffer) -> R
 
 
 def _is_fresh(launch: Launch, result: Pointer) -> bool:
-    """Whether none of a launch's arguments has the storage of its result."""
+    """Whether no argument of a launch has the storage of its result."""
     storage = result.view.storage_address
     return all(p.argument == RESULT or p.view.storage_address != storage for p in launch.pointers)
 

@@ -1,1 +1,1 @@
-"""The command line, one verb a file."""
+"""Command line interface, one module for each verb."""

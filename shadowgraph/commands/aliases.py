@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the groups; that there are none is no error, a buffer that nobody knows is one."""
+    """Print the groups; no group is no error, an unknown buffer is one."""
     from shadowgraph.commands.saved.reader import is_saved
     from shadowgraph.dumps.naming import BufferNames
     from shadowgraph.render.text.aliases_text import AliasesReport
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _saved(args: argparse.Namespace) -> int:
-    """Print what was printed before."""
+    """Print the groups of a saved document."""
     from shadowgraph.commands.saved.contents import groups_of
     from shadowgraph.commands.saved.reader import read_saved
     from shadowgraph.common.errors import UsageError

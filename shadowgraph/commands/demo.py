@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
-    """Findings are what is asked for here: they are shown, not logged."""
+    """Silence the log: findings are the purpose of a demo, and shown in its report."""
     log = logging.getLogger("shadowgraph")
     level = log.level
     log.setLevel(logging.CRITICAL)
@@ -80,12 +80,12 @@ def _unlogged() -> Iterator[None]:
 
 
 def chosen(which: str, only: Iterable[str]) -> tuple[list[Case], str | None]:
-    """The cases to run, and a hint when the founding ones are left out.
+    """The cases to run, and a hint when the founding cases are left out.
 
     Raises
     ------
     MissingPackageError
-        When the founding cases are asked for and sglang is missing.
+        When the founding cases are requested and sglang is missing.
     UsageError
         For an unknown case.
     """

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what differs; the exit code says whether findings are new only when asked to."""
+    """Print the differences; the exit code depends on new findings only with the option for it."""
     from shadowgraph.render.text.diff_text import DiffReport
     from shadowgraph.views.differences import differences
 
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _side(path: str, opened: ExitStack) -> Side:
-    """A dump, or a run with whatever dumps it left."""
+    """A dump, or a run with its dumps."""
     from shadowgraph.commands.saved.reader import is_saved, read_saved
     from shadowgraph.views.difference import Side
 
@@ -68,6 +68,6 @@ def _run(path: str, opened: ExitStack) -> Side:
     try:
         dumps = tuple(latest_dumps(path, opened))
     except RunFolderError:
-        dumps = ()  # it was run without dumps: its findings are in its journals
+        dumps = ()  # the run made no dumps: its findings are in its journals
     count = f"{len(run.processes):,} {'process' if len(run.processes) == 1 else 'processes'}"
     return Side(path, f"run of {count}, {plural(len(dumps), 'dump')} read", run.merged(), dumps)

@@ -19,7 +19,7 @@ from shadowgraph.common.console import console
 HELP = "say what is here, what is missing, what to install"
 SELFTEST_FAILED = 13
 _OLDEST_TORCH = (2, 10)
-_WIDE = 10_000  # columns of what is no terminal: a pipe has no width to cut a line at
+_WIDE = 10_000  # columns outside of a terminal: a pipe has no width to cut a line at
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ def examine() -> list[Line]:
 
 
 def selftest() -> list[str]:
-    """Plant an overflow of 12 bytes into a host graph's input, then a write that fits; what went wrong, if anything."""
+    """Plant an overflow of 12 bytes into a host graph's input, then a write that fits; returns the errors found."""
     problems = []
     for elements, wanted in ((3, 12), (0, 0)):
         seen = _planted(elements)

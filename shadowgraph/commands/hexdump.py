@@ -6,7 +6,7 @@ import argparse
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from shadowgraph.commands.opening import add_shared, build_finding, latest_dumps, made_up, present, sought
+from shadowgraph.commands.opening import add_shared, find_finding, latest_dumps, made_up, present, sought
 from shadowgraph.common.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from shadowgraph.model.findings import Finding
 
 HELP = "show the bytes of a buffer, around a finding or from a place on"
-_MOST = 1 << 20  # bytes at once: each becomes some hundred in memory
+_MOST = 1 << 20  # bytes at once: each takes about a hundred in memory
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def _number(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the bytes; a buffer that nobody knows is an error, one of which the dump holds no bytes is none."""
+    """Print the bytes; an unknown buffer is an error, a buffer without dumped bytes is none."""
     from shadowgraph.dumps.naming import BufferNames
     from shadowgraph.render.text.bytes_text import BytesReport
     from shadowgraph.views.byte_dump import dumped_buffer
@@ -76,14 +76,14 @@ def _finding(dumps: Sequence[Dump], wanted: int) -> Finding:
     UsageError
         When there is none, when several processes have one, or when it is about no bytes.
     """
-    _, finding = build_finding(dumps, wanted)
+    _, finding = find_finding(dumps, wanted)
     if finding.bytes is None:
         raise UsageError(f"finding #{wanted} ({finding.code}) is about no bytes of its own")
     return finding
 
 
 def _is_of(finding: Finding, serial: int, dump: Dump, dumps: Sequence[Dump]) -> bool:
-    """Whether a finding is about a buffer of this very process."""
+    """Whether a finding is about a buffer of this process."""
     facts = dump.manifest.facts
     return finding.buffer.serial == serial and (
         len(dumps) == 1 or any(each is finding for each in (*facts.findings, *facts.notes))

@@ -1,4 +1,6 @@
-"""The `shadowgraph` command."""
+"""Entry point of the `shadowgraph` command: finds the verb, runs it in the main thread, and maps errors to exit codes.
+The module docstring of each verb is its description in ``--help`` and in ``docs/cli.md``.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from types import ModuleType
 
 from shadowgraph.common.errors import MissingFileError, ShadowgraphError, UsageError
 
-# Each verb is a module, imported only where it is meant: `wrap` must start fast.
+# Each verb is a module, imported only when it is used: `wrap` must start fast.
 _COMMANDS = (
     "aliases",
     "demo",
@@ -30,13 +32,13 @@ _COMMANDS = (
     "timeline",
     "wrap",
 )
-# These make many objects of a large dump and let none go: looking for garbage would take a fifth of their time.
+# These make many objects of a large dump and free none: garbage collection would take a fifth of their time.
 _KEEP_ALL = frozenset(("aliases", "diff", "hexdump", "map", "nodes", "report", "timeline"))
 _INTERNAL = 70  # EX_SOFTWARE
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports a bad command line as the one error that `main` prints."""
+    """Raises a bad command line as the error that `main` prints."""
 
     def error(self, message: str) -> None:  # type: ignore[override]
         raise UsageError(f"{message} (see {self.prog} --help)")
@@ -66,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(list(sys.argv[1:] if argv is None else argv))
     except BrokenPipeError:
-        _silence_stdout()  # the reader of a pipe went away: nothing is wrong, and nothing more can be said
+        _silence_stdout()  # the reader of the pipe is gone: no error, and no further output
         return 0
     except (Exception, KeyboardInterrupt) as error:
         return _complain(error)
@@ -121,7 +123,7 @@ def _complain(error: BaseException) -> int:
 
 @contextmanager
 def _collecting(wanted: bool) -> Iterator[None]:
-    """Without the garbage collector unless it is wanted; afterwards as it was."""
+    """Disable the garbage collector inside the block unless wanted; restore its state afterwards."""
     was = gc.isenabled()
     if not wanted:
         gc.disable()

@@ -7,7 +7,7 @@ import argparse
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from shadowgraph.commands.opening import add_shared, build_finding, graph_of, latest_dumps, made_up, present, sought
+from shadowgraph.commands.opening import add_shared, find_finding, graph_of, latest_dumps, made_up, present, sought
 from shadowgraph.common.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the map, or write the picture and say where it is."""
+    """Print the map, or write the picture and print its path."""
     from shadowgraph.commands.map_kinds import require_options
     from shadowgraph.commands.saved.reader import is_saved
     from shadowgraph.views.map_rows import MOST_ROWS
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     with ExitStack() as opened:
         dumps = latest_dumps(args.path, opened, args.pid)
         if args.finding is not None:
-            dumps = [build_finding(dumps, args.finding)[0]]
+            dumps = [find_finding(dumps, args.finding)[0]]
         if drawing:
             _require_one(dumps)
         return _memory(dumps, args) if args.kind == "memory" else _other(dumps, args)
@@ -95,10 +95,10 @@ def _present_memory(maps: list[DumpedMap], args: argparse.Namespace) -> int:
 
 
 def _wanted(dumps: Sequence[Dump], args: argparse.Namespace) -> str | None:
-    """The buffer that is asked for; that of a finding by its address."""
+    """The requested buffer; for a finding, its buffer's address."""
     if args.finding is None or args.buffer is not None:
         return args.buffer  # type: ignore[no-any-return]
-    return hex(build_finding(dumps, args.finding)[1].buffer.address)
+    return hex(find_finding(dumps, args.finding)[1].buffer.address)
 
 
 def _other(dumps: Sequence[Dump], args: argparse.Namespace) -> int:
@@ -143,7 +143,7 @@ def _snapshot(args: argparse.Namespace) -> int:
 
 
 def _saved_maps(args: argparse.Namespace) -> list[DumpedMap]:
-    """The maps of a document; which part of them is meant only --pid can say."""
+    """The maps of a document; only --pid can select among them."""
     from shadowgraph.commands.opening import only_findings
     from shadowgraph.commands.saved.contents import maps_of
     from shadowgraph.commands.saved.reader import read_saved
@@ -161,7 +161,7 @@ def _saved_maps(args: argparse.Namespace) -> list[DumpedMap]:
 
 
 def _require_picture(args: argparse.Namespace) -> None:
-    """Refuse what cannot be drawn before a large dump is read."""
+    """Refuse requests that cannot be drawn, before a large dump is read."""
     from shadowgraph.render.plots.interactive import require_html
     from shadowgraph.render.plots.saving import format_of
 
@@ -192,7 +192,7 @@ def _maps(dumps: Sequence[Dump], graph: str | None, buffer: str | None) -> list[
 
 
 def _graphs(dumps: Sequence[Dump], wanted: str | None) -> list[Graph | None]:
-    """The graph of each dump with a name, None where it has none of it.
+    """The graph of each dump with a name, None for a dump without it.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What `map` draws: for each kind how it is made, drawn into a file, and shown as text."""
+"""Kinds of map of the verb `map`: for each, how it is built, drawn into a file, and shown as text."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shadowgraph.commands.opening import build_finding, sought
+from shadowgraph.commands.opening import find_finding, sought
 from shadowgraph.common.errors import UnknownBufferError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shadowgraph.commands.opening import HtmlRepr
+    from shadowgraph.commands.opening import Presentable
     from shadowgraph.dumps.naming import BufferNames
     from shadowgraph.dumps.reader import Dump
     from shadowgraph.views.source import Source
@@ -26,21 +26,21 @@ class Kind:
     Attributes
     ----------
     options
-        Those of ``graph``, ``buffer`` and ``finding`` that it takes.
+        Its options out of ``graph``, ``buffer`` and ``finding``.
     make
-        The map of one process.
+        Builds the map of one process.
     save
-        Draw it into a file.
+        Draws it into a file.
     report
-        Shows the maps of some processes.
+        Builds the text report of several processes' maps.
     title
-        Of a picture, before the number of the process.
+        Title of a picture, before the process id.
     """
 
     options: tuple[str, ...]
     make: Callable[[Source, argparse.Namespace], Any]
     save: Callable[..., Path]
-    report: Callable[[Sequence[tuple[Dump, Any]], argparse.Namespace], HtmlRepr]
+    report: Callable[[Sequence[tuple[Dump, Any]], argparse.Namespace], Presentable]
     title: Callable[[Any], str]
 
 
@@ -50,7 +50,7 @@ def kind_of(name: str) -> Kind:
 
 
 def require_options(name: str, args: argparse.Namespace) -> None:
-    """Refuse an option that does nothing for a kind.
+    """Refuse an option without effect for a kind.
 
     Raises
     ------
@@ -64,30 +64,30 @@ def require_options(name: str, args: argparse.Namespace) -> None:
 
 
 def sources(dumps: Sequence[Dump], args: argparse.Namespace) -> list[Source]:
-    """The dumps that what is asked for is of.
+    """The dumps that hold the requested finding and buffer.
 
     Raises
     ------
     UsageError, UnknownBufferError
-        For a finding or a buffer that no dump has.
+        For a finding or a buffer in no dump.
     """
     from shadowgraph.dumps.naming import BufferNames
     from shadowgraph.views.source import Source
 
     if args.finding is not None:
-        dumps = [build_finding(dumps, args.finding)[0]]
+        dumps = [find_finding(dumps, args.finding)[0]]
     books: list[BufferNames] = [BufferNames(dump) for dump in dumps]
     having = [True for _ in books] if args.buffer is None else list(map(bool, sought(args.buffer, books)))
     return [Source(dump, book) for dump, book, has in zip(dumps, books, having, strict=True) if has]
 
 
 def made(kind: Kind, found: Sequence[Source], args: argparse.Namespace) -> list[tuple[Dump, Any]]:
-    """Each process's map; processes that have none are left out unless no one has.
+    """The map of each process; a process without one is left out unless all are without.
 
     Raises
     ------
     UsageError
-        What keeps the first from being made, when none can be.
+        The first process's error, when no map can be built.
     """
     maps, refused = [], []
     for source in found:

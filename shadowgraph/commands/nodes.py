@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the nodes; no node that fits is no error, a graph or a buffer that nobody knows is one."""
+    """Print the nodes; no matching node is no error, an unknown graph or buffer is one."""
     from shadowgraph.render.text.nodes_text import NodesReport
 
     wanted = _wanted(args)
@@ -53,7 +53,7 @@ def _wanted(args: argparse.Namespace) -> Wanted:
     Raises
     ------
     UsageError
-        For a kind that is none, and a line without its file.
+        For an unknown kind, and a line without its file.
     """
     from shadowgraph.model.device_nodes import NodeKind
     from shadowgraph.views.node_list import Wanted
@@ -74,7 +74,7 @@ def _wanted(args: argparse.Namespace) -> Wanted:
 
 
 def _listed(dumps: Sequence[Dump], graph: str | None, buffer: str | None, wanted: Wanted) -> Iterator[ListedGraph]:
-    """Each graph once, as the latest dump of its process has it."""
+    """Each graph once, from the latest dump of its process."""
     from shadowgraph.dumps.naming import BufferNames, require_known
     from shadowgraph.views.node_list import listed
 
@@ -97,12 +97,12 @@ def _listed(dumps: Sequence[Dump], graph: str | None, buffer: str | None, wanted
 
 
 def _graphs(dumps: Sequence[Dump], wanted: str | None) -> Iterator[tuple[int, Graph]]:
-    """Graphs with the place of the dump that they are from.
+    """Graphs with the index of their dump.
 
     Raises
     ------
     UsageError
-        When no dump has the graph that is wanted.
+        When no dump has the requested graph.
     """
     from shadowgraph.dumps.naming import nearest_of
 

@@ -1,4 +1,6 @@
-"""What verbs that read dumps have in common: which dumps a path stands for, and what is said of those that lie."""
+"""Shared code of verbs that read dumps: open the dumps of a path, find buffers and graphs in them, print reports.
+Damaged or forged dumps end in one error, before any output.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
 PATH = "a dump, the run folder of `shadowgraph wrap` (the latest dump of each process), or JSON: see docs/verbs.md"
 
 
-class HtmlRepr(Protocol):
-    """Data that a reporter can show both ways."""
+class Presentable(Protocol):
+    """Data with a JSON and a text form."""
 
     def to_json(self) -> str: ...
 
@@ -35,19 +37,19 @@ class HtmlRepr(Protocol):
 
 
 def add_shared(parser: argparse.ArgumentParser) -> None:
-    """The dump, and what every verb on one takes."""
+    """Add the dump argument and the options that all verbs on a dump share."""
     parser.add_argument("path", metavar="DUMP", help=PATH)
     parser.add_argument("--pid", type=int, metavar="N", help="only this process of a run")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead")
 
 
 def opened_dump(path: str | Path, opened: ExitStack) -> Dump:
-    """A dump that is closed with `opened`.
+    """A dump that `opened` closes.
 
     Raises
     ------
     UsageError
-        For a document, which is no dump.
+        For a JSON document, which is no dump.
     """
     from shadowgraph.commands.saved.reader import is_saved
     from shadowgraph.dumps.reader import read_dump
@@ -63,7 +65,7 @@ def opened_dump(path: str | Path, opened: ExitStack) -> Dump:
 
 
 def run_dumps(path: str, opened: ExitStack) -> list[Dump]:
-    """The dumps of a run that can be read, the latest first; the others are told of.
+    """The readable dumps of a run, the latest first; unreadable ones are named in a warning.
 
     Raises
     ------
@@ -94,12 +96,12 @@ def run_dumps(path: str, opened: ExitStack) -> list[Dump]:
 
 
 def latest_dumps(path: str, opened: ExitStack, pid: int | None = None) -> list[Dump]:
-    """A dump, or the latest one of each process of a run, in order of process.
+    """A dump, or the latest dump of each process of a run, in order of process id.
 
     Raises
     ------
     UsageError
-        When there is none of the process that is wanted.
+        When the requested process has no dump.
     """
     dumps = run_dumps(path, opened) if os.path.isdir(path) else [opened_dump(path, opened)]
     latest: dict[int, Dump] = {}
@@ -114,12 +116,12 @@ def latest_dumps(path: str, opened: ExitStack, pid: int | None = None) -> list[D
 
 @contextmanager
 def made_up(path: str, what: str) -> Iterator[None]:
-    """Before a line is printed: what a made-up file says need not make a report.
+    """Build a report inside the block, before a line is printed: a forged file may contain data that makes no report.
 
     Raises
     ------
     DamagedDumpError
-        For whatever goes wrong inside.
+        For any such error inside the block.
     """
     from shadowgraph.dumps.container import first_words
 
@@ -131,14 +133,14 @@ def made_up(path: str, what: str) -> Iterator[None]:
 
 
 def sought(text: str, books: Sequence[BufferNames]) -> list[list[Buffer]]:
-    """The buffers of each dump that a name or an address stands for.
+    """The buffers of each dump that match a name or an address.
 
     Raises
     ------
     UnknownBufferError
         When no dump has one.
     UsageError
-        When a name is the end of several.
+        When a name is the end of several names.
     """
     from shadowgraph.dumps.naming import require_known
 
@@ -149,7 +151,7 @@ def sought(text: str, books: Sequence[BufferNames]) -> list[list[Buffer]]:
 
 
 def only_findings(saved: Saved) -> None:
-    """Say on standard error that a report knows the buffers that findings are about, and no others."""
+    """Print on standard error that a report knows only buffers with findings."""
     from shadowgraph.commands.saved.contents import instead
 
     if saved.is_report:
@@ -173,8 +175,8 @@ def graph_of(dump: Dump, wanted: str) -> Graph:
     raise UsageError(f"no graph is called {wanted!r}{nearest_of(wanted, [graph.name for graph in dump.graphs])}")
 
 
-def build_finding(dumps: Sequence[Dump], wanted: int) -> tuple[Dump, Finding]:
-    """The finding, or note, with an id, and the dump that it is of.
+def find_finding(dumps: Sequence[Dump], wanted: int) -> tuple[Dump, Finding]:
+    """The finding, or note, with an id, and its dump.
 
     Raises
     ------
@@ -192,8 +194,8 @@ def build_finding(dumps: Sequence[Dump], wanted: int) -> tuple[Dump, Finding]:
     return fits[0]
 
 
-def present(report: HtmlRepr, as_json: bool, path: str, what: str) -> None:
-    """Print a report, as JSON or as text; nothing of it if not all can be made."""
+def present(report: Presentable, as_json: bool, path: str, what: str) -> None:
+    """Print a report, as JSON or as text; prints nothing if it cannot be built completely."""
     from shadowgraph.common.console import console
     from shadowgraph.render.text.shown import show, width_of
 

@@ -1,4 +1,6 @@
-"""What a verb is busy with, on standard error: only in a terminal, and only once it has taken a while."""
+"""Progress display of verbs on standard error: only on a terminal, and only after a delay.
+Called by verbs in the main thread; a timer thread starts the display.
+"""
 
 from __future__ import annotations
 
@@ -12,29 +14,29 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from shadowgraph.common.console import tame
 
-AFTER = 0.7  # seconds without a word
+AFTER = 0.7  # seconds without a display
 _busy = False
 _COLUMNS = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
 
 
 @contextmanager
 def working(what: str, total: int | None = None) -> Iterator[Callable[[], None]]:
-    """Show that something goes on, and how much of it is done.
+    """Show that an operation is running, and its progress.
 
-    Standard output has none of it, and what was shown is gone from the terminal at the end. Where standard error is no
-    terminal, or a dumb one, nothing is written. Inside another one only the outer is shown.
+    Standard output stays free of it, and the display is erased at the end. Where standard error is no terminal, or a
+    dumb one, nothing is written. Of nested displays only the outer one is shown.
 
     Parameters
     ----------
     what
         As in "reading run.dump"; it may come from a file name.
     total
-        Parts that are to be done, where they are known.
+        Number of parts, if known.
 
     Yields
     ------
     callable
-        To be called when a part is done.
+        To be called after each part.
     """
     global _busy
     console = Console(stderr=True, highlight=False, markup=False)
@@ -52,10 +54,10 @@ def working(what: str, total: int | None = None) -> Iterator[Callable[[], None]]
         yield lambda: progress.advance(task)
     finally:
         begins.cancel()
-        begins.join()  # it may be starting now
+        begins.join()  # it may be starting right now
         progress.stop()
         _busy = False
 
 
 def _nothing() -> None:
-    """Nobody looks."""
+    """Stands in for the callback without a display."""

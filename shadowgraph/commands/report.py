@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report; the exit code says whether there are findings only when asked to."""
+    """Print the report; the exit code depends on findings only with the option for it."""
     if not 0 <= args.error_exitcode <= 255:
         raise UsageError(f"--error-exitcode must be from 0 to 255, not {args.error_exitcode}")
     from shadowgraph.commands.saved.reader import is_saved
@@ -59,7 +59,7 @@ def _saved(path: str, as_json: bool) -> bool:
 
 
 def _page(args: argparse.Namespace) -> bool:
-    """Write the page; nothing of it if not all can be made."""
+    """Write the page; writes nothing if it cannot be built completely."""
     from shadowgraph.commands.saved.reader import is_saved
     from shadowgraph.render.html.writing import page_html, require_target, write_page
     from shadowgraph.render.text.shown import said
@@ -92,7 +92,7 @@ def _dump_page(path: str, opened: ExitStack) -> Page:
 
 
 def _run_page(path: str, opened: ExitStack) -> Page:
-    """The page of a run, with the latest dump of each process, as far as there are any that can be read."""
+    """The page of a run, with the latest dump of each process where one can be read."""
     from shadowgraph.render.html.page import run_page
     from shadowgraph.render.text.run_text import RunReport
     from shadowgraph.wrap.folder.reader import read_run
@@ -126,7 +126,7 @@ def _dump(path: str, as_json: bool) -> bool:
     from shadowgraph.render.text.dumped import dumped_lines
 
     with read_dump(path) as dump:
-        try:  # before a line is printed: what a made-up file says need not make a report
+        try:  # before a line is printed: a forged file may contain data that makes no report
             if as_json:
                 text = msgspec.json.format(msgspec.json.encode(dump.document()), indent=2).decode() + "\n"
             else:

@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Turn the switch in the run folder."""
+    """Set the switch in the run folder."""
     from shadowgraph.wrap.status.pause_file import switch
 
     if switch(args.run, off=False):

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the events; a buffer that nobody knows is an error."""
+    """Print the events; an unknown buffer is an error."""
     from shadowgraph.commands.saved.reader import is_saved
     from shadowgraph.dumps.naming import BufferNames
     from shadowgraph.render.text.timeline_text import TimelineReport
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _saved(args: argparse.Namespace) -> int:
-    """Print what was printed before, or what findings know."""
+    """Print the timeline of a saved document, or events from its findings."""
     from shadowgraph.commands.opening import only_findings
     from shadowgraph.commands.saved.contents import timelines_of
     from shadowgraph.commands.saved.reader import read_saved

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 HELP = "run any Python program, unchanged, under the debugger"
 OVERHEAD_PERCENT = 75.0  # of the wall time, before checks thin out
-# Of settings that neither an option nor a variable names.
+# For settings without an option and without an environment variable.
 _DEFAULTS: dict[str, Any] = {
     "layout": "faithful", "guard_eager": "auto", "overhead_percent": OVERHEAD_PERCENT, "fault_limit": 1000,
     "watch_eager": "sampled",
 }  # fmt: skip
 _PREFIX = "SHADOWGRAPH_"
-_PATIENCE = 2.0  # seconds for processes that outlive the command to make their last check
+_PATIENCE = 2.0  # seconds for processes that outlive the command to run their last check
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,7 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command, then report on it to standard error; its own failure is ours."""
+    """Run the command, then report on it to standard error; returns the command's exit code if it failed."""
     from shadowgraph.common.version import VERSION
     from shadowgraph.wrap.launch.run_child import run_child
 
@@ -137,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _status_server(args: argparse.Namespace, folder: RunFolder) -> StatusServer | None:
-    """A server that does not answer yet; one line instead where there cannot be one: the program runs all the same."""
+    """A server that does not answer yet; on failure one line and None: the program runs all the same."""
     from shadowgraph.wrap.folder.findings_log import say
     from shadowgraph.wrap.status.server import ADDRESS, StatusServer
 
@@ -156,7 +156,7 @@ def _status_server(args: argparse.Namespace, folder: RunFolder) -> StatusServer 
 
 
 def _prepare(folder: str) -> None:
-    """Load what the report takes, where a debugger works: the program's end need not wait for that."""
+    """Import the report's modules while the command runs, if it has a debugger: its end need not wait for that."""
     from pathlib import Path
 
     if any(b'"kind":"watch"' in file.read_bytes()[:4096] for file in Path(folder).glob("findings-*")):
@@ -164,7 +164,7 @@ def _prepare(folder: str) -> None:
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
-    """The command line as `InjectionConfig` without their folder; wrong values are found before anything starts."""
+    """The command line as fields of an `InjectionConfig` without the folder; checks values before anything starts."""
     if not args.program:
         raise UsageError("no command; use: shadowgraph wrap [options] -- command ...")
     if args.error_exitcode is not None and not 1 <= args.error_exitcode <= 255:
@@ -223,7 +223,7 @@ def _bytes(text: str) -> int:
 
 
 def _require_place(path: str) -> None:
-    """Where no report can be written is said before a program runs for hours, and not after it."""
+    """Refuse a path where no report can be written, before a program runs for hours and not after it."""
     folder = os.path.dirname(path) or "."
     if os.path.isdir(path):
         raise MissingFileError(f"cannot write {path}: it is a folder")
@@ -236,16 +236,16 @@ def _require_place(path: str) -> None:
 def _readable(path: str) -> str:
     from shadowgraph.monitor.finding_store import read_suppressions
 
-    read_suppressions(path)  # now, and not in every process
+    read_suppressions(path)  # reports errors now, and not in every process
     return os.path.abspath(path)
 
 
 def _tell_outer_wrap(inner: str) -> None:
-    """Inside another wrap we keep a folder of our own; the outer one learns where it is."""
+    """Tell an outer wrap about this one's run folder."""
     try:
         outer = InjectionConfig.from_environment(os.environ)
     except ValueError:
-        return  # whoever set the variable is no wrap of ours
+        return  # the variable was not set by a wrap
     if outer is not None:
         from shadowgraph.wrap.folder.findings_log import FORMAT, FindingsLog
 
@@ -257,7 +257,7 @@ def _tell_outer_wrap(inner: str) -> None:
 
 
 def _conclude(args: argparse.Namespace, folder: RunFolder, ended: Ended) -> int:
-    """Report; nothing that fails here may hide how the command ended."""
+    """Report; no failure here may hide the command's exit status."""
     code = ended.code
     try:
         findings = _report(args, folder, ended)
@@ -276,7 +276,7 @@ def _conclude(args: argparse.Namespace, folder: RunFolder, ended: Ended) -> int:
 
 
 def _report(args: argparse.Namespace, folder: RunFolder, ended: Ended) -> int:
-    """Print and write what was asked for; the number of findings."""
+    """Print and write the requested reports; returns the number of findings."""
     if args.json is None and ended.signal is None:
         from shadowgraph.wrap.folder.idle_report import idle_report
 

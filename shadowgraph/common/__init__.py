@@ -1,1 +1,1 @@
-"""Process hygiene that knows nothing of graphs: errors, settings, patches, locks across fork, atomic files."""
+"""Process hygiene without knowledge of graphs: errors, settings, patches, fork-safe locks, atomic files."""

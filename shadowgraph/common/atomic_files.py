@@ -1,6 +1,7 @@
-"""Files that are there whole or not at all, and that only their owner may read: they quote the program's memory.
+"""Atomic file replacement: a file is whole or absent, and readable by its owner only, since it quotes the program's
+memory.
 
-Verbs and reports write pictures and pages here, a wrapped process its pulse: in any thread, under no lock.
+Commands and renderers write pictures and pages here, a wrapped process its heartbeat. Any thread; takes no lock.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def create(path: str | os.PathLike[str], flags: int = 0) -> int:
-    """The descriptor of a new file that its owner alone may read; a link, or what is there already, is not opened.
+    """Open a new file, readable by its owner only, and return its descriptor; an existing file or a link is refused.
 
     Raises
     ------
@@ -31,12 +32,12 @@ def atomic_replace(path: str | os.PathLike[str], content: bytes | memoryview, du
     Parameters
     ----------
     durable
-        Have it on the disk before it has the name.
+        Flush the file to disk before the rename.
 
     Raises
     ------
     OSError
-        An older file of that name is left as it was.
+        An older file of that name stays unchanged.
     """
     temporary = os.path.join(os.path.dirname(path), f".{os.urandom(16).hex()}.tmp")
     try:
@@ -53,12 +54,12 @@ def atomic_replace(path: str | os.PathLike[str], content: bytes | memoryview, du
 
 
 def atomic_write(path: str | os.PathLike[str], content: bytes | memoryview) -> Path:
-    """`atomic_replace`, and what is no file, as a pipe, is written to as it is.
+    """`atomic_replace`; a path that is not a regular file, such as a pipe, is written to directly.
 
     Raises
     ------
     MissingFileError
-        When it cannot be written; an older file of that name is left as it was.
+        When the file cannot be written; an older file of that name stays unchanged.
     """
     target = Path(path)
     try:
@@ -74,7 +75,7 @@ def atomic_write(path: str | os.PathLike[str], content: bytes | memoryview) -> P
 
 
 def _is_device(path: Path) -> bool:
-    """Whether something is there that is neither a file nor a folder."""
+    """Whether the path exists and is neither a file nor a folder."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):

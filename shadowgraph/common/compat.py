@@ -1,4 +1,5 @@
-"""What differs between versions of torch, cupy and cuda-bindings; gates that say have, need and how."""
+"""Differences between versions of torch, cupy and cuda-bindings, and requirement checks that name the installed
+version, the required one and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ OLDEST_TORCH = (2, 10)
 
 
 def torch_version() -> tuple[int, ...]:
-    """Torch's major and minor version."""
+    """The major and minor version of torch."""
     return tuple(int(part) for part in str(torch.__version__).split("+")[0].split(".")[:2])
 
 
@@ -42,12 +43,12 @@ def require_gpu() -> None:
 
 @cache
 def require_cupy() -> Any:
-    """cupy, if it fits this torch's CUDA.
+    """The cupy module, if it is built for torch's CUDA version.
 
     Raises
     ------
     MissingPackageError
-        When it is missing, or built for another major version of CUDA.
+        When cupy is missing, or built for another major version of CUDA.
     """
     major = (torch.version.cuda or "0").split(".")[0]
     wanted = f"pip install 'shadowgraph[cuda{major}]'"
@@ -78,7 +79,7 @@ def _runtime() -> Any:
 
 @contextmanager
 def relaxed_capture() -> Iterator[None]:
-    """Calls that a capture elsewhere in the process would forbid (allocation, a wait) are allowed to this thread.
+    """Allow this thread calls that a capture elsewhere in the process would forbid (allocation, a wait).
 
     A thread-local switch of the CUDA runtime; torch does the same around its allocator.
     """
@@ -93,7 +94,8 @@ def relaxed_capture() -> Iterator[None]:
 
 
 def resolved(backend: str) -> str:
-    """``auto`` as a backend's name. Asks the driver's management library, which starts nothing on the device."""
+    """Resolve ``auto`` to a backend's name. Asks the driver's management library, which starts nothing on the
+    device."""
     if backend != "auto":
         return backend
     if torch.version.cuda is None:

@@ -1,4 +1,4 @@
-"""The console that reports and commands print to."""
+"""The rich console that reports and commands print to."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import IO
 
 from rich.console import Console
 
-# Characters that a terminal obeys instead of showing, and those that turn the direction of writing.
+# Control characters, surrogates, and characters that reverse the direction of writing.
 _ORDERS = dict.fromkeys(
     (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000)), "\ufffd"
 )
 
 
 def tame(text: str) -> str:
-    """A text from a file that anybody may have made, so that it gives a terminal no orders and stays on its line."""
+    """Neutralise control characters in a text from an untrusted file: no terminal escapes, no line breaks."""
     return text.translate(_ORDERS)
 
 
 class PlainConsole(Console):
-    """Wraps nothing and highlights nothing. A reader that goes away is a `BrokenPipeError`."""
+    """Does not wrap or highlight. A closed reader raises `BrokenPipeError`."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -28,10 +28,10 @@ class PlainConsole(Console):
 
 def console(file: IO[str] | None = None) -> PlainConsole:
     """A console on a stream, standard output by default."""
-    # In a notebook rich would send every line as a display of its own and ignore `file`.
+    # In a notebook rich would emit every line as its own display and ignore `file`.
     return PlainConsole(file=file or sys.stdout, soft_wrap=True, highlight=False, markup=False, force_jupyter=False)
 
 
 def silence_stdout() -> None:
-    """After a broken pipe: let the interpreter flush into nothing at exit."""
+    """After a broken pipe: redirect standard output to the null device, so that the flush at exit succeeds."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

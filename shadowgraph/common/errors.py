@@ -1,8 +1,7 @@
-"""The errors that shadowgraph raises on purpose, each with the exit code its command ends with.
+"""The errors that shadowgraph raises on purpose, each with the exit code of its command.
 
-An error here is one clear line that says what to do. Anything else that goes wrong inside shadowgraph is a
-fault (see `shadowgraph.common.internal_errors`): it is counted, shown in the report, and never breaks the program being
-watched.
+An error here is one clear line that says what to do. Any other failure inside shadowgraph is an internal error (see
+`shadowgraph.common.internal_errors`): it is counted, shown in the report, and never breaks the watched program.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ class ShadowgraphError(Exception):
     Attributes
     ----------
     exit_code
-        What a `shadowgraph` command exits with when this error ends it. 0 is success and 1 is left to Python.
+        Exit code of a `shadowgraph` command that this error ends. 0 is success and 1 is left to Python.
     """
 
     exit_code: ClassVar[int] = 10
@@ -29,7 +28,7 @@ class UsageError(ShadowgraphError):
 
 
 class MissingFileError(ShadowgraphError):
-    """A file that was named cannot be read or written."""
+    """A named file cannot be read or written."""
 
     exit_code: ClassVar[int] = 3
 
@@ -59,19 +58,19 @@ class DeviceLostError(ShadowgraphError):
 
 
 class CaptureError(ShadowgraphError):
-    """An operation that a graph cannot hold, or a capture call out of order."""
+    """An operation that a graph cannot contain, or a capture call out of order."""
 
     exit_code: ClassVar[int] = 7
 
 
 class FreedInputError(ShadowgraphError):
-    """A replay would read or write memory whose owner has been freed."""
+    """A replay would read or write memory whose owner was freed."""
 
     exit_code: ClassVar[int] = 8
 
 
 class UnknownBufferError(ShadowgraphError):
-    """Something was named that is not a tensor or not a tracked buffer."""
+    """The named object is not a tensor, or not a tracked buffer."""
 
     exit_code: ClassVar[int] = 9
 
@@ -81,7 +80,7 @@ class DumpError(ShadowgraphError):
 
 
 class DamagedDumpError(DumpError):
-    """A dump that was cut, changed or made up."""
+    """A dump that is truncated, modified or forged."""
 
     exit_code = 12
 
@@ -93,19 +92,19 @@ class NewerDumpError(DumpError):
 
 
 class ForeignFileError(DumpError):
-    """A file that is no dump."""
+    """A file that is not a dump."""
 
     exit_code = 14
 
 
 class InvalidCaseError(ShadowgraphError):
-    """A test program's precondition did not hold, so that its result would prove nothing."""
+    """The precondition of a test program did not hold, so that its result would prove nothing."""
 
     exit_code: ClassVar[int] = 11
 
 
 class RunFolderError(ShadowgraphError):
-    """A run folder cannot be made, written or read, or holds another run."""
+    """A run folder cannot be created, written or read, or holds another run."""
 
     exit_code: ClassVar[int] = 15
 
@@ -117,12 +116,12 @@ class UnsafeFolderError(RunFolderError):
 
 
 class NotExecutableError(ShadowgraphError):
-    """The command to wrap exists and cannot be run (a shell's own code for that)."""
+    """The command to wrap exists and cannot be run (exit code as in a shell)."""
 
     exit_code: ClassVar[int] = 126
 
 
 class CommandNotFoundError(ShadowgraphError):
-    """The command to wrap does not exist (a shell's own code for that)."""
+    """The command to wrap does not exist (exit code as in a shell)."""
 
     exit_code: ClassVar[int] = 127

@@ -1,9 +1,9 @@
-"""Locks inside which no finalizer does its work, and the queue where that work waits.
+"""A reentrant lock under which no finalizer work runs, and the queue of deferred finalizer work.
 
-A storage's finalizer may run anywhere: in the middle of a change to the ledger in the same thread, in a thread that
-holds another lock, inside the garbage collector. Work done right there would find structures half changed, or wait
-for ever. So finalizers queue it, and it is done where this thread is in no section and the collector does not run: at
-once if that is so, else before the next section begins.
+A storage's finalizer may run anywhere: in the middle of a ledger update in the same thread, in a thread that holds
+another lock, inside the garbage collector. Work done there would find structures half changed, or deadlock. So
+finalizers call `defer`: the work runs at once where this thread holds no such lock and does not run the collector, else
+before the thread next takes one. Any thread.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class _Local(threading.local):
 
 
 _local = _Local()
-_sections: list[weakref.ref[Any]] = []  # locks: a thread that owns one is in a section
+_sections: list[weakref.ref[Any]] = []  # locks: a thread that owns one is in a critical section
 _adding = fork_safe(threading.Lock())
 _queue: deque[Work] = deque()
-_STOP = "stop"  # the phase in which the garbage collector has come to its end
-_collecting: dict[str, int] = {}  # under that phase, the thread that runs the garbage collector
+_STOP = "stop"  # the phase at the end of a collection
+_collecting: dict[str, int] = {}  # by that phase: the thread that runs the garbage collector
 _installed = 0
 _abandoned = False
 
 
 def defer(work: Work) -> None:
-    """Do `work` now if nothing stands against it, else as soon as that is so. For finalizers; never raises."""
+    """Run `work` now if this thread allows it, else as soon as it does. Called from finalizers; never raises."""
     if _abandoned:
         return
     _queue.append(work)
@@ -47,8 +47,8 @@ def defer(work: Work) -> None:
 
 
 def install() -> None:
-    """Listen to the garbage collector, for as long as a debugger watches; counted, undone by `uninstall`. Without one,
-    finalizers work where they are: nothing then looks at memory in the middle of what they change."""
+    """Register the garbage collector callbacks while a debugger runs; counted, undone by `uninstall`. Without a
+    debugger, finalizers work in place: no reader can see their changes half made."""
     global _installed
     with _adding:
         _installed += 1
@@ -70,8 +70,8 @@ def uninstall() -> None:
 
 
 def forked(abandon: bool) -> None:
-    """In a forked child: no other thread collects garbage. With `abandon`, finalizers do nothing any more: they would
-    touch a device that belongs to the parent."""
+    """Reset the state in a forked child, where no other thread collects garbage. With `abandon`, finalizers do nothing
+    from now on: they would touch a device that belongs to the parent."""
     global _abandoned
     _collecting.clear()
     outbox.forked()
@@ -81,7 +81,7 @@ def forked(abandon: bool) -> None:
 
 
 def run_deferred() -> None:
-    """Do the work that waits, unless this thread is in a section or in the garbage collector."""
+    """Run deferred work, unless this thread holds such a lock or runs the garbage collector."""
     if not _queue or _is_busy():
         return
     try:
@@ -100,17 +100,17 @@ def run_deferred() -> None:
 
 
 def _is_busy() -> bool:
-    """Whether this thread is where neither finalizers nor the program's own code may run."""
+    """Whether neither finalizer work nor the program's own code may run in this thread now."""
     return _finalizes() or _in_section()
 
 
 def _finalizes() -> bool:
-    """Whether this thread does finalizers' work, or collects garbage."""
+    """Whether this thread runs finalizer work, or collects garbage."""
     return _local.settling or _collecting.get(_STOP) == threading.get_ident()
 
 
 def _in_section() -> bool:
-    """Whether this thread holds a lock. The locks know: a count could be left wrong by what a signal handler raises."""
+    """Whether this thread holds such a lock. Asks the locks: a signal handler's exception could leave a count wrong."""
     for section in list(_sections):
         lock = section()
         if lock is not None and lock._is_owned():
@@ -122,10 +122,10 @@ outbox.busy, outbox.finalizes = _is_busy, _finalizes
 
 
 class FinalizerSafeLock:
-    """A reentrant lock. While a thread holds one, work of its finalizers waits for the next section or `run_deferred`.
+    """A reentrant lock. While a thread holds one, its finalizer work waits for the next section or `run_deferred`.
 
-    It is no context itself: what a signal handler raises between the instructions of an ``__enter__`` in Python would
-    leave the lock held for ever. Those of the lock inside are one instruction each.
+    Not a context manager itself: an exception that a signal handler raises between the instructions of a Python
+    ``__enter__`` would leave the lock held for ever. Those of the inner lock are one instruction each.
     """
 
     def __init__(self) -> None:
@@ -135,28 +135,28 @@ class FinalizerSafeLock:
 
     @property
     def section(self) -> AbstractContextManager[object]:
-        """The lock, for a ``with``. What the collector left waiting is done first: who takes the lock must not find the
-        dead alive."""
+        """The lock, for a ``with`` statement. Runs deferred work first: the holder must not see freed buffers as
+        live."""
         if _queue:
             run_deferred()
         return self.within
 
     @property
     def within(self) -> AbstractContextManager[object]:
-        """The lock, for a thread that holds another one already, or that settles by itself."""
+        """The lock without `run_deferred`, for a thread that holds another one or calls `run_deferred` itself."""
         lock: AbstractContextManager[object] = self._lock
         return lock
 
     def run(self, work: Callable[[], _T], patience: float) -> _T:
-        """Call `work` with the lock, or without it where another thread keeps it for more than `patience` seconds: for
-        what is asked for just when a thread hangs."""
+        """Call `work` with the lock, or without it if another thread holds it for more than `patience` seconds: for
+        dumps and reports of a program that hangs."""
         lock = self._lock
         if lock._is_owned():
             return work()
         try:
             lock.acquire(timeout=patience)
             return work()
-        finally:  # the lock knows: a signal handler may raise before its answer is noted
+        finally:  # ask the lock: a signal handler may raise before the result of `acquire` is stored
             if lock._is_owned():
                 lock.release()
 
@@ -166,6 +166,6 @@ def _note_collector(phase: str, info: Mapping[str, int]) -> None:
         _collecting[_STOP] = threading.get_ident()
 
 
-# A method of `dict`, called with the phase and a default, notes that a collection has ended: a signal handler may raise
-# between the instructions of a Python function, and its thread would be taken for the collector until the next end.
+# `dict.pop`, called with the phase and a default, notes the end of a collection: a signal handler may raise
+# between the instructions of a Python function, and its thread would count as the collector's until the next end.
 _listening = (_collecting.pop, _note_collector)

@@ -1,4 +1,7 @@
-"""How objects that users hold show themselves in a notebook."""
+"""Notebook display (``_repr_html_``) of objects that users hold, and the registry of name sources for buffers.
+
+`renderer` is a hook: the package sets it, since this layer must not import the renderers. Any thread; takes no lock.
+"""
 
 from __future__ import annotations
 
@@ -14,33 +17,33 @@ def _plain(thing: object) -> str | None:
     return None
 
 
-renderer: Callable[[object], str | None] = _plain  # the package sets what knows how to render
+renderer: Callable[[object], str | None] = _plain  # set by the package
 
 
 class HtmlRepr:
-    """Gives a class the HTML that `renderer` makes, when a notebook asks for it and not before.
+    """Gives a class the HTML of `renderer`, made only when a notebook asks for it.
 
-    What a terminal prints stays the class's own `repr`.
+    A terminal still prints the class's own `repr`.
     """
 
     __slots__ = ()
 
     def _repr_html_(self) -> str | None:
-        """A fragment without scripts and external parts, or None when there is nothing better than the `repr`."""
+        """A fragment without scripts and external parts, or None where the `repr` is the best display."""
         return renderer(self)
 
 
 class BufferNamer(Protocol):
-    """Knows what some buffers are called: those of a live run, or of a dump."""
+    """Knows the names of some buffers: those of a live run, or of a dump."""
 
     def knows(self, thing: object) -> bool:
-        """Whether a buffer or a graph is one of these."""
+        """Whether a buffer or a graph belongs to this run or dump."""
 
     def called(self, buffer: object) -> str:
-        """The best name of such a buffer."""
+        """The best name of a buffer."""
 
     def at(self, address: int) -> tuple[str, int] | None:
-        """The name of the buffer that holds an address, and how many bytes from its start; None where none does."""
+        """The name of the buffer that holds an address, and the byte offset in it; None where no buffer does."""
 
 
 _N = TypeVar("_N", bound=BufferNamer)
@@ -49,12 +52,12 @@ _numbers = itertools.count()
 
 
 def register_namer(namer: _N) -> _N:
-    """Let a namer be asked for as long as somebody holds it; returns it."""
+    """Register a namer by weak reference, and return it."""
     _namers[next(_numbers)] = namer
     return namer
 
 
 def namer_of(thing: object) -> BufferNamer | None:
-    """Who knows the names about a buffer or a graph; None where nobody does any more. Debuggers of one process share a
-    ledger, so that an ended one knows the buffer too, and no names: the latest is asked first."""
+    """The namer for a buffer or a graph; None where no living namer knows it. Debuggers of one process share a ledger,
+    so that a stopped one knows the buffer too, but not its names: the latest is asked first."""
     return next((namer for _, namer in sorted(_namers.items(), reverse=True) if namer.knows(thing)), None)

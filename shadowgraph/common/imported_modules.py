@@ -1,4 +1,4 @@
-"""Which modules have been imported, of those that others import."""
+"""Look-up of optional modules that the program has already imported. Never imports a module itself."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from types import ModuleType
 def imported(name: str) -> ModuleType | None:
     """A module whose import is complete, or None. Imports nothing.
 
-    A module is in ``sys.modules`` from before its first line on. While it runs, `importlib` keeps ``_initializing`` set
-    in the module's spec: a private field, but the one by which the import statement itself tells a module that must be
-    waited for, and there is no public one. A module without a spec was made by hand and counts as imported.
+    A module is in ``sys.modules`` before its first line runs. While it runs, `importlib` keeps ``_initializing`` set in
+    the module's spec: a private field, but the import statement itself uses it to recognise a module that it must wait
+    for, and no public one exists. A module without a spec was made by hand and counts as imported.
 
     Parameters
     ----------

@@ -1,4 +1,7 @@
-"""Our own faults: counted, logged once each, never passed on to the program being watched."""
+"""Internal errors of shadowgraph: counted, logged once each, never propagated to the watched program.
+
+Any thread. Logging and listeners run through the outbox, after the thread has released the debugger's locks.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +20,23 @@ logger = logging.getLogger("shadowgraph")
 
 
 def log(level: int, text: str, *args: object, **extra: object) -> None:
-    """Log a line as soon as this thread holds no lock of ours. The handlers are the program's: one of them may wait for
-    a thread that waits for us, or format a tensor, which is a read that is watched.
+    """Log a line as soon as this thread holds no lock of the debugger. Handlers are the program's: one may wait for a
+    thread that waits for the debugger, or format a tensor, which is a watched read.
 
-    `extra` are attributes of the record: what quotes the program, for a formatter that redacts.
+    `extra` holds attributes of the record that quote the program, for a formatter that redacts.
     """
     outbox.say(partial(logger.log, level, text, *args, extra=extra))
 
 
 class InternalErrorLog:
-    """Counts faults by where and what; thread-safe.
+    """Counts internal errors by place and message; thread-safe.
 
     Attributes
     ----------
     heard
-        Called with the first fault of each kind, as soon as the thread holds no lock of ours.
+        Called with the first error of each kind, as soon as the thread holds no lock of the debugger.
     theirs
-        Says of an exception that came up in our code whether it is the program's own, which goes on to the program.
+        Whether an exception raised inside shadowgraph is the program's own, which is propagated to the program.
     """
 
     def __init__(self) -> None:
@@ -43,12 +46,12 @@ class InternalErrorLog:
         self._counts: Counter[str] = Counter()
 
     def note(self, where: str, error: BaseException, now: bool = True) -> None:
-        """Count one fault; the first of its kind is logged with its traceback.
+        """Count one internal error; the first of its kind is logged with its traceback.
 
         Parameters
         ----------
         now
-            Log in this event. False under a lock that is not ours, such as that of torch's allocator.
+            Log in this event. False under a foreign lock, such as that of torch's allocator.
         """
         key, first = self._count(where, error)
         if not first:
@@ -60,11 +63,11 @@ class InternalErrorLog:
         outbox.say(partial(logger.warning, said, key, exc_info=shown, extra={"fault": key}), now)
 
     def count(self, where: str, error: BaseException) -> None:
-        """Count one fault and log nothing, where logging itself is at fault."""
+        """Count one internal error without logging, where logging itself failed."""
         self._count(where, error)
 
     def _count(self, where: str, error: BaseException) -> tuple[str, bool]:
-        """What a fault is counted as, and whether it is the first of its kind."""
+        """The key that an internal error is counted under, and whether it is the first of its kind."""
         if self.theirs is not None and self.theirs(error):
             return "", False
         key = f"{where}: {type(error).__name__}: {_said(error)}".split("\n", 1)[0]
@@ -74,7 +77,7 @@ class InternalErrorLog:
 
     @property
     def counts(self) -> dict[str, int]:
-        """A copy of the counts by fault."""
+        """A copy of the counts by error."""
         with self._lock:
             return dict(self._counts)
 
@@ -90,7 +93,7 @@ class InternalErrorLog:
 def _said(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # the program's own class, and its own fault
+    except Exception:  # the program's own exception class failed
         return "(cannot be printed)"
 
 
@@ -99,7 +102,7 @@ outbox.failed = partial(internal_errors.count, "log or record")
 
 
 class error_barrier:
-    """Context that keeps an exception of ours from the program; deliberate errors (`ShadowgraphError`) pass."""
+    """Context that counts an internal error instead of propagating it; deliberate errors (`ShadowgraphError`) pass."""
 
     __slots__ = ("_where",)
 
@@ -119,7 +122,7 @@ class error_barrier:
 
 
 class error_barrier_all(error_barrier):
-    """`error_barrier`, and deliberate errors do not pass either: for code that the program's own library calls."""
+    """`error_barrier` that stops deliberate errors too: for code that the program's libraries call."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

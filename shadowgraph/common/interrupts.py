@@ -1,9 +1,9 @@
-"""What a signal handler raises in the middle of our own code goes on to the program.
+"""Re-raises exceptions of signal handlers that interrupt shadowgraph's own code, so that they reach the program.
 
-Python runs a signal's handler between two instructions of whatever its main thread executes. What the handler raises
-in a finalizer, or in a callback of the garbage collector, Python prints and drops, and elsewhere we would take it for
-a fault of ours: a SIGTERM, a timeout or a Ctrl-C would be lost because we watch. So such an exception is raised once
-more, in the main thread, a moment later.
+Python runs a signal handler between two instructions of the main thread. An exception that the handler raises in a
+finalizer or in a callback of the garbage collector is printed and dropped by Python, and elsewhere it would count as an
+internal error: a SIGTERM, a timeout or a Ctrl-C would be lost because of the debugger. So such an exception is raised
+once more in the main thread, a moment later. The debugger installs the hook at its start; takes no lock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 from shadowgraph.common.internal_errors import internal_errors
 
-_MOMENT = 0.0005  # seconds: the finalizer has ended by then, mostly; if not, it is tried again
+_MOMENT = 0.0005  # seconds: the finalizer has mostly ended by then; if not, it is tried again
 _TRIES = 8
 _WEAK = {"weakref", "_weakrefset"}
 _AGAIN = "_shadowgraph_raised_again"
@@ -33,8 +33,8 @@ _NUMBERS = frozenset(signal.valid_signals())
 
 
 class _Hook:
-    """Our `sys.unraisablehook`, above another one. Does nothing while nobody watches, so that it may stay where
-    somebody has hung another above it."""
+    """The `sys.unraisablehook` of shadowgraph, above another hook. Does nothing while no debugger runs, so that it may
+    stay below a hook that the program installs later."""
 
     def __init__(self, before: Callable[[Any], object]) -> None:
         self.before = before
@@ -46,22 +46,22 @@ class _Hook:
 
 
 def install() -> None:
-    """Look at what Python is about to drop. Does nothing while ours is the hook; if another is, it may have replaced
-    ours for good, as what pytest sets around each test does."""
+    """Install the `sys.unraisablehook`, unless it is the current one. Another current hook may have replaced it for
+    good, as the one that pytest sets around each test does."""
     internal_errors.theirs = goes_on
     if not isinstance(sys.unraisablehook, _Hook):
         sys.unraisablehook = _Hook(sys.unraisablehook)
 
 
 def uninstall() -> None:
-    """Undo it, unless somebody has hung another hook above ours; that stays."""
+    """Restore the previous hook, unless another hook was installed above; then this one stays."""
     internal_errors.theirs = None
     while isinstance(sys.unraisablehook, _Hook):
         sys.unraisablehook = sys.unraisablehook.before
 
 
 def goes_on(error: BaseException) -> bool:
-    """Whether a signal handler raised an exception; then it is raised once more. That may be before this returns."""
+    """Whether a signal handler raised the exception; then it is raised once more, possibly before this returns."""
     try:
         if threading.get_ident() != threading.main_thread().ident or not _is_of_a_handler(error):
             return False  # handlers run in the main thread only
@@ -70,11 +70,11 @@ def goes_on(error: BaseException) -> bool:
     except Exception as fault:
         if _is_of_a_handler(fault):
             raise
-        return False  # its class allows no other like it, or there are no more threads: it is told as a fault
+        return False  # its class cannot be copied, or no thread can start: it counts as an internal error
 
 
 def _goes_on_from_here(error: BaseException) -> bool:
-    """`goes_on` where Python drops what is raised."""
+    """`goes_on` for an exception that Python drops."""
     for _ in range(_TRIES):
         try:
             return goes_on(error)
@@ -84,13 +84,14 @@ def _goes_on_from_here(error: BaseException) -> bool:
 
 
 def _may_be_ours(where: object) -> bool:
-    """Whether what was running is ours, or belongs to a container of weak references, of which we have many."""
+    """Whether the interrupted code is shadowgraph's, or a container of weak references, which shadowgraph uses a
+    lot."""
     module = str(getattr(where, "__module__", ""))
     return isinstance(where, weakref.finalize) or module in _WEAK or module.partition(".")[0] == _PACKAGE
 
 
 def _is_of_a_handler(error: BaseException) -> bool:
-    """Whether a handler of a signal raised it, the one for Ctrl-C that is no Python function included."""
+    """Whether a signal handler raised the exception, the built-in handler of Ctrl-C included."""
     if isinstance(error, KeyboardInterrupt) or getattr(type(error), _AGAIN, False):
         return True
     handlers = {signal.getsignal(number) for number in _NUMBERS}
@@ -104,8 +105,8 @@ def _is_of_a_handler(error: BaseException) -> bool:
 
 
 def _was_interrupting(frame: FrameType) -> bool:
-    """Whether a function was given the number of a signal and the frame that called it, as Python alone does: it may
-    stand behind an object, and be no handler any more."""
+    """Whether a function was given a signal number and the frame that called it, as only Python does: the handler may
+    be behind an object, and may no longer be installed."""
     code, caller = frame.f_code, frame.f_back
     count = code.co_argcount + bool(code.co_flags & inspect.CO_VARARGS)
     names = code.co_varnames[: code.co_argcount] + code.co_varnames[code.co_argcount + code.co_kwonlyargcount :][:1]
@@ -118,8 +119,8 @@ def _was_interrupting(frame: FrameType) -> bool:
 
 
 def _again(error: BaseException) -> type[BaseException]:
-    """A class whose instance, made without arguments as an asynchronous exception is, is like an exception. No code of
-    the program's runs for it: what its class wants to be given is not known any more."""
+    """A class whose instance, made without arguments as an asynchronous exception is, equals the given exception. Runs
+    no code of the program: the arguments that its class expects are no longer known."""
     kind: type[BaseException] = type(error)
     kind = kind.__bases__[0] if _AGAIN in vars(kind) else kind
     known = next(base for base in kind.__mro__ if base.__module__ == "builtins")
@@ -131,7 +132,7 @@ def _again(error: BaseException) -> type[BaseException]:
 
     def __init__(self: BaseException) -> None:
         with suppress(TypeError):
-            set_up(self, *error.args)  # which sets what is in no dictionary, such as an exit code
+            set_up(self, *error.args)  # sets fields outside the dictionary, such as an exit code
         self.args = error.args
         vars(self).update(vars(error))
 

@@ -1,4 +1,4 @@
-"""Demangled names of kernels, which may take lines, in the width that there is."""
+"""Demangled kernel names, which may take several lines, shortened to a given width."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _DEEPEST = 4
 
 
 def brief(name: str, width: int) -> str:
-    """A name in at most `width` characters (not below 8): first without parameters and `void`, then with ever less of
-    its template arguments, at last cut in the middle."""
+    """A name in at most `width` characters (not below 8): without parameters and `void` first, then with fewer and
+    fewer template arguments, at last cut in the middle."""
     width = max(width, _LEAST)
     if len(name) <= width:
         return name
@@ -31,19 +31,19 @@ def _shorter(name: str) -> Iterator[str]:
 
 
 def _without_parameters(name: str) -> str:
-    """A function's name without the parameter list at its end."""
+    """The function name without its trailing parameter list."""
     if not name.endswith(")"):
         return name
     depth = 0
     for place in range(len(name) - 1, 0, -1):
         depth += (name[place] == ")") - (name[place] == "(")
         if not depth:
-            return name[:place] if name[place - 1] not in ": " else name  # `(anonymous namespace)` is none
+            return name[:place] if name[place - 1] not in ": " else name  # no parameters
     return name
 
 
 def _elided(name: str, deepest: int) -> str:
-    """A name with ``<...>`` for template arguments that lie in more than so many others."""
+    """The name with ``<...>`` for template arguments nested deeper than `deepest`."""
     kept: list[str] = []
     depth = 0
     for place, letter in enumerate(name):

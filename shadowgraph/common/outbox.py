@@ -1,16 +1,16 @@
-"""What is to be written or said once a thread has released the debugger's locks.
+"""Per-thread queue of file writes and log calls that run once the thread has released the debugger's locks.
 
-A finding comes up in the middle of a check, under the debugger's lock, often the allocator's too. What is to be done
-about it may take long or wait for another thread: a handler of the program's logging takes locks of its own and may
-format a tensor, which the debugger watches; a file may lie on a slow disk. So the code under the lock posts that work
-here, and the same thread does it when it holds no lock of ours any more: at once where it holds none, else when the
-event that it is in ends, and before that event returns to the program, which may be killed next.
+A finding comes up in the middle of a check, under the debugger's lock, often the allocator's too. Its follow-up work
+may take long or wait for another thread: a logging handler of the program takes its own locks and may format a tensor,
+which the debugger watches; a file may lie on a slow disk. So the code under the lock posts that work here, and the same
+thread runs it when it holds no debugger lock: at once where it holds none, else at the end of its current event, before
+control returns to the program, which may be killed next.
 
-Writing is ours and runs no code of the program, so that all of it is done before anything is said: a handler that never
-returns costs no record. What a handler itself brings up is written at once, and said when the handler has returned.
+Writes run no code of the program and all run before any log call: a handler that never returns loses no record. Work
+that a handler itself posts is written at once, and logged after the handler has returned.
 
-Called by everything that finds, counts or logs, in any thread. No lock protects this: each thread touches its own box
-only, that of work posted by finalizers aside, and taking from a deque is one step.
+Any thread. No lock: each thread touches its own box only, except the shared box of finalizers, and taking from a deque
+is atomic.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Work = Callable[[], object]
 
 
 class _Box:
-    """What one thread has posted, in order."""
+    """The work that one thread has posted, in order."""
 
     __slots__ = ("said", "written")
 
@@ -40,7 +40,7 @@ class _Box:
 
 
 class _Local(threading.local):
-    """The box of the calling thread, and whether code of the program's is being run out of one."""
+    """The calling thread's box, and whether the thread is running code of the program out of it."""
 
     def __init__(self) -> None:
         self.box: _Box | None = None
@@ -48,19 +48,19 @@ class _Local(threading.local):
 
 
 class Outbox:
-    """Work that waits for its thread to release our locks.
+    """Work that waits for its thread to release the debugger's locks.
 
     Attributes
     ----------
     full
-        The boxes that hold work, by their ids. Whether there is any is asked after every event.
+        The boxes that hold work, by id. Tested after every event.
     busy
-        Whether the calling thread is where no code of the program may run: it holds a lock of ours, is in the garbage
-        collector, or does a finalizer's work. Set by the module that knows.
+        Whether no code of the program may run in the calling thread: it holds a lock of the debugger, runs the garbage
+        collector, or runs finalizer work. Set by ``finalizer_safe_lock``.
     finalizes
-        Whether it is the last of these: what a finalizer posts is delivered by whichever thread has an event next.
+        Whether it is one of the last two: work posted by a finalizer is delivered by the thread with the next event.
     failed
-        Told of an exception of posted work, which goes no further.
+        Called with an exception of posted work, which is not propagated.
     """
 
     def __init__(self) -> None:
@@ -71,23 +71,23 @@ class Outbox:
         self._local, self._shared = _Local(), _Box()
 
     def write(self, work: Work, now: bool = True) -> None:
-        """Do `work`, which writes to a file of ours or tells a part of ours, when no lock is held; now if none is.
+        """Run `work`, which writes a file or notifies a part of shadowgraph, once no lock is held; now if none is.
 
-        Without `now`, under a lock that is not ours, some later event does it, of whatever thread.
+        Without `now`, under a foreign lock, a later event of any thread runs it.
         """
         box = self._box(now)
         box.written.append(work)
         self._posted(box, now)
 
     def say(self, work: Work, now: bool = True) -> None:
-        """Do `work`, which runs code of the program's, such as a handler of its logging, after all that is to be
-        written. `now` as for `write`."""
+        """Run `work`, which runs code of the program, such as a logging handler, after all posted writes. `now` as for
+        `write`."""
         box = self._box(now)
         box.said.append(work)
         self._posted(box, now)
 
     def deliver(self) -> None:
-        """Do what this thread has posted, and what finalizers have, unless it is where that must wait."""
+        """Run the posted work of this thread and of finalizers, unless this thread must not run it now."""
         if not self.full or self.busy():
             return
         mine = self._local.box
@@ -95,12 +95,12 @@ class Outbox:
             self._empty(box)
 
     def write_all(self) -> None:
-        """Write what any thread has posted: at the end of a process, whose threads may have ended, or hang."""
+        """Run the posted writes of all threads: at the end of a process, whose threads may have ended, or hang."""
         for box in list(self.full.values()):
             self._do_all(box.written)
 
     def forked(self) -> None:
-        """In a forked child: what was posted is the parent's."""
+        """Drop posted work in a forked child: it is the parent's."""
         self.full.clear()
         self._local, self._shared = _Local(), _Box()
 
@@ -122,12 +122,12 @@ class Outbox:
         self._say_all(box)
         if not box:
             self.full.pop(id(box), None)
-            if box:  # another thread's finalizer has posted meanwhile
+            if box:  # a finalizer of another thread has posted meanwhile
                 self.full[id(box)] = box
 
     def _say_all(self, box: _Box) -> None:
         local = self._local
-        if local.saying:  # a handler has led here: it may hold a lock that the next one wants, or call itself for ever
+        if local.saying:  # called from a handler: it may hold a lock that the next one needs, or recurse for ever
             return
         local.saying = True
         try:
@@ -156,7 +156,7 @@ outbox = Outbox()
 
 
 def delivers(method: Callable[P, T]) -> Callable[P, T]:
-    """An event: what it posts is done before it returns to the program, or raises."""
+    """Make a method an event: its posted work runs before it returns to the program, or raises."""
 
     @wraps(method)
     def told(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,7 +1,8 @@
 """Reversible, idempotent patches of attributes on existing classes.
 
-Classes are patched rather than module names, because programs import those by name. Where torch has only a function,
-it is patched in every module that has imported it (`holders`).
+Classes are patched rather than module names, because programs import functions by name. Where torch has only a
+function, it is patched in every module that imported it (`holders`). Any thread; each `PatchSet` has its own fork-safe
+lock.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ Target = tuple[type | ModuleType, str, Wrap]
 
 
 class InstanceMethod:
-    """A method that instances call and that the class does not show.
+    """A replacement method that instances call and that class attribute access does not return.
 
-    ``Tensor.cpu`` stays the object that it was, so that a ``__torch_function__`` is handed the function that its table
-    knows, while ``tensor.cpu()`` runs ours.
+    ``Tensor.cpu`` stays the original object, so that a ``__torch_function__`` receives the function that its table
+    knows, while ``tensor.cpu()`` runs the replacement.
 
     Parameters
     ----------
     shown
-        The attribute as the class has it.
+        The original attribute of the class.
     run
-        What instances call in its place.
+        The function that instances call in its place.
     """
 
     __slots__ = ("_run", "_shown")
@@ -43,7 +44,7 @@ class InstanceMethod:
 
 
 def holders(module: ModuleType, name: str) -> list[ModuleType]:
-    """Modules in which a function of `module` is known by its own name; none where `module` has no such function."""
+    """Modules in which a function of `module` is bound to its own name; none where `module` has no such function."""
     function = getattr(module, name, None)
     if function is None:
         return []
@@ -52,7 +53,7 @@ def holders(module: ModuleType, name: str) -> list[ModuleType]:
 
 
 def _nothing(*_: object, **__: object) -> None:
-    """In place of a method that a class does not have."""
+    """Stands in for a method that a class lacks."""
 
 
 class PatchSet:
@@ -61,7 +62,7 @@ class PatchSet:
     Parameters
     ----------
     optional
-        Names that an owner may lack: `wrap` is handed a function that does nothing, and the name goes again.
+        Names that an owner may lack: `wrap` receives a function that does nothing, and `uninstall` deletes the name.
     instances_only
         Patch methods for instances alone (`InstanceMethod`).
     """
@@ -80,12 +81,12 @@ class PatchSet:
     def install(self, targets: Iterable[Target]) -> None:
         """Replace each ``owner.name`` by ``wrap(original)`` at the first call; count later ones.
 
-        Static and class methods stay such; `wrap` is handed the function itself, which takes the class first.
+        Static and class methods stay such; `wrap` receives the function itself, which takes the class first.
 
         Raises
         ------
         AttributeError
-            When an owner has no such attribute; then, as after any other error, nothing is replaced.
+            When an owner has no such attribute; after this or any other error nothing is replaced.
         """
         with self._lock:
             if not self._depth:
@@ -98,7 +99,7 @@ class PatchSet:
             self._depth += 1
 
     def uninstall(self) -> None:
-        """Undo one `install`; at the last one every attribute is as it was, inherited ones included."""
+        """Undo one `install`; the last one restores every attribute, inherited ones included."""
         with self._lock:
             if self._depth == 0:
                 return
@@ -129,5 +130,5 @@ class PatchSet:
         self._originals.clear()
 
     def original(self, owner: type | ModuleType, name: str) -> Callable[..., Any] | None:
-        """What a patched attribute was before, or None when it is not patched."""
+        """The value of a patched attribute before the patch, or None when it is not patched."""
         return self._originals.get((owner, name))

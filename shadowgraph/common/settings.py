@@ -1,4 +1,4 @@
-"""Every option and every environment variable, in one place."""
+"""Every debugger option and its ``SHADOWGRAPH_`` environment variable: names, types, defaults, parsing, validation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OF_THE_DEVICE = ("far_guard", "guard_memory")  # None: chosen by the size of a 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a debugger is asked to do.
+    """The options of a debugger.
 
     Attributes
     ----------
@@ -36,15 +36,15 @@ class Settings:
         Check after every launch and raise `FindingsError` at the first finding.
     layout
         ``"isolate"``: memory freed during a capture is not reused in it, and every tensor has guards. ``"faithful"``:
-        reused as the program's own pool would; on CUDA the pool is the program's own, and guards stand where it gave
-        bytes to nobody.
+        reused as the program's own pool would; on CUDA the pool is the program's own, and guards stand in bytes that
+        it never allocated.
     near_guard
         Bytes of canary directly before and after a buffer that every check reads.
     far_guard
-        Bytes of canary beyond the near guard after a buffer, read after a near hit and in turn; None: as many as the
-        buffer has, from 4 KiB to 1 MiB.
+        Bytes of canary beyond the near guard after a buffer, read after a near hit and in rotation; None: as many as
+        the buffer has, from 4 KiB to 1 MiB.
     guard_memory
-        Most bytes that guards may add in all; past it guards shrink to the near ones, then stop. None: 1 GiB on the
+        Most bytes that guards may add in total; past it guards shrink to the near ones, then stop. None: 1 GiB on the
         host, 5 % of a card.
     shadow_limit
         Largest buffer in bytes whose values are compared across a replay unless it is protected or watched.
@@ -53,36 +53,36 @@ class Settings:
     infer
         Apply the inferred rules (SG102 and SG109 without a declaration).
     list_inferred
-        Show as notes what is only counted otherwise: reads by the host of what a graph had changed (SG102), which
-        outputs, counters and tokens that are fed back are for. `Debugger.inferred` lists them all the same.
+        Show as notes findings that are only counted otherwise: host reads of bytes that a graph changed (SG102), which
+        are intended for outputs, counters and tokens that are fed back. `Debugger.inferred` lists them in any case.
     dump_limit
-        Largest dump in bytes; what does not fit is left out, the least useful first.
+        Largest dump in bytes; contents that do not fit are left out, the least useful first.
     dump_whole
-        Largest buffer in bytes whose contents a dump holds in full; of larger ones it holds both ends.
+        Largest buffer in bytes whose contents a dump holds in full; of a larger one it holds both ends.
     guard_eager
-        Which eager allocations become guarded static buffers without a `guard()` block: ``"off"``; ``"auto"`` (what
-        allocating operators make, up to 64 MiB, parameters of modules left out, until the eighth replay after the
-        latest capture); ``"all"`` (every result of every operator, at any time); ``"in:module:qualname"`` (like auto,
-        in a function and what it calls, at any time; several separated by commas). In watched threads.
+        Which eager allocations become guarded static buffers without a `guard()` block: ``"off"``; ``"auto"`` (results
+        of allocating operators up to 64 MiB, except parameters of modules, until the eighth replay after the latest
+        capture); ``"all"`` (every result of every operator, at any time); ``"in:module:qualname"`` (like auto, in a
+        function and its callees, at any time; several separated by commas). In watched threads.
     watch_eager
-        ``"always"``, or ``"sampled"``: once nothing has happened for long, eager operators are watched around one
-        replay in 256 only, and of the others one in 64 to 192 is checked; after 100,000 operators without a capture
-        they are not watched until there is one. See `shadowgraph.monitor.sampling.naps` and
+        ``"always"``, or ``"sampled"``: after a long time without an event, eager operators are watched around one
+        replay in 256 only, and one in 64 to 192 of the others is checked; after 100,000 operators without a capture
+        they are not watched until the next capture. See `shadowgraph.monitor.sampling.naps` and
         `shadowgraph.monitor.idleness`.
     every
-        Check every how many-th replay of each graph, from the first on. What a replay in between breaks is seen at the
-        next one that is checked.
+        Check one in this many replays of each graph, from the first on. Damage by a replay in between is seen at the
+        next checked replay.
     overhead_percent
-        Most of the wall time that checking may take, in percent; past it checks thin out, then stop. Those that
-        were thinned out come back where there is time for them again. None: no limit.
+        Most of the wall time that checking may take, in percent; past it checks thin out, then stop. Checks that
+        were thinned out come back once there is time for them. None: no limit.
     fault_limit
-        Faults of ours after which checks thin out; at twice as many they stop. None: no limit.
+        Internal errors after which checks thin out; at twice as many they stop. None: no limit.
     locate
-        When a replay runs with its nodes one after the other and a look at memory after each: ``"auto"`` (the replay
+        When a replay runs its nodes one after the other, with a memory check after each: ``"auto"`` (the replay
         after a failed check whose culprit is not known), ``"off"``, or ``"all"`` (also every graph's second replay, to
         learn which bytes each of its nodes writes).
     locate_memory
-        Most bytes that copies for such a replay may take; what needs more is refused.
+        Most bytes that copies for such a replay may take; a replay that needs more is refused.
     """
 
     backend: BackendName = "host"
@@ -198,18 +198,18 @@ def _check_limits(guard_eager: object, overhead: object, fault_limit: object) ->
 
 
 def _shown(value: object) -> str:
-    """A value in one line, however long."""
+    """The `repr` of a value in one line of at most 80 characters."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def parse_option(name: str, text: str, called: str) -> Any:
-    """The value of an option that was given as text.
+    """Parse the text of an option.
 
     Parameters
     ----------
     called
-        What whoever gave it calls the option.
+        The caller's name for the option.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Places in source files, as short as they can be told apart."""
+"""Source locations with shortened file paths, for texts and tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def short(path: str) -> str:
-    """A path below site-packages or the working directory, without what comes before it."""
+    """A path without its prefix up to site-packages or the working directory."""
     for marker in ("site-packages" + os.sep, "dist-packages" + os.sep):
         if marker in path:
             return path.split(marker, 1)[1]
@@ -15,7 +15,7 @@ def short(path: str) -> str:
 
 
 def at(file: str | None, line: int | None = None) -> str:
-    """`` at model.py:33``, or nothing where no file is known."""
+    """``" at model.py:33"``, or an empty string where no file is known."""
     if not file:
         return ""
     return f" at {short(file)}" if line is None else f" at {short(file)}:{line}"

@@ -1,5 +1,8 @@
-"""Calls back to an owner that do not keep it: a part that held its owner would make a cycle, and what the owner has on
-a device would go with a collection, at any time, in the middle of somebody's capture too."""
+"""Callbacks that hold their owner weakly.
+
+A component that held its owner strongly would make a reference cycle, and the owner's device memory would be freed by a
+garbage collection, at any time, even in the middle of another thread's capture. Any thread; takes no lock.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ _T = TypeVar("_T")
 
 
 def weak_callback(method: Callable[_P, _T]) -> Callable[_P, _T]:
-    """A bound method of an owner, for a part that lives no longer than it.
+    """Wrap a bound method of an owner, for a component that does not outlive the owner.
 
     Raises
     ------

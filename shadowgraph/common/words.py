@@ -1,4 +1,4 @@
-"""Numbers, sizes and shapes in words, for texts, pages, pictures and errors."""
+"""Numbers, sizes and shapes as words, for texts, pages, plots and errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def counted(count: int) -> str:
-    """A number behind its article: ``a 64``, ``an 80``, ``an 11,264``."""
+    """A number with its article: ``a 64``, ``an 80``, ``an 11,264``."""
     text = f"{count:,}"
     return f"an {text}" if text.startswith("8") or text.split(",")[0] in ("11", "18") else f"a {text}"
 

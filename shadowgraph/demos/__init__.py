@@ -1,1 +1,1 @@
-"""The acceptance cases, as programs that anybody can run."""
+"""Acceptance cases: public bugs and silent controls as programs. Run by `shadowgraph demo` and by the tests."""

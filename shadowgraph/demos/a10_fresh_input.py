@@ -1,6 +1,6 @@
 """A10: vLLM 53915. A graph reads an input; between replays an eager operator returns it anew, at another address.
 
-The tensor that the graph was captured with is kept alive, as it must be, and nobody fills it any more.
+The tensor that the graph was captured with is kept alive, as it must be, but no code refreshes it any longer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TOKENS = 8
 
 
 class Runner:
-    """A model runner: an eager part, whose result a graph takes up."""
+    """A model runner: an eager part, whose result is a graph's input."""
 
     def __init__(self, device: Any, buffers: Buffers) -> None:
         self.positions = buffers.of(list(range(TOKENS)), torch.int32)
@@ -39,7 +39,7 @@ class Runner:
 
 
 def program(device: Any, debugger: Any, fixed: bool, carve: int) -> list[int]:
-    """Three steps; returns the first element of each one's output."""
+    """Run three steps; returns the first element of each step's output."""
     with debugger.guard():
         runner = Runner(device, Buffers(device.device, carve))
         runner.embed(0)
@@ -59,7 +59,7 @@ def program(device: Any, debugger: Any, fixed: bool, carve: int) -> list[int]:
 
 
 def damage(device: Any) -> bool:
-    """The second step's output is the first one's."""
+    """The second step's output equals the first one's."""
     seen = program(device, Unwatched(), False, 1 << 12)
     require(seen[0] == 0, "the first step's output is right")
     require(program(device, Unwatched(), True, 1 << 12) == [0, 2, 4], "the fixed program's outputs are right")

@@ -1,7 +1,7 @@
 """A1: MiniCPM-SALA's kv_indptr. A graph rewrites in place the index pointers that the host reads for the next plan.
 
 Two graphs, for batch sizes 4 and 2, share the prefix of one buffer. Each writes the running sum of its real lengths
-into it. The plan for the next step reads what the last replay left.
+into it. The plan for the next step reads the values that the last replay wrote.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STEPS = ((4, 5), (2, 16), (4, 5))  # batch size and real length of each step
 
 
 class Wrapper:
-    """What flashinfer's decode wrapper keeps of the buffers that it is given."""
+    """The part of flashinfer's decode wrapper that keeps the index buffer."""
 
     def __init__(self, indptr: torch.Tensor) -> None:
         self._paged_kv_indptr_buf = indptr
@@ -54,7 +54,7 @@ class Backend:
 
 
 def program(device: Any, debugger: Any, fixed: bool, carve: int, declared: bool = True) -> list[list[int]]:
-    """Three steps; returns what each plan read."""
+    """Run three steps; returns the values that each plan read."""
     with debugger.guard():
         backend = Backend(device, Buffers(device.device, carve))
     debugger.name("attn", backend)
@@ -68,10 +68,10 @@ def program(device: Any, debugger: Any, fixed: bool, carve: int, declared: bool 
             backend.lens[:rows].fill_(length)
             indptr = backend.wrappers[bs]._paged_kv_indptr_buf
             if fixed and declared:
-                # Plan from the real lengths: what the graph writes is what is there already.
+                # Plan from the real lengths: the graph then writes the values that are there already.
                 indptr[1:].copy_(backend.lens[:rows].cumsum(0))
             elif fixed:
-                # The public fix: restore from a copy that no graph is given.
+                # The public fix: restore from a copy that is passed to no graph.
                 indptr.copy_(backend.original[: rows + 1])
             plans.append(backend.plan(bs))
         backend.graphs[bs].replay()
@@ -79,7 +79,7 @@ def program(device: Any, debugger: Any, fixed: bool, carve: int, declared: bool 
 
 
 def inferred(device: Any, debugger: Any, fixed: bool, carve: int) -> list[list[int]]:
-    """The same with nothing declared."""
+    """The same program without declarations."""
     return program(device, debugger, fixed, carve, declared=False)
 
 

@@ -26,7 +26,7 @@ class Draft:
         self.slots = buffers.of(range(1, 65), torch.int32)
 
     def prepare(self) -> None:
-        """Fill the rows for the coming replay: an eager launch."""
+        """Fill the rows for the next replay: an eager launch."""
         from shadowgraph.demos.kernels import fill_draft_indices
 
         table = self.cuda_graph_kv_indices

@@ -13,7 +13,7 @@ ROWS, WIDTH, COUNT, BLOCK = 4, 4, 6, 8
 
 
 class Metadata:
-    """The draft-decode metadata's page table and where its pages come from."""
+    """The draft-decode metadata: a page table and the source of its pages."""
 
     def __init__(self, buffers: Buffers) -> None:
         self.page_table = buffers.zeros((ROWS, WIDTH), torch.int32)
@@ -43,7 +43,7 @@ def program(device: Any, debugger: Any, fixed: bool, carve: int, rows: int = ROW
 
 
 def inner_rows(device: Any, debugger: Any, fixed: bool, carve: int) -> Metadata:
-    """Only rows before the last are filled, so that nothing leaves the table."""
+    """Fill only rows before the last, so that no store leaves the table."""
     return program(device, debugger, fixed, carve, rows=ROWS - 1)
 
 
@@ -56,7 +56,7 @@ def damage(device: Any) -> bool:
 
 
 def damage_inside(device: Any) -> bool:
-    """Row 3, which nobody filled, holds what row 2 could not."""
+    """Row 3, which no launch filled, holds the overflow of row 2."""
     metadata = inner_rows(device, Unwatched(), False, 1 << 12)
     require(metadata.victim.count_nonzero().item() == 0, "nothing leaves the table")
     return metadata.page_table[3].tolist() == [205, 206, 0, 0]

@@ -1,7 +1,7 @@
-"""A4: sglang 26292. A batch of one is padded to a graph of four; one input's padded rows keep what the last step left.
+"""A4: sglang 26292. A batch of one is padded to a graph of four; one input's padded rows keep the last step's values.
 
 Lengths and cache slots are padded before they are copied, the requests' pool indices are not. The graph gathers with
-them, so that its padded rows look at the tokens of requests that are over.
+them, so that its padded rows read the tokens of finished requests.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ FULL, ONE = (2, 3, 5, 7), (6,)
 
 
 class Runner:
-    """Static inputs of a decode step, and a graph over all four rows of them."""
+    """Static inputs of a decode step, and a graph over all four rows."""
 
     def __init__(self, device: Any, buffers: Buffers, fixed: bool) -> None:
         tokens = [[request * 10 + token if request else 0 for token in range(TOKENS)] for request in range(REQUESTS)]
-        self.req_to_token = buffers.of(tokens, torch.int32)  # slot 0 is nobody's: all zeros
+        self.req_to_token = buffers.of(tokens, torch.int32)  # slot 0 belongs to no request: all zeros
         self.req_pool_indices = buffers.zeros((ROWS,), torch.int64)
         self.seq_lens = buffers.of([1] * ROWS, torch.int64)
         self.out_cache_loc = buffers.zeros((ROWS,), torch.int64)
@@ -36,7 +36,7 @@ class Runner:
             self.read = self.seq_lens[:ROWS] + self.out_cache_loc[:ROWS]
 
     def prepare(self, requests: Sequence[int]) -> None:
-        """Refresh the inputs for some requests, padded to what was captured."""
+        """Refresh the inputs for some requests, padded to the captured batch size."""
         count = len(requests)
         if count < ROWS:
             self.seq_lens.fill_(1)

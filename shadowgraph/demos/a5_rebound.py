@@ -1,6 +1,6 @@
 """A5: sglang 39175. A buffer that a graph was captured with is rebound to a bigger one; the graph keeps its address.
 
-The old block goes to whoever asks next. The graph counts up there what is not its own any more.
+The old block goes to the next allocation of its size. The graph then increments memory that is no longer its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ROWS, GROWN = 64, 128
 
 
 class Runner:
-    """A buffer of the rows in flight, a graph over it, and what was allocated after the buffer grew."""
+    """A buffer of the rows in flight, a graph over it, and the tensor allocated after the buffer grew."""
 
     def __init__(self, device: Any, buffers: Buffers) -> None:
         self.buf = buffers.zeros((ROWS,), torch.float32)
@@ -31,7 +31,7 @@ class Runner:
             self.buf.add_(1)
 
     def grow(self) -> None:
-        """More rows than the buffer holds: a bigger one takes its name."""
+        """Rebind the name to a bigger buffer."""
         old, self.buf = self.buf, self._buffers.zeros((GROWN,), torch.float32)
         self._buffers.release(old)
 
@@ -52,7 +52,7 @@ def program(device: Any, debugger: Any, fixed: bool, carve: int) -> Runner:
 
 
 def damage(device: Any) -> bool:
-    """The victim, which nobody wrote, counts one replay; the runner's own buffer none."""
+    """The victim, which no code wrote, counts one replay; the runner's own buffer none."""
     runner = program(device, Unwatched(), False, 1 << 12)
     victim = runner.victim
     assert victim is not None

@@ -1,4 +1,4 @@
-"""A7: sglang 34210. A graph is captured with an eager value out of a cache of one slot; another key takes the slot.
+"""A7: sglang 34210. A graph is captured with an eager value from a cache of one slot; another key takes the slot.
 
 The cache was the value's only owner. Its block goes to the next allocation of the same size, and the graph reads that.
 """
@@ -16,7 +16,7 @@ ROWS = 32
 
 
 class SlotCache:
-    """Values by key, of which only the last few made are kept."""
+    """Values by key; only the last few are kept."""
 
     def __init__(self, buffers: Buffers, slots: int) -> None:
         self.values: dict[int, torch.Tensor] = {}
@@ -69,7 +69,7 @@ def program(device: Any, debugger: Any, fixed: bool, carve: int) -> Backend:
 
 
 def damage(device: Any) -> bool:
-    """The first graph's output comes of the victim's values."""
+    """The first graph's output is computed from the victim's values."""
     backend = program(device, Unwatched(), False, 1 << 12)
     victim = backend.victim
     assert victim is not None

@@ -1,4 +1,4 @@
-"""What a case is: one public bug as a program, its fixed twin, and what must be said."""
+"""Acceptance case: one public bug as a program, its fixed twin, and the expected findings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Program = Callable[[Any, Any, bool, int], Any]
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Facts that some finding must show; None where anything goes."""
+    """Facts that at least one finding must have; None matches any value."""
 
     code: str
     buffer: str
@@ -26,10 +26,10 @@ class Expected:
     launched_in: str | None = None
     lost: tuple[int, ...] | None = None
     victim: str | None = None  # the end of its name
-    stale: tuple[tuple[int, int, int | None], ...] | None = None  # first row, last row, the replay they date from
+    stale: tuple[tuple[int, int, int | None], ...] | None = None  # first row, last row, and the replay that wrote them
 
     def missing(self, findings: Sequence[Finding], names_launches: bool = True) -> str | None:
-        """Why no finding fits, or None when one does; without `names_launches` launches and rows are not compared."""
+        """The reason why no finding fits, or None; without `names_launches` launches and rows are not compared."""
         if not names_launches:
             return replace(self, culprit=None, launched_in=None, lost=None).missing(findings)
         same = [f for f in findings if f.code == self.code and self.buffer in f.buffer.name]
@@ -72,15 +72,15 @@ class Case:
         Runs the program carved and without a debugger and returns whether a victim was damaged; None where the damage
         needs no proof (silent controls).
     expected
-        What must be found in the buggy program; the fixed twin must be silent. Empty for a control.
+        The findings expected in the buggy program; the fixed twin must be silent. Empty for a control.
     options
         Debugger options.
     carved
         The program takes its buffers from one flat tensor under the debugger too.
     host_only
-        What it shows takes the launches' own stores.
+        The finding needs the recorded stores of launches.
     declared
-        It takes a declaration: of a program that knows of no debugger nothing is told.
+        The finding needs a declaration, which a program that does not use the debugger cannot make.
     """
 
     id: str
@@ -100,7 +100,7 @@ class Case:
 
 
 def require(condition: bool, what: str) -> None:
-    """A precondition of a case.
+    """Check a precondition of a case.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Silent controls: programs that look like bugs and are none. Nothing may be reported on them."""
+"""Silent controls: correct programs that look like bugs. Any finding on them is a false positive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shadowgraph.demos.device import Buffers
 
 
 def pool_sharing(device: Any, debugger: Any, fixed: bool, carve: int) -> None:
-    """Two graphs share a pool on purpose: what the first freed, the second uses."""
+    """Two graphs share a pool on purpose: the second uses memory that the first freed."""
     source = torch.arange(64.0, device=device.device)
     pool = device.pool()
     first, second = device.graph(), device.graph()
@@ -54,7 +54,7 @@ def kv_append(device: Any, debugger: Any, fixed: bool, carve: int) -> None:
 
 
 def semaphore(device: Any, debugger: Any, fixed: bool, carve: int) -> None:
-    """A counter that every launch counts up and resets."""
+    """A counter that every launch increments and resets."""
     from shadowgraph.demos.kernels import bump
 
     with debugger.guard():
@@ -128,7 +128,7 @@ def same_named_inputs(device: Any, debugger: Any, fixed: bool, carve: int) -> No
 
 
 def shared_workspace(device: Any, debugger: Any, fixed: bool, carve: int) -> None:
-    """One float workspace for all wrappers: each graph overwrites what the other left."""
+    """One float workspace for all wrappers: each graph overwrites the other's values."""
 
     class Wrapper:
         def __init__(self, workspace: torch.Tensor, scale: float) -> None:
@@ -155,7 +155,7 @@ def shared_workspace(device: Any, debugger: Any, fixed: bool, carve: int) -> Non
 
 
 def net_zero_positions(device: Any, debugger: Any, fixed: bool, carve: int) -> None:
-    """Positions that a graph counts up per step and takes back at its end."""
+    """Positions that a graph increments in each step and restores at its end."""
     with debugger.guard():
         positions = Buffers(device.device).of([19, 20, 11, 12], torch.int64)
     debugger.name("draft", {"positions": positions})
@@ -172,7 +172,7 @@ def net_zero_positions(device: Any, debugger: Any, fixed: bool, carve: int) -> N
 
 
 def same_values(device: Any, debugger: Any, fixed: bool, carve: int) -> None:
-    """An in-graph rewrite with the values that are there already."""
+    """An in-graph rewrite with the same values as before."""
     with debugger.guard():
         indptr = Buffers(device.device).of([0, 4, 8, 12], torch.int32)
         lens = Buffers(device.device).of([4, 4, 4], torch.int32)
@@ -187,7 +187,7 @@ def same_values(device: Any, debugger: Any, fixed: bool, carve: int) -> None:
 
 
 def dont_care_padding(device: Any, debugger: Any, fixed: bool, carve: int) -> None:
-    """Padded rows hold what nobody reads; the rule is declared for the real rows only."""
+    """Padded rows hold values that no code reads; the rule is declared for the real rows only."""
     from shadowgraph.checks.rules import index_range
 
     with debugger.guard():

@@ -1,4 +1,4 @@
-"""What a case runs on: graphs, kernels and buffers of one backend, so that each program is written once."""
+"""Devices of the acceptance cases: graphs, kernels and buffers of one backend, so that each program is written once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class CudaDevice:
     """The cuda backend: compiled kernels, the program's own `torch.cuda.CUDAGraph`."""
 
     name = "cuda"
-    names_launches = False  # stores are not seen on a device: launches are candidates there
+    names_launches = False  # stores on a device are not recorded: launches are only candidates
 
     def __init__(self) -> None:
         self.device = torch.device("cuda", torch.cuda.current_device())
@@ -57,7 +57,7 @@ class CudaDevice:
         return torch.cuda.graph_pool_handle()
 
     def warm_up(self, run: Callable[[], object]) -> None:
-        """Kernels are compiled and loaded before a capture."""
+        """Compile and load kernels before a capture."""
         run()
         torch.cuda.synchronize()
 
@@ -80,10 +80,10 @@ def enable_interpreter() -> None:
 
 
 class Buffers:
-    """Buffers of a program: each an allocation of its own, or carved one after another from one flat tensor.
+    """Buffers of a program: each an allocation of its own, or all carved one after another from one flat tensor.
 
-    Carved, a write past one buffer's end lands in the next by construction, whatever an allocator does: that is the
-    proof that a bug does damage. On their own, they are what a debugger can guard.
+    Carved, a write past one buffer's end lands in the next by construction, with any allocator: this proves that a bug
+    does damage. As allocations of their own, they can be guarded by a debugger.
 
     Parameters
     ----------
@@ -108,8 +108,9 @@ class Buffers:
         return self._flat[start : start + nbytes].zero_().view(dtype).view(shape)
 
     def release(self, buffer: torch.Tensor) -> None:
-        """Give a buffer up: a piece goes to the next buffer of its size. An allocation of its own goes with its last
-        reference."""
+        """Free a buffer: a carved piece goes to the next buffer of its size. An allocation of its own is freed with its
+        last reference.
+        """
         if self._flat is not None:
             nbytes = buffer.numel() * buffer.element_size()
             self._free.setdefault(nbytes, []).append(buffer.data_ptr() - self._flat.data_ptr())
@@ -123,7 +124,7 @@ class Buffers:
 
 
 class Unwatched:
-    """Stands in for a debugger where a program runs without one."""
+    """Stands in for the debugger in a run without one."""
 
     def guard(self) -> AbstractContextManager[None]:
         return nullcontext()

@@ -1,6 +1,6 @@
-"""The founding cases that real, unmodified sglang code shows, on a GPU or on a machine without one.
+"""Founding cases: bugs in real, unmodified sglang code, shown on a GPU or on a machine without one.
 
-sglang 0.5.12.post1 holds these bugs. The numbers are what its own kernels write for these sizes; each is proved first
+sglang 0.5.12.post1 has these bugs. The numbers are the writes of its own kernels for these sizes; each is proved first
 with the buffer carved from a larger tensor and no debugger.
 """
 
@@ -23,7 +23,7 @@ _AITER_KERNEL = "create_flashinfer_kv_indices_triton"
 
 @dataclass(frozen=True, slots=True)
 class EagleSizes:
-    """One row of the table: sizes, lengths, and the entries of each draft step's row that read back wrong."""
+    """Sizes and lengths of one EAGLE case, and the entries of each draft step's row that read back wrong."""
 
     max_bs: int
     topk: int
@@ -102,7 +102,7 @@ def eagle_damage(sizes: EagleSizes) -> Any:
         wrong = draft.wrong_entries(memory, sizes.lens)
         require(past == sizes.past_end, f"sglang writes {past} bytes past the end, not {sizes.past_end}")
         lost = tuple(wrong[-len(sizes.lost) :])
-        # Interpreted programs run in order. Elsewhere it is open which of the rows that share an entry keep it.
+        # Interpreted programs run in order. On a device it is undefined which row keeps a shared entry.
         right = lost == sizes.lost if device.device.type == "cpu" else sum(wrong) == sum(sizes.lost)
         require(right, f"rows read back wrong in {wrong} entries")
         return past > 0
@@ -173,7 +173,7 @@ def padded_program(device: Any, debugger: Any, fixed: bool, carve: int) -> Padde
 
 
 def padded_damage(device: Any) -> bool:
-    """The real prepare of two requests leaves two others' slots and positions in the padded rows."""
+    """The real prepare of two requests leaves the slots and positions of two other requests in the padded rows."""
     decode = PaddedDecode(len(FULL_BATCH), device=device.device)
     for rows in (FULL_BATCH, HALF_BATCH):
         decode.prepare(rows, padded_to=4)

@@ -41,7 +41,7 @@ def fill(target, start, count, value, BLOCK: tl.constexpr):
 
 @triton.jit
 def bump(counter, BLOCK: tl.constexpr):
-    """Count up and start again at four: a semaphore that resets itself within a launch of four programs."""
+    """Increment a counter and reset it at four: a semaphore that resets itself within a launch of four programs."""
     old = tl.atomic_add(counter, 1)
     if old == 3:
         tl.store(counter, 0)

@@ -1,4 +1,4 @@
-"""Runs cases: the proof of damage, the buggy program under a debugger, the fixed twin under another."""
+"""Runner of acceptance cases: the proof of damage, the buggy program under a debugger, the fixed twin under another."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ ACCEPTANCE: tuple[Case, ...] = (
 
 @dataclass(slots=True)
 class Outcome:
-    """What a case did.
+    """Result of a case.
 
     Attributes
     ----------
     verdict
         ``passed``, ``failed`` or ``invalid``.
     complaints
-        Why it is not ``passed``.
+        Reasons why it is not ``passed``.
     buggy, fixed
-        Facts of the two runs under a debugger; None where one was not made.
+        Facts of the two runs under a debugger; None for a run that was not made.
     memory
-        The buggy run's memory, to be drawn.
+        The buggy run's memory map, for a picture.
     """
 
     case: Case
@@ -84,13 +84,13 @@ def select(cases: Iterable[Case], only: Iterable[str]) -> list[Case]:
 
 
 def run_cases(cases: Iterable[Case], device: Any, **options: Any) -> Iterator[Outcome]:
-    """Run cases one after another, each result as it comes."""
+    """Run cases one after another; yields each result as soon as it is there."""
     for case in cases:
         yield run_case(case, device, **options)
 
 
 def run_case(case: Case, device: Any, **options: Any) -> Outcome:
-    """Run one case: a precondition that fails makes it invalid, anything else unexpected makes it fail."""
+    """Run one case: a failed precondition makes it invalid, any other deviation makes it fail."""
     outcome = Outcome(case)
     began = time.perf_counter()
     try:

@@ -1,1 +1,1 @@
-"""Post-mortem files: everything a debugger knows, in one file that is safe to open anywhere."""
+"""Post-mortem dumps: a debugger's facts and the relevant bytes in one file that is safe to open on any machine."""

@@ -1,7 +1,7 @@
-"""The first step of a dump, for which the program waits: copy the bytes, and take hold of every fact on the host.
+"""First step of a dump: copies memory and gathers all facts on the host, while the program waits.
 
-What must fit together is copied under the debugger's lock, once what the device has queued is done; the nodes of
-graphs, which a driver may take long to tell, are read after it. In the thread that asks for the dump.
+Runs in the thread that requests the dump. Data that must be consistent is copied under the debugger's lock, after the
+device has finished its queued work; device nodes of graphs, which the driver may take long to list, are read after it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from shadowgraph.tracking.names import Owner
 
 _PACKAGES = ("triton", "cupy", "cuda-bindings", "sglang", "flashinfer-python", "transformers")
 _SECRET = ("key", "token", "password", "secret")
-_GIVE_UP = 3  # reads that fail one after another before the rest is given up
+_GIVE_UP = 3  # consecutive failed reads after which the rest is skipped
 
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """A piece and what it held; `name` and `graph` for mirrored values."""
+    """A piece and its contents; `name` and `graph` for mirrored values."""
 
     piece: Piece
     data: bytes | memoryview
@@ -50,7 +50,7 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class GraphNow:
-    """A graph as it was; `device` is None where each launch stands for a node."""
+    """A graph at the time of the dump; `device` is None when each launch is one node."""
 
     serial: int
     name: str
@@ -62,7 +62,7 @@ class GraphNow:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A piece that should be in the dump, and why it could not be read."""
+    """A piece that belongs in the dump, and why it could not be read."""
 
     piece: Piece
     reason: str
@@ -71,7 +71,7 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Everything that a dump is made of; nothing in it needs the device or changes any more."""
+    """All contents of a dump; independent of the device, and no longer changing."""
 
     reason: str
     settings: Settings
@@ -98,16 +98,16 @@ class Collected:
 
 
 def collect(work: Monitor, facts: Callable[[], RunFacts], reason: str, limit: int, redact: bool) -> Collected:
-    """Take hold of everything. Of a lost device nothing is read.
+    """Gather all contents of a dump. A lost device is not read.
 
     Parameters
     ----------
     facts
-        Makes what a report is made of.
+        Returns the facts of a report.
     limit
-        Most bytes of memory to copy.
+        Largest number of bytes of memory to copy.
     redact
-        Copy no contents of memory at all.
+        Copy no memory contents.
     """
     drop_stale(work.context.ledger)
     work.context.names.refresh()
@@ -118,14 +118,14 @@ def collect(work: Monitor, facts: Callable[[], RunFacts], reason: str, limit: in
 def _collect(
     work: Monitor, facts: Callable[[], RunFacts], reason: str, limit: int, redact: bool
 ) -> tuple[Collected, list[Graph]]:
-    """Everything but the device nodes of the graphs, and these graphs."""
+    """Everything except the device nodes of the graphs, and these graphs."""
     context = work.context
     known = [*work.book.findings, *work.book.notes]
     live = tuple(context.ledger)
     plan = Plan() if redact else plan_of(known, live, work.settings.dump_whole, limit)
     read, unread = _read(work, plan)
     mirrored = [] if redact else _mirrored(work)
-    launches, replays = work.journal.taken()
+    launches, replays = work.flight_recorder.taken()
     graphs = list(context.graphs.values())
     collected = Collected(
         reason=reason,
@@ -141,7 +141,7 @@ def _collect(
         bytes=tuple(sorted([*read, *mirrored], key=lambda b: _ORDER[b.piece.why])),
         unread=tuple(unread),
         left_out=tuple(plan.left_out),
-        stored=dict(work.journal.stored),
+        stored=dict(work.flight_recorder.stored),
         write_sets=dict(work.locator.write_sets),
         input_rows=_input_rows(work),
         redacted=redact,
@@ -153,7 +153,7 @@ def _collect(
 
 
 def _with_nodes(now: GraphNow, graph: Graph) -> GraphNow:
-    """A graph with its device nodes, as far as they can be read: not reading them must not cost the dump."""
+    """A graph with its device nodes, where readable: a failure to read them must not cost the dump."""
     device, unread = None, ""
     try:
         device = graph.read_nodes
@@ -175,13 +175,13 @@ def _read(work: Monitor, plan: Plan) -> tuple[list[Bytes], list[Unread]]:
     try:
         views = work.context.engine.read_many([piece.where for piece in plan.pieces])
         return [Bytes(piece, view) for piece, view in zip(plan.pieces, views, strict=True)], unread
-    except Exception:  # one bad range must not cost the others, nor a want of memory that small reads do not have
+    except Exception:  # neither one bad range nor a lack of memory for large reads must cost the other pieces
         read, failed = _read_singly(work, plan.pieces)
         return read, unread + failed
 
 
 def _read_singly(work: Monitor, pieces: list[Piece]) -> tuple[list[Bytes], list[Unread]]:
-    """Pieces one by one. After some failures in a row the device counts as lost and is left alone."""
+    """Read pieces one by one. After several failures in a row the device counts as lost and is not read again."""
     read: list[Bytes] = []
     failed: list[Unread] = []
     row, reason, lost = 0, "", None
@@ -201,23 +201,23 @@ def _read_singly(work: Monitor, pieces: list[Piece]) -> tuple[list[Bytes], list[
 
 
 def _mirrored(work: Monitor) -> list[Bytes]:
-    """What the host has of buffers without asking the device."""
+    """Values of buffers in host memory; does not touch the device."""
     return [
         Bytes(Piece(where, buffer, Why.SHADOW), data, work.context.names.name_of(buffer, where)[0], graph)
-        for graph, buffer, where, data in work.plans.mirrored()
+        for graph, buffer, where, data in work.shadows.mirrored()
     ]
 
 
 def _input_rows(work: Monitor) -> tuple[InputRows, ...]:
     try:
         return tuple(work.checks.stale_rows.history())
-    except Exception as error:  # other threads go on; it is the least of what a dump is for
+    except Exception as error:  # other threads may change it meanwhile; dispensable in a dump
         internal_errors.note("dump", error)
         return ()
 
 
 def _facts(work: Monitor, facts: Callable[[], RunFacts]) -> RunFacts:
-    """The report's facts; where they cannot all be had any more, at least the findings."""
+    """The report's facts; at least the findings where not all can be computed."""
     try:
         return facts()
     except Exception as error:
@@ -241,12 +241,12 @@ def _name(work: Monitor, piece: Piece) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception says, in one line."""
+    """An exception's type and message in one line."""
     return f"{type(error).__name__}: {error}".split("\n", 1)[0]
 
 
 def _argv() -> tuple[str, ...]:
-    """The command line without what keys and passwords were given as."""
+    """The command line without values of options for keys and passwords."""
     shown: list[str] = []
     hide = False
     for word in sys.argv:
@@ -261,7 +261,7 @@ def _argv() -> tuple[str, ...]:
 
 
 def _packages() -> dict[str, str]:
-    """Versions of packages that are loaded and that a finding may depend on."""
+    """Versions of loaded packages that a finding may depend on."""
     found = {}
     for name in _PACKAGES:
         if name.split("-", 1)[0] in sys.modules:

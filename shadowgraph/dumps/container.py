@@ -1,10 +1,10 @@
-"""The file around a manifest: a safetensors file whose header says which bytes are what, and how to prove them.
+"""File format around a manifest: a safetensors file whose header names the tensors and carries checksums.
 
 Eight bytes of length, the header as JSON padded with spaces, then the data without gaps. The header's ``__metadata__``
-comes first and carries ``format``, ``schema`` and two checksums: ``header_crc32`` of everything up to the data with
-the checksum's own eight digits as zeros, and ``manifest_crc32``. Checksums of payloads are in the manifest. So every
-byte of a file is covered. This holds for every schema number. The checksums find damage; they prove nothing about who
-made a file.
+comes first and carries ``format``, ``schema`` and two checksums: ``header_crc32`` of everything up to the data with the
+checksum's own eight digits as zeros, and ``manifest_crc32``. Checksums of payloads are in the manifest, so every byte
+of a file is covered. This holds for every schema number. The checksums detect damage; they do not authenticate the
+author of a file.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from shadowgraph.common.errors import DamagedDumpError, ForeignFileError, NewerD
 from shadowgraph.dumps.schema import FORMAT, SCHEMA, VERSION
 
 MANIFEST = "manifest"
-HEADER_MOST = 8 << 20  # bytes, four times what a full dump needs
-MANIFEST_MOST = 256 << 20  # bytes; it is held in memory, and a file with holes may be as long as it likes
+HEADER_MOST = 8 << 20  # bytes, four times the need of a full dump
+MANIFEST_MOST = 256 << 20  # bytes; held in memory, and a sparse file may have any length
 _LENGTH = 8
 _METADATA = "__metadata__"
 _BEGINS = f'{{"{_METADATA}":{{"format":"{FORMAT}","schema":"'.encode()
 _NO_CRC = b"00000000"
 _CRC_KEY = b'"header_crc32":"'
-PROBE = _LENGTH + len(_BEGINS)  # bytes that tell whether a file is a dump at all
+PROBE = _LENGTH + len(_BEGINS)  # bytes that identify a dump
 
 
 class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,7 +38,7 @@ class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The header's own entry; all values are text, as the format demands."""
+    """The header's own entry; all values are text, as safetensors requires."""
 
     format: str
     schema: str
@@ -47,7 +47,7 @@ class Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def crc32(data: bytes | memoryview, before: int = 0) -> int:
-    """The checksum of every part of a dump; lets other threads run."""
+    """The checksum of every part of a dump; releases the GIL."""
     return zlib.crc32(data, before)
 
 
@@ -77,12 +77,12 @@ def header_of(sizes: Mapping[str, int], manifest_crc32: int) -> bytes:
 
 
 def header_length(probe: bytes, file_size: int) -> int:
-    """Bytes before the data, from the first `PROBE` bytes of a file and its size.
+    """Length of everything before the data, from the first `PROBE` bytes of a file and its size.
 
     Raises
     ------
     ForeignFileError
-        The file does not begin as a dump does.
+        The file does not begin like a dump.
     NewerDumpError, DamagedDumpError
     """
     begins = probe[_LENGTH:]
@@ -95,12 +95,12 @@ def header_length(probe: bytes, file_size: int) -> int:
 
 
 def parse_header(header: bytes, file_size: int) -> tuple[Metadata, dict[str, tuple[int, int]]]:
-    """What a header says: its metadata, and for each tensor where its bytes begin and end in the file.
+    """A header's metadata, and for each tensor the start and end of its bytes in the file.
 
     Raises
     ------
     NewerDumpError
-        For a later schema; nothing else of it is looked at.
+        For a later schema; the rest of the header is not parsed.
     DamagedDumpError
     """
     require_version(header)
@@ -114,7 +114,7 @@ def parse_header(header: bytes, file_size: int) -> tuple[Metadata, dict[str, tup
         metadata = msgspec.json.decode(raw.pop(_METADATA), type=Metadata)
         tensors = {name: msgspec.json.decode(entry, type=Tensor) for name, entry in raw.items()}
         whole: dict[str, Metadata | Tensor] = {_METADATA: metadata, **tensors}
-        if msgspec.json.encode(whole) != text:  # a name that comes twice, other spellings of the same
+        if msgspec.json.encode(whole) != text:  # a duplicate name, or another spelling of the same JSON
             raise ValueError("not in its one form")
         return metadata, _places(tensors, len(header), file_size)
     except (msgspec.MsgspecError, ValueError, KeyError, RecursionError) as error:
@@ -140,7 +140,7 @@ def first_words(error: BaseException) -> str:
 
 
 def _places(tensors: Mapping[str, Tensor], data: int, file_size: int) -> dict[str, tuple[int, int]]:
-    """Where tensors lie in the file: one after another from the header to the end, without gaps."""
+    """Positions of tensors in the file: contiguous from the header to the end."""
     at, places = 0, {}
     for name, tensor in tensors.items():
         start, stop = tensor.data_offsets

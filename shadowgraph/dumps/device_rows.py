@@ -1,4 +1,4 @@
-"""A graph's device nodes as rows of a manifest, and back."""
+"""Conversion of a graph's device nodes to manifest rows, and back."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from shadowgraph.model.device_nodes import DeviceNode, Word
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import Stack
 
-DEPTH = 16  # child graphs in child graphs, at most; what is deeper is named and left out
+DEPTH = 16  # levels of child graphs; deeper nodes are counted and left out
 
 
 class Tables(Protocol):
-    """Where texts and stacks go, and which buffer holds what."""
+    """Tables for texts and stacks, and the lookup of a buffer by address."""
 
     def text(self, text: str) -> int: ...
 
@@ -49,7 +49,7 @@ def device_row(tables: Tables, node: DeviceNode, depth: int = 0) -> DeviceRow:
 
 
 def device_nodes_of(texts: Sequence[str], stacks: Sequence[Stack], rows: Sequence[DeviceRow]) -> tuple[DeviceNode, ...]:
-    """The nodes that rows were made of."""
+    """The nodes from which rows were made."""
     return tuple(_node(texts, stacks, index, row) for index, row in enumerate(rows))
 
 

@@ -1,4 +1,4 @@
-"""Keeping a dump within its bound: what is least useful goes first, and is named."""
+"""Size limit of a dump: drops the least useful contents first, and lists what was dropped."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from shadowgraph.dumps.planning import WORDS
 from shadowgraph.dumps.schema import LeftOut, Manifest, Why
 from shadowgraph.dumps.tables import manifest_of
 
-_SPARE = 4096  # for the header's own entry and the list of what was left out
+_SPARE = 4096  # for the header's own entry and the list of dropped contents
 _ENTRY = 110  # bytes of a payload's entry in the header, at most
-_FINDINGS = 100  # that stay, whatever the bound
+_FINDINGS = 100  # findings kept whatever the limit
 _REASON = "for size"
 _LARGE = "left out of the dump for size"
 
-# What a step leaves of what was collected, and how many things of which kind it took away.
+# A step returns the reduced contents, the kind of what it dropped, and their number.
 Step = Callable[[Collected], tuple[Collected, str, int]]
 
 
 def fitted(collected: Collected, crcs: Sequence[int], limit: int) -> tuple[Manifest, list[Bytes]]:
-    """A manifest and the payloads that it lists, within `limit` bytes as a file.
+    """A manifest and the payloads that it lists, as a file of at most `limit` bytes.
 
-    The manifest may take half of the bound, contents of memory the rest. The first findings stay even where that is too
-    little for them.
+    The manifest may take half of the limit, memory contents the rest. The first findings stay even when the limit is
+    too small for them.
     """
     bare = _bare(collected)
     for step in _STEPS:
@@ -64,7 +64,7 @@ def _dropped(payloads: Sequence[Bytes]) -> list[LeftOut]:
 
 
 def _summed(entries: Sequence[LeftOut]) -> tuple[LeftOut, ...]:
-    """One entry for each kind of thing and reason: some was not copied to begin with, some did not fit."""
+    """One entry per kind and reason: some contents were not copied at all, some did not fit."""
     sums: dict[tuple[str, str], LeftOut] = {}
     for entry in entries:
         before = sums.get((entry.what, entry.reason), LeftOut(entry.what, 0, 0, entry.reason))

@@ -1,4 +1,4 @@
-"""What dumps, views and pictures read of a live debugger, so that they need not know its class."""
+"""Protocol of a live debugger for dumps, views and plots, which must not import its class."""
 
 from __future__ import annotations
 
@@ -16,31 +16,40 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class LiveDebugger(Protocol):
-    """`shadowgraph.Debugger`, which inherits this."""
+    """`shadowgraph.Debugger`, which inherits from this protocol."""
 
     settings: Settings
 
     @property
-    def started(self) -> bool: ...
+    def started(self) -> bool:
+        """Whether it watches now."""
 
     @property
-    def monitor(self) -> Monitor: ...
+    def monitor(self) -> Monitor:
+        """The running debugger's central object."""
 
     @property
-    def names(self) -> NameBook: ...
+    def names(self) -> NameBook:
+        """Names of buffers."""
 
     @property
-    def findings(self) -> Findings: ...
+    def findings(self) -> Findings:
+        """Findings so far."""
 
     @property
-    def notes(self) -> Findings: ...
+    def notes(self) -> Findings:
+        """Notes so far."""
 
     @property
-    def graphs(self) -> tuple[Graph, ...]: ...
+    def graphs(self) -> tuple[Graph, ...]:
+        """Models of the captured graphs."""
 
     @property
-    def buffers(self) -> Buffers: ...
+    def buffers(self) -> Buffers:
+        """Live buffers."""
 
-    def facts(self) -> RunFacts: ...
+    def facts(self) -> RunFacts:
+        """What a report is made of."""
 
-    def check(self) -> Findings: ...
+    def check(self) -> Findings:
+        """Check now, and wait."""

@@ -1,4 +1,4 @@
-"""From a manifest's rows back to the ledger's buffers and the graphs' models."""
+"""Conversion of manifest rows back to ledger buffers and graph models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def stacks_of(manifest: Manifest) -> Stacks:
 
 
 def buffers_of(manifest: Manifest, stacks: Stacks, rows: Iterable[BufferRow]) -> tuple[Buffer, ...]:
-    """Buffers as the ledger had them; equal stacks are one object."""
+    """Buffers as the ledger had them; equal stacks share one object."""
     text = manifest.strings
     return tuple(
         Buffer(
@@ -49,7 +49,7 @@ def buffers_of(manifest: Manifest, stacks: Stacks, rows: Iterable[BufferRow]) ->
 
 
 def graph_of(manifest: Manifest, stacks: Stacks, row: GraphRow) -> Graph:
-    """A graph's model; its device nodes are made when they are first asked for."""
+    """A graph's model; its device nodes are built on first access."""
     launches = (launch_of(manifest, stacks, node) for node in row.nodes)
     graph = Graph(row.serial, row.name, (Node(index, launch) for index, launch in enumerate(launches)))
     graph.replays, graph.unread = row.replays, row.unread
@@ -68,7 +68,7 @@ def launch_of(manifest: Manifest, stacks: Stacks, row: LaunchRow) -> Launch:
 
 
 def view_of(manifest: Manifest, row: View) -> TensorView:
-    """Where a tensor lay."""
+    """The memory layout of a tensor."""
     return TensorView(
         address=row.address,
         storage_address=row.storage_address,

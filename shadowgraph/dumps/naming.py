@@ -1,4 +1,4 @@
-"""What the buffers of a dump are called, and which buffer a name or an address stands for."""
+"""Buffer names of a dump, and lookup of buffers by name or address."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from shadowgraph.model.buffers import Buffer, allocation_name
 from shadowgraph.model.ranges import ByteRange, RangeIndex
 from shadowgraph.model.views import TensorView
 
-Owned = tuple[str, TensorView]  # an owner's path and what it covers
+Owned = tuple[str, TensorView]  # an owner's path and the view that it covers
 
 _OFFERED = 3
 _LONGEST = 120
-_COMPARED = 5_000  # names that are compared letter by letter with one that nobody knows
+_COMPARED = 5_000  # names compared letter by letter with an unknown one
 
 
 class Opened(Protocol):
-    """An open dump, as far as names are about it."""
+    """The part of an open dump that naming reads."""
 
     manifest: Manifest
 
@@ -34,14 +34,14 @@ class Opened(Protocol):
 
 
 class BufferNames:
-    """Names by serial and by address, worked out from a dump once.
+    """Names by serial and by address, computed from a dump once.
 
-    A buffer is called as reports call it: by the owner whose view fits it best, the shortest path among equals; where
-    its owners died, as a finding knew it; without any, by the line that allocated it.
+    A buffer has the name that reports use: the path of the owner whose view fits it best, the shortest path among
+    equals; if its owners died, the name known to a finding; else the line that allocated it.
     """
 
     def __init__(self, dump: Opened) -> None:
-        self._buffers = [*dump.freed, *dump.buffers]  # the later, the better: what lives comes last
+        self._buffers = [*dump.freed, *dump.buffers]  # live buffers come last and take precedence
         self._live = _by_address(dump.buffers)
         self._freed = _by_address(dump.freed)
         self._owners: dict[int, list[Owned]] = {}
@@ -62,47 +62,47 @@ class BufferNames:
         return known
 
     def owners(self, buffer: Buffer) -> list[Owned]:
-        """Owner paths that lead into a buffer, with what they cover; the one that fits best first."""
+        """Owner paths that lead into a buffer, with their views; best fit first."""
         owners = self._owners.get(buffer.serial, [])
-        if len(owners) < 2:  # most of a large dump's
+        if len(owners) < 2:  # the usual case in a large dump
             return list(owners)
         return sorted(owners, key=lambda owned: (_misfit(owned[1], buffer), len(owned[0]), owned[0]))
 
     def at(self, address: int) -> tuple[str, int] | None:
-        """The name of the buffer that holds an address, and how many bytes from its start; None where none does."""
+        """Name of the buffer that holds an address, and the offset in bytes; None where no buffer does."""
         buffer = self.buffer_at(address)
         return (self.name(buffer), address - buffer.start) if buffer is not None else None
 
     def buffer_at(self, address: int) -> Buffer | None:
-        """The buffer that holds an address: the smallest that lives, else the one that was freed last."""
+        """The buffer that holds an address: the smallest live one, else the one freed last."""
         if address not in self._at:
             found = min(self._live.at(address), key=lambda b: b.nbytes, default=None)
             self._at[address] = found or max(self._freed.at(address), key=lambda b: b.freed_at or 0, default=None)
         return self._at[address]
 
     def live_in(self, start: int, stop: int) -> list[Buffer]:
-        """Live buffers with a byte of ``[start, stop)``; without any, the one that ends next before it."""
+        """Live buffers with a byte of ``[start, stop)``; if there are none, the one that ends next before it."""
         found = [buffer for _, buffer in self._live.overlapping(start, stop)]
         before = self._live.before(start) if not found else None
         return [before[1]] if before is not None else found
 
     def known(self) -> list[str]:
-        """Every name that `find` takes."""
+        """Every name that `find` accepts."""
         return list(dict.fromkeys(name for buffer in self._buffers for name in self._names(buffer)))
 
     def find(self, text: str) -> list[ByteRange]:
-        """The memory of `buffers`."""
+        """The memory ranges of `buffers`."""
         return [buffer.range for buffer in self.buffers(text)]
 
     def buffers(self, text: str) -> list[Buffer]:
-        """What an owner path, the end of one path, or an address stands for; nothing where nobody has it.
+        """Buffers for an owner path, the end of a path, or an address; empty if there are none.
 
-        Those that live come last.
+        Live buffers come last.
 
         Raises
         ------
         UsageError
-            When it is the end of names of several buffers.
+            When the text is the end of names of several buffers.
         """
         address = address_of(text)
         if address is not None:
@@ -119,7 +119,7 @@ class BufferNames:
         return []
 
     def nearest(self, address: int) -> str:
-        """Which buffer that lives lies nearest to an address that none holds, and how far away; empty without any."""
+        """The live buffer nearest to an address that no buffer holds, and its distance; empty without live buffers."""
         ends: list[tuple[int, str, Buffer]] = []
         before, after = self._live.before(address), self._live.after(address)
         if before is not None:
@@ -148,7 +148,7 @@ class BufferNames:
 
 
 def address_of(text: str) -> int | None:
-    """An address as people write it, or None."""
+    """An address in any integer notation, or None."""
     try:
         return int(text, 0)
     except ValueError:
@@ -156,7 +156,7 @@ def address_of(text: str) -> int | None:
 
 
 def require_known(text: str, books: Iterable[BufferNames]) -> None:
-    """Refuse a name or an address that no dump knows, and offer what is nearest.
+    """Refuse a name or address that no dump knows, and suggest the nearest ones.
 
     Raises
     ------
@@ -172,7 +172,7 @@ def require_known(text: str, books: Iterable[BufferNames]) -> None:
 
 
 def nearest_of(text: str, names: list[str]) -> str:
-    """``; the nearest names are: ...``, or nothing where there are no names."""
+    """``; the nearest names are: ...``, or an empty text without names."""
     names = list(dict.fromkeys(names))
     holding = [name for name in names if text.casefold() in name.casefold()]
     some = names[:_COMPARED]
@@ -184,14 +184,14 @@ def nearest_of(text: str, names: list[str]) -> str:
 
 
 def offered(names: list[str]) -> str:
-    """The first few of some names, fit for one line of a terminal."""
+    """The first few names, sanitised for one line of a terminal."""
     return ", ".join(tame(name[:_LONGEST]) for name in names[:_OFFERED]) + (
         f" and {len(names) - _OFFERED:,} more" if len(names) > _OFFERED else ""
     )
 
 
 def _misfit(view: TensorView, buffer: Buffer) -> int:
-    """Bytes of the buffer that a view misses and bytes that it has beyond."""
+    """Bytes of the buffer outside the view plus bytes of the view outside the buffer."""
     common = view.hull.intersect(buffer.range)
     shared = common.nbytes if common is not None else 0
     return (buffer.nbytes - shared) + (view.hull.nbytes - shared)

@@ -1,4 +1,4 @@
-"""Which bytes of memory a dump should hold, the most useful first, within a bound. Reads none of them."""
+"""Selection of the memory to dump, most useful first, within a size limit. Reads no memory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from shadowgraph.model.findings import Finding
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.tracking.foreign import hold
 
-AROUND = 256  # bytes on either side of a finding's
+AROUND = 256  # bytes on either side of a finding's bytes
 _FINDING_MOST = 64 << 10
 _END = 4096  # bytes at either end of a large buffer
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes of one buffer, or of its guards, to be read."""
+    """Bytes of one buffer, or of its guards, to read."""
 
     where: ByteRange
     buffer: Buffer
@@ -27,18 +27,18 @@ class Piece:
 
 @dataclass(slots=True)
 class Plan:
-    """What to read.
+    """The selected pieces.
 
     Attributes
     ----------
     pieces
-        In order of use.
+        In order of usefulness.
     gone
-        Pieces whose memory is not there any more.
+        Pieces whose memory no longer exists.
     held
-        Keeps the memory of all pieces where it is; let it go after reading.
+        References that keep the memory of all pieces allocated; drop them after reading.
     left_out
-        What did not fit.
+        Pieces that did not fit.
     """
 
     pieces: list[Piece] = field(default_factory=list)
@@ -48,14 +48,14 @@ class Plan:
 
 
 def plan_of(findings: Iterable[Finding], live: Iterable[Buffer], whole: int, budget: int) -> Plan:
-    """Choose what to read.
+    """Choose the pieces to read.
 
     Parameters
     ----------
     whole
-        Largest buffer in bytes that is read in full.
+        Size in bytes of the largest buffer that is read in full.
     budget
-        Most bytes in all.
+        Largest number of bytes in all.
     """
     live = list(live)
     plan = Plan()
@@ -93,7 +93,7 @@ def _wanted(findings: Iterable[Finding], live: list[Buffer], whole: int) -> Iter
         where = _around(finding, buffer) if buffer is not None else None
         if buffer is not None and where is not None:
             yield Piece(where, buffer, Why.FINDING)
-    # Indices are what goes wrong in index arithmetic, so they come before values; statics before a graph's temporaries.
+    # Index arithmetic goes wrong in integers, so they come before values; statics before a graph's temporaries.
     ranked = sorted((b for b in live if b.nbytes), key=lambda b: ("int" not in b.dtype, b.role is Role.POOL))
     for buffer in ranked:
         if buffer.nbytes <= whole:
@@ -106,7 +106,7 @@ def _wanted(findings: Iterable[Finding], live: list[Buffer], whole: int) -> Iter
 
 
 def _around(finding: Finding, buffer: Buffer) -> ByteRange | None:
-    """The bytes around a finding's, as far as they are the buffer's or its guards'."""
+    """The bytes around a finding's, clipped to the buffer and its guards."""
     if finding.bytes is None:
         return None
     base = finding.buffer.address

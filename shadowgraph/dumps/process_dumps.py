@@ -1,4 +1,8 @@
-"""Dumps of a wrapped process, written beside its findings."""
+"""Dumps of a wrapped process, written into the run folder beside its findings.
+
+Called in the thread of the event, in the signal's own thread, or at exit; background dumps are written by another
+thread.
+"""
 
 from __future__ import annotations
 
@@ -27,26 +31,26 @@ def dump_to(
     written: Callable[[Path], None] = lambda path: None,
     room: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Path | None:
-    """Let a debugger write a dump into a run folder; None, and a fault of ours, where that fails.
+    """Write a dump into a run folder; None, and an internal error, when that fails.
 
     Parameters
     ----------
     stem
         First part of the file's name.
     reason
-        Why: ``finding``, ``exception``, ``signal`` or ``exit``. Nothing is checked first for a finding, which is told
-        of in the middle of an event, nor for a signal, whose thread has streams of its own.
+        ``finding``, ``exception``, ``signal`` or ``exit``. No check runs first for a finding, which arrives in the
+        middle of an event, nor for a signal, whose thread has streams of its own.
     background
-        Return when the bytes are copied.
+        Return once the bytes are copied.
     written
-        Called when the file is there, by the thread that wrote it.
+        Called when the file is complete, by the thread that wrote it.
     room
-        Makes a context in which a few files can be opened; entered by the thread that writes in the background.
+        Returns a context in which a few files can be opened; entered by the background thread that writes.
     """
     try:
         path = folder / f"{stem}-{reason}.dump"
         if reason in _CHECKED and debugger.started and debugger.monitor.lost is None:
-            with suppress(FindingsError):  # it is in the book
+            with suppress(FindingsError):  # it is stored all the same
                 debugger.check()
         return take_dump(
             debugger.monitor,
@@ -59,6 +63,6 @@ def dump_to(
             written=written,
             room=room,
         )
-    except Exception as error:  # deliberate ones too: nobody in the program asked for a dump
+    except Exception as error:  # expected errors too: the program did not request the dump
         internal_errors.note("dump", error)
         return None

@@ -1,5 +1,7 @@
-"""Reading a dump that somebody else may have made, on any machine: no code runs, nothing is written, nothing else is
-opened, and what is asked for in memory is a small multiple of what the file really holds, its payloads not counted."""
+"""Reader of dumps from untrusted sources: runs no code from the file, writes nothing and opens no other file.
+
+Memory use is bounded by a small multiple of the file's real size, payloads not counted.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +45,12 @@ _Places = dict[str, tuple[int, int]]
 
 
 class Dump(HtmlRepr):
-    """A dump that was proven whole when it was opened. Holds the file open until `close`, to read payloads when asked.
+    """A dump that was verified when it was opened. Keeps the file open until `close`, to read payloads on request.
 
     Attributes
     ----------
     path
-        Where it was read from.
+        The file that was read.
     manifest
         Everything but the bytes; see ``docs/dumps.md``.
     """
@@ -60,7 +62,7 @@ class Dump(HtmlRepr):
         register_namer(self)
 
     def facts(self) -> RunFacts:
-        """What a report is made of: the very facts that the live report had."""
+        """The facts of a report, the same that the live report had."""
         facts = self.manifest.facts
         if facts.lost is None:
             return facts
@@ -69,19 +71,19 @@ class Dump(HtmlRepr):
         return msgspec.structs.replace(facts, last_values=values)
 
     def document(self) -> dict[str, Any]:
-        """The report's JSON document with the versions of the run, and ``dump``: what the dump is and what it lacks."""
+        """The report's JSON document with versions, and ``dump``: facts about the dump and its omissions."""
         manifest = self.manifest
         about = {name: getattr(manifest, name) for name in _ABOUT}
         plain = msgspec.json.decode(msgspec.json.encode(about))
         return {**document(self.facts(), manifest.versions), "dump": {**plain, "payloads": len(manifest.payloads)}}
 
     def payload(self, row: PayloadRow) -> bytes:
-        """The bytes of a row of `manifest.payloads`, read from the file and compared with their checksum.
+        """The bytes of a row of `manifest.payloads`, read from the file and verified against their checksum.
 
         Parameters
         ----------
         row
-            One of this dump's own.
+            A row of this dump.
 
         Raises
         ------
@@ -101,7 +103,7 @@ class Dump(HtmlRepr):
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
-        """What ran last, oldest first; when and where is in `manifest.launches`, in the same order."""
+        """The last launches, oldest first; their times and phases are in `manifest.launches`, in the same order."""
         return tuple(launch_of(self.manifest, self.stacks, row.launch) for row in self.manifest.launches)
 
     @cached_property
@@ -111,7 +113,7 @@ class Dump(HtmlRepr):
 
     @cached_property
     def freed(self) -> tuple[Buffer, ...]:
-        """Freed buffers that were remembered, oldest first."""
+        """Freed buffers that the ledger remembered, oldest first."""
         return buffers_of(self.manifest, self.stacks, self.manifest.freed)
 
     @cached_property
@@ -121,11 +123,11 @@ class Dump(HtmlRepr):
 
     @cached_property
     def names(self) -> BufferNames:
-        """What the buffers are called."""
+        """Names of the buffers."""
         return BufferNames(self)
 
     def knows(self, thing: object) -> bool:
-        """Whether a buffer or a graph is one that this dump made.
+        """Whether this dump created a buffer or graph object.
 
         Parameters
         ----------
@@ -141,23 +143,23 @@ class Dump(HtmlRepr):
         Parameters
         ----------
         buffer
-            One of this dump's.
+            A buffer of this dump.
         """
         assert isinstance(buffer, Buffer)
         return self.names.name(buffer)
 
     def at(self, address: int) -> tuple[str, int] | None:
-        """The name of the buffer that holds an address, and how many bytes from its start; None where none does.
+        """Name of the buffer that holds an address, and the offset in bytes; None where no buffer does.
 
         Parameters
         ----------
         address
-            As it was in the process that was dumped.
+            An address of the dumped process.
         """
         return self.names.at(address)
 
     def close(self) -> None:
-        """Let the file go; payloads cannot be read any more."""
+        """Close the file; payloads can no longer be read."""
         self._closer()
 
     def __enter__(self) -> Dump:
@@ -168,7 +170,7 @@ class Dump(HtmlRepr):
 
 
 def read_dump(path: str | os.PathLike[str]) -> Dump:
-    """Open a dump and prove that every byte of it is as it was written.
+    """Open a dump and verify every byte of it against its checksums.
 
     Parameters
     ----------
@@ -178,18 +180,18 @@ def read_dump(path: str | os.PathLike[str]) -> Dump:
     Returns
     -------
     Dump
-        Owned by the caller, who closes it or uses it in a ``with`` block.
+        Owned by the caller, which closes it or uses it in a ``with`` block.
 
     Raises
     ------
     MissingFileError
-        The file is not there or cannot be read.
+        The file does not exist or cannot be read.
     ForeignFileError
-        It is no dump.
+        The file is no dump.
     NewerDumpError
-        It is of a later schema.
+        The dump has a later schema.
     DamagedDumpError
-        It was cut or changed, or does not make sense.
+        The dump was cut or changed, or its contents are inconsistent.
     """
     where = Path(path)
     handle = _open(where)
@@ -209,7 +211,7 @@ def read_dump(path: str | os.PathLike[str]) -> Dump:
 
 def _open(path: Path) -> int:
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not hold us up
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a pipe must not block
     except (OSError, ValueError) as error:
         said = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise MissingFileError(f"cannot read {path}: {said}") from None
@@ -220,7 +222,7 @@ def _open(path: Path) -> int:
 
 
 def _proven(handle: int, size: int) -> tuple[Manifest, _Places]:
-    """The manifest and where the tensors lie, after every checksum was compared."""
+    """The manifest and the positions of the tensors, after verification of every checksum."""
     length = header_length(b"".join(_read(handle, 0, min(PROBE, size))), size)
     metadata, places = parse_header(b"".join(_read(handle, 0, length)), size)
     if MANIFEST not in places:
@@ -240,7 +242,7 @@ def _manifest(text: bytes) -> Manifest:
     try:
         manifest = msgspec.json.decode(text, type=Manifest)
         if manifest.form == form_of_manifest() and msgspec.json.encode(manifest) != text:
-            raise ValueError("not in its one form")  # a key that comes twice, say
+            raise ValueError("not in its one form")  # for example a duplicate key
         require_sane(manifest)
         return manifest
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
@@ -248,7 +250,7 @@ def _manifest(text: bytes) -> Manifest:
 
 
 def _compare_payloads(handle: int, manifest: Manifest, places: _Places) -> None:
-    """Every tensor beside the manifest is listed there once, with its size and checksum."""
+    """Verify that the manifest lists every other tensor once, with its size and checksum."""
     names = [row.tensor for row in manifest.payloads]
     if sorted([*names, MANIFEST]) != sorted(places):
         raise DamagedDumpError("is damaged: its manifest lists other payloads than the file has")
@@ -262,7 +264,7 @@ def _compare_payloads(handle: int, manifest: Manifest, places: _Places) -> None:
 
 
 def _read(handle: int, start: int, stop: int) -> Iterator[bytes]:
-    """Bytes of a file, piece by piece."""
+    """Bytes of a file, in chunks."""
     while start < stop:
         chunk = os.pread(handle, min(_CHUNK, stop - start), start)
         if not chunk:

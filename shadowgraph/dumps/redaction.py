@@ -1,7 +1,7 @@
-"""What a redacted dump leaves out: every value of the program's memory, and texts that may spell one.
+"""Redaction of dumps: drops all values of the program's memory, and texts that may quote them.
 
-A float buffer, or a freed one, may well hold prompt ids that a tenant before it left there, so no contents are kept at
-all. Addresses, shapes, offsets, dtypes, kernels and lines stay.
+A float buffer or a freed buffer may still hold prompt ids of an earlier tenant, so no contents are kept at all.
+Addresses, shapes, offsets, dtypes, kernels and source lines stay.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from shadowgraph.tracking.names import Owner
 _REASON = "redacted"
 _MEMSET = "memset"
 _KEY = re.compile(r"""\[((?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\]"'])*)\]""")
-# Kept are identifiers, and numbers of one or two digits, which are places in short lists.
+# Kept are identifiers, and numbers of one or two digits, which are positions in short lists.
 _PLAIN = re.compile(r"""\d\d?|"[A-Za-z_]\w{0,39}"|[A-Za-z_][\w.]*|<\w+ \#\d+>""")
-_ALLOCATION = re.compile(r"\w+\[[\d, ]*\] (?:from|at) ")  # the name of a buffer that has no owner: form and line
+_ALLOCATION = re.compile(r"\w+\[[\d, ]*\] (?:from|at) ")  # an unowned buffer: dtype, shape and line
 
 
 def redacted(collected: Collected) -> Collected:
-    """The same without values. The bytes themselves were not collected to begin with."""
+    """The same contents without values. The bytes were not collected in the first place."""
     facts = collected.facts
     shown = [finding for finding in (*facts.findings, *facts.notes) if finding.window is not None]
     dropped = [LeftOut("contents of memory", len(collected.live), sum(b.nbytes for b in collected.live), _REASON)]
@@ -63,7 +63,7 @@ def _graph(graph: GraphNow) -> GraphNow:
 
 
 def _node(node: DeviceNode) -> DeviceNode:
-    """A node without the value that it sets memory to, which its name may say."""
+    """A node without the value of its memset, which its name may contain."""
     name = _MEMSET if node.kind is NodeKind.MEMSET else node.name
     return replace(node, name=name, inner=tuple(map(_node, node.inner)))
 
@@ -76,7 +76,7 @@ def hidden(path: str) -> str:
 
 
 def redacted_facts(facts: RunFacts) -> RunFacts:
-    """Facts of a report without values of memory and texts that may quote them."""
+    """Facts of a report without values of memory and without texts that may quote them."""
     return msgspec.structs.replace(
         facts,
         findings=tuple(map(redacted_finding, facts.findings)),
@@ -92,7 +92,7 @@ def redacted_facts(facts: RunFacts) -> RunFacts:
 
 
 def redacted_failure(failure: Failure) -> Failure:
-    """An exception without its text, the values of its plan and what the requests were."""
+    """A failure without its text, the values of its plan and the facts of its requests."""
     plan, batch = failure.plan, failure.batch
     if plan is not None:
         writers = tuple(msgspec.structs.replace(one, culprit=_culprit(one.culprit)) for one in plan.writers)
@@ -103,7 +103,7 @@ def redacted_failure(failure: Failure) -> Failure:
 
 
 def redacted_finding(finding: Finding) -> Finding:
-    """The same of one finding; its geometry stays."""
+    """A finding without values and quotes; its geometry stays."""
     buffer = finding.buffer
     named = msgspec.structs.replace(buffer, name=hidden(buffer.name), names=tuple(map(hidden, buffer.names)))
     neighbour = finding.neighbour
@@ -171,12 +171,12 @@ def _argument(argument: Argument) -> Argument:
 
 
 def redacted_fault(fault: str) -> str:
-    """Where a fault was and of what class, without what its exception says."""
+    """An internal error's location and class, without the exception's message."""
     return ": ".join(fault.split(": ", 2)[:2])
 
 
 def _faults(counts: dict[str, int]) -> dict[str, int]:
-    """Faults without what their exceptions say: a user's own rule may have put a value into it."""
+    """Internal errors without messages: a user's own rule may have put a value into one."""
     found: dict[str, int] = {}
     for fault, count in counts.items():
         brief = redacted_fault(fault)

@@ -1,4 +1,4 @@
-"""What must hold of what nodes wrote and of the histories of rows in a manifest beyond the types of their fields."""
+"""Validation of node stores, write sets and row histories in a manifest, beyond field types."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from itertools import pairwise
 from shadowgraph.dumps.schema import Manifest
 from shadowgraph.model.row_history import InputRows, RowStretch
 
-_MOST = 1 << 64  # no address goes beyond
+_MOST = 1 << 64  # upper bound of addresses
 _ROWS = 1 << 32
 
 
 def require_history(manifest: Manifest) -> None:
-    """Compare every range and every number of a row with what it may be.
+    """Check every range and every number of a row against its bounds.
 
     Raises
     ------
     ValueError
-        The first thing that does not hold.
+        At the first violation.
     """
     for stored in manifest.stores:
         if any(not start < stop < _MOST for start, stop in stored.ranges):
@@ -36,7 +36,7 @@ def _is_view(rows: InputRows) -> bool:
 
 
 def _in_order(rows: InputRows, stretches: Sequence[RowStretch]) -> bool:
-    """Whether stretches lie inside the rows, one after another."""
+    """Whether stretches lie inside the rows, in order and without overlap."""
     pairs = [(each.first, each.last) for each in stretches]
     inside = all(0 <= first <= last < rows.count for first, last in pairs)
     return inside and all(one[1] < other[0] for one, other in pairwise(pairs))

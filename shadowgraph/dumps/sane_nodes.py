@@ -1,4 +1,4 @@
-"""What must hold of a graph's device nodes in a manifest beyond the types of their fields."""
+"""Validation of a graph's device nodes in a manifest, beyond field types."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from shadowgraph.dumps.device_rows import DEPTH
 from shadowgraph.dumps.schema import DeviceRow, GraphRow
 
-_MOST = 1 << 64  # no address, and no number of programs, goes beyond
+_MOST = 1 << 64  # upper bound of addresses and program counts
 _AXES = 3
 
 
 def require_nodes(graph: GraphRow, texts: int, stacks: int) -> None:
-    """Compare every index of a graph's device nodes with its table, every number with what it may be.
+    """Check every index of a graph's device nodes against its table, and every number against its bounds.
 
     Raises
     ------
     ValueError
-        The first thing that does not hold.
+        At the first violation.
     """
     if graph.device is not None:
         _require(graph.device, len(graph.nodes), texts, stacks, f"graph {graph.serial}", DEPTH)
@@ -58,7 +58,7 @@ def _in_memory(row: DeviceRow) -> bool:
 
 
 def _circular(rows: Sequence[DeviceRow]) -> bool:
-    """Whether following what nodes wait for ever comes back to where it began."""
+    """Whether the dependencies of nodes contain a cycle."""
     waits = [len(row.after) for row in rows]
     followers: list[list[int]] = [[] for _ in rows]
     for place, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""What must hold in a manifest beyond the types of its fields, so that whoever reads it need not ask again."""
+"""Validation of a manifest beyond field types, so that its readers need no checks of their own."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _LATEST = 253402300799.0  # the last second of the year 9999
 
 
 def require_sane(manifest: Manifest) -> None:
-    """Compare every index with its table, every time and window with what it may be.
+    """Check every index against its table, and every time and window against its bounds.
 
     Raises
     ------
     ValueError
-        The first thing that does not hold.
+        At the first violation.
     """
     texts, frames, stacks = len(manifest.strings), len(manifest.frames), len(manifest.stacks)
     _below(texts, chain.from_iterable((file, function) for file, _, function in manifest.frames), "text")

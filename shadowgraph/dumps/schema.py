@@ -1,8 +1,9 @@
-"""What a dump's manifest holds: frozen data, each field as in ``docs/dumps.md``.
+"""Schema of a dump's manifest: frozen structs, each field as documented in ``docs/dumps.md``.
 
-Rows that come by the ten thousand are JSON arrays (`array_like`) and refer to texts, frames and stacks by index, so
-that a ledger of 100,000 buffers stays small. Within one schema number fields are only ever added, at the end of a row,
-each with a default, and enumerations get no new values.
+Rows with tens of thousands of entries are JSON arrays (`array_like`) and refer to texts, frames and stacks by index, so
+that a ledger of 100,000 buffers stays small. Within one schema number, fields are only added at the end of a row, each
+with a default, and enumerations get no new values. Docstrings of structs are part of the JSON schema and thus of
+`form_of_manifest`.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ Index = Annotated[int, msgspec.Meta(ge=0)]
 class Why(StrEnum):
     """Why bytes are in a dump, the most useful first."""
 
-    FINDING = "finding"  # around the damage of a finding, guards included, as it is now
-    SHADOW = "shadow"  # what host memory mirrors of a buffer: its values when its graph last began to replay
+    FINDING = "finding"  # around the damage of a finding, guards included, at the time of the dump
+    SHADOW = "shadow"  # values mirrored in host memory, from when the buffer's graph last began to replay
     WHOLE = "whole"  # a small buffer
-    WINDOW = "window"  # the first or last bytes of a large one
+    WINDOW = "window"  # the first or last bytes of a large buffer
 
 
 class View(msgspec.Struct, frozen=True, array_like=True):
@@ -338,5 +339,5 @@ class Manifest(msgspec.Struct, frozen=True):
 
 @cache
 def form_of_manifest() -> str:
-    """A short hash of the manifest's JSON schema: it changes with every field that is added."""
+    """A short hash of the manifest's JSON schema, which changes with every added field."""
     return hashlib.sha256(msgspec.json.encode(msgspec.json.schema(Manifest), order="sorted")).hexdigest()[:12]

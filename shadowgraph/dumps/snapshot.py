@@ -1,4 +1,4 @@
-"""What a dump of a live debugger would hold, without a file: live runs are looked at as dumps are."""
+"""In-memory snapshot of a live debugger with the interface of a dump, for views and plots of live runs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from shadowgraph.dumps.tables import manifest_of
 if TYPE_CHECKING:
     from shadowgraph.dumps.live import LiveDebugger
 
-_MOST = 64 << 20  # bytes of memory that are copied
+_MOST = 64 << 20  # bytes of memory copied at most
 
 
 class Snapshot(Dump):
-    """A dump that was never written. Owned data: nothing of the debugger or its tensors is kept."""
+    """A dump without a file. Owns its data: holds no reference to the debugger or its tensors."""
 
     def __init__(self, collected: Collected) -> None:
         self.path = Path("live")
@@ -29,10 +29,10 @@ class Snapshot(Dump):
         return bytes(self._data[row.tensor])
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no file is open."""
 
 
 def snapshot_of(debugger: LiveDebugger, contents: bool) -> Snapshot:
-    """What a debugger knows now. Checks nothing; reads memory, as a dump does, only with `contents`."""
+    """The debugger's current facts. Runs no check; copies memory, as a dump does, only with `contents`."""
     collected = collect(debugger.monitor, debugger.facts, "a picture", _MOST, redact=not contents)
     return Snapshot(replace(collected, redacted=False))

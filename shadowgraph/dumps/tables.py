@@ -1,4 +1,4 @@
-"""From what was collected to a manifest: texts and stacks once each, pointers as buffer and offset."""
+"""Conversion of collected contents to a manifest: texts and stacks stored once, pointers as buffer and offset."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 def manifest_of(collected: Collected, crcs: Sequence[int]) -> Manifest:
-    """The whole manifest, with a row for every payload; `crcs` are the payloads' checksums."""
+    """The complete manifest, with a row for every payload; `crcs` are the payloads' checksums."""
     tables = _Tables(collected.live, collected.freed)
     owners = collected.owners
     place = {id(owner): index for index, owner in enumerate(owners)}
@@ -90,7 +90,7 @@ def _write_sets(graph: int, sets: WriteSets) -> WriteSetRow:
 
 
 def _payload(index: int, each: Bytes, crc32: int) -> PayloadRow:
-    """The index entry of the payload at a place."""
+    """The index entry of the payload with this number."""
     piece, mirrored = each.piece, each.name is not None
     return PayloadRow(
         tensor=f"payload.{index}",
@@ -107,12 +107,12 @@ def _payload(index: int, each: Bytes, crc32: int) -> PayloadRow:
 
 
 def clean(text: str) -> str:
-    """Text that UTF-8 can hold: file names and arguments may have bytes that are no text."""
+    """Text that UTF-8 can encode: file names and arguments may contain invalid bytes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def writable(value: T) -> T:
-    """A struct whose texts UTF-8 can hold; nearly always the very same."""
+    """A struct whose texts UTF-8 can encode; in most cases the same object."""
     try:
         msgspec.json.encode(value)
     except UnicodeEncodeError:
@@ -157,7 +157,7 @@ class _Tables:
         return self.strings.setdefault(clean(text), len(self.strings))
 
     def stack(self, stack: Stack) -> int:
-        known = self._stack_at.get(id(stack))  # whoever holds the stacks outlives these tables
+        known = self._stack_at.get(id(stack))  # the owner of the stacks outlives these tables
         if known is None:
             frames = tuple(self._frame(self.text(f.file), f.line, self.text(f.function)) for f in stack)
             known = self._stack_at[id(stack)] = self.stacks.setdefault(frames, len(self.stacks))
@@ -216,7 +216,7 @@ class _Tables:
         )
 
     def holder(self, start: int, stop: int) -> Buffer | None:
-        """The live buffer that bytes belong to, else the one that was freed last."""
+        """The live buffer that holds the bytes, else the one freed last."""
         place = start, stop
         if place not in self._owners:
             found = [b for _, b in self._live.overlapping(start, max(stop, start + 1))]

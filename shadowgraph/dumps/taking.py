@@ -1,7 +1,7 @@
-"""A dump from start to end, at once or with the file written in the background.
+"""A dump from collection to file, written at once or in the background.
 
-In the background a daemon thread writes, one dump after another: a slow disk keeps neither a replay nor, for more than
-`LIMIT` seconds, the end of the process. A forked child has none of the threads and writes none of the dumps.
+Background dumps are written by a daemon thread, one after another: a slow disk delays no replay, and the end of the
+process by at most `LIMIT` seconds. A forked child inherits no such thread and writes no pending dump.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from shadowgraph.dumps.writer import destination, write_dump
 from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.monitor.monitor import Monitor
 
-LIMIT = 30.0  # seconds that the end of a process waits for dumps to be written
+LIMIT = 30.0  # seconds that the end of a process waits for pending dumps
 _in_background: list[threading.Thread] = []
-_ended = False  # whether it is too late for threads of ours
+_ended = False  # whether new threads can no longer be started
 os.register_at_fork(after_in_child=_in_background.clear)
 
 
@@ -45,14 +45,14 @@ def take_dump(
     Parameters
     ----------
     written
-        Called when the file is there, by the thread that wrote it.
+        Called when the file is complete, by the thread that wrote it.
     room
-        Makes a context in which a few files can be opened, for the thread that writes in the background.
+        Returns a context in which a few files can be opened, for the background thread that writes.
 
     Raises
     ------
     ShadowgraphError
-        Whatever goes wrong, in one line. With `background` only what goes wrong before the writing.
+        For every error, with a one-line message. With `background` only for errors before the writing.
     """
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < SMALLEST_DUMP:
         raise UsageError(f"a dump's limit must be a whole number of at least {SMALLEST_DUMP:,} bytes, not {limit!r}")
@@ -62,7 +62,7 @@ def take_dump(
         if background and not _ended:
             _write_later(collected, target, limit, written, room)
             return target
-        finish()  # an earlier dump that is still being written must not replace this one
+        finish()  # an earlier pending dump must not replace this one
         write_dump(collected, target, limit)
         written(target)
         return target
@@ -74,7 +74,7 @@ def take_dump(
 
 
 def finish() -> bool:
-    """Wait for the dumps that are being written in the background; whether all are, after `LIMIT` seconds at most."""
+    """Wait for pending background dumps, `LIMIT` seconds at most; returns whether all are written."""
     deadline = time.monotonic() + LIMIT
     waited = [thread for thread in list(_in_background) if thread is not threading.current_thread()]
     for thread in waited:
@@ -89,7 +89,7 @@ def _write_later(
     written: Callable[[Path], None],
     room: Callable[[], AbstractContextManager[None]],
 ) -> None:
-    """Write in a thread that the interpreter's end waits for, one dump after another."""
+    """Write in a thread that the interpreter's exit waits for, one dump after another."""
     before = _in_background[-1] if _in_background else None
 
     def write() -> None:
@@ -99,7 +99,7 @@ def _write_later(
             with room():
                 write_dump(collected, target, limit)
             written(target)
-        except Exception as error:  # nobody is there to be told but the report and the log
+        except Exception as error:  # no caller is left; the report and the log tell
             internal_errors.note("dump", error)
 
     thread = threading.Thread(target=write, name="shadowgraph-dump", daemon=True)
@@ -108,8 +108,8 @@ def _write_later(
 
 
 def _end() -> None:
-    """Wait where the interpreter waits for its own threads: later no pool of threads takes work and no thread starts,
-    and the children of multiprocessing run no `atexit`."""
+    """Wait together with the interpreter's wait for its threads: later, thread pools take no work and no thread starts,
+    and children of multiprocessing run no `atexit` callbacks."""
     global _ended
     _ended = True
     finish()
@@ -117,5 +117,5 @@ def _end() -> None:
 
 try:
     getattr(threading, "_register_atexit", atexit.register)(_end)
-except RuntimeError:  # the interpreter's end has begun
+except RuntimeError:  # the interpreter is shutting down already
     _ended = True

@@ -1,4 +1,4 @@
-"""The second step of a dump: one file, whole or not at all. May run in a thread of its own."""
+"""Second step of a dump: writes one file atomically. May run in a background thread."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from shadowgraph.dumps.redaction import redacted
 
 SUFFIX = ".safetensors"
 _BUFFER = 1 << 20
-_WORTH_THREADS = 16 << 20  # bytes from which on checksums are worked out by several threads
+_WORTH_THREADS = 16 << 20  # bytes from which on several threads compute the checksums
 
 Part = bytes | memoryview
 
 
 def destination(path: str | os.PathLike[str]) -> Path:
-    """Where a dump goes: into a directory under a name of its own, else to the path itself.
+    """The file of a dump: a unique name inside a directory, else the path itself.
 
     Raises
     ------
     MissingFileError
-        What is there is neither a file nor a directory.
+        When the path is neither a file nor a directory.
     """
     try:
         found = Path(os.path.abspath(path))
@@ -48,10 +48,10 @@ def destination(path: str | os.PathLike[str]) -> Path:
 
 
 def write_dump(collected: Collected, path: Path, limit: int) -> Path:
-    """Write what was collected, `limit` bytes at most (see `fitted`).
+    """Write collected contents, `limit` bytes at most (see `fitted`).
 
-    The file appears under its name complete and on the disk, readable for its owner only, or not at all; what was there
-    before stays until then.
+    The file appears complete and synced to disk, readable by its owner only, or not at all; an existing file stays
+    until then.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def _checksums(payloads: Sequence[Bytes]) -> list[int]:
     try:
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
             return list(pool.map(crc32, data))
-    except RuntimeError:  # at the end of the interpreter no pool takes work
+    except RuntimeError:  # at interpreter shutdown no pool takes work
         return [crc32(part) for part in data]
 
 
@@ -94,7 +94,7 @@ def _replace(path: Path, parts: Iterable[Part]) -> None:
         with suppress(OSError):
             os.unlink(temporary)
         raise
-    with suppress(OSError):  # not every file system can; the file itself is on the disk
+    with suppress(OSError):  # not every file system supports it; the file itself is synced
         _sync_directory(path.parent)
 
 
@@ -111,7 +111,7 @@ _named = 0
 
 
 def _unused(folder: Path) -> Path:
-    """A name that says when and who, and that no other dump of this process has."""
+    """A name with time and process id, unique among the dumps of this process."""
     global _named
     with _naming:
         _named += 1

@@ -1,4 +1,7 @@
-"""Canaries written by the device, on a stream of its own, so that a capture or a busy queue is never in the way."""
+"""Canary fills on the device, on a stream of their own, so that a capture or a busy queue never blocks them.
+
+Called by the engine, in any thread that allocates, frees or checks; has its own lock.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +20,21 @@ THREADS = 256
 
 
 class Arming:
-    """Fills ranges with their canary. Fills run in the order in which they are asked for. Thread-safe.
+    """Fills ranges with their canary, in the order of the calls. Thread-safe.
 
-    A check may run on any stream of the program's, so each stream waits, on the device, for the last fill before its
-    next check: `order`. Fills themselves wait for no work of the program's unless told to by `after`: nobody may write
-    a guard, so what is queued does not matter, except where memory has just been the program's own.
+    A check may run on any stream of the program, so each stream waits, on the device, for the last fill before its next
+    check: `order`. Fills wait for work of the program only after `after`: no kernel may write a guard, so queued work
+    does not matter, except where the memory was the program's own just before.
 
     Parameters
     ----------
     table, kept
-        Device addresses of the canary's table, and of what is remembered of broken guards.
+        Device addresses of the canary table, and of the records of broken guards.
 
     Attributes
     ----------
     ordered
-        Streams that wait for the last fill already.
+        Streams that already wait for the last fill.
     """
 
     def __init__(self, device: Device, one: int, many: int, table: int, kept: int) -> None:
@@ -44,7 +47,7 @@ class Arming:
         with context.current():
             self._filled, self._queued = device.event(), device.event()
         self.ordered: set[int] = set()
-        self._kept: list[Any] = []  # tables that fills in flight read
+        self._kept: list[Any] = []  # range tables that fills in flight read
 
     def fill(self, where: ByteRange) -> None:
         """Fill one range."""
@@ -54,7 +57,7 @@ class Arming:
                 self._mark()
 
     def fill_here(self, where: ByteRange) -> None:
-        """Fill one range on the current stream: behind what it has queued, before what it is given next."""
+        """Fill one range on the current stream, in order with its work."""
         with self._lock:
             self._fill_on(where, self._device.raw_stream())
 
@@ -77,13 +80,13 @@ class Arming:
                 self._mark()
 
     def after(self) -> None:
-        """Let coming fills run behind all that the current stream has queued."""
+        """Order later fills behind all work queued on the current stream."""
         with self._lock, self._device.context.current():
             self._queued.record(self._device.stream())
             self._device.arming.wait_event(self._queued)
 
     def order(self, stream: int) -> None:
-        """Let a stream wait for the fills so far; cheap when it does already."""
+        """Make a stream wait for the fills so far; cheap when it already does."""
         if stream not in self.ordered:
             with self._lock, self._device.context.current():
                 self._device.runtime.streamWaitEvent(stream, self._filled.ptr)

@@ -1,8 +1,8 @@
-"""One device's primary context: made current in whatever thread calls the driver for our engine.
+"""The primary CUDA context of a device, made current in any thread that calls the driver for the engine.
 
 A plain thread that frees a guarded tensor has device 0 current, or no device at all. There a launch is refused, or runs
-on the wrong device, and `cudaSetDevice` to leave ours again would make a context of hundreds of megabytes on device 0.
-So our context is pushed, and popped afterwards. Thread-safe; no lock.
+on the wrong device, and `cudaSetDevice` to restore device 0 afterwards would create a context of hundreds of megabytes
+on it. So the context is pushed, and popped afterwards. Thread-safe; no lock.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from shadowgraph.engines.losses import error_of
 _RELAXED = 2  # CUstreamCaptureMode
 _NOT_IDLE = 600  # CUDA_ERROR_NOT_READY
 _CAPTURES_ELSEWHERE = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: of the legacy stream, while a blocking stream captures
-# A stream takes about a thousand launches before the next one waits, and each takes a microsecond of host time. So for
-# half a millisecond after it was idle, no launch on it waits.
+# A stream queues about a thousand launches before the next one blocks, and each takes a microsecond of host time. So
+# for half a millisecond after it was idle, no launch on it blocks.
 _SHALLOW = 500_000  # nanoseconds
-_BUSY = 200_000  # nanoseconds in which a busy stream is not asked again: the device is what its program waits for
+_BUSY = 200_000  # nanoseconds before a busy stream is queried again: its program is bound by the device anyway
 
 
 class PrimaryContext:
@@ -31,7 +31,7 @@ class PrimaryContext:
 
     def __init__(self, index: int) -> None:
         self.index = index
-        # The interpreter's lock is held during calls that return at once, and given away in those that may wait.
+        # The interpreter's lock is held during calls that return at once, and released in calls that may block.
         self._calls: Any = ctypes.PyDLL("libcuda.so.1")
         self._handle, self._current = ctypes.c_void_p(), ctypes.c_void_p()
         device = ctypes.c_int()
@@ -39,7 +39,7 @@ class PrimaryContext:
         self.check("cuDeviceGet", self._calls.cuDeviceGet(ctypes.byref(device), index))
         retained = self._calls.cuDevicePrimaryCtxRetain(ctypes.byref(self._handle), device)
         self.check("cuDevicePrimaryCtxRetain", retained)
-        self._asked: tuple[int, int, bool] = (-1, 0, False)  # a stream, when it was asked, and whether it was idle
+        self._asked: tuple[int, int, bool] = (-1, 0, False)  # a stream, the time of its query, and whether it was idle
 
     def check(self, name: str, code: int) -> None:
         """Raise `DeviceLostError` or `CudaCallError` unless a call succeeded."""
@@ -47,14 +47,14 @@ class PrimaryContext:
             raise error_of(f"{name}: {self.name_of(code)}", code)
 
     def name_of(self, code: int) -> str:
-        """CUDA's own name of an error."""
+        """CUDA's name of an error."""
         text = ctypes.c_char_p()
         if self._calls.cuGetErrorName(code, ctypes.byref(text)) or text.value is None:
             return f"error {code}"
         return f"{text.value.decode()} ({code})"
 
     def enter(self) -> bool:
-        """Make the context current in this thread; what is returned goes to `leave`."""
+        """Make the context current in this thread; pass the result to `leave`."""
         current = ctypes.c_void_p()
         self._calls.cuCtxGetCurrent(ctypes.byref(current))
         if current.value == self._handle.value:
@@ -63,13 +63,13 @@ class PrimaryContext:
         return True
 
     def leave(self, entered: bool) -> None:
-        """Make current again what was before `enter`."""
+        """Restore the context that was current before `enter`."""
         if entered:
             self._calls.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """The context is current in the block, and calls are allowed that a capture elsewhere would forbid."""
+        """Make the context current in the block, and allow calls that a capture elsewhere would forbid."""
         entered = self.enter()
         try:
             with relaxed_capture():
@@ -78,7 +78,7 @@ class PrimaryContext:
             self.leave(entered)
 
     def captures(self, stream: int) -> bool:
-        """Whether a stream captures, or must not be used because another one does. The context must be current."""
+        """Whether a stream captures, or is unusable because another one does. The context must be current."""
         status = ctypes.c_int()
         code = self._calls.cuStreamIsCapturing(ctypes.c_void_p(stream), ctypes.byref(status))
         if code == _CAPTURES_ELSEWHERE:
@@ -89,9 +89,9 @@ class PrimaryContext:
     def takes_launches(self, stream: int) -> bool:
         """Whether the next launch on a stream returns at once, since its queue cannot be full.
 
-        A launch into a full queue waits for the device. A host callback in Python, queued before it, waits for the
-        interpreter's lock meanwhile, so that the lock must be given away around such a launch. The context must be
-        current.
+        A launch into a full queue blocks until the device catches up. A Python host callback queued before it would
+        wait for the interpreter's lock meanwhile, so that the lock must be released around such a launch. The context
+        must be current.
         """
         known, when, idle = self._asked
         now = time.perf_counter_ns()
@@ -99,7 +99,7 @@ class PrimaryContext:
             return idle
         mode = ctypes.c_int(_RELAXED)
         exchange = self._calls.cuThreadExchangeStreamCaptureMode
-        exchange(ctypes.byref(mode))  # a query would break another thread's capture
+        exchange(ctypes.byref(mode))  # a query would invalidate another thread's capture
         try:
             code = self._calls.cuStreamQuery(ctypes.c_void_p(stream))
         finally:
@@ -111,8 +111,8 @@ class PrimaryContext:
         return idle
 
     def may_be_unmapped(self, address: int) -> bool:
-        """Whether an address lies in memory of ``cuMemMap``, which a memory saver, a sleep mode or an allocator in
-        pieces may unmap at any time, or in none at all."""
+        """Whether an address lies in memory of ``cuMemMap``, which a memory saver, a sleep mode or an expandable
+        allocator may unmap at any time, or in unmapped memory."""
         allocation = ctypes.c_uint64()
         if not self._calls.cuMemRetainAllocationHandle(ctypes.byref(allocation), ctypes.c_void_p(address)):
             self._calls.cuMemRelease(allocation)
@@ -120,7 +120,7 @@ class PrimaryContext:
         return not self.is_mapped(address)
 
     def is_mapped(self, address: int) -> bool:
-        """Whether there is memory at an address now."""
+        """Whether memory is mapped at an address now."""
         mapped = ctypes.c_int()
         pointer = ctypes.c_uint64(address)
         code = self._calls.cuPointerGetAttribute(ctypes.byref(mapped), _MAPPED, pointer)
@@ -132,11 +132,11 @@ _MAPPED = 13  # CU_POINTER_ATTRIBUTE_MAPPED
 
 @cache
 def primary_context(index: int) -> PrimaryContext:
-    """The primary context of a device, the same object at each call.
+    """The primary context of a device; the same object at each call.
 
     Raises
     ------
     CudaCallError
-        When the driver refuses it.
+        When the driver refuses the context.
     """
     return PrimaryContext(index)

@@ -1,7 +1,7 @@
-"""Bytes of device memory brought to the host: at once, or queued and asked for later.
+"""Copies of device memory to the host: synchronous, or queued and fetched later.
 
-What is read may have been unmapped by a memory saver or a sleep mode since it was tracked. A device that reads such
-memory kills the context, so that each range is asked about before it is read. Called by the engine.
+A memory saver or a sleep mode may have unmapped the memory since it was tracked. A device read of unmapped memory kills
+the context, so that each range is queried before it is read. Called by the engine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TO_HOST = 2  # cudaMemcpyKind
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Bytes on their way to the host."""
+    """Queued copies of bytes to the host."""
 
     tag: object
     parts: tuple[tuple[object, ByteRange], ...]
@@ -29,7 +29,7 @@ class Fetch:
     event: Any
 
     def arrived(self, device: Device) -> bool:
-        """Whether the bytes are there; then the event goes back to the device."""
+        """Whether the bytes have arrived; then the event is returned to the device."""
         with device.context.current():
             if not self.event.done:
                 return False
@@ -37,7 +37,7 @@ class Fetch:
         return True
 
     def result(self) -> Result:
-        """What arrived, by key; ranges without bytes are left out."""
+        """The bytes that arrived, by key; empty ranges are left out."""
         data, at, fetched = memoryview(self.pinned), 0, []
         for key, where in self.parts:
             if where.nbytes:
@@ -61,12 +61,12 @@ def fetched(device: Device, tag: object, parts: Sequence[tuple[object, ByteRange
 
 
 def read(device: Device, where: ByteRange) -> bytes:
-    """Bytes of a range after what the current stream has queued; waits for it.
+    """Read a range behind the work queued on the current stream; waits for it.
 
     Raises
     ------
     LookupError
-        When no memory is mapped there any more.
+        When no memory is mapped there now.
     """
     host = np.empty(where.nbytes, dtype=np.uint8)
     if where.nbytes:
@@ -79,7 +79,7 @@ def read(device: Device, where: ByteRange) -> bytes:
 
 
 def read_many(device: Device, ranges: Sequence[ByteRange]) -> list[memoryview]:
-    """Bytes of ranges in one pinned block, as `read` does; beside the current stream while that one captures."""
+    """`read` for several ranges, into one pinned block; on another stream while the current one captures."""
     _check(device, (where for where in ranges if where.nbytes))
     views: list[memoryview] = []
     total, at = max(1, sum(where.nbytes for where in ranges)), 0

@@ -1,4 +1,7 @@
-"""The engine on a GPU: one launch a boundary, results through pinned memory, no synchronisation unless asked for."""
+"""The GPU engine: one launch for each check, results through pinned memory, no synchronisation unless requested.
+
+Any thread; the engine's lock protects checks in flight and their tables. Waits run without it.
+"""
 
 from __future__ import annotations
 
@@ -28,34 +31,34 @@ from shadowgraph.model.canary import PERIOD, canary
 from shadowgraph.model.guards import Guard
 from shadowgraph.model.ranges import ByteRange
 
-SLOTS = 1024  # checks in flight, as in kernels.cu, and records in the ring
-KEPT, KEPT_NBYTES = 512, 72  # broken guards that are remembered, as in kernels.cu
-TABLES = 8  # tuples of guards whose tables are kept
+SLOTS = 1024  # checks in flight and ring records, as in kernels.cu
+KEPT, KEPT_NBYTES = 512, 72  # records of broken guards, as in kernels.cu
+TABLES = 8  # cached guard tables
 GUARDS_ONLY, COPY, COMPARE = 0, 1, 2
 
-_POLL, _PATIENCE = 50e-6, 10.0  # seconds; of streams that no event may be recorded on
+_POLL, _PATIENCE = 50e-6, 10.0  # seconds; for streams on which no event may be recorded
 _Parts = Sequence[tuple[object, ByteRange]]
 
 
-# A check that was launched and not yet seen to be done: tag, guards, parts, and the device memory that it reads.
+# A launched check not yet seen as done: tag, guards, parts, and the device memory that it reads.
 _Pending = tuple[object, Sequence[Guard], _Parts, object]
-_Found = list[tuple[tuple[int, int], Evidence[object]]]  # of one check, guards before parts, each with its index
+_Found = list[tuple[tuple[int, int], Evidence[object]]]  # for one check: guards before parts, each with its index
 
 
 class CupyEngine:
-    """Checks on the device of its construction. Thread-safe.
+    """Checks on one CUDA device, by default the current one. Thread-safe.
 
-    Kernels are compiled here, so make one before any capture begins. Canary positions are device addresses.
+    The constructor compiles kernels, so create it before any capture begins. Canary positions are device addresses.
 
     Parameters
     ----------
     expandable
-        Whether torch's allocator maps memory piecemeal.
+        Whether torch's allocator uses expandable segments.
 
     Attributes
     ----------
     unmappable
-        Ranges that are not compared because their memory may be unmapped.
+        Number of ranges that are not compared because their memory may be unmapped.
 
     Raises
     ------
@@ -75,12 +78,12 @@ class CupyEngine:
         self._serial = 0
         self._far_turn = 0
         self._slots: set[int] = set()
-        self._stale: set[int] = set()  # shadows whose last copy was left out
+        self._stale: set[int] = set()  # shadows whose last copy was skipped
         self._left_out = 0
         self._pending: dict[int, _Pending] = {}
-        self._found: dict[int, _Found] = {}  # what has arrived so far, of these only
+        self._found: dict[int, _Found] = {}  # evidence that has arrived, by pending check
         self._tables: dict[int, GuardTable] = {}
-        self._table: GuardTable | None = None  # of the guards that were asked for last
+        self._table: GuardTable | None = None  # of the last guards
         self._table_guards: Sequence[Guard] = ()
         self._fetches: deque[Fetch] = deque()
         self.lost: str | None = None
@@ -92,7 +95,7 @@ class CupyEngine:
         self._reader = RingReader(self._records)
 
     def _make_buffers(self) -> tuple[int, ...]:
-        """What every check uses: the ring, the canary's table, counters, who is done, and broken guards."""
+        """Buffers that every check uses: the ring, the canary table, counters, completion words, broken guards."""
         device = self._device
         self._canaries = device.upload(np.frombuffer(canary(0, PERIOD) * 2, dtype=np.uint8))
         self._pinned = device.pinned(SLOTS * RECORD.itemsize + SLOTS * 4)
@@ -111,31 +114,31 @@ class CupyEngine:
 
     @property
     def dropped(self) -> int:
-        """Records that the host was too slow to read, and checks that found no slot."""
+        """Number of records overwritten before the host read them, plus checks that found no slot."""
         return self._reader.dropped + self._left_out
 
     @property
     def device(self) -> Device:
-        """What this engine works on; its `probe_function` is for probed replays there."""
+        """The device of this engine; `probe_function` is the kernel of probed replays on it."""
         return self._device
 
     def arm(self, guard: Guard) -> None:
-        """Fill a guard; every later check sees it filled."""
+        """Fill a guard, ordered before every later check."""
         self._arming.fill(guard.whole)
         self._order_here()
 
     def rearm(self, guard: Guard) -> None:
-        """Fill a guard that was broken, on the current stream; nothing while that stream captures."""
+        """Refill a broken guard on the current stream; nothing while that stream captures."""
         if not self._device.captures:
             self._arming.fill_here(guard.whole)
 
     def malloc(self, nbytes: int) -> int:
-        """Address of fresh device memory, the caller's for the life of the process.
+        """Allocate device memory, owned by the caller for the life of the process; returns its address.
 
         Raises
         ------
         MemoryError
-            When the device has no more.
+            When the device is out of memory.
         """
         device = self._device
         with device.context.current():
@@ -147,7 +150,7 @@ class CupyEngine:
                 raise MemoryError(f"cudaMalloc of {nbytes} bytes: {error}") from None
 
     def note_stream(self) -> None:
-        """Let `wait` wait for the current stream too, from here on."""
+        """Let later calls of `wait` include the current stream."""
         self._device.note_stream()
 
     def wait(self) -> bool:
@@ -159,7 +162,7 @@ class CupyEngine:
         return self._device.passed()
 
     def fill(self, where: ByteRange) -> None:
-        """Fill a range with its canary; every later check sees it filled."""
+        """Fill a range with its canary, ordered before every later check."""
         self._arming.fill(where)
         self._order_here()
 
@@ -169,19 +172,19 @@ class CupyEngine:
         self._order_here()
 
     def _order_here(self) -> None:
-        """What the current stream is given next waits for the fills so far: else a write that damages a guard at once
-        would be filled over. A stream that captures must not wait for another; its replay begins with a check."""
+        """Order the current stream behind the fills so far: else a fill could overwrite the damage of a later write. A
+        stream that captures must not wait for another one; its replay begins with a check."""
         if not self._device.captures:
             self._arming.order(self._device.raw_stream())
 
     def fill_after(self) -> None:
-        """Let coming fills run behind what the current stream has queued, the last look at a guard for instance; a
-        stream that captures has queued nothing."""
+        """Order later fills behind the work queued on the current stream, such as the final check of a guard; a stream
+        that captures has queued nothing."""
         if not self._device.captures:
             self._arming.after()
 
     def shadow(self, parts: _Parts) -> CupyShadow:
-        """Room for copies of ranges; the host waits a little, so ask once for a set of ranges.
+        """Allocate shadow copies of ranges; the host waits briefly, so ask once for a set of ranges.
 
         Ranges in memory that may be unmapped are left out and counted: a check would read them at each replay.
         """
@@ -190,8 +193,8 @@ class CupyEngine:
         return shadow_of(self._device, tuple(kept))
 
     def may_be_unmapped(self, address: int) -> bool:
-        """Whether an address lies in memory of a memory saver or a sleep mode. An allocator that maps memory piecemeal
-        is none: it unmaps what is free."""
+        """Whether an address lies in memory of a memory saver or a sleep mode. An allocator with expandable segments
+        does not count: it unmaps only free memory."""
         if self._expandable:
             return False
         device = self._device
@@ -206,7 +209,7 @@ class CupyEngine:
         compare: Shadow | None = None,
         in_full: bool = False,
     ) -> None:
-        """One launch on the current stream; nothing at all while that stream captures."""
+        """Launch one check on the current stream; nothing while that stream captures."""
         context, stream = self._device.context, self._device.raw_stream()
         entered = context.enter()
         try:
@@ -224,7 +227,7 @@ class CupyEngine:
         in_full: bool,
         stream: int,
     ) -> None:
-        """`check` where the context is current and the stream does not capture."""
+        """`check`, with the context current and on a stream that does not capture."""
         shadow: Any = take if take is not None else compare
         if shadow is not None and (not shadow.chunk_count or (take is None and id(shadow) in self._stale)):
             shadow = None
@@ -252,13 +255,13 @@ class CupyEngine:
                     self._look_everywhere(table, serial, stream)
                 else:
                     self._look(prepared, serial, stream)
-            except BaseException:  # refused: no answer will come
+            except BaseException:  # refused: no result will come
                 del self._pending[serial]
                 self._slots.discard(serial % SLOTS)
                 raise
 
     def _next_serial(self) -> int | None:
-        """A number whose slot no check in flight has. None when all are taken: that check is left out, and counted."""
+        """A serial whose slot is free. None when all slots are taken: the check is skipped, and counted."""
         slots, serial = self._slots, self._serial % 0xFFFFFFFF + 1
         if serial % SLOTS in slots:
             if len(slots) == SLOTS:
@@ -271,7 +274,7 @@ class CupyEngine:
         return serial
 
     def _look(self, prepared: Prepared, serial: int, stream: int) -> None:
-        """One launch that reads the near parts of guards, and of far ones those whose turn it is."""
+        """Launch a check of all near parts, and of the far pieces next in rotation."""
         prepared.check.value = serial
         if prepared.far_blocks:
             prepared.far_turn.value = self._far_turn
@@ -279,7 +282,7 @@ class CupyEngine:
         prepared.launcher.launch_here(prepared.grid, THREADS, stream)
 
     def _look_everywhere(self, table: GuardTable, serial: int, stream: int) -> None:
-        """One launch that reads every guard in full."""
+        """Launch a check of every guard in full."""
         prepared = self._prepared[GUARDS_ONLY]
         prepared.set(table, None)
         blocks = table.far_count * table.far_pieces
@@ -297,12 +300,12 @@ class CupyEngine:
                 self._fetches.append(copies.fetched(self._device, tag, parts))
 
     def read(self, where: ByteRange) -> bytes:
-        """Bytes of a range after what the current stream has queued; waits for it."""
+        """Read a range behind the work queued on the current stream; waits for it."""
         return copies.read(self._device, where)
 
     def read_many(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
-        """Bytes of ranges after what the current stream has queued, in one pinned block; waits once. While that stream
-        captures, the copies run beside it, in no order with its work."""
+        """Read ranges behind the work queued on the current stream, into one pinned block; waits once. While that
+        stream captures, the copies run on another one, unordered with its work."""
         return copies.read_many(self._device, ranges)
 
     def mirror(self, ranges: Sequence[ByteRange]) -> Mirror:
@@ -310,18 +313,18 @@ class CupyEngine:
         return NoCopy() if self._device.captures else self._mirrors.copy(ranges)
 
     def lose(self, reason: str) -> None:
-        """Nothing is waited for any more; the next `poll` has what has arrived."""
+        """Mark the device as lost: no more waits; the next `poll` returns the results that have arrived."""
         self.lost = self.lost or reason
 
     def poll(self, wait: bool = False, here: bool = False) -> list[Result]:
-        """Outcomes of checks that are done, in order of submission; with `wait` of all of them, or with `here` of those
-        on the current stream. While something is captured, waiting for more than that would break the capture."""
+        """Results of finished checks, in order of submission; with `wait` of all checks, or with `here` of those on the
+        current stream. While a capture runs, a wait for other streams would invalidate it, and is left out."""
         if not self._pending and not self._fetches:
             return []
         if wait and self.lost is None and not self._device.captures:
             self._wait(here)
         with self._lock:
-            if self.lost is not None:  # what had reached the host in time still counts
+            if self.lost is not None:  # evidence that reached the host in time still counts
                 self._fetches.clear()
             finished = self._finished(wait) if self.lost is None else list(self._pending)
             if finished and self._reader.arrived:
@@ -337,7 +340,7 @@ class CupyEngine:
             return results
 
     def _wait(self, here: bool) -> None:
-        """Wait for the checks of the current stream, or of all streams as far as that can be."""
+        """Wait for the checks of the current stream, or of all streams where possible."""
         try:
             if here:
                 self._device.wait_here()
@@ -346,20 +349,20 @@ class CupyEngine:
             deadline = time.monotonic() + _PATIENCE
             while self._unfinished() and time.monotonic() < deadline:
                 time.sleep(_POLL)
-                self._arming.check_alive()  # a context that has died answers no more
+                self._arming.check_alive()  # raises if the context is dead
         except Exception as error:
             if not is_device_loss(error):
                 raise
             self.lost = str(error).split("\n", 1)[0]
 
     def _unfinished(self) -> bool:
-        """Whether checks run on streams that were not waited for: of another owner, or because something captures."""
+        """Whether checks still run on streams that `Device.wait` left out: foreign ones, or because of a capture."""
         with self._lock:
             return any(self._done[serial % SLOTS] != serial for serial in self._pending)
 
     def _finished(self, everything: bool) -> list[int]:
-        """Serials of checks that are done, oldest first: up to the first that is not, or, after a wait that may have
-        been for one stream, `everything` that is done."""
+        """Serials of finished checks, oldest first: up to the first unfinished one, or, after a wait that may have
+        covered one stream only, of `everything` that is finished."""
         finished, done = [], self._done
         for serial in self._pending:
             if done[serial % SLOTS] == serial:
@@ -369,7 +372,7 @@ class CupyEngine:
         return finished
 
     def _take_evidence(self) -> None:
-        """Hand what has arrived to the checks that it belongs to, those not seen to be done included."""
+        """Assign arrived records to their checks, including checks not yet seen as done."""
         for record in self._reader.take():
             serial = int(record["check"])
             pending = self._pending.get(serial)
@@ -390,7 +393,7 @@ class CupyEngine:
 
 
 def _result(tag: object, found: _Found) -> Result:
-    """Warps report in any order; the answer has one."""
+    """The result of a check, with evidence in a fixed order: warps report in any order."""
     return Result(tag, tuple(evidence for _, evidence in sorted(found, key=lambda pair: pair[0])))
 
 

@@ -1,4 +1,7 @@
-"""Copies of ranges on the device, to compare with, and in pinned memory, to be left with when the device is lost."""
+"""Shadow copies of ranges on the device, to compare with, and small ones in pinned memory, which survive a device loss.
+
+Checks use a shadow under the engine's lock; `last_values` reads host memory only.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from shadowgraph.model.ranges import ByteRange
 
 CHUNK = np.dtype([("source", "<u8"), ("shadow", "<u8"), ("mirror", "<u8"), ("nbytes", "<u4"), ("part", "<u4")])
 PART = np.dtype([(name, "<u8") for name in ("start", "shadow", "nbytes", "first", "last", "count")])
-_SMALLEST, _LARGEST = 4 << 10, 32 << 10  # bytes that one block works on
-_BLOCKS = 1024  # enough to keep every multiprocessor busy; more bytes make larger pieces
+_SMALLEST, _LARGEST = 4 << 10, 32 << 10  # bytes for each block
+_BLOCKS = 1024  # enough to occupy every multiprocessor; more bytes make larger chunks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CupyShadow:
-    """Room on the device for copies of ranges; owned by whoever asked for it, freed with it."""
+    """Device memory for shadow copies of ranges; owned by the caller of `shadow_of`, freed with this object."""
 
     parts: tuple[tuple[object, ByteRange], ...]
     room: Any
@@ -31,7 +34,7 @@ class CupyShadow:
     mirrored: dict[int, int]
 
     def last_values(self) -> list[tuple[object, ByteRange, bytes]]:
-        """The mirrored parts as they were when last copied; needs no device."""
+        """The mirrored parts as last copied; needs no device."""
         view = memoryview(self.mirror) if self.mirrored else memoryview(b"")
         found = []
         for index, offset in self.mirrored.items():
@@ -41,7 +44,7 @@ class CupyShadow:
 
 
 def shadow_of(device: Device, parts: tuple[tuple[object, ByteRange], ...]) -> CupyShadow:
-    """Room for copies of ranges, cleared; nothing is copied yet."""
+    """Allocate zeroed shadow copies of ranges; nothing is copied yet."""
     ranges = [where for _, where in parts]
     offsets, total = _offsets(ranges)
     small = [index for index, where in enumerate(ranges) if where.nbytes <= MIRRORED]
@@ -60,7 +63,7 @@ def shadow_of(device: Device, parts: tuple[tuple[object, ByteRange], ...]) -> Cu
 
 
 def _offsets(ranges: Sequence[ByteRange]) -> tuple[list[int], int]:
-    """Where copies lie one after the other, aligned as their sources are, so that 16 bytes go at once; bytes in all."""
+    """Offsets of consecutive copies, aligned like their sources for 16-byte accesses; and the total bytes."""
     offsets, total = [], 0
     for where in ranges:
         total = -(-total // 16) * 16 + where.start % 16
@@ -70,7 +73,7 @@ def _offsets(ranges: Sequence[ByteRange]) -> tuple[list[int], int]:
 
 
 def _chunks(where: ByteRange, shadow: int, mirror: int, part: int, size: int) -> list[tuple[int, int, int, int, int]]:
-    """Pieces of a range whose inner borders are aligned to 16 bytes."""
+    """Chunks of a range whose inner boundaries are aligned to 16 bytes."""
     pieces = []
     start = where.start
     while start < where.stop:

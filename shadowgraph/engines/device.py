@@ -1,6 +1,7 @@
-"""What the cupy engine's parts share of a device: streams, events, uploads, cleared memory.
+"""Device resources that the parts of the CUDA engine share: streams, events, uploads, zeroed memory.
 
-Called with the engine's lock or the lock of one of its parts, in whatever thread checks, allocates or frees.
+The caller holds the engine's lock or that of one of its parts, in any thread that checks, allocates or frees. Waits run
+without the engine's lock.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from shadowgraph.engines.context import primary_context
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.tracking.captures import captures
 
-_HANDLES = 1024  # of streams that are remembered
+_HANDLES = 1024  # cached stream handles
 
 
 class Device:
-    """One CUDA device, and two streams of our own on it that no program's work waits for.
+    """One CUDA device, with two streams of the engine that no work of the program waits for.
 
     Attributes
     ----------
     context
-        Made current around every call.
+        The primary context, made current around every call.
     arming
         The stream that writes canaries; checks wait for it on the device (see `Arming`).
     loading
-        The stream of uploads, each of which the host waits for.
+        The stream of uploads; the host waits for each of them.
     """
 
     def __init__(self, index: int) -> None:
@@ -42,8 +43,8 @@ class Device:
             self.arming = self.cp.cuda.Stream(non_blocking=True)
             self.loading = self.cp.cuda.Stream(non_blocking=True)
         self._known: dict[int, Any] = {}
-        self._lasting: dict[int, Any] = {}  # of these, torch's own, whose handles stay valid
-        self._events: deque[Any] = deque()  # not in use: an event that is destroyed is one more call to the driver
+        self._lasting: dict[int, Any] = {}  # torch's own, whose handles stay valid
+        self._events: deque[Any] = deque()  # free list: creating and destroying events costs driver calls
 
     def raw_stream(self) -> int:
         """The program's current stream, as a handle."""
@@ -62,7 +63,7 @@ class Device:
         return known
 
     def note_stream(self) -> None:
-        """Remember the current stream, so that `wait` waits for it."""
+        """Record the current stream, so that `wait` waits for it."""
         if self.raw_stream() not in self._known:
             self.stream()
 
@@ -78,33 +79,33 @@ class Device:
             context.leave(entered)
 
     def event(self) -> Any:
-        """An event without times, to be given back by `done_with`. The context must be current."""
+        """An event without timing, to be returned by `done_with`. The context must be current."""
         try:
             return self._events.popleft()
         except IndexError:
             return self.cp.cuda.Event(disable_timing=True)
 
     def done_with(self, event: Any) -> None:
-        """Take an event back that nothing waits for any more."""
+        """Return an event that is no longer waited for."""
         self._events.append(event)
 
     def wait(self) -> bool:
-        """Wait for all that torch's streams, and the current one, were given so far, but not for the whole device.
+        """Wait for the work queued on torch's streams and the current one, but not for the whole device.
 
         Returns
         -------
         bool
-            False while something is captured: then there is no wait, since a stream may be the capturing one.
+            False while a capture runs: then there is no wait, since a stream may be the capturing one.
         """
         with self.context.current():
             events = self._now()
-            for event in events or ():  # a capture that begins meanwhile goes on
+            for event in events or ():  # does not invalidate a capture that begins meanwhile
                 event.synchronize()
                 self.done_with(event)
         return events is not None
 
     def passed(self) -> bool:
-        """Whether `wait` would return at once, and True."""
+        """Whether `wait` would return True at once."""
         with self.context.current():
             events = self._now()
             passed = events is not None and all(event.done for event in events)
@@ -113,7 +114,7 @@ class Device:
         return passed
 
     def _now(self) -> list[Any] | None:
-        """An event behind all that each stream was given so far; None while something is captured."""
+        """An event for each stream, behind its queued work; None while a capture runs."""
         with captures.none_begins() as free:
             return [self._recorded(stream) for stream in self._to_wait_for()] if free else None
 
@@ -127,12 +128,12 @@ class Device:
         return event
 
     def wait_here(self) -> None:
-        """Wait for all that the current stream was given so far."""
+        """Wait for the work queued on the current stream."""
         with self.context.current():
             self.stream().synchronize()
 
     def upload(self, rows: npt.NDArray[Any]) -> Any:
-        """A device copy that every stream may read: the host waits for it, and only for it."""
+        """Copy an array to the device, for use on every stream; the host waits for this copy only."""
         with self.context.current():
             made = self.cp.empty(max(1, rows.nbytes), dtype=self.cp.uint8)
             if rows.nbytes:
@@ -142,7 +143,7 @@ class Device:
         return made
 
     def zeros(self, nbytes: int) -> Any:
-        """Cleared device memory that every stream may use."""
+        """Zeroed device memory, for use on every stream."""
         with self.context.current():
             made = self.cp.empty(max(16, nbytes), dtype=self.cp.uint8)
             self.runtime.memsetAsync(made.data.ptr, 0, made.nbytes, self.loading.ptr)
@@ -150,19 +151,19 @@ class Device:
         return made
 
     def pinned(self, nbytes: int) -> Any:
-        """Cleared pinned host memory."""
+        """Zeroed pinned host memory."""
         with self.context.current():
             made = self.cp.cuda.alloc_pinned_memory(max(16, nbytes))
         np.frombuffer(made, dtype=np.uint8, count=max(16, nbytes))[:] = 0
         return made
 
     def check_readable(self, where: ByteRange) -> None:
-        """Raise unless there is memory behind a whole range now: a read of what was unmapped would kill the context.
+        """Raise unless a whole range is mapped now: a read of unmapped memory would kill the context.
 
         Raises
         ------
         LookupError
-            When there is none.
+            When it is not.
         """
         with self.context.current():
             if not (self.context.is_mapped(where.start) and self.context.is_mapped(where.stop - 1)):
@@ -170,12 +171,12 @@ class Device:
 
 
 def _is_torchs(stream: Any) -> bool:
-    """Whether a stream is the default one or from torch's pool, which lives as long as the process."""
+    """Whether a stream is a default one or from torch's pool, which lives as long as the process."""
     return stream.cuda_stream in (0, 1, 2) or bool(stream.stream_id & 1)
 
 
 class _Handle:
-    """A raw stream under the CUDA stream protocol."""
+    """A raw stream handle with the CUDA stream protocol."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle

@@ -1,4 +1,4 @@
-"""Guards as the device reads them."""
+"""Guard tables in device memory, in the layout that the check kernel reads. The caller holds the engine's lock."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ FAR_BYTES = 8192  # as in kernels.cu
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GuardTable:
-    """One tuple of guards, uploaded.
+    """One tuple of guards in device memory.
 
     Attributes
     ----------
     guards
-        Kept, so that the table can be found again by the tuple's identity.
+        Kept alive, so that the tuple's identity finds the table.
     memory
-        Device memory that holds all of the table.
+        Device memory of the whole table.
     rows, hits, far
-        Addresses in it: the guards, a word each for what a check found, and the parts beyond the near ones.
+        Addresses in it: the guards, one hit word for each guard, and the far parts.
     far_count, far_pieces
-        Guards with a far part, and pieces of `FAR_BYTES` of the longest.
+        Number of guards with a far part, and of `FAR_BYTES` pieces in the longest one.
     """
 
     guards: Sequence[Guard]
@@ -42,7 +42,7 @@ class GuardTable:
 
 
 def table_of(device: Device, guards: Sequence[Guard]) -> GuardTable:
-    """The table of a tuple of guards; the host waits for one upload."""
+    """Upload the table of a tuple of guards; the host waits for the upload."""
     rows = np.empty(len(guards), dtype=GUARD)
     far: list[tuple[int, int, int, int]] = []
     for index, guard in enumerate(guards):

@@ -1,7 +1,7 @@
-// The device side of every check. One launch looks at all guards and copies or compares all shadowed ranges.
+// CUDA kernels of the checks. One launch compares all guards and copies or compares all shadowed ranges.
 //
-// A check never waits for the host. What it finds goes as a record into a ring in pinned host memory; a record's
-// sequence number is written last, behind a system-wide fence, so that the host never reads half of one.
+// A check never waits for the host. It writes its evidence as a record into a ring in pinned host memory; a record's
+// sequence number is written last, behind a system-wide fence, so that the host never reads a partial record.
 
 typedef unsigned char u8;
 typedef unsigned int u32;
@@ -11,11 +11,11 @@ typedef unsigned long long u64;
 #define WINDOW 256
 #define RANGES 16
 #define SCAN 65536ull  // bytes searched for separate ranges once something broke
-#define LANES 8        // lanes that look at one guard's near part
-#define FAR_BYTES 8192 // of a guard's far part that one block looks at
+#define LANES 8        // lanes that compare one guard's near part
+#define FAR_BYTES 8192 // of a guard's far part that one block compares
 #define SLOTS 1024     // checks in flight
-#define KEPT 512       // broken guards that are remembered
-#define SEEN 4096      // bytes of the damage that are compared with what was told before
+#define KEPT 512       // records of broken guards
+#define SEEN 4096      // bytes of the damage that are compared with the last report
 
 struct Guard { u64 near_lo, whole_lo, whole_len; u32 near_len, flags; };  // flags: 1 after its buffer, 2 never rearmed
 struct Chunk { u64 source, shadow, mirror; u32 nbytes, part; };  // mirror: pinned host memory, or 0
@@ -30,12 +30,12 @@ struct Record {
   u8 expected[WINDOW], found[WINDOW];
 };
 struct Ring { u64 head, capacity, records; };
-// A broken guard, by where it begins, as it was when it was told: the damage's first and last byte and its extent, the
-// bytes that are compared, [near_lo, near_hi) and [lo, hi), and a number for what they held.
+// A broken guard, by its start address, as last reported: first and last byte and extent of the damage, the
+// compared bytes, [near_lo, near_hi) and [lo, hi), and a hash of their contents.
 struct Kept { u64 whole_lo, near_lo, near_hi, lo, hi, first, last, count, hash; };
 
 __device__ __forceinline__ u32 differing(uint4 a, uint4 b) {
-  // One bit for each of 16 bytes that differ.
+  // A bit mask of the 16 bytes that differ.
   u32 words[4] = {a.x ^ b.x, a.y ^ b.y, a.z ^ b.z, a.w ^ b.w}, mask = 0;
 #pragma unroll
   for (int w = 0; w < 4; ++w)
@@ -45,7 +45,7 @@ __device__ __forceinline__ u32 differing(uint4 a, uint4 b) {
 }
 
 __device__ __forceinline__ u32 inside(u64 p, u64 lo, u64 hi) {
-  // The bytes of [p, p + 16) that lie in [lo, hi), as bits.
+  // A bit mask of the bytes of [p, p + 16) that lie in [lo, hi).
   u32 mask = 0xffffu;
   if (p < lo) mask &= 0xffffu << (lo - p);
   if (p + 16 > hi) mask &= 0xffffu >> (p + 16 - hi);
@@ -67,7 +67,7 @@ __device__ __forceinline__ u64 warp_sum(u64 v) {
   return v;
 }
 
-// `base` is where the expected bytes lie for address `start`: a shadow, or null for the canary table.
+// `base` is the address of the expected bytes for address `start`: a shadow, or null for the canary table.
 __device__ __forceinline__ u8 wanted(u64 p, u64 start, u64 base, const u8* table) {
   return base ? *(const u8*)(base + (p - start)) : table[p & (PERIOD - 1)];
 }
@@ -80,7 +80,7 @@ __device__ void emit(Ring* ring, const u8* table, u32 check, u32 is_part, u32 in
   if (lane == 0) n = atomicAdd(&ring->head, 1ull);
   n = __shfl_sync(~0u, n, 0);
   Record* r = (Record*)ring->records + (n % ring->capacity);
-  // A reader that still copies what this goes over must see that it is not that record any more.
+  // A reader that still copies the overwritten record must see that it is no longer valid.
   if (lane == 0) *(volatile u64*)&r->sequence = 0;
   __threadfence_system();
   __syncwarp();
@@ -113,7 +113,7 @@ __device__ void emit(Ring* ring, const u8* table, u32 check, u32 is_part, u32 in
   __threadfence_system();  // before the check counts as done; intact guards pay for no such fence
 }
 
-// A number for what two ranges hold; by a whole warp.
+// A hash of the contents of two ranges; by a whole warp.
 __device__ u64 hash_of(u64 lo, u64 hi, u64 other_lo, u64 other_hi) {
   int lane = threadIdx.x & 31;
   u64 sum = 0;
@@ -126,7 +126,7 @@ __device__ u64 hash_of(u64 lo, u64 hi, u64 other_lo, u64 other_hi) {
   return warp_sum(sum);
 }
 
-// The entry of a guard among those that are broken, or null; by a whole warp.
+// The record of a broken guard, or null; by a whole warp.
 __device__ Kept* kept_of(Kept* kept, u64 whole_lo) {
   for (u32 base = 0; base < KEPT; base += 32) {
     u32 votes = __ballot_sync(~0u, *(volatile u64*)&kept[base + (threadIdx.x & 31)].whole_lo == whole_lo);
@@ -135,7 +135,7 @@ __device__ Kept* kept_of(Kept* kept, u64 whole_lo) {
   return 0;
 }
 
-// Room for another one, or null; by a whole warp. An entry that is free by now may have gone to another warp.
+// Claim a free record, or null; by a whole warp. Another warp may claim a free record first.
 __device__ Kept* room_in(Kept* kept, u64 whole_lo) {
   while (Kept* free = kept_of(kept, 0)) {
     u64 was = 0;
@@ -145,9 +145,9 @@ __device__ Kept* room_in(Kept* kept, u64 whole_lo) {
   return 0;
 }
 
-// A whole warp measures a broken guard over its full length and reports it. What broke it stays: the program may read
-// it, as it would without us. So the guard is remembered, and reported again when it holds something else. What is
-// compared is what was remembered, however wide the near part is that a check asks for; `in_full` measures it as well.
+// A whole warp measures a broken guard over its full length and reports it. The damage stays: the program may read
+// it, as it would without the debugger. So the guard is recorded, and reported again when its contents change. The
+// recorded bytes are compared, whatever the width of the check's near part; `in_full` measures the guard as well.
 __device__ void broken(const Guard& g, u32 index, Ring* ring, const u8* table, Kept* kept, bool in_full, u32 check) {
   int lane = threadIdx.x & 31;
   u64 lo = g.whole_lo, hi = lo + g.whole_len, first = ~0ull, last = 0, count = 0;
@@ -180,16 +180,16 @@ __device__ void broken(const Guard& g, u32 index, Ring* ring, const u8* table, K
     return;
   }
   if (!ours) return;
-  for (u64 p = first + lane; p <= last; p += 32) *(u8*)p = table[p & (PERIOD - 1)];  // no room: better than silence
+  for (u64 p = first + lane; p <= last; p += 32) *(u8*)p = table[p & (PERIOD - 1)];  // no record: better than silence
 }
 
-// Guards that begin in a range are whole again; by one block.
+// Drop the records of guards that begin in a range, which is rearmed; by one block.
 __device__ void forget(Kept* kept, u64 lo, u64 hi) {
   for (u32 i = threadIdx.x; i < KEPT; i += blockDim.x)
     if (kept[i].whole_lo >= lo && kept[i].whole_lo < hi) kept[i].whole_lo = 0;
 }
 
-// Near parts: a few lanes a guard. What is broken is marked; the check's last block reports it.
+// Near parts: `LANES` lanes for each guard. Marks broken guards; the check's last block reports them.
 __device__ bool look_near(const Guard* guards, u32* hits, int n, const u8* table, int block) {
   int group = (block * blockDim.x + threadIdx.x) / LANES, lane = threadIdx.x % LANES;
   if (group >= n) return false;
@@ -203,7 +203,7 @@ __device__ bool look_near(const Guard* guards, u32* hits, int n, const u8* table
   return bad;
 }
 
-// One piece of one guard's far part. Pieces come in turn: every guard's first, then every guard's second, and so on.
+// One piece of one guard's far part, in rotation: every guard's first piece, then every guard's second, and so on.
 __device__ bool look_far(const Far* far, u32* hits, u32 n, u64 turn, bool all, const u8* table) {
   const Far& f = far[turn % n];
   u64 pieces = (f.nbytes + FAR_BYTES - 1) / FAR_BYTES, piece = turn / n;
@@ -218,9 +218,9 @@ __device__ bool look_far(const Far* far, u32* hits, u32 n, u64 turn, bool all, c
   return bad;
 }
 
-// The mirror holds what the shadow holds, so that only values that have changed since the last copy go to the host.
+// The mirror equals the shadow, so that only values that changed since the last copy are written to the host.
 __device__ void copy_chunk(const Chunk& c) {
-  u64 lo = c.source, hi = lo + c.nbytes, shift = c.shadow - c.source;  // all are equally aligned to 16
+  u64 lo = c.source, hi = lo + c.nbytes, shift = c.shadow - c.source;  // all have equal alignment modulo 16
   u64 mirror = c.mirror ? c.mirror - c.source : 0;
   for (u64 p = (lo & ~15ull) + 16ull * threadIdx.x; p < hi; p += 16ull * blockDim.x) {
     if (p >= lo && p + 16 <= hi) {
@@ -261,13 +261,13 @@ __device__ bool diff_chunk(const Chunk& c, Part* parts) {
   return true;
 }
 
-// What one check works on. `far_turn` moves on with every check; with `far_all` every far piece is looked at.
+// The input of one check. `far_turn` advances with every check; with `far_all` every far piece is compared.
 struct Step {
   const Guard* guards; u32* hits; const Far* far; const Chunk* chunks; Part* parts;
   u32 n_guards, guard_blocks, n_far, far_blocks, n_parts, mode;  // mode: 0 guards only, 1 copy chunks, 2 compare chunks
 };
 
-// The last block of a check that found something: one warp a broken guard, one warp a changed part.
+// The last block of a check with evidence: one warp for each broken guard, one warp for each changed part.
 __device__ void report(const Step& s, Ring* ring, const u8* table, Kept* kept, bool in_full, u32 check) {
   u32 warp = threadIdx.x / 32, lane = threadIdx.x & 31, warps = blockDim.x / 32;
   for (u32 base = warp * 32; base < s.n_guards; base += warps * 32) {
@@ -289,7 +289,7 @@ __device__ void report(const Step& s, Ring* ring, const u8* table, Kept* kept, b
   }
 }
 
-// `counters`, by slot: blocks that are done in the low half, blocks that found something in the high half.
+// `counters`, by slot: finished blocks in the low half, blocks with evidence in the high half.
 extern "C" __global__ void __launch_bounds__(256) check_step(Step s, Ring* ring, const u8* table, u64* counters,
     volatile u32* checks_done, Kept* kept, u64 far_turn, u32 far_all, u32 check) {
   __shared__ u64 before;
@@ -335,7 +335,7 @@ extern "C" __global__ void arm(u64 lo, u64 nbytes, const u8* table, Kept* kept) 
   }
 }
 
-// Copies up to 8 small ranges to pinned host memory, then says so there. One block; for what a launch is given.
+// Copies up to 8 small ranges, arguments of a launch, to pinned host memory, then sets a completion word. One block.
 struct Given { u64 source[8], target[8]; u32 nbytes[8]; u64 said, sequence; u32 count, unused; };
 
 extern "C" __global__ void mirror(Given g) {
@@ -350,7 +350,7 @@ extern "C" __global__ void mirror(Given g) {
   if (threadIdx.x == 0) *(volatile u64*)g.said = g.sequence;
 }
 
-// What a probed replay does after each node: one warp a piece compares it with its copy, tells what changed and copies it.
+// Runs after each node of a probed replay: one warp for each piece compares it with its copy, reports and copies changes.
 struct Piece { u64 source, copy; u32 nbytes, part; };
 struct Hit { u32 node, part; u64 first, last, count; };
 

@@ -1,7 +1,7 @@
-"""Our kernels: compiled and loaded once for each device of the process, shared by engines, kept until the process ends.
+"""Kernels of the engine: compiled and loaded once for each device, shared by engines, kept until the process ends.
 
-A module that was unloaded while some stream captures would break that capture, and the first launch of a kernel that
-CUDA loads lazily may wait for the device.
+Unloading a module while a stream captures would invalidate that capture, and the first launch of a lazily loaded kernel
+may wait for the device. Called when an engine is created, before any capture.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shadowgraph.engines.context import PrimaryContext, primary_context
 
 
 class Kernels(NamedTuple):
-    """``CUfunction`` handles, by what they do; see kernels.cu."""
+    """``CUfunction`` handles, by kernel name; see kernels.cu."""
 
     check_step: int
     arm: int
@@ -27,7 +27,7 @@ class Kernels(NamedTuple):
 
 @cache
 def _loaded(index: int) -> tuple[Kernels, list[Any]]:
-    """The handles, and what keeps them."""
+    """The handles, and the function objects that keep them alive."""
     cp, context = require_cupy(), primary_context(index)
     with context.current():
         source = files("shadowgraph.engines").joinpath("kernels.cu").read_text(encoding="utf-8")
@@ -40,12 +40,12 @@ def _loaded(index: int) -> tuple[Kernels, list[Any]]:
 
 
 def _load(context: PrimaryContext, function: int) -> None:
-    """Have a kernel loaded now. The context must be current."""
+    """Force a kernel to load now. The context must be current."""
     driver: Any = ctypes.CDLL("libcuda.so.1")
     handle = ctypes.c_void_p(function)
     if hasattr(driver, "cuFuncLoad"):  # CUDA 12.4
         context.check("cuFuncLoad", driver.cuFuncLoad(handle))
-    else:  # an attribute is known only of what is loaded
+    else:  # reading an attribute loads the kernel
         registers = ctypes.c_int()
         context.check("cuFuncGetAttribute", driver.cuFuncGetAttribute(ctypes.byref(registers), _REGISTERS, handle))
 
@@ -54,7 +54,7 @@ _REGISTERS = 4  # CU_FUNC_ATTRIBUTE_NUM_REGS
 
 
 def kernels_of(index: int) -> Kernels:
-    """The kernels on a device; compiled at the first call, so make that before any capture begins.
+    """The kernels on a device; compiled at the first call, which must come before any capture.
 
     Raises
     ------

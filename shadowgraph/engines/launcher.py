@@ -1,4 +1,7 @@
-"""Kernel launches at a few microseconds of host time: arguments packed once, the driver called directly."""
+"""Kernel launches at a few microseconds of host time: arguments packed once, the driver called directly.
+
+A `Launcher` has no lock: its owner's lock is held. Any thread.
+"""
 
 from __future__ import annotations
 
@@ -31,23 +34,23 @@ class Launcher:
     Parameters
     ----------
     context
-        Of the kernel's device.
+        The context of the kernel's device.
     function
         A ``CUfunction`` handle, kept loaded by the caller.
     types
-        The kernel's parameters in order.
+        Types of the kernel's parameters, in order.
 
     Attributes
     ----------
     values
-        Their storage, read at each launch; a structure's fields are set in place.
+        Storage of the arguments, read at each launch; a structure's fields are set in place.
     """
 
     def __init__(self, context: PrimaryContext, function: int, types: Sequence[_Parameter]) -> None:
         self._context = context
-        # With what it is given in one structure, half the conversions of `cuLaunchKernel` are left (CUDA 11.8 has it).
-        # Without `argtypes`, and given pointers that are made already, ctypes converts nothing at a call.
-        # Beside a busy thread it takes milliseconds to get the interpreter's lock back: it is kept where nothing waits.
+        # With its arguments in one structure, it needs half the conversions of `cuLaunchKernel` (since CUDA 11.8).
+        # Without `argtypes`, and with prepared pointers, ctypes converts nothing at a call.
+        # Beside a busy thread, retaking the interpreter's lock costs milliseconds: keep it where the call cannot block.
         self._at_once: Any = ctypes.PyDLL("libcuda.so.1").cuLaunchKernelEx
         self._patient: Any = ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
         self._config = _Config(blocks_y=1, blocks_z=1, threads_y=1, threads_z=1)
@@ -65,12 +68,12 @@ class Launcher:
         return ctypes.addressof(self._arguments)
 
     def set(self, values: Sequence[int]) -> None:
-        """Give every argument, none of them a structure, its value."""
+        """Set the value of every argument; none may be a structure."""
         for slot, value in zip(self.values, values, strict=True):
             slot.value = value
 
     def launch(self, blocks: int, threads: int, stream: int) -> None:
-        """Queue one launch, in whatever thread.
+        """Queue one launch, from any thread.
 
         Raises
         ------
@@ -86,7 +89,7 @@ class Launcher:
             self._context.leave(entered)
 
     def launch_here(self, blocks: int, threads: int, stream: int) -> None:
-        """`launch` where the context is current."""
+        """`launch`, with the context already current."""
         form = blocks, threads, stream
         if form != self._form:
             self._config.blocks, self._config.threads, self._config.stream = self._form = form

@@ -1,6 +1,6 @@
-"""CUDA errors: which of them end a context, and which only say that one call was refused.
+"""Classification of CUDA errors: errors that kill a context, and errors that only reject one call.
 
-Asked by whatever catches an exception of torch, cupy or the driver, on any thread. No lock.
+Used wherever an exception of torch, cupy or the driver is caught, on any thread. No lock.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _TEXTS = (  # `cudaGetErrorString`, for exceptions that carry no number
     "unspecified launch failure",
     "error: unknown error",
 )
-_NUMBERED = ("code", "error_code", "status")  # ours, torch's AcceleratorError, cupy's
+_NUMBERED = ("code", "error_code", "status")  # of CudaCallError, torch's AcceleratorError, cupy
 _KINDS = frozenset(("AcceleratorError", "CUDARuntimeError", "CUDADriverError"))
 
 
 class CudaCallError(RuntimeError):
-    """The driver refused a call; the context lives.
+    """The driver rejected a call; the context is alive.
 
     Attributes
     ----------
@@ -55,12 +55,12 @@ class CudaCallError(RuntimeError):
 
 
 def error_of(text: str, code: int) -> Exception:
-    """The exception for a failed call of the driver: `DeviceLostError` or `CudaCallError`."""
+    """The exception for a failed driver call: `DeviceLostError` or `CudaCallError`."""
     return DeviceLostError(text) if code in STICKY else CudaCallError(text, code)
 
 
 def is_device_loss(error: BaseException) -> bool:
-    """Whether an exception says that the CUDA context is dead; that of one refused call does not."""
+    """Whether an exception means that the CUDA context is dead, not only that one call was rejected."""
     if isinstance(error, DeviceLostError):
         return True
     if not isinstance(error, RuntimeError) and type(error).__name__ not in _KINDS:

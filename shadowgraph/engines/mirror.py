@@ -1,4 +1,8 @@
-"""What launches were given, copied to pinned host memory just before them: what is left when one kills the context."""
+"""Copies of launch arguments in a ring of pinned host memory, made just before each launch: they survive a dead
+context.
+
+The crash recorder requests and reads them; any thread, under the ring's own lock.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ _THREADS = 256
 
 
 class _Given(ctypes.Structure):
-    """As `struct Given` in kernels.cu."""
+    """``struct Given`` of kernels.cu."""
 
     _fields_ = (
         ("source", ctypes.c_uint64 * RANGES_COPIED),
@@ -32,7 +36,7 @@ class _Given(ctypes.Structure):
 
 
 class RingCopy:
-    """Copies of ranges in the ring, as long as nothing newer lies over them."""
+    """Copies of ranges in the ring, valid until newer copies overwrite them."""
 
     __slots__ = ("_at", "_ring", "_sequence", "_sizes")
 
@@ -40,12 +44,12 @@ class RingCopy:
         self._ring, self._at, self._sequence, self._sizes = ring, at, sequence, sizes
 
     def read(self) -> list[bytes] | None:
-        """The bytes of each range, or None: not copied yet, never copied, or overwritten since. Needs no device."""
+        """The bytes of each range, or None: not yet or never copied, or overwritten. Needs no device."""
         return self._ring.read(self._at, self._sequence, self._sizes)
 
 
 class NoCopy:
-    """Of a launch that is captured, whose arguments mean nothing yet."""
+    """The missing copies of a captured launch, whose arguments have no meaning yet."""
 
     def read(self) -> None:
         return None
@@ -54,7 +58,7 @@ class NoCopy:
 class MirrorRing:
     """Queues copies on the program's current stream. Thread-safe.
 
-    Each entry is a word that says that it is complete, and its copies, each aligned to 16 bytes.
+    Each entry is a completion word and its copies, each aligned to 16 bytes.
     """
 
     def __init__(self, device: Device, function: int) -> None:
@@ -66,7 +70,7 @@ class MirrorRing:
         self._words = self._bytes.data.cast("Q")
         given = self._given = self._launcher.values[0]
         self._source, self._target, self._nbytes = given.source, given.target, given.nbytes
-        self._head = 0  # bytes ever handed out
+        self._head = 0  # bytes ever allocated
         self._sequence = 0
 
     def copy(self, ranges: Sequence[ByteRange]) -> RingCopy:
@@ -77,7 +81,7 @@ class MirrorRing:
             at, self._sequence = self._take(16 + sum(map(_padded, sizes))), self._sequence + 1
             given, place = self._given, self._pinned.ptr + at % RING
             given.said, given.sequence, given.count = place, self._sequence, len(chosen)
-            self._words[at % RING // 8] = 0  # what an older entry left there must not pass for this one's word
+            self._words[at % RING // 8] = 0  # contents of an older entry must not pass for this completion word
             source, target, nbytes = self._source, self._target, self._nbytes
             place += 16
             for index, (where, size) in enumerate(zip(chosen, sizes, strict=True)):
@@ -98,7 +102,7 @@ class MirrorRing:
             return found
 
     def _take(self, nbytes: int) -> int:
-        """Where an entry begins; none goes round the ring's end."""
+        """Allocate an entry; no entry wraps around the ring's end."""
         if self._head % RING + nbytes > RING:
             self._head += RING - self._head % RING
         at, self._head = self._head, self._head + nbytes

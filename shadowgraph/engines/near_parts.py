@@ -1,4 +1,7 @@
-"""Near parts of many guards compared at once, without a loop in Python; and one in full."""
+"""Vectorised comparison of many guards' near parts, without a loop in Python, and of single guards in full.
+
+Used by the host engine, at each check; no lock of its own.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from shadowgraph.tracking.memory import raw_bytes
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Group:
-    """Guards whose near parts have one size: their places among all guards, where those lie among all windows of that
-    size, and what they hold."""
+    """Guards whose near parts have one size: their places among all guards, their offsets among all windows of that
+    size, and their canaries."""
 
     places: npt.NDArray[np.intp]
     offsets: npt.NDArray[np.intp]
@@ -28,7 +31,7 @@ class _Group:
     def broken(self) -> list[int]:
         """Places of the guards whose near part does not hold its canary."""
         rows = self.windows[self.offsets]
-        if rows.tobytes() == self.image:  # all of them at once: most checks find nothing
+        if rows.tobytes() == self.image:  # one comparison for all: most checks find nothing
             return []
         broken: list[int] = self.places[(rows != self.expected).any(axis=1)].tolist()
         return broken
@@ -40,7 +43,7 @@ class NearParts:
     Parameters
     ----------
     origin
-        Address that canary positions count from.
+        Address at which canary positions start.
     """
 
     def __init__(self, guards: Sequence[Guard], origin: int) -> None:

@@ -1,4 +1,7 @@
-"""The engine where there is no GPU: memory of this process through numpy."""
+"""The host engine: checks memory of this process through numpy, where there is no GPU.
+
+No lock of its own: checks run with the allocator's lock held.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +21,25 @@ from shadowgraph.tracking.foreign import still_there
 from shadowgraph.tracking.memory import raw_bytes
 
 Bytes = npt.NDArray[np.uint8]
-_KNOWN = 8  # sets of guards that are asked for in turn, of which what is made once for each is kept
+_KNOWN = 8  # tuples of guards whose `NearParts` are cached
 
 
 @dataclass(slots=True)
 class NumpyShadow:
-    """Copies in host memory; None before the first, and for a part whose memory was not there any more."""
+    """Copies in host memory; None before the first copy, and for a part whose memory no longer existed."""
 
     parts: tuple[tuple[object, ByteRange], ...]
     copies: tuple[Bytes | None, ...] | None = None
 
     def last_values(self) -> list[tuple[object, ByteRange, bytes]]:
-        """The small parts as they were when last copied."""
+        """The small parts as last copied."""
         pairs = zip(self.parts, self.copies or (), strict=False)
         return [(k, r, copy.tobytes()) for (k, r), copy in pairs if copy is not None and r.nbytes <= MIRRORED]
 
 
 @dataclass(frozen=True, slots=True)
 class NumpyMirror:
-    """Copies that are there at once."""
+    """Copies that are ready at once."""
 
     copies: list[bytes]
 
@@ -45,25 +48,25 @@ class NumpyMirror:
 
 
 class NumpyEngine:
-    """Compares at once; `poll` hands over what the checks before it found.
+    """Compares at once; `poll` returns the evidence of the checks before it.
 
     Parameters
     ----------
     origin
-        Address that canary positions count from, so that a run is the same wherever its arena lies.
+        Address at which canary positions start, so that a run does not depend on the arena's address.
     keeps
-        Whether what broke a guard stays there until the guard is armed.
+        Whether the contents of a broken guard stay until it is armed.
     """
 
     def __init__(self, origin: int, keeps: bool = False) -> None:
         self.origin, self.keeps = origin, keeps
-        self._kept: dict[int, bytes] = {}  # what broken guards held when they were told, by where they begin
-        self.dropped = 0  # nothing can be lost on the way
+        self._kept: dict[int, bytes] = {}  # reported contents of broken guards, by start address
+        self.dropped = 0  # no records can be lost
         self.asynchronous = False
         self.lost: str | None = None
         self._results: list[Result] = []
         self._turn = -1
-        self._near: list[NearParts] = []  # of the guards that were asked for lately
+        self._near: list[NearParts] = []  # of recently checked guards, the latest first
 
     def arm(self, guard: Guard) -> None:
         self._kept.pop(guard.whole.start, None)
@@ -113,7 +116,7 @@ class NumpyEngine:
         return evidence
 
     def _is_news(self, guard: Guard, held: Bytes) -> bool:
-        """Whether a broken guard holds something else than when it was told last."""
+        """Whether a broken guard's contents differ from those last reported."""
         if not self.keeps:
             return True
         told, now = self._kept.get(guard.whole.start), held.tobytes()
@@ -121,7 +124,7 @@ class NumpyEngine:
         return told != now
 
     def _to_read_in_full(self, near: NearParts, in_full: bool) -> Sequence[int]:
-        """Those whose near part is broken, and the one whose turn it is; in the order in which they were asked for."""
+        """Indices of guards with a broken near part, and of the next one in rotation; ascending."""
         count = len(near.guards)
         return range(count) if in_full else sorted(near.broken() | {self._turn % count})
 
@@ -134,7 +137,7 @@ class NumpyEngine:
             self._near = [near, *(each for each in known if each is not near)]
             return near
         near = NearParts(guards, self.origin)
-        self._near = [*known[: _KNOWN - 1], near]  # the last place is for guards that are asked for once
+        self._near = [*known[: _KNOWN - 1], near]  # the last place is for guards that are checked only once
         return near
 
     def _changed(self, shadow: NumpyShadow) -> list[Evidence[object]]:
@@ -189,13 +192,13 @@ def _copies(parts: Sequence[tuple[object, ByteRange]]) -> tuple[Bytes | None, ..
 
 
 def _is_there(key: object) -> bool:
-    """Whether a part may be read: memory that we did not allocate may have gone since the part was listed."""
+    """Whether a part may be read: foreign memory may have been freed since the part was listed."""
     buffer = getattr(key, "buffer", None)
     return not isinstance(buffer, Buffer) or buffer.role is not Role.FOREIGN or still_there(buffer)
 
 
 def differences(subject: object, where: ByteRange, expected: Bytes, found: Bytes) -> Evidence[object] | None:
-    """What differs between two arrays that stand for one range, or None."""
+    """Evidence of the bytes that differ between two arrays for one range, or None."""
     changed = np.flatnonzero(expected != found)
     if not changed.size:
         return None

@@ -1,4 +1,7 @@
-"""Memory compared with a copy of itself by a kernel that may stand in a graph: what changed is told and copied anew."""
+"""Probe kernel arguments: memory compared with its copy after a graph node; changes are reported and copied anew.
+
+The kernel may be a node of a graph. Used by probed replays, in the replaying thread; not thread-safe.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from shadowgraph.engines.device import Device
 from shadowgraph.engines.launcher import Launcher
 from shadowgraph.model.ranges import ByteRange
 
-TAKE = 0xFFFFFFFF  # in place of a node: copy and tell nothing
+TAKE = 0xFFFFFFFF  # in place of a node index: copy, report nothing
 THREADS = 256
 PIECE = np.dtype([("source", "<u8"), ("copy", "<u8"), ("nbytes", "<u4"), ("part", "<u4")])
 HIT = np.dtype([("node", "<u4"), ("part", "<u4"), ("first", "<u8"), ("last", "<u8"), ("count", "<u8")])
@@ -22,7 +25,7 @@ _SMALLEST, _LARGEST, _WARPS = 1 << 10, 32 << 10, 8192
 
 
 class ProbeTable:
-    """What one probed replay looks at; owned by whoever runs it, who waits for the replay before letting go.
+    """The compared memory of one probed replay; its owner waits for the replay before `close`.
 
     Parameters
     ----------
@@ -34,7 +37,7 @@ class ProbeTable:
 
     def __init__(self, device: Device, function: int, parts: Sequence[ByteRange]) -> None:
         self._device = device
-        # Memory of its own, which goes back to CUDA with `close`: it may be gigabytes that a server needs.
+        # A memory pool of its own, which `close` returns to CUDA: it may hold gigabytes that a server needs.
         self._pool: Any = device.cp.cuda.MemoryPool()
         with device.cp.cuda.using_allocator(self._pool.malloc):
             self._fill(function, parts)
@@ -60,27 +63,27 @@ class ProbeTable:
 
     @property
     def nbytes(self) -> int:
-        """Device memory that it takes."""
+        """Device memory that the table uses."""
         return int(self._copies.nbytes + self._pieces.nbytes + self._hits.nbytes)
 
     def close(self) -> None:
-        """Give the memory back; nothing that was launched may still use it."""
+        """Free the memory; no queued launch may still use it."""
         self._copies = self._pieces = self._hits = None
         with self._device.context.current():
             self._pool.free_all_blocks()
 
     def take(self, stream: int) -> None:
-        """Copy every part as it is at this point of a stream."""
+        """Copy every part at this point of a stream."""
         self._launcher.values[2].value = TAKE
         self._launcher.launch(self.blocks, THREADS, stream)
 
     def arguments(self, node: int) -> int:
-        """Address of the kernel's arguments for the look after a node; valid until the next call."""
+        """Address of the kernel's arguments for the probe after a node; valid until the next call."""
         self._launcher.values[2].value = node
         return self._launcher.arguments
 
     def hits(self) -> tuple[npt.NDArray[np.void], int]:
-        """What was seen to change, rows of `HIT` in no order, one for each piece; and how many there was no room for.
+        """The changes, as unordered rows of `HIT`, one for each piece; and the number dropped for lack of space.
         The caller has waited for the replay."""
         with self._device.context.current():
             loading = self._device.loading
@@ -91,7 +94,7 @@ class ProbeTable:
 
 
 def _offsets(parts: Sequence[ByteRange]) -> tuple[list[int], int]:
-    """Where copies lie one after the other, aligned to 16 bytes as their sources are; bytes in all."""
+    """Offsets of consecutive copies, aligned to 16 bytes like their sources; and the total bytes."""
     offsets, total = [], 0
     for where in parts:
         total = -(-total // 16) * 16 + where.start % 16
@@ -101,7 +104,7 @@ def _offsets(parts: Sequence[ByteRange]) -> tuple[list[int], int]:
 
 
 def _pieces(where: ByteRange, copy: int, part: int, size: int) -> list[tuple[int, int, int, int]]:
-    """Pieces of a part whose inner borders are aligned to 16 bytes."""
+    """Pieces of a part whose inner boundaries are aligned to 16 bytes."""
     pieces, start = [], where.start
     while start < where.stop:
         stop = min(where.stop, start - start % 16 + size)

@@ -1,4 +1,7 @@
-"""Evidence that comes back through pinned memory: the record's layout, and a reader that never waits."""
+"""The ring of evidence records in pinned memory: the record layout, and a reader that never blocks.
+
+The caller holds the engine's lock; the device writes concurrently.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +36,12 @@ RECORD = np.dtype(
 
 
 class RingReader:
-    """Reads records in the order in which the device numbered them.
+    """Reads records in the order of their sequence numbers, which the device assigns.
 
     Parameters
     ----------
     records
-        The ring's slots, an array of `RECORD` over pinned memory that somebody else owns.
+        The ring's slots, an array of `RECORD` over pinned memory that the engine owns.
 
     Attributes
     ----------
@@ -56,23 +59,23 @@ class RingReader:
 
     @property
     def arrived(self) -> bool:
-        """Whether there is anything to take; on the replay path, where a word costs less than an array's element."""
+        """Whether a record can be taken. On the replay path, where reading a word costs less than an array element."""
         return self._words[self._next % len(self._records) * self._stride] > self._next
 
     def take(self) -> Iterator[np.void]:
-        """Copies of the records that arrived since the last call."""
+        """Yield copies of the records that arrived since the last call."""
         capacity = len(self._records)
         while True:
             slot = self._next % capacity
             arrived = int(self._sequence[slot])
             if arrived <= self._next:
                 return
-            if arrived > self._next + 1:  # the ring went round: what was here is lost
+            if arrived > self._next + 1:  # the ring wrapped around: older records are lost
                 lost = arrived - 1 - self._next
                 self.dropped += lost
                 self._next += lost
             record = self._records[slot].copy()
-            if int(self._sequence[slot]) == arrived:  # not overwritten while it was copied
+            if int(self._sequence[slot]) == arrived:  # not overwritten during the copy
                 yield record
             else:
                 self.dropped += 1

@@ -1,4 +1,5 @@
-"""The arguments of one check launch, prepared for what replays ask for again and again. The engine's lock is held."""
+"""Prepared arguments of a check launch, reused while guards and shadow stay the same. The caller holds the engine's
+lock."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ from shadowgraph.engines.device import Device
 from shadowgraph.engines.guard_table import GuardTable
 from shadowgraph.engines.launcher import Launcher
 
-LANES = 8  # of a warp look at one guard's near part
-FAR_BLOCKS = 16  # pieces of far parts that each check looks at, in turn
+LANES = 8  # of a warp check one guard's near part
+FAR_BLOCKS = 16  # pieces of far parts that each check reads, in rotation
 
 
 class Step(ctypes.Structure):
-    """As `struct Step` in kernels.cu."""
+    """``struct Step`` of kernels.cu."""
 
     _fields_ = (
         *((name, ctypes.c_uint64) for name in ("guards", "hits", "far", "chunks", "parts")),
@@ -24,7 +25,7 @@ class Step(ctypes.Structure):
 
 
 class Prepared:
-    """A launcher whose arguments stand for one table, shadow and mode: what a replay asks for again and again."""
+    """A launcher with arguments for one guard table, shadow and mode, which replays reuse."""
 
     def __init__(self, device: Device, function: int, fixed: tuple[int, ...], mode: int) -> None:
         wide, narrow = ctypes.c_uint64, ctypes.c_uint32
@@ -40,11 +41,11 @@ class Prepared:
         self.grid = -1  # nothing is prepared
 
     def fits(self, table: GuardTable | None, shadow: CupyShadow | None) -> bool:
-        """Whether the arguments stand for these already."""
+        """Whether the arguments are already set for this table and shadow."""
         return self.table is table and self.shadow is shadow and self.grid >= 0
 
     def set(self, table: GuardTable | None, shadow: CupyShadow | None) -> None:
-        """Let the arguments stand for these."""
+        """Set the arguments for this table and shadow."""
         self.table, self.shadow, step = table, shadow, self.step
         guards = len(table.guards) if table is not None else 0
         step.mode, step.n_guards, step.guard_blocks = self.mode, guards, -(-guards * LANES // THREADS)

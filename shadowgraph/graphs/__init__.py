@@ -1,1 +1,1 @@
-"""What a graph is: its nodes, edges and pointers, on either backend."""
+"""Graphs on either backend: capture, replay, nodes, edges and pointers, and the events that backends emit."""

@@ -1,7 +1,7 @@
-"""What flows from some bytes through the nodes of a graph: back into them, or to where it serves as indices.
+"""Dataflow through a graph's nodes: whether values come back to some bytes, or are used as indices or offsets.
 
-Worked out from the arguments of launches, when the check of in-graph mutation asks, under the debugger's lock. A
-kernel's pointer of unknown access may be read and written.
+Computed from the arguments of launches, for the check of in-graph mutation, under the debugger's lock or, at a host
+read, without it. A kernel's pointer of unknown access may be read and written.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.writes import extent
 
-# Arguments of operators that say where something begins, ends or lies; `indexing` knows the operators that check them.
+# Arguments of operators that are indices or offsets; `indexing` lists the operators that check them.
 _OFFSETS = re.compile(
     r"(^|_)(ind(ex|ices)|offsets?|cu_?seq\w*|cum_seq\w*|seqused\w*|(block|page)_table|repeats)(_|$|\[)"
 )
 _INDEX = re.compile(r"(index|indices)(\[|$)")
 _LOOKUPS = {"embedding", "embedding_bag", "_embedding_bag"}
-# Write in place, as their schema says, and put there what they are given.
+# Operators that write in place and store the values that they are given.
 _PUTS = {
     "index_copy_", "index_put_", "_index_put_impl_", "index_fill_", "scatter_", "put_", "masked_fill_",
     "masked_scatter_", "where",
@@ -36,9 +36,9 @@ class Indexing:
     Attributes
     ----------
     table
-        What is indexed; None where that is not known, of a kernel for instance.
+        The indexed tensor; None where it is not known, as for a kernel.
     lookup
-        Whether it is the lookup of an embedding: what is looked up are tokens or positions, not places in memory.
+        Whether the node is an embedding lookup: the values are tokens or positions, not places in memory.
     """
 
     node: Node
@@ -47,7 +47,8 @@ class Indexing:
 
 
 def advances(graph: Graph, where: RangeSet) -> bool:
-    """Whether what a graph writes into some bytes stems from what they held: lengths, positions, a token fed back."""
+    """Whether a graph's writes into some bytes are computed from their old values: lengths, positions, a token fed
+    back."""
     for node, led in _flow(graph, where, lambda view: True):
         for pointer in node.launch.pointers:
             into = pointer.may_write and any(pointer.view.hull.overlaps(part) for part in where)
@@ -57,7 +58,7 @@ def advances(graph: Graph, where: RangeSet) -> bool:
 
 
 def reads_back(graph: Graph, where: ByteRange) -> bool:
-    """Whether a graph reads bytes in another node than one that writes them."""
+    """Whether a graph reads bytes in a node that does not write them."""
     writers = {node.index for node in graph.writers(where)}
     return any(node.index not in writers for node in graph.readers(where))
 
@@ -79,7 +80,8 @@ def is_integer(dtype: str) -> bool:
 def _flow(
     graph: Graph, where: RangeSet, through: Callable[[TensorView], bool]
 ) -> Iterator[tuple[Node, tuple[Pointer, ...]]]:
-    """Nodes that read what stems from some bytes, with the pointers that lead there. `through`: what carries it on."""
+    """Nodes that read values derived from some bytes, with the pointers through which they do; `through` selects the
+    views that pass values on."""
     stemming = where.copy()
     for node in graph.nodes:
         led = tuple(p for p in node.launch.pointers if p.may_read and stemming.overlaps(p.view.hull))
@@ -100,13 +102,14 @@ def _carry(stemming: RangeSet, pointer: Pointer, on: bool) -> None:
 
 
 def _reads_itself(launch: Launch, pointer: Pointer) -> bool:
-    """Whether new values are known to be made from the old ones; a kernel need not read what it is given to write."""
+    """Whether new values are known to be made from the old ones; a kernel need not read the memory that it may
+    write."""
     return pointer.access is not Access.UNKNOWN and _operator(launch) not in _PUTS
 
 
 def _is_index(launch: Launch, pointer: Pointer) -> bool:
     if launch.kind is not LaunchKind.ATEN or not launch.name.startswith("aten."):
-        return True  # a kernel that is given integers works by them
+        return True  # a kernel's integers are taken for indices
     if takes_indices(launch.name):
         return _INDEX.match(pointer.argument) is not None
     return _OFFSETS.search(pointer.argument) is not None

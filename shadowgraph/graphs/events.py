@@ -1,4 +1,8 @@
-"""What a backend tells whoever listens. Backends know nothing of checks; a debugger is one listener."""
+"""Events of a backend, and the listeners that receive them. Backends do not know the checks; a debugger is one
+listener.
+
+Emitted in the program's thread that captures, replays, launches or reads, without a lock; each listener takes its own.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +20,17 @@ if TYPE_CHECKING:
 
 
 class Listener:
-    """Every event as a method that does nothing. Exceptions other than `ShadowgraphError` are counted as faults."""
+    """Every event as a method that does nothing. Exceptions other than `ShadowgraphError` are counted as internal
+    errors."""
 
     def capture_began(self, graph: Graph) -> None:
-        """A capture starts; nothing of it ran yet."""
+        """A capture starts; no operator of it has run yet."""
 
     def capture_ended(self, graph: Graph) -> None:
-        """A capture is complete; static inputs hold again what they held before it."""
+        """A capture is complete; static inputs hold their bytes from before it again."""
 
     def graph_reset(self, graph: Graph) -> None:
-        """A graph was reset or captured anew; its nodes are gone."""
+        """A graph was reset, captured again or garbage collected; its nodes are gone."""
 
     def replay_refused(self, graph: Graph) -> None:
         """A replay does not begin: an input is gone. ``graph.replays`` does not count it."""
@@ -35,14 +40,14 @@ class Listener:
 
     @property
     def wants_each_node(self) -> bool:
-        """Whether `node_ran` is to be called after each node of the replay that runs, not `nodes_ran` later on."""
+        """Whether `node_ran` is to be called after each node of the running replay, instead of `nodes_ran` later on."""
         return type(self).node_ran is not Listener.node_ran
 
     def node_ran(self, graph: Graph, node: Node, stores: StoreLog | None) -> None:
         """A node of a replay ran; stores are known for Triton nodes."""
 
     def nodes_ran(self, graph: Graph, nodes: Sequence[Node]) -> None:
-        """Operators of a replay ran, one after the other, and no other node, look at guards or listener since."""
+        """Operators of a replay ran, one after the other; no other node, guard check or listener ran in between."""
 
     def replay_failed(self, graph: Graph) -> None:
         """A replay raised; it ran in part or not at all."""
@@ -51,11 +56,11 @@ class Listener:
         """A replay is complete."""
 
     def replays_passed(self, graph: Graph) -> None:
-        """Replays are over that passed unseen, with what prepared them (see `graphs.passing`), the last one of this
-        graph."""
+        """Replays that passed unseen have ended, with the launches that prepared them (see `monitor.sampling.passing`);
+        the last one was of this graph."""
 
     def launch_begins(self, launch: Launch, rules: tuple[IndexRule, ...]) -> None:
-        """An eager launch is about to run that touches a tracked buffer or takes indices."""
+        """An eager launch that touches a tracked buffer or takes indices is about to run."""
 
     def launch_ran(self, launch: Launch, stores: StoreLog | None) -> None:
         """An eager launch that writes a tracked buffer ran."""
@@ -65,11 +70,11 @@ class Listener:
 
 
 class Listeners(list[Listener]):
-    """Who is told; knows, for each event, whose method does anything with it: each replay comes by there twice."""
+    """The listeners; caches, for each event, the methods that are overridden: each replay emits two events."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.known: dict[str, tuple[Callable[..., None], ...]] = {}  # what `finding_listeners` has worked out
+        self.known: dict[str, tuple[Callable[..., None], ...]] = {}  # cache of `finding_listeners`
 
     def append(self, listener: Listener) -> None:
         super().append(listener)
@@ -80,7 +85,7 @@ class Listeners(list[Listener]):
         self.known = {}
 
     def finding_listeners(self, event: str) -> tuple[Callable[..., None], ...]:
-        """The methods to call, in order."""
+        """The methods to call for an event, in order."""
         nothing = getattr(Listener, event)
         able = [each for each in self if getattr(type(each), event) is not nothing]
         known = self.known[event] = tuple(getattr(each, event) for each in able)
@@ -91,9 +96,9 @@ listeners = Listeners()
 
 
 def emit(event: str, *facts: object) -> None:
-    """Tell every listener; a fault in one reaches neither the program nor the other listeners."""
+    """Call every listener; an internal error in one reaches neither the program nor the other listeners."""
     for hear in listeners.known.get(event) or listeners.finding_listeners(event):
-        try:  # what `error_barrier` does, without its cost
+        try:  # as `error_barrier`, without its cost
             hear(*facts)
         except ShadowgraphError:
             raise

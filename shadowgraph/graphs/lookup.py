@@ -1,4 +1,4 @@
-"""From a graph object of the program to its model."""
+"""Look-up of a graph's model from the program's graph object. Any thread; no lock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shadowgraph.model.graphs import Graph
 
 
 def model_of(graph: HostGraph | torch.cuda.CUDAGraph | None) -> Graph | None:
-    """The model of a graph, or None for one that was captured before anybody watched."""
+    """The model of a graph, or None for one that was captured before a debugger was active."""
     if graph is None or isinstance(graph, HostGraph):
         return graph.model if graph is not None else None
     if not isinstance(graph, torch.cuda.CUDAGraph):

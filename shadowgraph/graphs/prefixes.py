@@ -1,4 +1,8 @@
-"""Which node changed some bytes, found by running only the first nodes of a graph, several times from one state."""
+"""Search by prefixes: finds the node that changed some bytes by running only the first nodes, several times from one
+state.
+
+Backend-independent; the caller provides a `Runner` and runs the search in the replaying thread, before the replay.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,12 @@ from typing import Protocol
 
 from shadowgraph.model.probes import Hit, Search
 
-_EXTRA = 8  # runs beside those that one search takes, where several ranges have different nodes
+_EXTRA = 8  # extra runs for ranges that were changed by different nodes
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Extreme changed bytes of a range, absolute and inclusive, and how many changed."""
+    """First and last changed byte of a range, absolute and inclusive, and the number of changed bytes."""
 
     first: int
     last: int
@@ -39,12 +43,12 @@ class Runner(Protocol):
     how: str
 
     def run(self, count: int) -> list[Changed | None]:
-        """Put everything back, run the first `count` nodes, and tell what that changed of each target."""
+        """Restore the state, run the first `count` nodes, and return the change of each target."""
 
 
 @dataclass(slots=True)
 class _Bounds:
-    """Of one target: the longest run known to leave it as it was, the shortest known to change it."""
+    """For one target: the longest run known to leave it unchanged, the shortest run known to change it."""
 
     low: int
     high: int | None = None
@@ -72,26 +76,27 @@ class _Runs:
 
 
 def search(runner: Runner, targets: Sequence[int]) -> tuple[tuple[Hit, ...], Search, int]:
-    """One node for each target that the graph changes: the bytes are as they were before it, and are not after it.
+    """One node for each target that the graph changes: the bytes are unchanged before it, and changed after it.
 
-    Where several nodes change a target it is one of them; where a later one puts the bytes back, perhaps none is found.
+    Where several nodes change a target it is one of them; where a later node restores the bytes, possibly none is
+    found.
 
     Parameters
     ----------
     targets
-        What `Hit.part` is to be, for each target of the runner.
+        The value of `Hit.part` for each target of the runner.
 
     Returns
     -------
     tuple
-        The hits, in order of nodes; how they were found; how many targets changed without a node being found.
+        The hits, in order of nodes; how they were found; how many targets changed without a node found.
     """
     total = len(runner.order)
     runs = _Runs(runner, [_Bounds(runner.shortest) for _ in targets])
     most = 2 + math.ceil(math.log2(max(2, total))) + _EXTRA
     runs.run(total)
     if runner.shortest and any(bounds.high is not None for bounds in runs.bounds):
-        runs.run(runner.shortest)  # what these change, nobody can tell apart
+        runs.run(runner.shortest)  # changes by these nodes cannot be told apart
     while len(runs.done) < most:
         wide = next((bounds for bounds in runs.bounds if bounds.open), None)
         if wide is None or wide.high is None:

@@ -1,4 +1,7 @@
-"""What must be put back so that a graph can run again from where it began: every byte that its nodes may write."""
+"""The ranges to restore so that a graph can run again from its initial state: every byte that its nodes may write.
+
+Pure functions over the model; the locator and the backends use them before a replay.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,16 @@ _CLOSED = (NodeKind.CHILD, NodeKind.CONDITIONAL, NodeKind.OTHER)
 
 
 class NotRerun(Exception):
-    """A graph cannot be run again; why, in one clause."""
+    """A graph cannot be run again; the message is the reason, in one clause."""
 
 
 def written(graph: Graph) -> Iterator[ByteRange]:
-    """Where the nodes of a graph may write: what they were given by address, one byte of each.
+    """Where the nodes of a graph may write: one byte at each address that they were given.
 
     Raises
     ------
     NotRerun
-        Where that is not known, or where a node does what cannot be put back.
+        Where that is not known, or where a node has effects that cannot be undone.
     """
     for node in graph.device_nodes:
         yield from _written(node, graph.launch_of(node))
@@ -55,23 +58,23 @@ def state_of(
     more: Sequence[ByteRange],
     room: int,
 ) -> list[ByteRange]:
-    """The ranges to be put back: whole buffers, whole allocations where nobody tracks what lies there.
+    """The ranges to restore: whole buffers, and whole allocations where no tracked buffer is.
 
     Parameters
     ----------
     buffer_at
         The tracked buffer that holds an address and that can be read.
     allocation_of
-        Start and size of the allocation that holds an address, or None; of no size where nothing is to be put back.
+        Start and size of the allocation that holds an address, or None; of size 0 where no byte is to be restored.
     more
-        Ranges to be put back in any case.
+        Ranges to restore in any case.
     room
         Bytes of copies that may be made.
 
     Raises
     ------
     NotRerun
-        Where that is not known, or too much.
+        Where the ranges are not known, or larger than `room`.
     """
     found = RangeSet.of(more)
     for where in written(graph):
@@ -81,7 +84,7 @@ def state_of(
         if home is None:
             known = allocation_of(where.start)
             if known is None:
-                raise NotRerun("it writes memory that nobody tracks")
+                raise NotRerun("it writes memory that is not tracked")
             home = ByteRange(known[0], known[0] + known[1])
         if home.nbytes:
             found.add(home)

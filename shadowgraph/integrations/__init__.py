@@ -1,1 +1,1 @@
-"""Drivers and attachments for programs that shadowgraph watches, sglang first."""
+"""Adapters for packages that programs use (flashinfer, sglang, pytest, IPython), and drivers for sglang code."""

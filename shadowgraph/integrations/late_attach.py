@@ -1,5 +1,7 @@
-"""Adapters for packages that a program without `wrap` imports, before a debugger starts or while it watches; under
-`wrap` for those whose import starts the debugger in its midst."""
+"""Attaches adapters when packages are imported without an import hook: at a debugger's start and at each capture.
+
+Under `wrap` it covers packages whose import itself starts the debugger. Runs in the thread of the start or the capture.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ _FLASHINFER = "flashinfer"
 
 
 class _LateAttach(Listener):
-    """For `session.attachments`; as a listener it looks again when a capture begins: what is imported later than that
-    is in no graph yet."""
+    """Entry of `session.attachments`, and a listener that looks again at each capture: a package imported after it is
+    in no graph yet."""
 
     def began(self) -> None:
         """A debugger watches from here on."""
@@ -29,8 +31,8 @@ class _LateAttach(Listener):
             _attach()
 
     def ended(self) -> None:
-        """No debugger watches, or nothing is waited for any more."""
-        with suppress(ValueError):  # it is not there, or another thread was faster
+        """No debugger watches, or no package is awaited any longer."""
+        with suppress(ValueError):  # not registered, or another thread removed it
             listeners.remove(self)
 
     def capture_began(self, graph: Graph) -> None:
@@ -42,23 +44,22 @@ _waiting = _LateAttach()
 
 
 def register() -> None:
-    """From here on every debugger of this process has the adapters. Called by what starts debuggers, any number of
-    times, in any thread."""
+    """Give the adapters to every later debugger of this process. Idempotent; callable from any thread."""
     if _waiting not in session.attachments:
         session.attachments.append(_waiting)
 
 
 def _attach(capturing: Graph | None = None) -> None:
-    """Attach to what there is, and wait no longer unless more may come."""
-    settled = True  # what fails is not tried again
+    """Attach to the imported packages, and stop waiting unless more may come."""
+    settled = True  # no retry after an error
     with error_barrier("flashinfer adapter"):
         from shadowgraph.integrations.flashinfer.adapter import attach, attached
 
-        before = attached()  # by the import hook of `wrap`, say
+        before = attached()  # for example by the import hook of `wrap`
         told = before is not None and before.hooks in listeners
         after = attach()
         settled = after is None or after.settled
         if capturing is not None and not told and after is not None and after.hooks in listeners:
-            after.hooks.capture_began(capturing)  # those who listen from now on are told of the next one only
+            after.hooks.capture_began(capturing)  # a new listener misses the capture that has begun
     if settled:
         _waiting.ended()

@@ -1,4 +1,7 @@
-"""What adapters say of the program's packages: into the run folder of a wrapped process, else into the log."""
+"""Notices of adapters about the program's packages: written to the run folder of a wrapped process, else to the log.
+
+Called in any thread; takes no lock.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +17,27 @@ _told: set[str] = set()
 
 
 def connect(tell: Tell, place: Place) -> None:
-    """Into the run folder of a wrapped process from here on.
+    """Send notices to the run folder of a wrapped process from here on.
 
     Parameters
     ----------
     tell
         Writes a line.
     place
-        Hears which rank this process is among those of a server.
+        Receives the rank of this process within a server.
     """
     global _tell, _place
     _tell, _place = tell, place
 
 
 def place(rank: int) -> None:
-    """Say which rank this process is among those of a server; to nobody where there is no run folder."""
+    """Report the rank of this process within a server; ignored without a run folder."""
     if _place is not None:
         _place(rank)
 
 
 def tell(text: str) -> None:
-    """Say a line in the run folder, or in the log where there is none."""
+    """Write a line to the run folder, or to the log when there is none."""
     if _tell is not None:
         _tell(text)
         return
@@ -44,7 +47,7 @@ def tell(text: str) -> None:
 
 
 def tell_once(text: str) -> None:
-    """The same, the first time in this process."""
+    """As `tell`, but once per text and process."""
     if text not in _told:
         _told.add(text)
         tell(text)

@@ -1,1 +1,1 @@
-"""Which node or launch did it: probed replays, replays of prefixes, stepped launches, index assertions."""
+"""Localization of a culprit: probed replays, replays of prefixes, stepped launches, evaluation of index assertions."""

@@ -1,4 +1,7 @@
-"""What ran lately, for a post-mortem: the last launches and replays, bounded, in host memory."""
+"""Bounded log of the last launches and replays in host memory, for crash dumps and reports.
+
+Appended to in the thread of each event, mostly under the debugger's lock; read by any thread without it.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class Ran(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """A replay that began; `order` as of its checkpoint."""
+    """A replay that began; `order` is that of its checkpoint."""
 
     graph: int
     replay: int
@@ -46,21 +49,21 @@ class Replayed(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """What a node of a host graph stored when it last ran: up to 16 ranges, or one around them all."""
+    """The bytes that a node of a host graph stored when it last ran: up to 16 ranges, or one range around them all."""
 
     ranges: tuple[tuple[int, int], ...]
     exact: bool
 
 
 class Given(NamedTuple):
-    """A launch that was about to run, and copies of what it was given.
+    """A launch that was about to run, and copies of its arguments' values.
 
     Attributes
     ----------
     copied
         Argument and view of each range that `mirror` holds, in order.
     passed
-        `FlightRecorder.unseen` then.
+        `FlightRecorder.unseen` at that time.
     """
 
     launch: Launch
@@ -74,13 +77,12 @@ class Given(NamedTuple):
 class FlightRecorder:
     """All logs, oldest first. Appending takes no lock and a fraction of a microsecond: it is on the replay path.
 
-    Launches are kept without their stores, so that the journal holds none of what a `StoreLog` may hold.
+    Launches are kept without their stores, so that the log does not hold the contents of a `StoreLog`.
 
     Attributes
     ----------
     stored
-        The places of the stores of nodes, by the serials of graphs and the nodes' numbers; only on the host are they
-        seen.
+        The ranges that nodes stored to, by graph serial and node index; stores are seen only on the host.
     """
 
     def __init__(self) -> None:
@@ -94,7 +96,7 @@ class FlightRecorder:
 
     @property
     def unseen(self) -> int:
-        """Replays so far that passed unseen, with what prepared them."""
+        """Replays so far that passed unseen, together with the launches that prepared them."""
         return self._unseen + len(passing.pending())
 
     def launched(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
@@ -110,7 +112,7 @@ class FlightRecorder:
         self.launches.extend([(write.launch, now, Phase.REPLAY, serial, write.node) for write in writes])
 
     def ran(self, launch: Launch, phase: Phase | None) -> None:
-        """Note a launch of host code whose writes nobody has worked out."""
+        """Note a launch of host code whose writes have not been computed."""
         self.launches.append((launch, time.time(), phase, None, None))
 
     def _keep(self, graph: int, node: int, ranges: RangeSet) -> None:
@@ -122,13 +124,13 @@ class FlightRecorder:
         self.stored[key] = Stored(tuple((span.start, span.stop) for span in pieces), exact)
 
     def dropped(self, graph: int) -> None:
-        """A graph is gone."""
+        """The graph is gone."""
         for key in [key for key in list(self.stored) if key[0] == graph]:
             self.stored.pop(key, None)
 
     def taken(self) -> tuple[tuple[Ran, ...], tuple[Replayed, ...]]:
-        """Launches and replays so far, those included that passed and are not entered yet; other threads may go on
-        meanwhile."""
+        """Launches and replays so far, with replays that passed unseen and are not entered yet; other threads may
+        append meanwhile."""
         while True:
             try:
                 launches, replays = tuple(self.launches), tuple(self.replays)

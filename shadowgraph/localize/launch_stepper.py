@@ -1,9 +1,12 @@
-"""Host code that broke a guard, run again with a check before and after every launch that is seen.
+"""Launch-by-launch checks of host code that broke a guard: one check before and one after every launch that is seen.
 
-On a device the checks of a boundary say that some launch since the boundary before did it. Between two checks around
-one launch nothing else runs, so that this launch did it; what breaks between two launches, nobody saw being launched.
-This holds where the device has done all that was queued, on whatever stream, before the first of the two checks, and
+On a device the checks of a phase boundary show only that some launch since the last boundary did it. Between two checks
+around one launch nothing else runs, so that this launch did it; damage between two launches comes from an unseen
+launch. This holds if the device has finished all queued work, on every stream, before the first of the two checks, and
 while no other thread is in the middle of a launch.
+
+`LaunchStepper` decides; the monitor makes the checks, in the thread of the event. `begins`, `ran`, `boundary`, `guards`
+and `replay_began` are called under the debugger's lock, the other methods with or without it.
 """
 
 from __future__ import annotations
@@ -23,27 +26,27 @@ from shadowgraph.model.launches import Launch
 from shadowgraph.model.phases import Phase
 from shadowgraph.tracking.writes import write_of
 
-UNSEEN = "unseen"  # kind of a culprit that is no launch that we see
-_MOST = 20_000  # launches that one finding may have checked
-_KEPT = 1024  # findings remembered that were looked for
+UNSEEN = "unseen"  # kind of a culprit that is an unseen launch
+_MOST = 20_000  # most launches checked for one finding
+_KEPT = 1024  # ids kept of findings that were looked for
 
 _Key = tuple[str, int, Side | None]
 
 
 @dataclass(slots=True)
 class _Want:
-    """A finding whose culprit is looked for.
+    """A finding whose culprit is being looked for.
 
     Attributes
     ----------
     key, mark
-        What the finding is known by in the book.
+        The finding's key and fingerprint in the finding store.
     graph
-        Before a replay of which graph the look ends; None: of any.
+        The graph before whose replay the search ends; None for any graph.
     partial
-        Some of the present phase had run before the look began, so that it takes the next one too.
+        Whether part of the present phase had run before the search began, so that it includes the next phase.
     again
-        It was seen again.
+        Whether the damage was seen again.
     """
 
     finding: int
@@ -55,7 +58,7 @@ class _Want:
 
 
 class LaunchStepper:
-    """Decides when launches are checked one by one; the owner makes the checks.
+    """Decides when launches are checked one by one; the monitor makes the checks.
 
     Attributes
     ----------
@@ -67,20 +70,20 @@ class LaunchStepper:
         self._context, self._journal, self._not_seen = context, journal, not_seen
         self._wants: dict[_Key, _Want] = {}
         self._tried: dict[int, None] = {}  # ids of findings, oldest first
-        self._begun: dict[int, Launch] = {}  # the launch that begins or runs, by thread
-        self._crowded: set[int] = set()  # threads beside whose launch another thread's began
-        self._alone = False  # a check was made, and no launch was seen since
+        self._begun: dict[int, Launch] = {}  # the launch that begins or runs, by thread id
+        self._crowded: set[int] = set()  # threads during whose launch another thread's launch began
+        self._alone = False  # whether a check was made and no launch was seen since
         self._steps = 0
         self._guards: tuple[tuple[Guard, ...], tuple[Guard, ...]] | None = None
         self.armed = False
 
     def forget(self) -> None:
-        """Look for nothing."""
+        """Stop looking for all culprits."""
         self._wants.clear()
         self._disarm()
 
     def noticed(self, draft: Detection, kept: Finding, key: str, mark: str) -> None:
-        """A finding was kept: look for its culprit if it is a guard that host code broke, and nobody knows which."""
+        """A finding was kept: look for its culprit if host code broke a guard and the launch is not known."""
         context = self._context
         known = kept.culprit.status is Status.CONFIRMED or kept.culprit.kind == UNSEEN
         if not context.engine.asynchronous or context.settings.locate == "off" or known or not kept.id:
@@ -99,7 +102,7 @@ class LaunchStepper:
             self.armed, self._guards = True, None
 
     def identity(self, draft: Detection) -> tuple[str, str] | None:
-        """Key and fingerprint of the finding that a draft is one more sighting of, while its culprit is looked for."""
+        """Key and fingerprint of the finding that this detection repeats, while its culprit is looked for."""
         if not self.armed or draft.phase is Phase.REPLAY:
             return None
         want = self._wants.get(_key(draft))
@@ -109,7 +112,8 @@ class LaunchStepper:
         return want.key, want.mark
 
     def unseen(self, draft: Detection) -> tuple[Culprit, ...]:
-        """The culprit of what broke where no launch was seen: where the program was next."""
+        """The culprit of damage between two launches, none of which was seen: the place where the program launched
+        next."""
         step = draft.checkpoint.step
         if step is None or step.ran or not step.sure or draft.culprits:
             return ()
@@ -118,7 +122,8 @@ class LaunchStepper:
         return (Culprit(Status.UNKNOWN, UNSEEN, file=file, line=line),)
 
     def begins(self, launch: Launch) -> Step:
-        """A launch is about to run, all that was queued is done, and a check is to be made: what it can tell."""
+        """A launch is about to run, all queued work is done, and a check follows: the step that the check belongs
+        to."""
         self._steps += 1
         thread, alone = threading.get_ident(), self._alone
         before = self._begun.get(thread)
@@ -127,37 +132,37 @@ class LaunchStepper:
         crowded = len(self._begun) > 1
         if crowded:
             self._crowded.update(self._begun)
-        if before is not None:  # it launches this one, or wrote nothing that is tracked: perhaps it was that one
+        if before is not None:  # it launches this one, or wrote no tracked memory: it may be the culprit
             self._context.writes.add(write_of(before, None))
         return self._step(launch, ran=False, sure=alone and not crowded and not self._context.writes)
 
     def ran(self, launch: Launch) -> Step:
-        """A launch ran, and a check is to be made: what it can tell."""
+        """A launch ran, and a check follows: the step that the check belongs to."""
         thread, writes = threading.get_ident(), self._context.writes
         begun, alone = self._begun.get(thread), self._alone and thread not in self._crowded
         self._alone = True
-        if begun is not None and begun != launch:  # in the middle of another one
+        if begun is not None and begun != launch:  # in the middle of another launch
             writes.add(write_of(begun, None))
             return self._step(launch, ran=True, sure=False)
         self._begun.pop(thread, None)
         return self._step(launch, ran=True, sure=alone and begun is not None and len(writes) == 1)
 
     def boundary(self) -> Step:
-        """A check is made at the end of a phase: what it can tell."""
+        """A check is made at the end of a phase: the step that it belongs to."""
         alone = self._alone and not self._begun and not self._context.writes
         self._begun.pop(threading.get_ident(), None)
         self._alone = True
         return self._step(None, ran=False, sure=alone)
 
     def look_away(self) -> None:
-        """Something ran without a check."""
+        """A launch or replay ran without a check."""
         self._alone = False
 
     def _step(self, launch: Launch | None, ran: bool, sure: bool) -> Step:
         return Step(launch, ran, sure, self._context.replays())
 
     def give_up(self) -> bool:
-        """Whether so many launches were checked that the look ends here."""
+        """Whether so many launches were checked that the search ends here."""
         if self._steps > _MOST:
             said = "shadowgraph: %s launches were checked one by one, and none did it again"
             log(logging.WARNING, said, f"{_MOST:,}")
@@ -165,7 +170,7 @@ class LaunchStepper:
         return not self.armed
 
     def guards(self, standing: tuple[Guard, ...]) -> tuple[Guard, ...]:
-        """The standing guards, those that are looked for over their whole length."""
+        """The active guards, with the guards of wanted findings extended to their whole length."""
         if self._guards is None or self._guards[0] is not standing:
             sides = {(serial, side) for _, serial, side in self._wants}
             wide = (
@@ -176,16 +181,16 @@ class LaunchStepper:
         return self._guards[1]
 
     def _is_under_way(self) -> bool:
-        """Whether host code has launched anything since the last replay began."""
+        """Whether host code has launched work since the last replay began."""
         launches, replays = self._journal.launches, self._journal.replays
         return bool(launches) and (not replays or Ran._make(launches[-1]).time >= Replayed._make(replays[-1]).time)
 
     def ends(self, graph: Graph) -> bool:
-        """Whether a look is over when a graph's replay begins."""
+        """Whether a search ends when this graph's replay begins."""
         return any(want.graph in (None, graph.serial) for want in self._wants.values())
 
     def replay_began(self, graph: Graph, needs_culprit: Callable[[int], bool]) -> None:
-        """All that was checked before a replay has been judged."""
+        """A replay begins, and all checks before it have been dispatched: end the searches for it."""
         for key, want in list(self._wants.items()):
             if want.graph not in (None, graph.serial):
                 continue
@@ -202,7 +207,7 @@ class LaunchStepper:
             self._disarm()
 
     def dropped(self, graph: Graph) -> None:
-        """A graph is gone: nothing is prepared for it any more."""
+        """A graph is gone: its searches end."""
         self._wants = {key: want for key, want in self._wants.items() if want.graph != graph.serial}
         if not self._wants:
             self._disarm()

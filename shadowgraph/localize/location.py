@@ -1,4 +1,4 @@
-"""What `Debugger.locate` returns."""
+"""The result of `Debugger.locate`, filled in by the locator when the replays have run."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from shadowgraph.model.write_sets import WriteSets
 
 
 class Location:
-    """A closer look that was asked for; filled in when the replays that it is about have run. Holds data only.
+    """The result of a requested probe; filled in when the probed replays have run. Holds data only.
 
     Attributes
     ----------
     by_graph
         Write sets by the graphs' names.
     outcomes
-        What the probed replays showed, by the graphs' names; an outcome may say why there was no look.
+        Outcomes of the probed replays, by the graphs' names; an outcome may say why a graph was not probed.
     """
 
     def __init__(self, graphs: tuple[int, ...]) -> None:
@@ -24,17 +24,18 @@ class Location:
 
     @property
     def done(self) -> bool:
-        """Whether every graph that it is about has replayed since, or is gone."""
+        """Whether every requested graph has replayed since, or is gone."""
         return len(self.outcomes) >= len(self.graphs)
 
     @property
     def outcome(self) -> Outcome | None:
-        """What the probed replay showed, the latest where there are several graphs; None before it."""
+        """The outcome of the probed replay, the latest where there are several graphs; None before it."""
         return next(reversed(self.outcomes.values()), None)
 
     @property
     def write_sets(self) -> WriteSets | None:
-        """What each node changed, of the latest probed replay where there are several graphs; None before it."""
+        """The bytes that each node changed, from the latest probed replay where there are several graphs; None before
+        it."""
         return next(reversed(self.by_graph.values()), None)
 
     def deliver(self, graph: str, outcome: Outcome, sets: WriteSets | None) -> None:

@@ -1,7 +1,11 @@
-"""Which node did it: the next replay of a graph runs with a look at memory after every node.
+"""Localization of the node that changed bytes: the next replay of the graph is probed, with a comparison after every
+node.
 
-A failed check says that bytes changed in a replay. The replay after it is probed, and the first node that changes those
-bytes is the culprit. The same look over all tracked memory gives write sets.
+A failed check says that bytes changed in a replay. The following replay is probed, and the first node that changes
+those bytes is the culprit. A probe of all tracked memory gives write sets.
+
+The monitor calls it around replays, in the replaying thread. `replay_begins` and `replay_ended` of a complete replay
+run under the debugger's lock, on a device after a wait for it; `ask`, `noticed` and `dropped` with or without it.
 """
 
 from __future__ import annotations
@@ -36,25 +40,25 @@ from shadowgraph.tracking.writes import Write
 NOT_PROBED = "its nodes could not be run one by one"
 NOTHING = "no memory is tracked"
 GONE = "the graph was gone before its next replay"
-_KEPT = 1024  # findings remembered that were looked for
+_KEPT = 1024  # ids kept of findings that were looked for
 _OUTCOMES = 4  # of each graph
 
 
 @dataclass(slots=True)
 class _Want:
-    """A finding whose culprit is looked for, and the bytes that it is about."""
+    """A finding whose culprit is being looked for, and its damaged bytes."""
 
     finding: int
     buffer: Buffer
     side: Side | None
     damage: tuple[ByteRange, ...]
-    alone: bool = False  # there was no room for all that the replay before showed
-    hidden: bool = False  # what others wrote stood there, so that the same bytes again would not have shown
+    alone: bool = False  # there was no room for all hits of the replay before
+    hidden: bool = False  # damage was there already, so that a write of equal bytes would not have shown
 
 
 @dataclass(slots=True)
 class _Armed:
-    """A replay that is to be probed, and then what it showed."""
+    """A replay to be probed, and later its outcome."""
 
     plan: Plan
     wants: list[_Want]
@@ -69,25 +73,25 @@ class _Armed:
 
 @dataclass(slots=True)
 class Locator:
-    """Has replays probed and tells what they showed.
+    """Requests probed replays and passes on their outcomes.
 
     Parameters
     ----------
     located, not_seen
-        Told of a finding's nodes, and of a finding whose damage did not happen again in a replay.
+        Called with the nodes of a finding, and for a finding whose damage did not happen again in a replay.
     needs_culprit
-        Whether a finding's culprit is still unknown.
+        Whether a finding's culprit is unknown.
     is_broken
         Whether a guard holds damage now.
 
     Attributes
     ----------
     write_sets
-        The latest of each graph, by its serial.
+        The latest write sets of each graph, by its serial.
     reruns
         Whether a graph that cannot be probed may be run in part, several times, before a replay.
     armed
-        Replays that are to be probed, by the graph's serial.
+        Replays to be probed, by the graph's serial.
     """
 
     context: Context
@@ -103,11 +107,11 @@ class Locator:
     _wants: dict[int, list[_Want]] = field(default_factory=dict)
     _asked: dict[int, list[Location]] = field(default_factory=dict)
     _outcomes: dict[int, deque[Outcome]] = field(default_factory=dict)  # evidence may arrive some replays later
-    _refused: set[int] = field(default_factory=set)  # graphs that could not be probed
+    _refused: set[int] = field(default_factory=set)  # serials of graphs that could not be probed
     _surveyed: set[int] = field(default_factory=set)
     _tried: dict[int, None] = field(default_factory=dict)  # ids of findings, oldest first
-    _surveys: bool = False  # whether every graph is looked at once by itself
-    _due: tuple[Sized, ...] = ()  # where something is in any of these, a replay may have to be looked at
+    _surveys: bool = False  # whether every graph is probed once without a request
+    _due: tuple[Sized, ...] = ()  # while all of these are empty, no replay is to be probed
 
     def __post_init__(self) -> None:
         self._surveys = self.context.settings.locate == "all"
@@ -116,19 +120,19 @@ class Locator:
         self._due = (self._wants, self._asked, checks.races.disputes, *(each.by_graph for each in suspicions))
 
     def forget(self) -> None:
-        """Look for nothing."""
+        """Stop looking for all culprits."""
         for known in (self._wants, self._asked, self.armed, self._outcomes, self._tried):
             known.clear()
 
     def ask(self, graphs: Sequence[Graph]) -> Location:
-        """Have all tracked memory looked at in the next replay of some graphs."""
+        """Have all tracked memory probed in the next replay of the given graphs."""
         handle = Location(tuple(graph.serial for graph in graphs))
         for graph in graphs:
             self._asked.setdefault(graph.serial, []).append(handle)
         return handle
 
     def noticed(self, draft: Detection, kept: Finding, new: bool) -> None:
-        """A finding was kept: look for its culprit in the next replay if a node did it, and nobody knows which."""
+        """A finding was kept: look for its culprit in the next replay if an unknown node did it."""
         graph, settings = draft.graph, self.context.settings
         if settings.locate == "off" or kept.severity is not Severity.ERROR or not kept.id or graph is None:
             return
@@ -146,7 +150,7 @@ class Locator:
             del self._tried[next(iter(self._tried))]
 
     def culprits(self, draft: Detection) -> tuple[Culprit, ...]:
-        """Who did it, if the replay that a draft is about was probed and showed it."""
+        """The culprits, if the replay of the detection was probed and its outcome shows them."""
         graph = draft.graph
         if graph is None or draft.phase is not Phase.REPLAY or draft.code not in ("SG101", "SG102"):
             return ()
@@ -158,7 +162,7 @@ class Locator:
     # -- around a replay ---------------------------------------------------------------------------------------
 
     def is_due(self, graph: Graph) -> bool:
-        """Whether there is something to look for in the replay that begins."""
+        """Whether the replay that begins is to be probed."""
         if not (self._surveys or any(self._due)):
             return False  # this is the replay path
         checks = self.checks
@@ -173,7 +177,7 @@ class Locator:
         )
 
     def replay_begins(self, graph: Graph) -> None:
-        """Ask the backend for a probed replay, which `is_due`. Nothing else should run meanwhile."""
+        """Ask the backend to probe the replay, which `is_due`. No other work should run on the device meanwhile."""
         with error_barrier("closer look"):
             self._arm(graph, self._is_survey_due(graph))
 
@@ -189,7 +193,7 @@ class Locator:
         for want in wants:
             want.hidden = self.is_broken(want.buffer, want.side)
             armed.plan.add_damaged(want.buffer, want.side, want.damage, context.settings.near_guard)
-        targets = tuple(range(len(armed.plan.parts)))  # what there is to find, before all that is looked at beside
+        targets = tuple(range(len(armed.plan.parts)))  # the parts to find a culprit for, ahead of all others
         guards = self.standing.now()
         if armed.everything:
             self._surveyed.add(serial)
@@ -215,7 +219,7 @@ class Locator:
             handle.deliver(graph.name, Outcome(graph.replays, refused=NOTHING), None)
 
     def _add_cells(self, graph: Graph, armed: _Armed) -> None:
-        """Look at buffers cell by cell of which launches were given parts, as far as there is room."""
+        """Add the cells of buffers of which launches were given parts, as far as there is room."""
         again = self.checks.given_views.suspicions.buffers(graph.serial)
         for buffer in {b.serial: b for b in (*again, *armed.plan.buffers.values())}.values():
             cells = cells_of(graph, buffer) if readable(buffer, self.context.allocator) else []
@@ -227,7 +231,7 @@ class Locator:
                     armed.cells[place] = buffer
 
     def _state(self, graph: Graph, parts: Sequence[ByteRange], allocation_of: AllocationOf) -> list[ByteRange]:
-        """What a graph may write, for a backend that has to run it in part."""
+        """The ranges that a graph may write, for a backend that has to run it in part."""
         context = self.context
 
         def buffer_at(address: int) -> ByteRange | None:
@@ -242,7 +246,7 @@ class Locator:
             self._outcomes.setdefault(serial, deque(maxlen=_OUTCOMES)).append(outcome)
 
     def replay_ended(self, graph: Graph, meanwhile: Iterable[Write] = (), complete: bool = True) -> None:
-        """Tell what a probed replay showed.
+        """Pass on the outcome of a probed replay.
 
         Parameters
         ----------
@@ -255,9 +259,9 @@ class Locator:
         if armed is None:
             return
         if graph.probe is armed.probe:
-            graph.probe = None  # nobody took it
+            graph.probe = None  # the backend did not take it
         outcome = armed.outcome
-        if not complete:  # what did not happen may have had no time to
+        if not complete:  # absent damage proves nothing: the replay was cut short
             self._wants.setdefault(graph.serial, []).extend(armed.wants)
             self._asked.setdefault(graph.serial, []).extend(armed.handles)
             return
@@ -310,8 +314,8 @@ class Locator:
                 want.alone = True
                 self._wants.setdefault(graph.serial, []).append(want)
             elif want.hidden:
-                self._tried.pop(want.finding, None)  # when it is told again its guard is whole before the next replay
-            elif outcome.search is None or not outcome.dropped:  # else it was seen, and nobody can tell who did it
+                self._tried.pop(want.finding, None)  # a later report finds the guard intact before a replay
+            elif outcome.search is None or not outcome.dropped:  # else the change was seen without a node
                 self.not_seen(want.finding, outcome.replay)
 
     def _culprits(self, graph: Graph, outcome: Outcome, hits: list[Hit], buffer: Buffer) -> tuple[Culprit, ...]:
@@ -339,7 +343,7 @@ class Locator:
         return Place(buffer.serial, self.context.names.name_of(buffer)[0], buffer.start, buffer.nbytes)
 
     def _judge(self, graph: Graph, armed: _Armed, outcome: Outcome, meanwhile: Iterable[Write]) -> None:
-        """Let the checks that need write sets look at them."""
+        """Let the checks that use write sets see them."""
         if not (armed.everything or armed.pieces or armed.cells):
             return
         known = {**armed.plan.buffers, **armed.pieces} if armed.everything else armed.pieces
@@ -348,7 +352,7 @@ class Locator:
         parts = armed.plan.parts
         cells = (CellChange(armed.cells[h.part], parts[h.part], h) for h in outcome.hits if h.part in armed.cells)
         seen = Probed(graph, outcome.replay, changes, outside, tuple(cells))
-        with ExitStack() as judges:  # in sync mode a finding is raised: the others have their turn all the same
+        with ExitStack() as judges:  # in sync mode a finding is raised: the other checks run all the same
             judges.callback(self.checks.races.probed, seen)
             judges.callback(self.checks.given_views.probed, seen)
             if armed.everything or armed.suspects:
@@ -356,14 +360,14 @@ class Locator:
 
 
 def _guards_of(want: _Want, near: int) -> tuple[ByteRange, ...]:
-    """Where a guard was broken, all of it that was looked at."""
+    """The range of a broken guard, all of it that was probed."""
     plan = Plan(room=1 << 62)
     plan.add_damaged(want.buffer, want.side, want.damage, near)
     return tuple(plan.parts)
 
 
 def _damage(draft: Detection) -> tuple[ByteRange, ...]:
-    """The changed bytes; what a draft has no room to list as one range more."""
+    """The changed bytes; ranges beyond the listed ones as one more range."""
     listed = [ByteRange(first, last + 1) for first, last in draft.ranges]
     if draft.ranges_total > len(listed):
         listed.append(ByteRange(listed[-1].stop, draft.last + 1))
@@ -371,5 +375,5 @@ def _damage(draft: Detection) -> tuple[ByteRange, ...]:
 
 
 def _meeting(hits: Sequence[Hit], damage: Sequence[ByteRange]) -> list[Hit]:
-    """Hits that reach into damaged bytes."""
+    """Hits that overlap damaged bytes."""
     return [hit for hit in hits if any(part.overlaps(ByteRange(hit.first, hit.last + 1)) for part in damage)]

@@ -1,4 +1,7 @@
-"""What one probed replay is asked to look at: damaged bytes, guards, all tracked memory within bounds."""
+"""Selection of the ranges that one probed replay compares: damaged bytes, guards, all tracked memory within bounds.
+
+Called by the locator before a replay, under the debugger's lock.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +18,26 @@ from shadowgraph.tracking.allocator import HostAllocator
 from shadowgraph.tracking.foreign import hold, still_there
 
 OTHER_GUARDS = 128
-PIECES = 1024  # that a disputed range is cut into
-_CUT = 8 * PIECES  # pieces of one replay, at most
+PIECES = 1024  # pieces that a disputed range is cut into
+_CUT = 8 * PIECES  # most pieces of one replay
 _SMALL = 1 << 20
 _INTEGERS = ("int", "uint", "bool")
 
 
 @dataclass(slots=True)
 class Plan:
-    """Parts of a probe, each once, and what they are.
+    """The parts of a probe, each once, and the buffers that they belong to.
 
     Attributes
     ----------
     buffers
-        The buffer that a part is the whole of, by the part's index.
+        The buffer that a part consists of, by the part's index.
     left_out
-        Buffers for whose copies there was no room.
+        Buffers left out because there was no room for their copies.
     room
-        Bytes of copies that may still be asked for.
+        Bytes still available for copies.
     held
-        Keeps foreign memory where it is.
+        References that keep foreign memory in place.
     """
 
     room: int
@@ -45,7 +48,7 @@ class Plan:
     _places: dict[ByteRange, int] = field(default_factory=dict)
 
     def add(self, where: ByteRange) -> int | None:
-        """Look at a range; its index, or None where there is no room for a copy of it."""
+        """Add a range; returns its index, or None where there is no room for a copy of it."""
         known = self._places.get(where)
         if known is None and where.nbytes and where.nbytes <= self.room:
             known = self._places[where] = len(self.parts)
@@ -54,7 +57,7 @@ class Plan:
         return known
 
     def add_damaged(self, buffer: Buffer, side: Side | None, damage: Sequence[ByteRange], near: int) -> None:
-        """Look at the bytes that a finding is about, and where a guard was broken at all that is near of it."""
+        """Add the bytes that a finding is about, and the near part of the guard that was broken."""
         for guard in guards_of(buffer, near):
             if guard.side is side:
                 self.add(guard.near)
@@ -65,12 +68,12 @@ class Plan:
         self.held.append(hold(buffer))
 
     def add_guards(self, guards: Iterable[Guard]) -> None:
-        """Look at what is near of guards."""
+        """Add the near parts of guards."""
         for guard in guards:
             self.add(guard.near)
 
     def add_memory(self, buffers: Iterable[Buffer], names: NameBook) -> None:
-        """Look at buffers as long as there is room: integers first, small ones, those that have a name."""
+        """Add buffers as long as there is room: integers first, then small buffers, then those with a name."""
 
         def rank(buffer: Buffer) -> tuple[bool, bool, bool, int]:
             plain = not buffer.dtype.startswith(_INTEGERS)
@@ -89,14 +92,16 @@ class Plan:
 
 
 def readable(buffer: Buffer, allocator: HostAllocator) -> bool:
-    """Whether a buffer's memory is there, guards included: a freed tenant's is as long as its block has one."""
+    """Whether a buffer's memory, guards included, may be read: a freed tenant's may as long as its block has a
+    tenant."""
     if buffer.role is Role.FOREIGN:
         return still_there(buffer)
     return buffer.alive or buffer.start in allocator.tenants
 
 
 def nearest(guards: Sequence[Guard], graph: Graph, damage: Sequence[ByteRange]) -> list[Guard]:
-    """Up to `OTHER_GUARDS` guards: of buffers that the graph was given first, then by distance from the damage."""
+    """Up to `OTHER_GUARDS` guards: those of buffers that the graph was given first, then by distance from the
+    damage."""
     middle = damage[0].start if damage else 0
 
     def rank(guard: Guard) -> tuple[bool, int]:
@@ -106,7 +111,7 @@ def nearest(guards: Sequence[Guard], graph: Graph, damage: Sequence[ByteRange]) 
 
 
 def tracked(ledger: Ledger, device: str) -> list[Buffer]:
-    """Buffers of a device with memory, none of them inside another."""
+    """Non-empty buffers of a device, none of them inside another."""
     found: list[Buffer] = []
     covered = RangeSet()
     for buffer in sorted(ledger, key=lambda b: (-b.nbytes, b.serial)):
@@ -119,7 +124,7 @@ def tracked(ledger: Ledger, device: str) -> list[Buffer]:
 
 
 def cut(disputed: Sequence[tuple[Buffer, ByteRange]]) -> Iterator[tuple[Buffer, ByteRange]]:
-    """Disputed ranges in pieces, as fine as there is room for among all of them; of too many ranges the first."""
+    """Disputed ranges in pieces, as fine as there is room for among all of them; of too many ranges only the first."""
     most = min(PIECES, max(1, _CUT // max(1, len(disputed))))
     for buffer, where in disputed[:_CUT]:
         for part in pieces(where, most):

@@ -1,1 +1,1 @@
-"""Plain records without torch: findings, buffers, graphs and nodes, ranges, launches, the facts of a run."""
+"""Plain data records without torch: findings, buffers, graphs and nodes, ranges, launches, facts of a run."""

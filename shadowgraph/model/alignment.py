@@ -1,4 +1,4 @@
-"""The alignment of guarded memory: that of torch's caching allocator on CUDA, so that pointers keep theirs."""
+"""The alignment of guarded memory: that of torch's CUDA caching allocator, so that pointers keep their alignment."""
 
 from __future__ import annotations
 

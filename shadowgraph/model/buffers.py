@@ -1,4 +1,8 @@
-"""The ledger: every buffer, where it lies, what it was asked for, who asked."""
+"""The ledger: every buffer with its address range, requested size, dtype, shape and allocation stack.
+
+Any thread. `Ledger` has its own lock; `Ledger.free` takes none, since finalizers call it. A `Buffer` has no lock: the
+allocator moves its guards under the allocator's lock.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ class Role(StrEnum):
 
     STATIC = "static"  # allocated by the program before a capture, through guarded allocation
     POOL = "pool"  # allocated during a capture, from a graph's private pool
-    FOREIGN = "foreign"  # memory we did not allocate: tracked, not guarded
+    FOREIGN = "foreign"  # memory of another allocator: tracked, not guarded
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +40,7 @@ class Buffer(HtmlRepr):
     serial
         Allocation serial, unique in the process, in order of allocation.
     start, nbytes
-        First address and the bytes that were asked for (not what the allocator rounded them to).
+        First address and the requested bytes (not the allocator's rounded size).
     dtype, shape, itemsize
         As first allocated; views may differ.
     head_guard, tail_guard
@@ -44,12 +48,12 @@ class Buffer(HtmlRepr):
     graph
         Serial of the graph whose capture allocated it, or None.
     inexact
-        Last bytes of `nbytes` that this tenant did not ask for, where one buffer stands for all tenants of a block.
+        Trailing bytes of `nbytes` that this tenant did not request, where one buffer stands for all tenants of a block.
     gap
         Bytes between `stop` and the tail guard, which other graphs may write while this tenant lives. Without a tail
-        guard: bytes to the next one's, which is another buffer's.
+        guard: bytes to the next guard, which belongs to another buffer.
     lent
-        Its guards stand in memory that another allocator may hand out: no check writes there.
+        Its guards stand in memory that another allocator may allocate: no check writes there.
     freed_at
         Serial counter at its free, or None while it lives.
     """
@@ -85,7 +89,7 @@ class Buffer(HtmlRepr):
 
     @property
     def alive(self) -> bool:
-        """Whether it was not freed so far."""
+        """Whether it has not been freed."""
         return self.freed_at is None
 
     @property
@@ -100,17 +104,18 @@ class Buffer(HtmlRepr):
 
     @property
     def exact(self) -> bool:
-        """Whether a guard starts at the last byte that was asked for; a freed tenant's does when it stands again."""
+        """Whether a guard starts right after the last requested byte; of a freed tenant, once its guard stands
+        again."""
         return self.guarded and not self.inexact and not (self.gap and self.alive)
 
     def keep_back(self, gap: int) -> None:
-        """Let the tail guard start `gap` bytes after `stop`; its end stays where it is."""
+        """Move the start of the tail guard to `gap` bytes after `stop`; its end stays."""
         self.tail_guard += self.gap - gap
         self.gap = gap
 
 
 def allocation_name(buffer: Buffer) -> str:
-    """What to call a buffer that no owner names: its form and the line that allocated it."""
+    """The name of a buffer without owners: its dtype and shape, and the line that allocated it."""
     form = f"{buffer.dtype}{list(buffer.shape)}"
     if not buffer.stack:
         return f"{form} at {buffer.start:#x}"
@@ -135,8 +140,8 @@ def buffer_view(buffer: Buffer) -> TensorView:
 class Ledger:
     """All buffers by address and serial; thread-safe. Owns its records, never the memory.
 
-    A storage's finalizer may run inside the garbage collector in the middle of a query, so a free only marks its buffer
-    and waits; the next call settles it.
+    A storage's finalizer may run inside the garbage collector in the middle of a query, so `free` only marks and queues
+    the buffer; the next call removes it from the index.
     """
 
     def __init__(self) -> None:
@@ -147,7 +152,7 @@ class Ledger:
         self._freed: deque[Buffer] = deque(maxlen=HISTORY)
         self._waiting: deque[Buffer] = deque()
         self.version = 0  # changes with every allocation and free
-        self.frees = 0  # buffers that ended so far
+        self.frees = 0  # buffers freed so far
 
     def next_serial(self) -> int:
         return next(self._serials)
@@ -161,7 +166,7 @@ class Ledger:
         return buffer
 
     def free(self, buffer: Buffer) -> None:
-        """Mark a buffer freed; it stays in the history. Safe inside a finalizer."""
+        """Mark a buffer freed; it stays in the history. Takes no lock; safe inside a finalizer."""
         if buffer.freed_at is None:
             buffer.freed_at = self.next_serial()
             self.version += 1

@@ -1,9 +1,9 @@
-"""What a guard is filled with.
+"""The canary pattern that guards are filled with.
 
-The byte at a position depends on the position, so that a kernel storing one value over and over, or copying a
-guard elsewhere, is not taken for an intact guard. Every byte is odd and between 0xA1 and 0xBD: it is neither 0x00 nor
-0xFF, the high bytes of small integers of either sign, nor one of 0x3F, 0x40, 0xBF, 0xC0, the high bytes of ordinary
-floats, so that the edges of an overwrite show even where a middle byte happens to match.
+Each byte depends on its position, so that a kernel that stores one value over and over, or copies a guard elsewhere,
+does not produce an intact guard. Every byte is odd and between 0xA1 and 0xBD: neither 0x00 nor 0xFF, the high bytes of
+small integers of either sign, nor 0x3F, 0x40, 0xBF or 0xC0, the high bytes of ordinary floats, so that the edges of an
+overwrite show even where a middle byte happens to match.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""How much of what graphs write is guarded, so that silence is not taken for proof."""
+"""Guard coverage: how many of the bytes that graphs may write are guarded, so that no finding is not taken for proof.
+
+The graph registry owns the `CoverageLog`, which takes no lock.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +24,18 @@ class Coverage(msgspec.Struct, frozen=True):
     written
         Bytes that some node may write, summed over the graphs captured in the run.
     exact
-        Of those, in buffers whose guard starts at their last byte.
+        The part of `written` in buffers whose guard starts right after their last byte.
     unguarded
-        Forms of the largest written buffers without guards, at most eight.
+        Dtype and shape of the largest written buffers without guards, at most eight.
     dropped
-        Records of launches that were forgotten for want of room.
+        Launch records that were dropped for lack of space.
     inputs
-        Buffers without guards that graphs read: a write past one of them in prepare breaks nothing that is watched.
+        Buffers without guards that graphs read: a write past one of them in prepare breaks no guard.
     inexact
-        Bytes of `written` in buffers whose next guard stands some way behind their last byte: a short overrun is
-        not seen.
+        Bytes of `written` in buffers whose next guard stands at a distance from their last byte: a short overrun is
+        missed.
     gaps
-        Forms of the buffers with the widest such ways, and how many bytes those are; at most eight.
+        Dtype and shape of the buffers with the largest such distances, and these in bytes; at most eight.
     """
 
     written: int
@@ -45,11 +48,11 @@ class Coverage(msgspec.Struct, frozen=True):
 
     @property
     def percent(self) -> int:
-        """Rounded down, so that 100 means all."""
+        """Exactly guarded share, rounded down, so that 100 means all."""
         return 100 * self.exact // self.written if self.written else 0
 
     def sentence(self) -> str:
-        """What was guarded, what was lost on the way, how many buffers of graphs have no guards."""
+        """The guarded share, the dropped records and the number of unguarded graph buffers, as text."""
         if not self.written:
             return f"no graph wrote anything yet, {self.dropped} records dropped"
         said = f"{self.percent} % of graph-written bytes guarded exactly, {self.dropped} records dropped"
@@ -62,7 +65,7 @@ class Coverage(msgspec.Struct, frozen=True):
 
 
 class CoverageLog:
-    """Coverage of every graph of a run, taken when it was captured: graphs and their memory come and go."""
+    """Coverage of every graph of a run, measured after its capture: graphs and their memory come and go."""
 
     def __init__(self) -> None:
         self._by_graph: dict[int, tuple[int, int, int]] = {}
@@ -71,9 +74,9 @@ class CoverageLog:
         self._inputs: set[int] = set()
 
     def note(self, graph: Graph, tenants: Iterable[Buffer], ledger: Ledger) -> None:
-        """Measure a captured graph. `tenants`: buffers with guards standing."""
+        """Measure a captured graph. `tenants`: buffers whose guards stand."""
         written = RangeSet.of(p.view.hull for _, p in graph.pointers() if p.may_write)
-        own = [buffer for buffer in ledger.freed if buffer.graph == graph.serial]  # tenants of blocks reused since
+        own = [buffer for buffer in ledger.freed if buffer.graph == graph.serial]  # of blocks reused since
         missing = written - RangeSet.of(buffer.range for buffer in (*tenants, *own) if buffer.exact)
         used = {b.serial for p in graph.spans for b in ledger.overlapping(p.start, p.stop) if not _near_a_guard(b)}
         self._inputs |= used
@@ -103,7 +106,7 @@ class CoverageLog:
 
 
 def _near_a_guard(buffer: Buffer) -> bool:
-    """Whether a guard stands behind a buffer, be it at a distance."""
+    """Whether a guard stands after a buffer, directly or at a distance."""
     return buffer.guarded or buffer.gap > 0
 
 

@@ -1,7 +1,7 @@
-"""The nodes of the executable graph, as pure data: what runs, with which arguments, in which order, from which line.
+"""Nodes of an executable CUDA graph, as pure data: kind, arguments, dependencies, source line.
 
-`Graph.nodes` are launches as the program made them. One launch may have become several nodes (an operator with two
-kernels), or none, and a node may come from code that no dispatch mode sees; `DeviceNode.launch` joins the two.
+`Graph.nodes` are the program's launches. One launch may become several nodes (an operator with two kernels) or none,
+and a node may come from code that no dispatch mode sees; `DeviceNode.launch` joins the two. No torch, no lock.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from shadowgraph.model.launches import Access, LaunchKind, Pointer
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import Stack
 
-BLIND = "arguments cannot be read"  # how the note begins of a kernel node of which nobody knows what it points into
+BLIND = "arguments cannot be read"  # prefix of the note on a kernel node whose pointers are unknown
 
 
 class NodeKind(StrEnum):
-    """What a node does, in CUDA's words."""
+    """The type of a node, in CUDA's terms."""
 
     KERNEL = "kernel"
     MEMCPY = "memcpy"
@@ -34,23 +34,23 @@ class NodeKind(StrEnum):
 
 
 class Sureness(StrEnum):
-    """How sure it is that a word is a pointer."""
+    """The confidence that a word is a pointer."""
 
-    HIGH = "high"  # a parameter of its own, or where a tensor begins that the launch was given
+    HIGH = "high"  # a parameter by itself, or the start of a tensor argument of the launch
     MEDIUM = "medium"  # inside a larger structure
-    LOW = "low"  # it only looks like one: it is where nothing begins, beside numbers
+    LOW = "low"  # only the value fits: no tensor begins there, and its neighbours are numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word of a node's arguments that holds an address.
+    """A word in a node's arguments that holds an address.
 
     Attributes
     ----------
     argument, offset
         Position of the parameter, and bytes from its start.
     name
-        The parameter's name where it is known, else empty.
+        The parameter's name where known, else empty.
     address
         Its value.
     """
@@ -64,30 +64,30 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class DeviceNode:
-    """One node.
+    """One node of an executable graph.
 
     Attributes
     ----------
     index
-        Place in order of creation, which is a topological order of a capture.
+        Position in order of creation, which is a topological order of a capture.
     name
-        A kernel's demangled name; for other kinds what is copied or set.
+        A kernel's demangled name; for other kinds a description of the copy or set.
     grid, block
-        Of a kernel.
+        Dimensions of a kernel's grid and block.
     words
-        Arguments that point into memory.
+        Pointer arguments.
     reads, writes
-        Exact ranges of copies and sets; empty for kernels.
+        Exact ranges of memcpy and memset nodes; empty for kernels.
     launch
         Index in `Graph.nodes` of the launch that made it, or None.
     stack
-        Where no launch is known: the Python stack that made it, innermost first.
+        Where no launch is known: the Python stack that created it, innermost first.
     after
-        Nodes that it waits for directly, by index.
+        Direct dependencies, by index.
     inner
-        Nodes of a child graph, or of all bodies of a conditional node, counted through.
+        Nodes of a child graph, or of all bodies of a conditional node, numbered consecutively.
     note
-        What could not be read of it; empty when all was.
+        The unreadable parts of the node; empty when all was read.
     """
 
     index: int
@@ -108,7 +108,7 @@ class DeviceNode:
 def node_of_launch(
     index: int, kind: LaunchKind, name: str, pointers: Sequence[Pointer], grid: tuple[int, ...] | None
 ) -> DeviceNode:
-    """The node that a launch is by itself, after the one before it: how a host graph runs."""
+    """The node of a launch, dependent on the previous launch: the way a host graph runs."""
     host = kind is LaunchKind.CALLABLE
     words = tuple(Word(place, 0, p.argument, p.view.start) for place, p in enumerate(pointers))
     return DeviceNode(

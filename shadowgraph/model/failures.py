@@ -1,4 +1,4 @@
-"""What the program's own exception is joined with, as plain data: the last plan, the last replay, the batch."""
+"""Context recorded with an exception of the program, as plain data: the last plan, the last replay, the batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from shadowgraph.model.findings import Batch, Culprit
 
 
 class LastWriter(msgspec.Struct, frozen=True):
-    """Who wrote one entry of an array last, as far as was seen; `graph` and `replay` where a graph's node did."""
+    """The last seen writer of one array entry; `graph` and `replay` are set if it is a node of a graph."""
 
     entry: int
     culprit: Culprit
@@ -17,28 +17,28 @@ class LastWriter(msgspec.Struct, frozen=True):
 
 
 class PlanFacts(msgspec.Struct, frozen=True):
-    """The latest plan, and who wrote what it was made from.
+    """The latest plan, and the last writers of the index pointers that it was computed from.
 
     Attributes
     ----------
     planner, kind
-        The class of the object that planned, and what it plans for.
+        Class of the planner, and the kind of plan.
     batch_size, entries
-        Requests, and index pointers in all.
+        Number of requests, and of index pointers.
     indptr, first
-        Some of the index pointers, and the place of the first of them.
+        An excerpt of the index pointers, and the position of its first one.
     broken
-        Places of those that are smaller than the one before; the first few.
+        Positions of the first few index pointers that are smaller than their predecessor.
     buffer
-        What the index pointers' own memory is called.
+        Name of the buffer that holds the index pointers.
     graph, replay
-        The graph whose coming replay it was for.
+        The graph whose next replay the plan was for, and the number of that replay.
     failed
         Whether the planner raised.
     writers
-        Of the first broken entry and the one before it.
+        Last writers of the first broken entry and of its predecessor.
     finding, found
-        Id of an earlier finding about the same memory, and what it says.
+        Id of an earlier finding about the same memory, and its text.
     """
 
     planner: str
@@ -58,20 +58,20 @@ class PlanFacts(msgspec.Struct, frozen=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """An exception of the program, or a watchdog's alarm, with what was known at that moment.
+    """An exception of the program, or a watchdog's alarm, with the context at that moment.
 
     Attributes
     ----------
     kind
         ``planner``, ``device`` or ``timeout``.
     error, said
-        Class of the exception, and the first line of what it says.
+        Class of the exception, and the first line of its message.
     where
-        Who caught it, where an adapter knows.
+        The place that caught it, where an adapter knows.
     graph, replay
-        The last replay that began, and `seconds` since then.
+        The last replay that began; `seconds` have passed since.
     batch
-        What that replay was prepared for; of a planner's exception, the coming one.
+        The batch that this replay was prepared for; for a planner's exception, the batch of the next replay.
     """
 
     kind: str

@@ -1,4 +1,7 @@
-"""Findings: frozen data with no prose. `reports` turns them into words, `to_dict` into a versioned document."""
+"""Findings: frozen data without prose. The renderers turn them into text, `to_dict` into a versioned JSON document.
+
+No torch and no lock: a finding is immutable, so that any thread may read it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from shadowgraph.model.probes import Search
 from shadowgraph.model.stacks import Frame, Stack
 
 SCHEMA = "shadowgraph.finding/1"
-NAP = "nap"  # `Finding.detected_at` of what replays that passed unseen had left
+NAP = "nap"  # `Finding.detected_at` of damage left by replays that passed unchecked
 
 
 class Kind(StrEnum):
@@ -39,14 +42,14 @@ class Kind(StrEnum):
 
 
 class Severity(StrEnum):
-    """Whether a finding is a fault."""
+    """Whether a finding is an error or a note."""
 
     ERROR = "error"
-    NOTE = "note"  # worth knowing, not a fault; never fails a run
+    NOTE = "note"  # worth knowing, not an error; never fails a run
 
 
 class Status(StrEnum):
-    """How sure the culprit is."""
+    """The certainty of the culprit."""
 
     CONFIRMED = "confirmed"  # its own stores hit the bytes
     CANDIDATE = "candidate"  # it could have
@@ -69,16 +72,16 @@ class BufferFacts(msgspec.Struct, frozen=True):
 
 
 class ByteFacts(msgspec.Struct, frozen=True):
-    """Which bytes. Offsets are relative to the buffer's start, inclusive, negative before it.
+    """The damaged bytes. Offsets are relative to the buffer's start, inclusive, negative before it.
 
     Attributes
     ----------
     count
-        Changed bytes; `ranges` up to 16 inclusive pairs of them, of `ranges_total`.
+        Changed bytes; `ranges` lists up to 16 inclusive pairs of `ranges_total`.
     distance
         Bytes from the buffer's edge to the nearest changed byte (0: adjacent, or inside).
     truncated
-        The evidence reached the end of what was armed: there may be more.
+        The damage reaches the end of the guard: there may be more.
     """
 
     first: int
@@ -92,17 +95,17 @@ class ByteFacts(msgspec.Struct, frozen=True):
 
 
 class Argument(msgspec.Struct, frozen=True):
-    """An argument of a kernel that points into memory.
+    """A pointer argument of a kernel.
 
     Attributes
     ----------
     argument, offset, name
         Position of the parameter, bytes from its start, its name where known.
     buffer, at
-        What the buffer is called that it points into, and how many bytes from that buffer's start; `buffer` is empty
-        for memory that nobody tracks.
+        Name of the buffer that it points into, and the byte offset from that buffer's start; `buffer` is empty
+        for untracked memory.
     sureness
-        How sure it is that the word is a pointer: ``high``, ``medium`` or ``low``.
+        Confidence that the word is a pointer: ``high``, ``medium`` or ``low``.
     """
 
     argument: int
@@ -115,21 +118,21 @@ class Argument(msgspec.Struct, frozen=True):
 
 
 class Culprit(msgspec.Struct, frozen=True):
-    """The launch that did it. `node` is its index in the graph, None for an eager launch.
+    """The launch that caused the damage. `node` is its index in the graph, None for an eager launch.
 
     Attributes
     ----------
     kernel
-        Demangled name of the kernel that ran, where that is not `name` itself.
+        Demangled name of the kernel that ran, where it differs from `name`.
     arguments
-        What the node's arguments point at.
+        The node's pointer arguments.
     led_by
-        The argument that leads to the damage: the nearest one into the damaged buffer. None when no argument points
-        near it, or when arguments are not known.
+        The argument nearest to the damage that points into the damaged buffer. None when no argument points
+        near it, or when the arguments are unknown.
     seen_in
         Number of the probed replay that showed it.
     search
-        How it was searched for, where that replay's nodes could not be looked at one by one; else None.
+        The search that found it, where that replay's nodes could not be checked one by one; else None.
     """
 
     status: Status
@@ -161,22 +164,22 @@ class Neighbour(msgspec.Struct, frozen=True):
 
 
 class Alias(msgspec.Struct, frozen=True):
-    """Another owner of the same bytes, as an expression of the named buffer."""
+    """Another owner of the same bytes, as an expression on the named buffer."""
 
     name: str
     relation: str
 
 
 class RowOverrun(msgspec.Struct, frozen=True):
-    """A row whose programs wrote past its end.
+    """A row whose Triton programs wrote past its end.
 
     Attributes
     ----------
     written_past, lost
-        Elements written past the row's declared width, and how many of them another row's program wrote too with
-        another value: the one or the other is lost, by the order of the programs.
+        Elements written past the row's declared width, and how many of them another row's program wrote too, with
+        another value: the order of the programs decides which of the two is lost.
     into
-        Rows that were hit, the table's number of rows standing for "past the end".
+        Rows that were hit; the table's number of rows stands for "past the end".
     rows
         The table's number of rows.
     """
@@ -190,12 +193,12 @@ class RowOverrun(msgspec.Struct, frozen=True):
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """Who reads the bytes next: a graph's node, or the host at a line.
+    """The next reader of the bytes: a node of a graph, or a host line.
 
     Attributes
     ----------
     wrote
-        What the host wrote what it had read into, where a graph reads that as indices or offsets.
+        The buffer that the host wrote the values into, where a graph reads it as indices or offsets.
     """
 
     kind: str
@@ -207,7 +210,7 @@ class Reader(msgspec.Struct, frozen=True):
 
 
 class Window(msgspec.Struct, frozen=True):
-    """Bytes around the damage: hexadecimal, `offset` relative to the buffer's start."""
+    """Bytes around the damage: hexadecimal; `offset` is relative to the buffer's start."""
 
     offset: int
     expected: str
@@ -215,7 +218,7 @@ class Window(msgspec.Struct, frozen=True):
 
 
 class Successor(msgspec.Struct, frozen=True):
-    """A buffer that came after another: it has its bytes, or its name. `serial` is None for one that nobody tracks."""
+    """A buffer that took over the bytes, or the name, of another one. `serial` is None for an untracked one."""
 
     name: str
     address: int
@@ -227,7 +230,7 @@ class Successor(msgspec.Struct, frozen=True):
 
 
 class DanglingDetail(msgspec.Struct, frozen=True):
-    """How a graph uses a buffer that is gone, and who came after it.
+    """Details of a dangling pointer: the graph's accesses, the buffers that now occupy the bytes, the owner's target.
 
     Attributes
     ----------
@@ -236,13 +239,13 @@ class DanglingDetail(msgspec.Struct, frozen=True):
     writes
         Whether the graph writes the bytes at all.
     fate
-        ``freed``, or ``moved``: the storage lives on at another address or of another size.
+        ``freed``, or ``moved``: the storage lives on at another address or with another size.
     first, last
-        The bytes that the graph was given, inclusive, relative to the buffer's start.
+        The bytes that the graph captured, inclusive, relative to the buffer's start.
     victims
-        Who has these bytes now, as far as known.
+        Known buffers that now occupy these bytes.
     replaced_by
-        What the buffer's owner leads to now.
+        The buffer that the former owner refers to now.
     """
 
     access: str
@@ -255,7 +258,7 @@ class DanglingDetail(msgspec.Struct, frozen=True):
 
 
 class StaleRows(msgspec.Struct, frozen=True):
-    """Rows that hold what was written for an older replay, both numbers included; which one, as far as known."""
+    """Rows (both numbers included) with values written for an older replay; `graph` and `replay` name it if known."""
 
     first: int
     last: int
@@ -264,20 +267,20 @@ class StaleRows(msgspec.Struct, frozen=True):
 
 
 class Staleness(msgspec.Struct, frozen=True):
-    """Which of the rows that a graph reads were left as they were.
+    """The stale rows of the input that a graph reads.
 
     Attributes
     ----------
     rows
         Rows that the graph reads.
     stale
-        Those left from older replays.
+        Rows left from older replays.
     refreshed
-        First and last of each stretch of rows that were written for this replay.
+        First and last row of each stretch that was written for this replay.
     padded
-        Other inputs of the graph that were written for this replay in the stale rows.
+        Other inputs of the graph whose corresponding rows were written for this replay.
     viewed
-        What the buffer is called by has another shape, rows of which are not these.
+        The view that names the buffer has another shape, with other rows.
     """
 
     rows: int
@@ -288,18 +291,18 @@ class Staleness(msgspec.Struct, frozen=True):
 
 
 class Rebinding(msgspec.Struct, frozen=True):
-    """What host code refreshes in place of the memory that a graph reads.
+    """A rebound input: host code refreshes other memory than the graph reads.
 
     Attributes
     ----------
     attribute
-        Path of the attribute that led to the graph's memory when it was captured.
+        Path of the attribute that referred to the graph's memory at its capture.
     moved
-        Whether it leads to other memory now.
+        Whether the attribute refers to other memory now.
     now
-        The memory that holds what the graph should read, as far as known.
+        The memory that holds the values that the graph should read, if known.
     planned
-        Whether a plan says what the graph should read.
+        Whether a plan determines the values that the graph should read.
     """
 
     attribute: str
@@ -309,16 +312,16 @@ class Rebinding(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What a server was preparing, or had prepared, the replay for.
+    """The batch that a server was preparing, or had prepared, the replay for.
 
     Attributes
     ----------
     size, padded_to
-        Requests in it, and the batch size that the graph was captured with.
+        Number of requests, and the batch size that the graph was captured with.
     lengths
-        Tokens of each request, where known.
+        Token count of each request, where known.
     requests
-        Their ids, where known. Nothing of what they say.
+        Request ids, where known. No request contents.
     """
 
     size: int
@@ -328,32 +331,32 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Finding(HtmlRepr, msgspec.Struct, frozen=True):
-    """One (cause, buffer, side); a later confirmation is a new revision of the same id.
+    """One finding for a cause, buffer and side; a later confirmation is a new revision of the same id.
 
     Attributes
     ----------
     phase, graph, replay
-        What ran when the bytes changed. Replays count from 1 for each graph; in prepare it is the coming one.
+        The phase in which the bytes changed. Replays count from 1 for each graph; in prepare it is the next one.
     detected_at
-        The boundary at which it was seen; of `NAP`, phase, graph and replay say when it had happened at the latest.
+        The boundary at which it was seen; with `NAP`, phase, graph and replay give the latest possible time.
     candidates
-        Others that may have done it, or that did it too.
+        Other possible culprits, and further culprits.
     window
-        Bytes around the damage, as expected and as found.
+        Expected and found bytes around the damage.
     rule
-        Of SG109: the rule, and the values that break it.
+        For SG109: the rule, and the values that break it.
     confidence
         ``high``, ``medium`` or ``low``.
     id, revision, occurrences
-        A number in this run, which of its versions this is, from 1, and how often it was seen.
+        Number in this run, version of the finding from 1, and how often it was seen.
     time
         Seconds since 1970, UTC.
     fingerprint
         A hash that stays the same between runs.
     continues
-        The finding of the overrun that went on as far as this one's guard; then it is a note.
+        The finding of the overrun that reached this one's guard; then this one is a note.
     reaches, reaches_total
-        Of an overrun: up to 16 buffers that it went on to, the nearest and the furthest, in this order; of how many.
+        For an overrun: up to 16 buffers that it reached, the nearest and the furthest in this order, and the total.
     """
 
     code: str
@@ -401,7 +404,7 @@ class Finding(HtmlRepr, msgspec.Struct, frozen=True):
 
     @property
     def past_end(self) -> int:
-        """Bytes past the buffer's end that were reached; 0 when none."""
+        """How many bytes past the buffer's end the damage reaches; 0 when none."""
         return max(0, self.bytes.last + 1 - self.buffer.nbytes) if self.bytes else 0
 
 
@@ -409,10 +412,10 @@ _INDEX = re.compile(r"\[[^\]]*\]|#\d+")
 
 
 def fingerprint(finding: Finding) -> str:
-    """A short hash that stays the same between runs: no addresses, sizes, serials or line numbers in it.
+    """A short hash that stays the same between runs: it includes no addresses, sizes, serials or line numbers.
 
     Of a buffer's name only the last part counts, beside the function that allocated it: which of several owners comes
-    first, or which of many like objects it is, may change from run to run.
+    first, or which of many similar objects it is, may change from run to run.
     """
     buffer = finding.buffer
     own = _INDEX.sub("", buffer.name).rsplit(".", 1)[-1] if buffer.names else ""
@@ -421,7 +424,7 @@ def fingerprint(finding: Finding) -> str:
     culprit = finding.culprit.name or ""
     place = _place(finding.culprit.stack[0]) if finding.culprit.stack else ""
     side = finding.bytes.side if finding.bytes else ""
-    rule = (finding.rule or "").split(": ", 1)[0].split("(", 1)[0]  # without its numbers and the values that broke it
+    rule = (finding.rule or "").split(": ", 1)[0].split("(", 1)[0]  # without numbers and offending values
     text = "|".join((finding.code, str(side), where, culprit, place, rule))
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:12]
 

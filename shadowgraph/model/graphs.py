@@ -1,4 +1,8 @@
-"""What a graph is, as pure data: nodes in launch order, what each points at, and the line that launched it."""
+"""A captured graph as pure data: nodes in launch order, each with its pointers and the line that launched it.
+
+Nodes are built lazily, on the thread that first asks. `Graph.reading` is held while the executable graph is read,
+changed or destroyed; nothing else here takes a lock.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +35,19 @@ class Graph(HtmlRepr):
     Attributes
     ----------
     serial, name
-        Number of the capture in this process, and what to call it.
+        Number of the capture in this process, and its name.
     replays
-        Replays begun so far.
+        Replays begun.
     inputs
-        Buffers that were there before the capture and that its launches were given, by serial; noted while they lived.
+        Buffers allocated before the capture that its launches use, by serial; noted while they lived.
     captured_at
-        When its capture ended, by the debugger's clock; 0 where nobody watched.
+        End of its capture by the debugger's clock; 0 where no debugger was running.
     probe
-        What to look at during the next replay; the backend takes it off.
+        The probe of the next replay; the backend removes it.
     reading
-        Held while the executable graph is read, changed or given up.
+        Held while the executable graph is read, changed or destroyed.
     unread
-        Why the nodes of the executable graph could not be read; empty when they were, or on the host.
+        Why the nodes of the executable graph could not be read; empty when they were read, and on the host.
     """
 
     def __init__(self, serial: int, name: str, nodes: Iterable[Node] = ()) -> None:
@@ -59,8 +63,8 @@ class Graph(HtmlRepr):
         self._device: tuple[DeviceNode, ...] | None = None
         self._build_device: Callable[[], tuple[DeviceNode, ...] | None] | None = None
         self._spans: RangeSet | None = None
-        self._led: tuple[tuple[DeviceNode, ...], RangeSet] | None = None  # with the nodes that it was made of
-        self._index: tuple[int, RangeIndex[tuple[Node, Pointer]]] | None = None  # with the nodes that it was made of
+        self._led: tuple[tuple[DeviceNode, ...], RangeSet] | None = None  # with the nodes that it was built from
+        self._index: tuple[int, RangeIndex[tuple[Node, Pointer]]] | None = None  # with the number of nodes
 
     @property
     def nodes(self) -> list[Node]:
@@ -71,31 +75,31 @@ class Graph(HtmlRepr):
         return self._nodes
 
     def build_later(self, build: Callable[[], list[Node]]) -> None:
-        """Give a function that makes the nodes, called when they are first asked for."""
+        """Set the function that builds the nodes, called at their first use."""
         self._build, self._spans, self._index = build, None, None
 
     def build_device_later(self, build: Callable[[], tuple[DeviceNode, ...] | None]) -> None:
-        """Give a function that reads the device nodes, called when they are first asked for; None if it cannot."""
+        """Set the function that reads the device nodes, called at their first use; it returns None if it cannot."""
         self._build_device, self._device = build, None
 
     @property
     def read_nodes(self) -> tuple[DeviceNode, ...] | None:
-        """The nodes of the executable graph as they were read, or None where each launch stands for one."""
+        """The nodes read from the executable graph, or None where each launch stands for a node."""
         if self._build_device is not None:
             with self.reading:
                 if self._build_device is not None:
                     try:
                         self._device = self._build_device()
-                    except Exception as error:  # who asks is in the middle of judging, and can do without
+                    except Exception as error:  # the caller evaluates evidence, and can do without the nodes
                         internal_errors.note("reading of a graph", error)
                         self.unread = f"{type(error).__name__}: {error}".split("\n", 1)[0]
-                    finally:  # whoever asks meanwhile waits; what failed is not tried again
+                    finally:  # other callers wait meanwhile; a failed read is not repeated
                         self._build_device = None
         return self._device
 
     @property
     def device_nodes(self) -> tuple[DeviceNode, ...]:
-        """The nodes of the executable graph. Without one that was read, each launch is a node after the one before."""
+        """The nodes of the executable graph. If it was not read, a chain with one node for each launch."""
         known = self.read_nodes
         if known is not None:
             return known
@@ -105,7 +109,7 @@ class Graph(HtmlRepr):
         )
 
     def launch_of(self, node: DeviceNode) -> Launch | None:
-        """The launch that made a device node, if it was seen.
+        """The launch that created a device node, if it was seen.
 
         Parameters
         ----------
@@ -136,13 +140,13 @@ class Graph(HtmlRepr):
 
     @property
     def spans(self) -> RangeSet:
-        """Every byte that some node was given a view of."""
+        """Every byte that a captured view covers."""
         if self._spans is None:
             self._spans = RangeSet.of(p.view.hull for _, p in self.pointers())
         return self._spans
 
     def captured(self, where: ByteRange) -> list[ByteRange]:
-        """The parts of a range that this graph captured views of.
+        """The parts of a range that captured views of this graph cover.
 
         Parameters
         ----------
@@ -152,7 +156,7 @@ class Graph(HtmlRepr):
         return self.spans.intersection(where)
 
     def touches(self, where: ByteRange) -> bool:
-        """Whether any node was given a view of a byte of a range.
+        """Whether a captured view of any node covers a byte of a range.
 
         Parameters
         ----------
@@ -162,8 +166,8 @@ class Graph(HtmlRepr):
         return bool(self.captured(where))
 
     def leads_into(self, where: ByteRange) -> bool:
-        """Whether an argument of a device node points into the range: library code takes pointers past the dispatcher.
-        Reads the executable graph the first time."""
+        """Whether an argument of a device node points into the range: library code passes pointers that the dispatcher
+        does not see. Reads the executable graph at the first call."""
         nodes = self.read_nodes
         if nodes is None:
             return False
@@ -193,7 +197,7 @@ class Graph(HtmlRepr):
 
 
 def _leads(node: DeviceNode) -> Iterator[ByteRange]:
-    """Where a node's arguments point, of an address one byte."""
+    """The memory that a node's arguments point to; one byte for an address without a size."""
     yield from (ByteRange(w.address, w.address + 1) for w in node.words if w.sureness is not Sureness.LOW)
     yield from (*node.reads, *node.writes)
     for inner in node.inner:

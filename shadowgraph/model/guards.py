@@ -1,4 +1,8 @@
-"""Where guards stand and how large they may be. What they hold is `canary`; who compares them is an engine."""
+"""Guards: canary ranges before and after a buffer, and the policy that decides their sizes.
+
+`canary` defines their contents, an engine compares them. `GuardPolicy` has its own lock: any thread that allocates or
+frees calls it.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +19,22 @@ _FAR_LARGEST = 1 << 20
 
 
 class Side(StrEnum):
-    """Which side of a buffer was written."""
+    """The side of a buffer that was written."""
 
     BEFORE = "before"
     AFTER = "after"
-    SLACK = "slack"  # inside the buffer, beyond what this graph captured of it
+    SLACK = "slack"  # inside the buffer, beyond the views that this graph captured
     ROW = "row"  # inside the buffer, past the end of a row
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """One side's canary: the near part is read at every check, the whole after a near hit and in turn.
+    """The guard of one side: each check reads the near part; it reads the whole after a near hit and in rotation.
 
     Attributes
     ----------
     rearm
-        Whether a check that finds it broken may write it; else the host does, once it knows that nobody has the bytes.
+        Whether a check that finds it broken may rewrite it; else the host does, once it knows that the bytes are free.
     """
 
     buffer: Buffer
@@ -41,7 +45,7 @@ class Guard:
 
 
 def guards_of(buffer: Buffer, near: int) -> tuple[Guard, ...]:
-    """The guards that stand around a buffer now."""
+    """The guards around a buffer now."""
     guards = []
     if buffer.head_guard:
         whole = ByteRange(buffer.start - buffer.head_guard, buffer.start)
@@ -56,7 +60,7 @@ def guards_of(buffer: Buffer, near: int) -> tuple[Guard, ...]:
 
 @dataclass(frozen=True, slots=True)
 class GuardSizes:
-    """Guard bytes asked for before a block and after its rounded size; multiples of the alignment."""
+    """Guard bytes before a block and after its rounded size; multiples of the alignment."""
 
     head: int
     tail: int
@@ -75,9 +79,9 @@ class GuardPolicy:
     Attributes
     ----------
     used
-        Guard bytes standing now.
+        Guard bytes in use now.
     shrunk, dropped
-        How many blocks got smaller guards than asked, and none.
+        How many blocks got smaller guards than wanted, and none.
     """
 
     def __init__(self, near: int, far: int | None, budget: int) -> None:
@@ -86,8 +90,8 @@ class GuardPolicy:
         self._lock = threading.Lock()
 
     def wanted(self, nbytes: int) -> GuardSizes:
-        """Sizes with no budget in the way. The far guard follows the buffer: an index that misses a factor overruns
-        by about as much as the buffer holds."""
+        """Sizes without regard to the budget. The far guard scales with the buffer: an index that misses a factor
+        overruns by about the size of the buffer."""
         far = self.far if self.far is not None else min(max(nbytes, _FAR_SMALLEST), _FAR_LARGEST)
         return GuardSizes(round_up(self.near), round_up(self.near + far))
 
@@ -95,7 +99,7 @@ class GuardPolicy:
         return GuardSizes(round_up(self.near), round_up(self.near))
 
     def grant(self, nbytes: int) -> GuardSizes:
-        """Sizes that the budget allows; counted as used until `release`."""
+        """Sizes within the budget; counted as used until `release`."""
         with self._lock:
             for attempt, sizes in enumerate((self.wanted(nbytes), self.near_only())):
                 if self.used + sizes.added <= self.budget:
@@ -110,7 +114,7 @@ class GuardPolicy:
             self.used -= sizes.added
 
     def shrink(self, sizes: GuardSizes) -> GuardSizes:
-        """The next smaller sizes, after an allocation with `sizes` ran out of memory."""
+        """The next smaller sizes after an allocation with `sizes` ran out of memory."""
         near = self.near_only()
         smaller = near if sizes.added > near.added else NO_GUARDS
         counted_as_shrunk = sizes == near and near != self.wanted(0)

@@ -1,4 +1,8 @@
-"""The latest plans that host code made from index pointers: what a planner was given, as host memory had it."""
+"""The latest plans that host code computed from index pointers (indptr), with each planner's input as host memory held
+it.
+
+The planner hooks append on the thread that plans and take no lock; the report on an exception reads the last plan.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from typing import NamedTuple
 from shadowgraph.model.views import TensorView
 
 KEPT = 32  # plans; a server has one for each layer group and step
-LARGEST = 16 << 10  # bytes of index pointers kept of each
+LARGEST = 16 << 10  # bytes of index pointers kept for each
 
 
 @dataclass(slots=True, eq=False)
@@ -20,19 +24,19 @@ class HostPlan:
     Attributes
     ----------
     planner, kind
-        The class of the object that planned, and what it plans for: ``decode``, ``prefill``, ``mla``, ...
+        Class of the planner, and the kind of plan: ``decode``, ``prefill``, ``mla``, ...
     batch_size
-        Requests that the index pointers are for.
+        Number of requests that the index pointers describe.
     indptr, dtype
-        The beginning of the index pointers' bytes, and their type; `entries` is how many there are in all.
+        The first bytes of the index pointers, and their dtype; `entries` is their total number.
     into
-        Where the object's own index pointers lie, which its kernels read; None where it has none.
+        The planner's own index pointers, which its kernels read; None where it has none.
     attribute
-        Which of its attributes leads there.
+        The planner's attribute that holds them.
     graph, serial, replay
-        Name and serial of the graph whose coming replay it is for, and that replay's number; None where nobody knows.
+        Name and serial of the graph whose next replay it is for, and that replay's number; None where unknown.
     error
-        First line of what the planner raised; empty where it did not.
+        First line of the planner's exception; empty where it raised none.
     """
 
     planner: str
@@ -51,7 +55,7 @@ class HostPlan:
 
 
 class Again(NamedTuple):
-    """A plan as an earlier one, but for this."""
+    """A plan that differs from an earlier one only in these fields."""
 
     like: HostPlan
     indptr: bytes
@@ -67,17 +71,17 @@ class HostPlans:
         self._plans: deque[HostPlan | Again] = deque(maxlen=KEPT)
 
     def note(self, plan: HostPlan) -> None:
-        """A planner is about to be called."""
+        """Record a planner call that is about to run."""
         self._plans.append(plan)
 
     def note_again(self, like: HostPlan, indptr: bytes, entries: int, replay: int | None) -> Again:
-        """A planner is about to be called as it was before, with other values: a fraction of the cost."""
-        plan = tuple.__new__(Again, (like, indptr, entries, replay, time.time()))  # its own is a call in Python
+        """Record a repeated planner call with other values, at a fraction of the cost of `note`."""
+        plan = tuple.__new__(Again, (like, indptr, entries, replay, time.time()))  # its own is a Python call
         self._plans.append(plan)
         return plan
 
     def whole(self, plan: HostPlan | Again) -> HostPlan:
-        """A plan in full, which takes the place of the one that it was made of."""
+        """Expand a plan and store the result in its place."""
         if isinstance(plan, HostPlan):
             return plan
         made = replace(
@@ -96,7 +100,7 @@ class HostPlans:
 
     @property
     def last(self) -> HostPlan | None:
-        """The latest one."""
+        """The latest plan."""
         if not self._plans:
             return None
         return self.whole(self._plans[-1])

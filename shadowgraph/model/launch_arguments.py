@@ -1,4 +1,4 @@
-"""What launches were given, as plain data for reports and dumps."""
+"""Recorded arguments of launches, as plain data for reports and dumps."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import msgspec
 
 
 class LaunchArgument(msgspec.Struct, frozen=True):
-    """The beginning of one integer argument of a launch; `owner` is what its buffer is called, or where it was
-    allocated, or empty."""
+    """The first bytes of one integer argument of a launch; `owner` is the name of its buffer, or the line that
+    allocated it, or empty."""
 
     argument: str
     owner: str
@@ -17,22 +17,22 @@ class LaunchArgument(msgspec.Struct, frozen=True):
 
 
 class AssertedIndex(msgspec.Struct, frozen=True):
-    """What an index that a launch of compiled code asserts would have been, worked out from what the launch was given.
+    """The values of an index that a launch of compiled code asserts on, computed from the launch's recorded arguments.
 
     Attributes
     ----------
     rule
-        As the code says it: ``0 <= tmp24 < ks2``.
+        As written in the code: ``0 <= tmp24 < ks2``.
     low, high
-        The bounds' values; `high` is the first that is too large. None where the rule has no such bound.
+        Values of the bounds; `high` is exclusive. None where the rule has no such bound.
     least, most
-        Extreme values of the index over the whole launch.
+        Smallest and largest value of the index over the whole launch.
     places, more_places
-        Where along x the index is out of range: the first few, and how many more there are.
+        The first few positions along x at which the index is out of range, and the number of further ones.
     into
-        The argument that is indexed, or empty.
+        The indexed argument, or empty.
     owner
-        What that argument's buffer is called, or empty; with `copied` it holds a copy of the buffer of this name.
+        Name of that argument's buffer, or empty; with `copied` the argument is a copy of the buffer of this name.
     """
 
     rule: str
@@ -48,9 +48,9 @@ class AssertedIndex(msgspec.Struct, frozen=True):
 
 
 class LastLaunch(msgspec.Struct, frozen=True):
-    """A launch that had begun when the device was lost, with small arguments as they were just before it; `asserted`
-    where it then must have met an index out of range; `passed` counts the replays since then of which, and of what
-    prepared them, nothing was seen."""
+    """A launch that had begun when the device was lost, with its small arguments as they were just before it.
+    `asserted` is set where it must then have met an index out of range; `passed` counts later replays that, like their
+    prepare phases, passed unseen."""
 
     name: str
     file: str | None

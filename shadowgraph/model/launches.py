@@ -1,4 +1,4 @@
-"""One kernel launch or operator call, as pure data: what it is, what it points at, the line that made it."""
+"""One kernel launch or operator call, as pure data: kind, name, tensor pointers, and the Python stack that made it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import msgspec
 from shadowgraph.model.stacks import Stack
 from shadowgraph.model.views import TensorView
 
-RESULT = "result"  # `Pointer.argument` of what an operator returned and was not given
+RESULT = "result"  # `Pointer.argument` of a new tensor that an operator returned
 
 
 class LaunchKind(StrEnum):
-    """What kind of work a launch is."""
+    """The kind of a launch."""
 
     ATEN = "aten"
     TRITON = "triton"
@@ -23,12 +23,12 @@ class LaunchKind(StrEnum):
 
 
 class Access(StrEnum):
-    """What a launch may do through a pointer, as far as its signature says."""
+    """The accesses that a launch may make through a pointer, by its signature."""
 
     READ = "read"
     WRITE = "write"  # overwrites without reading
     READ_WRITE = "read_write"  # in-place arithmetic
-    UNKNOWN = "unknown"  # a kernel's pointer: it may read, write or both
+    UNKNOWN = "unknown"  # a kernel's pointer: read, write or both
 
 
 class Pointer(msgspec.Struct, frozen=True):
@@ -49,16 +49,16 @@ class Pointer(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class IndexRule:
-    """What the values of an index tensor must be for a launch to stay inside what it indexes.
+    """The range in which the values of an index tensor must lie for a launch to stay in bounds.
 
     Attributes
     ----------
     argument, index
-        The index tensor's name in the launch, and where it lies.
+        The index tensor's name in the launch, and its memory.
     target
-        What is indexed.
+        The indexed tensor.
     dim, low, high
-        Dimension, None for the flattened tensor; values from `low` up to, not including, `high` are fine.
+        Dimension, None for the flattened tensor; values from `low` up to, not including, `high` are valid.
     """
 
     argument: str
@@ -71,16 +71,16 @@ class IndexRule:
 
 @dataclass(frozen=True, slots=True)
 class CompiledCall:
-    """Of a launch of compiled code what is no tensor; it holds none either.
+    """The non-tensor facts of a launch of compiled code; holds no tensor.
 
     Attributes
     ----------
     function
-        The jitted function, which has the source.
+        The jitted function, which holds the source.
     numbers
         Name and value of each integer argument.
     file
-        The generated file that defines it; empty if unknown.
+        The generated file that defines the function; empty if unknown.
     """
 
     function: Any
@@ -95,11 +95,11 @@ class Launch:
     Attributes
     ----------
     grid
-        Programs per axis for Triton, None otherwise.
+        Triton programs per axis, None otherwise.
     source
-        ``file:line`` where the kernel is defined, when known.
+        ``file:line`` of the kernel's definition, when known.
     compiled
-        The kernel, where inductor made it.
+        The kernel, where inductor generated it.
     """
 
     kind: LaunchKind

@@ -1,4 +1,4 @@
-"""What a user reads many of at once: plain tuples and lists, with a table of them in a notebook."""
+"""Sequences of findings and buffers for users: plain tuples that a notebook shows as a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How far an overrun went, as plain data: which buffers it ran into, and which finding a broken guard belongs to."""
+"""The extent of an overrun, as plain data: the buffers that it reached, and the finding that a broken guard belongs
+to."""
 
 from __future__ import annotations
 
@@ -8,12 +9,12 @@ from shadowgraph.model.phases import Phase
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The finding of an overrun that went on as far as this one's buffer.
+    """The finding of an overrun that reached this finding's buffer.
 
     Attributes
     ----------
     buffer, serial, fingerprint
-        Name and serial of the buffer whose end, or start, it began at, and that finding's fingerprint.
+        Name and serial of the buffer whose end, or start, was overrun, and the fingerprint of that finding.
     """
 
     buffer: str
@@ -22,18 +23,18 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """A buffer that an overrun of another one went on to.
+    """A buffer that an overrun of another buffer reached.
 
     Attributes
     ----------
     over
-        Whether the guard behind it is broken too, so that its contents are lost; else the guard before it is.
+        Whether the guard after it is broken too, so that its contents are lost; else the guard before it is.
     beyond
-        Bytes from the edge of the buffer that was overrun to the furthest damage here.
+        Bytes from the edge of the overrun buffer to the furthest damage here.
     phase, graph, replay
-        What ran when this was first seen.
+        The phase in which this was first seen.
     late
-        It may have been there for some time by then.
+        The damage may be older than that.
     """
 
     name: str

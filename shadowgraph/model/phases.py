@@ -1,4 +1,4 @@
-"""Phases of a program that uses graphs, and the clock that knows which one runs."""
+"""Phases of a program that uses CUDA graphs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """What the program was doing (see the design's words)."""
+    """The program's current activity (see the design document's terms)."""
 
     SETUP = "setup"  # before the first replay: initialisation, warm-ups, captures
     CAPTURE = "capture"
-    PREPARE = "prepare"  # host code that refreshes what the coming replay reads
+    PREPARE = "prepare"  # host code that refreshes the inputs of the next replay
     REPLAY = "replay"
-    EAGER = "eager"  # host work that touches nothing a graph reads
+    EAGER = "eager"  # host work that touches no memory of a graph

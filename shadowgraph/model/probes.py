@@ -1,7 +1,7 @@
-"""A replay in which memory is looked at after every node: what is asked, and what comes back. Pure data.
+"""A probed replay, in which memory is compared after every node: request and result, as pure data.
 
-Whoever wants to know puts a `Probe` on a graph; the backend takes it off at the next replay, runs that replay with its
-nodes one after the other, compares each part with what it held before that node, and delivers the `Outcome`.
+The locator puts a `Probe` on a graph; the backend removes it at the next replay, runs that replay with its nodes one
+after the other, compares each part with its contents before that node, and delivers the `Outcome`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shadowgraph.model.ranges import ByteRange
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One node changed bytes of one part.
+    """The bytes of one part that one node changed.
 
     Attributes
     ----------
@@ -36,14 +36,14 @@ class Hit:
 
 
 class Search(msgspec.Struct, frozen=True):
-    """A graph was run in part, several times: the node's bytes are as before without it, and changed with it.
+    """A search by partial runs of a graph: the bytes stay without the culprit node, and change with it.
 
     Attributes
     ----------
     runs, nodes
-        How often it was run, in part or whole, and how many nodes it has.
+        Number of partial and whole runs, and of the graph's nodes.
     how
-        What kept the other nodes from running: ``removed`` from a copy of the graph, or ``disabled``.
+        How the other nodes were kept from running: ``removed`` from a copy of the graph, or ``disabled``.
     """
 
     runs: int
@@ -53,14 +53,14 @@ class Search(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """What to do where a replay cannot be probed.
+    """The search to run where a replay cannot be probed.
 
     Attributes
     ----------
     targets
-        Indices in `Probe.parts` of what is worth a search.
+        Indices in `Probe.parts` of the parts worth a search.
     state
-        Given who knows of other allocations, the ranges to put back after each run; raises `NotRerun`.
+        Called with a look-up of other allocations; returns the ranges to restore after each run; raises `NotRerun`.
     """
 
     targets: tuple[int, ...]
@@ -69,20 +69,20 @@ class Fallback:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a probed replay showed.
+    """The result of a probed replay.
 
     Attributes
     ----------
     replay
-        Number of the replay that was probed.
+        Number of the probed replay.
     hits
-        In order of nodes, then of parts; one for each node and part.
+        One for each node and part, in order of nodes, then of parts.
     refused
-        Why the replay ran without probes, or None. With `search`, hits come from that.
+        Why the replay ran without probes, or None. With `search`, hits come from the search.
     dropped
-        Hits for which there was no room; of a search, parts that changed without a node being found.
+        Hits dropped for lack of space; for a search, changed parts whose node was not found.
     search
-        How it was searched for instead, or None.
+        The search that was run instead, or None.
     """
 
     replay: int
@@ -93,22 +93,22 @@ class Outcome:
 
     @property
     def shows(self) -> bool:
-        """Whether anything was looked at."""
+        """Whether the replay was probed or searched."""
         return self.refused is None or self.search is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Probe:
-    """What to look at during one replay.
+    """A request to compare memory after every node of one replay.
 
     Attributes
     ----------
     parts
-        Ranges of memory that is there as long as the replay runs.
+        Ranges of memory that stays mapped while the replay runs.
     deliver
-        Called once, when the replay is over and before its listeners are told so.
+        Called once, after the replay and before its listeners are notified.
     fallback
-        What to do where the replay cannot be probed, or None.
+        The search to run where the replay cannot be probed, or None.
     """
 
     parts: tuple[ByteRange, ...]

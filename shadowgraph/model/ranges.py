@@ -1,7 +1,7 @@
-"""Byte ranges, sets of bytes, and an index from addresses to the ranges that hold them.
+"""Byte ranges, sets of bytes, and an index from addresses to ranges.
 
-Addresses and sizes are Python integers, in bytes. Every range is half open: ``start`` belongs to it, ``stop``
-does not. Nothing here knows about tensors or devices.
+Addresses and sizes are Python integers, in bytes. Every range is half open: ``start`` belongs to it, ``stop`` does not.
+Independent of tensors and devices. No locks: the owner of a set or an index serialises access.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class RangeSet:
 
     @classmethod
     def spanning(cls, pairs: Iterable[tuple[int, int]]) -> RangeSet:
-        """The bytes from each start up to its stop: `of`, where nobody has made ranges of them."""
+        """The bytes from each start up to its stop: `of` without `ByteRange` objects."""
         made = cls()
         starts, stops = made._starts, made._stops
         for start, stop in sorted(pairs):
@@ -111,7 +111,7 @@ class RangeSet:
         return made
 
     def discard(self, span: ByteRange) -> None:
-        """Take every byte of `span` out of the set; bytes that are not in it are no error."""
+        """Remove every byte of `span` from the set; bytes that are not in it are no error."""
         lo, hi = self._touched(span)
         if lo == hi:
             return
@@ -134,7 +134,7 @@ class RangeSet:
         return lo < hi
 
     def clear(self) -> None:
-        """Take out every byte."""
+        """Remove every byte."""
         self._splice(0, len(self._starts), [], [])
 
     def copy(self) -> RangeSet:
@@ -186,7 +186,7 @@ class RangeSet:
 
 
 class RangeIndex(Generic[T]):
-    """Ranges that may overlap, each with a value, to be found by address.
+    """Ranges that may overlap, each with a value, found by address.
 
     With k of n ranges found, a query after a bulk build costs O(log n + k) where the found are neighbours in order
     of start, and O(log n) for each found at worst. Ranges added later sit in up to log n further levels, each
@@ -211,7 +211,7 @@ class RangeIndex(Generic[T]):
         # Levels shrink by at least half from one to the next, and all handles of one are below those of the next.
         self._levels: list[_Level] = []
         self._next = len(self._items)
-        self._settled = 0  # handles from here to _next are in no level yet
+        self._settled = 0  # handles from here to _next are not in a level yet
         self._settle()
 
     def add(self, span: ByteRange, value: T) -> int:
@@ -227,7 +227,7 @@ class RangeIndex(Generic[T]):
         Raises
         ------
         KeyError
-            If `handle` was never given out or is removed already.
+            If `handle` was never issued or is removed already.
         """
         span, _ = self._items.pop(handle)
         if handle >= self._settled:
@@ -252,7 +252,7 @@ class RangeIndex(Generic[T]):
         """
         if start < stop:
             return [self._items[handle] for handle in self._hits(start, stop)]
-        ByteRange(start, stop)  # refuses a reversed query
+        ByteRange(start, stop)  # rejects a reversed query
         return []
 
     def before(self, address: int) -> tuple[ByteRange, T] | None:
@@ -290,7 +290,7 @@ class RangeIndex(Generic[T]):
             self._settled = self._next
 
     def _stack(self, keep: int, batch: list[int]) -> None:
-        """Make one level of `batch`, the levels from `keep` on, and those before that are less than twice as big."""
+        """Merge `batch`, the levels from `keep` on, and levels before that are less than twice as big into one."""
         items, levels = self._items, self._levels
         batch = [handle for level in levels[keep:] for handle in level.handles if handle in items] + batch
         while keep and len(levels[keep - 1].handles) < 2 * len(batch):
@@ -300,7 +300,7 @@ class RangeIndex(Generic[T]):
 
 
 _Items = Mapping[int, tuple[ByteRange, object]]
-_Entry = tuple[int, int, int]  # what to search by, what breaks ties, the handle
+_Entry = tuple[int, int, int]  # search key, tie break, handle
 _Key = Callable[[ByteRange, int], _Entry]
 
 
@@ -384,7 +384,7 @@ class _Level:
             floor.remove(key(span, handle))
 
     def floor(self, key: _Key, items: _Items) -> _Floor:
-        """The order by `key`, made when first asked for: many an index never is."""
+        """The order by `key`, built at its first use: most indexes never need it."""
         if key not in self.floors:
             self.floors[key] = _Floor(sorted(key(items[h][0], h) for h in self.handles if h in items))
         return self.floors[key]
@@ -408,6 +408,6 @@ class _Floor:
         links = self.links
         at = bisect_left(self.entries, (bound + 1,))
         while links[at] != at:
-            links[at] = links[links[at]]  # shorten the way for the next search
+            links[at] = links[links[at]]  # shorten the path for the next search
             at = links[at]
         return self.entries[at - 1] if at else None

@@ -1,4 +1,5 @@
-"""What the rows of a graph's static inputs held when its last replays began: pure data, for dumps and pictures."""
+"""Row history: the state of the rows of a graph's static inputs at its last replays, as pure data for dumps and
+plots."""
 
 from __future__ import annotations
 
@@ -8,17 +9,17 @@ import msgspec
 
 
 class RowState(StrEnum):
-    """How a row came to hold what it holds, as the writes that were seen say."""
+    """The origin of a row's contents, by the writes that were seen."""
 
     REFRESHED = "refreshed"  # written for this replay
     PADDED = "padded"  # filled with one value for this replay
     KEPT = "kept"  # written for an older replay
-    UNKNOWN = "unknown"  # in set-up, by a fill before this replay, or by nobody that was seen
+    UNKNOWN = "unknown"  # written in set-up, by a fill before this replay, or by no write that was seen
 
 
 class RowStretch(msgspec.Struct, frozen=True, array_like=True):
-    """Rows of one state, both numbers included; `replay` of graph `graph` (a serial) is the one that kept rows were
-    written for, None where that is not known or not asked."""
+    """Rows of one state, both numbers included; `replay` of graph `graph` (a serial) is the replay that kept rows were
+    written for, None where unknown or not requested."""
 
     first: int
     last: int
@@ -28,7 +29,7 @@ class RowStretch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RowsAtReplay(msgspec.Struct, frozen=True, array_like=True):
-    """An input's rows when a replay began; `cut` where later stretches were left out."""
+    """The rows of an input at the start of a replay; `cut` where later stretches were left out."""
 
     replay: int
     order: int
@@ -37,14 +38,14 @@ class RowsAtReplay(msgspec.Struct, frozen=True, array_like=True):
 
 
 class InputRows(msgspec.Struct, frozen=True, array_like=True):
-    """The rows of a view that a graph reads, replay by replay, the oldest first.
+    """The rows of a view that a graph reads, by replay, the oldest first.
 
     Attributes
     ----------
     graph, buffer
         Serials; row 0 begins `offset` bytes into the buffer.
     count, stride, nbytes
-        Rows, bytes from one to the next, bytes of one.
+        Number of rows, bytes from one row to the next, bytes of one row.
     """
 
     graph: int

@@ -1,4 +1,4 @@
-"""Everything a report is made of, as one JSON document."""
+"""All facts that a report shows, as one JSON document. Immutable; no lock."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ _Cause = tuple[str, int, int]
 
 
 class RunFacts(msgspec.Struct, frozen=True):
-    """One run.
+    """The facts of one run.
 
     Attributes
     ----------
     graphs
-        Name, nodes and replays of each live graph.
+        Name, node count and replay count of each live graph.
     faults
-        Our own faults by where and what.
+        Counts of internal errors by place and message.
     guards_shrunk, guards_dropped
-        Blocks whose guards got smaller than asked for, and blocks without any, for want of memory.
+        Blocks with smaller guards than wanted, and blocks without guards, for lack of memory.
     watches
-        Name, changes and changes dropped of each watched tensor.
+        Name, changes and number of dropped changes of each watched tensor.
     left_alone
-        Captures whose memory has no guards, by reason.
+        Number of captures whose memory has no guards, by reason.
     stepped_aside
-        What was left to the program so that it runs as without us: how often, by reason.
+        How often the debugger stepped aside so that the program runs as without it, by reason.
     lost
-        Why nothing could be read from the device any more, or None.
+        Why the device could no longer be read, or None.
     last_values
-        When it was lost: name, dtype and bytes of small buffers at the last boundary that reached the host.
+        After a device loss: name, dtype and bytes of small buffers at the last boundary that reached the host.
     last_launches
-        When it was lost: the last launches that had begun, the latest first, and what they were given.
+        After a device loss: the last launches that had begun, the latest first, with their arguments.
     names_unread, names_cut_short
-        Objects that the walks for names could not read, and named objects whose walk met a bound.
+        Objects that the name walks could not read, and named objects whose walk hit a bound.
     limits
-        What was left undone so that the program is not held up, each in a sentence.
+        Work that was skipped so as not to delay the program, each in a sentence.
     failures
-        Exceptions of the program that say more with what was known when they came.
+        Exceptions of the program, with the context at that moment.
     """
 
     findings: tuple[Finding, ...]
@@ -72,7 +72,7 @@ class RunFacts(msgspec.Struct, frozen=True):
 
     @property
     def told(self) -> tuple[Finding, ...]:
-        """Findings, each before the notes of where its overrun went on, and then the other notes."""
+        """Findings, each followed by the notes of its overrun's further extent, and then the other notes."""
         going_on: dict[_Cause, list[Finding]] = {}
         for note in self.notes:
             if note.continues is not None:
@@ -86,7 +86,7 @@ class RunFacts(msgspec.Struct, frozen=True):
 
     @property
     def damage(self) -> tuple[Finding, ...]:
-        """Findings, and the notes of where an overrun went on: what pictures mark."""
+        """Findings, and the notes of an overrun's further extent: the damage that plots mark."""
         return (*self.findings, *(note for note in self.notes if note.continues is not None))
 
 
@@ -96,16 +96,16 @@ def document(facts: RunFacts, made_with: dict[str, str] | None = None) -> dict[s
     Parameters
     ----------
     facts
-        What to tell.
+        The facts of a run.
     made_with
-        Versions of the packages that made them; those of this process unless given.
+        Versions of the packages that produced the facts; those of this process unless given.
     """
     body: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(facts))
     return {"schema": SCHEMA, "versions": versions() if made_with is None else made_with, **body}
 
 
 def versions() -> dict[str, str]:
-    """Versions of what a finding may depend on."""
+    """Versions of the packages that a finding may depend on."""
     return {
         "shadowgraph": VERSION,
         "python": platform.python_version(),
@@ -131,7 +131,7 @@ def to_json(facts: RunFacts) -> str:
 
 
 def without_memory(facts: RunFacts) -> RunFacts:
-    """Facts of a report without bytes and values of memory; names and texts stay."""
+    """The facts without bytes and values of memory; names and texts stay."""
     return msgspec.structs.replace(
         facts,
         findings=tuple(msgspec.structs.replace(finding, window=None) for finding in facts.findings),

@@ -1,4 +1,7 @@
-"""Where in the program something happened: the Python stack with our own and the machinery's frames left out."""
+"""Python stacks of the program, without the frames of shadowgraph and of libraries such as torch and Triton.
+
+Any thread. The caches have no lock: two threads may at worst compute the same entry twice.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _DEMOS = os.path.join(PACKAGE, "demos") + os.sep
 _MACHINERY = (
     *("torch", "triton", "numpy", "contextlib.py", "functools.py", "threading.py"),
-    *("_pytest", "pytest", "pluggy", "xdist", "execnet"),  # their variables hold a test's arguments, and name nothing
+    *("_pytest", "pytest", "pluggy", "xdist", "execnet"),  # their variables hold a test's arguments, not names
 )
 _CORE = "IPython.core.getipython"
-# What inductor writes, in its own folder or in that of TORCHINDUCTOR_CACHE_DIR: a hash, in a folder by its start.
+# Files that inductor generates, in its folder or TORCHINDUCTOR_CACHE_DIR: a hash, in a folder named by its start.
 _COMPILED = re.compile(r"torchinductor_|[/\\]([a-z2-7]{2})[/\\]c\1[a-z2-7]{49}\.py$")
 _skip_cache: dict[str, bool] = {}
 _CODES = 8192  # functions whose lines are remembered
-_known: dict[int, tuple[CodeType, dict[int, Frame] | None]] = {}  # by the code's id; None for machinery
+_known: dict[int, tuple[CodeType, dict[int, Frame] | None]] = {}  # by the code's id; None for library code
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -60,27 +63,27 @@ def current_stack(limit: int = 12) -> Stack:
             cell = cell_label(code.co_filename)
             frames.append(Frame(cell or code.co_filename, frame.f_lineno, code.co_name))
             if cell and code.co_name == "<module>":
-                break  # below a notebook's cell there is only its kernel's own machinery
+                break  # below a notebook cell there are only frames of its kernel
         frame = frame.f_back
     return tuple(frames)
 
 
 def _shell() -> Any:
-    """IPython's shell, if one runs: servers import IPython too, and run none."""
+    """The running IPython shell, or None: servers import IPython without running a shell."""
     module = sys.modules.get("IPython")
     if module is None:
         return None
-    # Where it is found at once, since this is asked for each stack; missing while IPython is being imported.
+    # Looked up where it is found at once, since each stack needs it; missing while IPython is being imported.
     get_ipython = vars(module).get("get_ipython") or vars(sys.modules.get(_CORE, module)).get("get_ipython")
     return get_ipython() if get_ipython is not None else None
 
 
 def _lines_of(code: CodeType) -> dict[int, Frame] | None:
-    """Where the lines of some code are remembered, by instruction; None for machinery."""
+    """The cached lines of a code object, by instruction; None for library code."""
     if len(_known) >= _CODES:
         _known.clear()
     lines: dict[int, Frame] | None = None if is_machinery(code.co_filename) else {}
-    _known[id(code)] = code, lines  # which keeps its id its own
+    _known[id(code)] = code, lines  # a reference, so that the id stays unique
     return lines
 
 
@@ -91,14 +94,14 @@ def _note_line(lines: dict[int, Frame], frame: FrameType) -> Frame:
 
 
 def cell_label(filename: str) -> str | None:
-    """``In[3]`` for the code of a notebook's cell, None elsewhere. Not cached: a cell that runs again is renumbered."""
+    """``In[3]`` for the code of a notebook cell, None elsewhere. Not cached: a cell that runs again is renumbered."""
     shell = _shell()
     named = shell.compile.format_code_name(filename) if shell is not None else None
     return f"In[{named[1].split('[')[-1].rstrip(']')}]" if named else None
 
 
 def is_machinery(filename: str) -> bool:
-    """Whether a file is ours or torch's, so that its frames say nothing of the program."""
+    """Whether a file belongs to shadowgraph, torch or another library whose frames say nothing of the program."""
     known = _skip_cache.get(filename)
     if known is None:
         known = _skip_cache[filename] = _classify(filename)
@@ -110,7 +113,7 @@ def _classify(filename: str) -> bool:
         return True
     absolute = os.path.abspath(filename)
     if absolute.startswith(PACKAGE + os.sep):
-        # The demos are programs under test that happen to be shipped with us.
+        # The demos are programs under test that ship with the package.
         return not absolute.startswith(_DEMOS)
     parts = absolute.split(os.sep)
     library = {"site-packages", "dist-packages"} & set(parts)

@@ -1,4 +1,4 @@
-"""A change of a watched tensor, as data: reports and dumps need it where there is no torch."""
+"""A change of a watched tensor, as pure data: reports and dumps use it where torch is not imported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shadowgraph.model.stacks import Stack
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One write to a watched tensor, or bytes that changed with no write seen (`writer` None).
+    """One write to a watched tensor, or a change of its bytes without a seen write (`writer` None).
 
     Attributes
     ----------

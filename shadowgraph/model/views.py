@@ -1,4 +1,5 @@
-"""Which bytes a tensor covers, and how one tensor is cut out of another: facts, never the tensors themselves."""
+"""The bytes that a tensor covers, and the index expression that makes one tensor out of another: never holds a
+tensor."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from shadowgraph.model.ranges import ByteRange
 if TYPE_CHECKING:
     import torch
 
-_GEOMETRIES = 4096  # shapes whose extent is remembered
+_GEOMETRIES = 4096  # shapes whose extent is cached
 
 
 class TensorView(msgspec.Struct, frozen=True):
-    """The bytes that a tensor covered when it was looked at.
+    """The bytes that a tensor covered at one moment.
 
     Holds numbers and text only, so that it keeps no memory alive; the facts say nothing about whether
     the tensor still exists.
@@ -50,13 +51,13 @@ class TensorView(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> TensorView:
-        """Note the facts of a tensor, with no synchronisation and without running a subclass's code.
+        """Read the facts of a tensor, without synchronisation and without running a subclass's code.
 
         Raises
         ------
         ValueError
-            The tensor has no strided memory of its own: meta, fake, sparse, nested, functorch wrappers,
-            wrapper subclasses, storages that were resized to nothing, copies not yet made (copy on write).
+            The tensor has no strided memory of its own: meta, fake, sparse, nested, functorch wrappers, wrapper
+            subclasses, storages resized to zero, lazy copies (copy on write).
         """
         import torch
 
@@ -64,7 +65,7 @@ class TensorView(msgspec.Struct, frozen=True):
         with torch._C.DisableTorchFunction():
             try:
                 storage = plain.untyped_storage(tensor)
-                # Asking a lazy copy for its pointer would make the copy: an allocation that the program did not do.
+                # Reading a lazy copy's pointer would materialise it: an allocation that the program did not make.
                 if storage.device.type == "meta" or c_module["_is_cow_tensor"](tensor):
                     raise ValueError("the tensor has no memory yet")
                 base = storage.data_ptr()
@@ -104,7 +105,7 @@ class TensorView(msgspec.Struct, frozen=True):
 
     @property
     def contiguous(self) -> bool:
-        """Whether the elements lie in row-major order without gaps."""
+        """Whether the elements are in row-major order without gaps."""
         return _dense(self.shape, self.stride)
 
     @property
@@ -129,7 +130,7 @@ class TensorView(msgspec.Struct, frozen=True):
         return ByteRange(self.start, self.stop)
 
     def ranges(self, limit: int) -> list[ByteRange] | None:
-        """The bytes of all elements without the gaps between them, one range for each gapless run.
+        """The bytes of all elements without gaps, one range for each contiguous run.
 
         Returns
         -------
@@ -194,7 +195,7 @@ def describe_slice(part: TensorView, whole: TensorView) -> str | None:
     return text
 
 
-@lru_cache(maxsize=_GEOMETRIES)  # asked for each pointer of each eager launch
+@lru_cache(maxsize=_GEOMETRIES)  # called for each pointer of each eager launch
 def _reach(shape: tuple[int, ...], stride: tuple[int, ...], itemsize: int) -> int:
     if 0 in shape:
         return 0
@@ -202,7 +203,7 @@ def _reach(shape: tuple[int, ...], stride: tuple[int, ...], itemsize: int) -> in
 
 
 def _steps(view: TensorView) -> list[tuple[int, int]]:
-    """(stride in bytes, size) of each dimension that moves, widest first."""
+    """(stride in bytes, size) of each dimension with size above 1 and nonzero stride, widest first."""
     dims = zip(view.stride, view.shape, strict=True)
     return sorted(((stride * view.itemsize, size) for stride, size in dims if size > 1 and stride), reverse=True)
 
@@ -238,7 +239,7 @@ def _hits(base: int, steps: list[tuple[int, int]], itemsize: int, start: int, st
 
 
 def _interleaved(one: TensorView, other: TensorView) -> bool:
-    """Whether two views keep to different columns of a common row stride."""
+    """Whether two views lie in different columns of a common row stride."""
     for period in {stride for view in (one, other) for stride, _ in _steps(view)}:
         width, other_width = (
             sum((size - 1) * stride for stride, size in _steps(view) if stride % period) + view.itemsize
@@ -254,8 +255,8 @@ def _index(part: TensorView, whole: TensorView) -> str | None:
     starts = _starts(part.address - whole.address, whole)
     if starts is None:
         return None
-    # Later dimensions are kept first: a piece of one row reads [2, 0:8]. Where a dimension of size 1 leaves a choice,
-    # the one whose stride agrees is the one that was cut.
+    # Later dimensions are kept first: a part of one row reads [2, 0:8]. Where a dimension of size 1 leaves a choice,
+    # the dimension whose stride agrees is the sliced one.
     choices = list(combinations(range(len(whole.shape)), len(part.shape)))[::-1]
     for exact in (True, False):
         for kept in choices:
@@ -318,7 +319,7 @@ def _reshape(part: TensorView, whole: TensorView) -> str | None:
 
 
 def _retype(part: TensorView, whole: TensorView) -> str | None:
-    """`whole.view(dtype)`, if that is what `part` is: the last dimension holds the same bytes in other items."""
+    """`whole.view(dtype)`, if `part` is that view: the last dimension holds the same bytes in other items."""
     if part.start != whole.start or part.stop != whole.stop or len(part.shape) != len(whole.shape):
         return None
     outer = len(part.shape)

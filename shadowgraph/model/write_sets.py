@@ -1,4 +1,5 @@
-"""Which bytes each node of a graph changed in one probed replay: pure data, for checks, dumps and reports."""
+"""Write sets: the bytes that each node of a graph changed in one probed replay, as pure data for checks, dumps and
+reports."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """What one node changed of one buffer.
+    """The bytes of one buffer that one node changed.
 
     Attributes
     ----------
@@ -40,18 +41,18 @@ class Written(msgspec.Struct, frozen=True):
 
 
 class WriteSets(msgspec.Struct, frozen=True):
-    """Values that changed, node by node. A store of the value that was there already is not in it.
+    """Changed bytes by node. A store that does not change the value is not included.
 
     Attributes
     ----------
     graph, replay
-        The graph's name, and which of its replays was probed.
+        The graph's name, and the number of the probed replay.
     written
         In order of nodes.
     looked_at, left_out
-        Buffers that were compared, and those for whose copies there was no room.
+        Buffers that were compared, and buffers left out for lack of space for copies.
     dropped
-        Changes for which there was no room.
+        Changes that were dropped for lack of space.
     """
 
     graph: str
@@ -62,7 +63,7 @@ class WriteSets(msgspec.Struct, frozen=True):
     dropped: int = 0
 
     def of_node(self, node: int) -> tuple[Written, ...]:
-        """What a node changed.
+        """The changes of one node.
 
         Parameters
         ----------
@@ -72,12 +73,12 @@ class WriteSets(msgspec.Struct, frozen=True):
         return tuple(one for one in self.written if one.node == node)
 
     def of_buffer(self, serial: int) -> tuple[Written, ...]:
-        """Who changed a buffer.
+        """The changes of one buffer, by node.
 
         Parameters
         ----------
         serial
-            Its allocation's.
+            Serial of the buffer's allocation.
         """
         return tuple(one for one in self.written if one.buffer == serial)
 
@@ -90,12 +91,12 @@ class WriteSets(msgspec.Struct, frozen=True):
 def write_sets_of(
     graph: str, outcome: Outcome, places: Mapping[int, Place], left_out: Iterable[Place] = ()
 ) -> WriteSets:
-    """The write sets that an outcome shows.
+    """The write sets of an outcome.
 
     Parameters
     ----------
     places
-        The buffer that each part of the probe is, by the part's index; other parts are left out.
+        The buffer of each part of the probe, by the part's index; other parts are left out.
     """
     written = []
     for hit in outcome.hits:

@@ -1,1 +1,1 @@
-"""The running debugger between backend events and findings: one monitor, under the debugger's lock."""
+"""The running debugger between backend events and findings: one `Monitor` and its parts, under the debugger's lock."""

@@ -1,4 +1,7 @@
-"""The two backends behind one surface: where memory comes from, who compares it, what is patched while watching."""
+"""The host and CUDA backends behind one protocol: allocator, comparison engine, and patches of the program.
+
+`Debugger` creates one per instance with `backend_of`; `start` and `stop` run in the thread that starts or stops it.
+"""
 
 from __future__ import annotations
 
@@ -25,24 +28,24 @@ UNCOMPARED = "buffers whose memory may be unmapped (a memory saver or a sleep mo
 
 
 class Backend(Protocol):
-    """What a debugger needs of a backend."""
+    """What a debugger needs from a backend."""
 
     allocator: HostAllocator
     engine: Engine
     guard_memory: int
 
     def start(self) -> None:
-        """Patch what must be patched."""
+        """Install the backend's patches."""
 
     def stop(self) -> None:
-        """Undo it."""
+        """Remove the patches."""
 
     def left_alone(self) -> dict[str, int]:
-        """Captures whose memory has no guards, by reason."""
+        """Captures whose memory has no guards, counted by reason."""
 
 
 class HostBackend:
-    """Graphs captured with `HostGraph`, compared by numpy."""
+    """Graphs captured with `HostGraph`; comparison runs in numpy."""
 
     def __init__(self, settings: Settings) -> None:
         self.allocator = host_allocator()
@@ -62,14 +65,14 @@ class HostBackend:
 
 
 class CudaBackend:
-    """The program's own CUDA graphs on the current device, compared on the device.
+    """The program's own CUDA graphs on the current device; comparison runs on the device.
 
     Raises
     ------
     BackendError
-        Without a CUDA device, or with a torch that is too old.
+        When there is no CUDA device, or torch is too old.
     MissingPackageError
-        Without a cupy or cuda-bindings that fit.
+        When no compatible cupy or cuda-bindings is installed.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -116,20 +119,20 @@ class CudaBackend:
         triton_cuda.uninstall()
 
     def left_alone(self) -> dict[str, int]:
-        """Captures whose pools have no guards, by reason."""
+        """Captures whose pools have no guards, counted by reason."""
         unmappable = Counter({UNCOMPARED: self._unmappable()} if self._unmappable() else {})
         return dict(self.native.left_alone + unmappable + (self.pools.left_alone if self.pools else Counter()))
 
 
 def _expandable_segments() -> bool:
-    """Whether the caching allocator maps memory piecemeal: it takes no pools of other allocators then."""
+    """Whether the caching allocator uses expandable segments: it then accepts no pools of other allocators."""
     settings = torch.cuda.memory._snapshot().get("allocator_settings", {})
     return bool(settings.get("expandable_segments", False))
 
 
 @cache
 def _cuda_memory(device: int, expandable: bool) -> tuple[CudaAllocator, CupyEngine]:
-    """One allocator and engine a device: buffers outlive the debugger that guarded them."""
+    """One allocator and one engine per device: buffers outlive the debugger that guarded them."""
     from shadowgraph.engines.cupy_engine import CupyEngine
     from shadowgraph.tracking.cuda_allocator import CudaAllocator
 
@@ -138,5 +141,5 @@ def _cuda_memory(device: int, expandable: bool) -> tuple[CudaAllocator, CupyEngi
 
 
 def backend_of(settings: Settings) -> Backend:
-    """The backend that the settings name."""
+    """The backend that the settings select."""
     return CudaBackend(settings) if settings.backend == "cuda" else HostBackend(settings)

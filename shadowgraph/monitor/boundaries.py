@@ -1,7 +1,7 @@
-"""What happens between two phases: guards are checked, evidence that has arrived is judged, a new segment begins.
+"""Phase boundaries: submits guard and shadow checks, dispatches arrived evidence, and starts a new segment of writes.
 
-Called by the supervisor, in the thread of an event. A device is waited for without the debugger's lock (`wait`), so
-that the replays of other threads go on; all else is done under it.
+Called by `Monitor`, in the thread of an event. `wait` blocks on the device without the debugger's lock, so that replays
+in other threads continue; everything else runs under it, except that `guards_now` may be called without.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from shadowgraph.monitor.program_hooks import ProgramHooks
 from shadowgraph.tracking.active_guards import ActiveGuards
 from shadowgraph.tracking.writes import WriteLog
 
-_NONE = WriteLog()  # nobody adds to it
+_NONE = WriteLog()  # never filled
 
 
 class Boundaries:
-    """Asks the engine and hands out its answers. The caller holds the debugger's lock, but for `wait`.
+    """Submits checks to the engine and dispatches its results. The caller holds the debugger's lock, except for
+    `wait` and `guards_now`.
 
     Parameters
     ----------
     paused
-        Whether a device that is lost is known to be.
+        Whether the monitor is paused, as it is once it has recorded the loss of the device.
     """
 
     def __init__(
@@ -46,14 +47,14 @@ class Boundaries:
         self._context, self._evidence, self._standing, self._stepper = context, judge, standing, stepper
         self._outside, self._paused = outside, paused
         self._engine, self._sync = context.engine, context.settings.sync
-        self._arrived: deque[Result] = deque()  # of waits without the lock; the next poll judges them
-        self._still = context.allocator.lock.within  # no guard moves, and no block changes hands, while it is held
-        # Only the checks that do something: this is the replay path.
+        self._arrived: deque[Result] = deque()  # results of waits without the lock; the next poll dispatches them
+        self._still = context.allocator.lock.within  # while held, no guard moves and no block changes owner
+        # Only checks that override the hook: this is the replay path.
         self._enders = [c for c in checks if type(c).checkpoint_ends is not Check.checkpoint_ends]
 
     @property
     def busy(self) -> bool:
-        """Whether this thread is in the middle of judging."""
+        """Whether this thread is dispatching evidence."""
         return self._evidence.busy
 
     def close(  # noqa: C901  a handler of replays, which are redone as a whole
@@ -67,7 +68,7 @@ class Boundaries:
         in_full: bool = False,
         step: Step | None = None,
     ) -> Checkpoint:
-        """Check every guard, hand out what evidence has arrived, start a new segment of writes."""
+        """Check every guard, dispatch arrived evidence, start a new segment of writes."""
         context, engine = self._context, self._engine
         writes = context.writes
         stepping = self._stepper.armed and phase is not Phase.REPLAY
@@ -75,18 +76,18 @@ class Boundaries:
             step = self._stepper.boundary()
         if writes.entries:
             context.writes = WriteLog(writes.dropped)
-        elif engine.asynchronous:  # there evidence is judged when others have launched since
+        elif engine.asynchronous:  # evidence is then dispatched after later launches
             writes = _NONE
         checkpoint = Checkpoint(at, phase, graph, replay, writes, next(context.clock), step)
         with self._still:
             guards = self._standing.now()
             if writes.entries and not in_full and not engine.asynchronous:
                 hit = self._standing.hit(writes)
-                guards = (*guards, *hit) if hit else guards  # the same object as long as it is the same guards
+                guards = (*guards, *hit) if hit else guards  # the same tuple object while the guards are unchanged
             if stepping:
                 guards = self._stepper.guards(guards)
             engine.check(checkpoint, guards, take, compare, in_full)
-        if take is None or self._sync or not engine.asynchronous:  # else the replay's end asks
+        if take is None or self._sync or not engine.asynchronous:  # otherwise polled at the end of the replay
             self.poll()
         if writes.entries:
             for check in self._enders:
@@ -94,7 +95,7 @@ class Boundaries:
         return checkpoint
 
     def guards_now(self, checkpoint: Checkpoint) -> None:
-        """Check every guard in the middle of a segment."""
+        """Check every guard within a segment."""
         context = self._context
         checkpoint = replace(checkpoint, writes=context.writes, order=next(context.clock))
         with context.allocator.lock.section:
@@ -102,23 +103,23 @@ class Boundaries:
         self.poll()
 
     def wait(self, here: bool = False) -> None:
-        """Wait for everything that was asked for, or for what the current stream was asked for; the next `poll` judges
-        it. The caller holds no lock, as far as what it needs allows."""
+        """Wait for all submitted checks, or with `here` for those of the current stream; the next `poll` dispatches the
+        results. The caller holds no lock, where it can avoid one."""
         with self._outside.limit.waiting():
             self._arrived.extend(self._engine.poll(wait=True, here=here))
 
     def poll(self) -> None:
-        """Judge what has arrived.
+        """Dispatch the results that have arrived.
 
-        In sync mode wait for what the current stream was asked for, under the lock: the finding is raised from the very
-        event that asked, before anything else runs and before another thread's evidence is judged.
+        In sync mode, first wait for the checks of the current stream, under the lock: the finding is raised from the
+        event that submitted the check, before other code runs and before another thread's evidence is dispatched.
         """
         if self._sync:
             self.wait(here=True)
         self._judge(self._engine.poll())
 
     def last(self, reason: str) -> None:
-        """The device is gone: judge what had reached the host in time."""
+        """The device is lost: dispatch the results that reached the host in time."""
         self._engine.lose(reason)
         self._evidence.dispatch_evidence(_in_order([*self._taken(), *self._engine.poll()]))
 
@@ -139,5 +140,5 @@ class Boundaries:
 
 
 def _in_order(results: list[Result]) -> list[Result]:
-    """Results in the order in which they were asked for: several threads may have waited at the same time."""
+    """Results in submission order: several threads may have waited at the same time."""
     return sorted(results, key=lambda result: result.tag.order if isinstance(result.tag, Checkpoint) else 0)

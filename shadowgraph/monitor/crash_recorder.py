@@ -1,4 +1,8 @@
-"""What launches were given, noted just before they run, and looked at when one of them has killed the device."""
+"""Launch arguments copied to host memory just before each launch, and read when a launch has killed the device.
+
+`Monitor` calls `note` from `launch_begins`, in the launching thread without the debugger's lock; `examine` and
+`launches` run after the device is lost and read host memory only.
+"""
 
 from __future__ import annotations
 
@@ -17,28 +21,28 @@ from shadowgraph.model.launch_arguments import AssertedIndex, LastLaunch, Launch
 from shadowgraph.model.launches import IndexRule, Launch
 from shadowgraph.model.views import TensorView, overlaps
 
-_LAUNCHES = 3  # shown of those that had begun
-_SHOWN = 1024  # bytes of each argument
+_LAUNCHES = 3  # launches shown, of those that had begun
+_SHOWN = 1024  # bytes shown of each argument
 _INTEGERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
 
 
 class CrashRecorder:
-    """Keeps copies of small integer arguments in host memory, in the order of the stream.
+    """Copies small integer arguments to host memory, in stream order.
 
     Parameters
     ----------
     find_name
-        Looks for a name of a buffer that has none yet.
+        Searches a name for a buffer without one.
     """
 
     def __init__(
         self, context: Context, journal: FlightRecorder, indices: Indices, find_name: Callable[[Buffer, Context], None]
     ) -> None:
         self._context, self._journal, self._indices, self._find_name = context, journal, indices, find_name
-        self._asserted: list[tuple[Launch, AssertedIndex | None]] = []  # of the launches that were shown
+        self._asserted: list[tuple[Launch, AssertedIndex | None]] = []  # for the launches already shown
 
     def note(self, launch: Launch, rules: tuple[IndexRule, ...], checkpoint: Checkpoint) -> None:
-        """Ask for copies of the indices and of small integer arguments of a launch that is about to run."""
+        """Submit copies of the indices and of the small integer arguments of a launch that is about to run."""
         device = self._context.allocator.device
         if rules:
             rules = tuple(rule for rule in rules if rule.index.device == device)
@@ -46,7 +50,7 @@ class CrashRecorder:
         places = [view.hull for _, view in copied]
         for pointer in launch.pointers:
             view = pointer.view
-            if view.dtype in _INTEGERS and view.device == device:  # no kernel of ours may follow one elsewhere
+            if view.dtype in _INTEGERS and view.device == device:  # on another device our kernel cannot read it
                 hull = view.hull
                 if 0 < hull.stop - hull.start <= LARGEST_COPY and hull not in places:
                     copied.append((pointer.argument, view))
@@ -57,7 +61,7 @@ class CrashRecorder:
             journal.given.append(Given(launch, rules, kept, mirror, checkpoint, journal.unseen))
 
     def examine(self) -> None:
-        """Report the first launch that took an index out of range, of those that had begun; needs no device."""
+        """Report the first begun launch that was given an index out of range; does not touch the device."""
         for given in list(self._journal.given):
             copies = given.mirror.read()
             for rule in given.rules if copies is not None else ():
@@ -67,7 +71,7 @@ class CrashRecorder:
                         return
 
     def launches(self) -> tuple[LastLaunch, ...]:
-        """The last launches that had begun, the latest first; needs no device."""
+        """The last launches that had begun, latest first; does not touch the device."""
         found: list[LastLaunch] = []
         for given in reversed(self._journal.given):
             copies = given.mirror.read()
@@ -85,7 +89,7 @@ class CrashRecorder:
         return tuple(found)
 
     def _asserted_by(self, given: Given, copies: list[bytes]) -> AssertedIndex | None:
-        """What a launch asserted in vain; worked out once."""
+        """The failed index assert of a launch; computed once."""
         for launch, known in self._asserted:
             if launch is given.launch:
                 return known
@@ -100,7 +104,7 @@ class CrashRecorder:
         return found
 
     def _named(self, found: AssertedIndex, launch: Launch) -> AssertedIndex:
-        """With the name of the buffer that is indexed, or of the one that it was filled from before."""
+        """Adds the name of the indexed buffer, or of the buffer from which it was filled earlier."""
         view = next((pointer.view for pointer in launch.pointers if pointer.argument == found.into), None)
         if view is None:
             return found
@@ -119,7 +123,7 @@ class CrashRecorder:
         return found
 
     def _owner(self, view: TensorView) -> str:
-        """What a view's buffer is called, or where it was allocated; empty for memory that nobody tracks."""
+        """The name of a view's buffer, or its allocation site; empty for untracked memory."""
         buffer = self._context.ledger.owner(view.start, view.stop)
         if buffer is None:
             return ""

@@ -1,4 +1,7 @@
-"""What an event must survive: a device that is lost, and faults of our own."""
+"""Error barrier around event handlers: a lost device ends checking, and an internal error is counted, not raised.
+
+Wraps the listener methods of `Monitor`; runs in the thread of the event, outside the debugger's lock.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +18,24 @@ P = ParamSpec("P")
 
 
 class Watcher(Protocol):
-    """Whose methods are told of events, and how long they may take."""
+    """An object with event handlers, and the limits on their run time."""
 
     @property
-    def outside(self) -> ProgramHooks: ...
+    def hooks(self) -> ProgramHooks: ...
 
     def lose(self, error: Exception) -> None:
-        """The device is gone."""
+        """The device is lost."""
 
 
 W = TypeVar("W", bound=Watcher)
 
 
 def event_handler(method: Callable[Concatenate[W, P], None]) -> Callable[Concatenate[W, P], None]:
-    """A device that is lost ends the checking, not the program; other faults of ours are counted and go no further."""
+    """Decorator: a lost device ends checking, not the program; an internal error is counted and not propagated."""
 
     @wraps(method)
     def watched(self: W, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        limit = self.outside.limit
+        limit = self.hooks.limit
         began = limit.enter() if limit.measured else None
         try:
             method(self, *args, **kwargs)

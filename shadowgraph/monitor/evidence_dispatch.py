@@ -1,4 +1,7 @@
-"""Hands what an engine found to the checks that asked for it."""
+"""Dispatches engine results to the checks that submitted the ranges.
+
+Called from `Boundaries`, in the thread of an event, in most cases under the debugger's lock.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class _Local(threading.local):
 
 
 class EvidenceDispatcher:
-    """One fault of ours, or one finding in sync mode, loses none of the other evidence."""
+    """Isolates evidence: an internal error, or a finding raised in sync mode, loses no other evidence."""
 
     def __init__(
         self, context: Context, checks: Sequence[Check], out_of_bounds: OutOfBounds, rearming: Rearming
@@ -32,13 +35,13 @@ class EvidenceDispatcher:
 
     @property
     def busy(self) -> bool:
-        """Whether this thread is in the middle of it: who hears of a finding may ask for the report."""
+        """Whether this thread is dispatching: a listener of findings may request a report meanwhile."""
         return self._local.busy
 
     def dispatch_evidence(self, results: Sequence[Result]) -> None:
-        """Let the checks judge results; the first finding that is raised in sync mode is raised when all is done.
+        """Pass results to the checks. In sync mode the first finding is raised after all results are dispatched.
 
-        Results that come while this thread is in the middle of it wait until that is done.
+        Results that arrive while this thread is dispatching are queued until it has finished.
         """
         local = self._local
         if not results and not local.waiting:

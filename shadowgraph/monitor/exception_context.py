@@ -1,6 +1,7 @@
-"""Joins an exception of the program with what is known: the last plan, who wrote what that came of, the last replay.
+"""Context of a program's exception: the last plan, the writers of its index pointers, the last replay and its batch.
 
-Only what lies in host memory is looked at: the exception may be a dead device's.
+Called in the thread that caught the exception, by `session`, the adapters and the injected process; `join` takes no
+lock. Reads host memory only, because the exception may come from a lost device.
 """
 
 from __future__ import annotations
@@ -26,31 +27,31 @@ from shadowgraph.tracking.writes import write_of
 _PLANNER = re.compile(r"indptr\[\d+\]|should be non-negative|Error in (standard|alternate MLA) plan")
 _DEVICE = re.compile(r"CUDA error|device-side assert|illegal memory access|CUDA_ERROR_|cudaError[A-Z]")
 _TIMEOUT = re.compile(r"watchdog|timed? ?out", re.IGNORECASE)
-_AROUND, _BROKEN = 32, 8  # entries shown on either side of the first broken one; broken ones named
+_AROUND, _BROKEN = 32, 8  # entries shown on either side of the first broken one; broken entries listed
 _CHAIN = 8
 
 
 def join(work: Monitor, error: BaseException, where: str = "") -> Failure | None:
-    """Keep an exception with what is known, if it is one that this says something of; never raises.
+    """Record an exception with its context if it is of a known kind; never raises.
 
-    Once for one text, however often it is caught and raised again, or quoted.
+    An exception is recorded once per text, even when it is caught, raised again or quoted.
     """
     with error_barrier("joining of an exception"):
-        kind = kind_of(error, work.journal.host_plans.last)
+        kind = kind_of(error, work.flight_recorder.host_plans.last)
         if kind is not None:
             return _keep(work, kind, type(error).__name__, telling_line(error), where)
     return None
 
 
 def join_timeout(work: Monitor, said: str, where: str = "") -> Failure | None:
-    """The same for an alarm that is no exception."""
+    """Record a timeout alarm that is not an exception, with its context."""
     with error_barrier("joining of a timeout"):
         return _keep(work, "timeout", "", said, where)
     return None
 
 
 def kind_of(error: BaseException, plan: HostPlan | None) -> str | None:
-    """What kind of failure an exception is, its causes considered; None for one that is none of ours to explain."""
+    """The kind of failure that an exception and its causes show; None when the debugger has nothing to explain."""
     texts = [f"{type(each).__name__}: {telling_line(each)}" for each in _chain(error)]
     if any(_DEVICE.search(text) or text.startswith("AcceleratorError") for text in texts):
         return "device"
@@ -71,23 +72,23 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def telling_line(error: BaseException) -> str:
-    """The line of an exception's text that says what kind it is of, else the first."""
+    """The line of an exception's text that identifies its kind, else the first line."""
     try:
         lines = str(error).strip().split("\n")
         telling = (line for line in lines if _PLANNER.search(line) or _DEVICE.search(line))
         return next(telling, lines[0]).strip()[:300]
-    except Exception:  # the program's own class, and its own fault
+    except Exception:  # raised by the program's own exception class
         return "(cannot be printed)"
 
 
 def _keep(work: Monitor, kind: str, error: str, said: str, where: str) -> Failure | None:
-    if any(known.kind == kind and _same(known.said, said) for known in work.outside.failures):
+    if any(known.kind == kind and _same(known.said, said) for known in work.hooks.failures):
         return None
-    last = work.journal.taken()[1][-1:]
+    last = work.flight_recorder.taken()[1][-1:]
     graph = work.context.graphs.get(last[0].graph) if last else None
-    plan = work.journal.host_plans.last
+    plan = work.flight_recorder.host_plans.last
     if graph is None and plan is None:
-        return None  # nothing is known
+        return None  # no context
     failure = Failure(
         kind=kind,
         error=error,
@@ -100,18 +101,18 @@ def _keep(work: Monitor, kind: str, error: str, said: str, where: str) -> Failur
         seconds=time.time() - last[0].time if last else 0.0,
         batch=_batch(work, plan if kind == "planner" else None, graph, last[0].replay if last else 0),
     )
-    work.outside.fail(failure)
+    work.hooks.fail(failure)
     return failure
 
 
 def _same(known: str, said: str) -> bool:
-    """Whether two texts are of one exception: that of a cause is often quoted by what it leads to."""
+    """Whether two texts describe one exception: an exception often quotes its cause."""
     return known == said or bool(known and known in said)
 
 
 def _batch(work: Monitor, plan: HostPlan | None, graph: Graph | None, replay: int) -> Batch | None:
-    """What the replay was prepared for that a plan was made for, else the last one that began."""
-    said = work.outside.batch_of
+    """The batch of the replay for which a plan was made, else of the last replay that began."""
+    said = work.hooks.batch_of
     if said is None:
         return None
     planned = work.context.graphs.get(plan.serial) if plan is not None else None
@@ -141,7 +142,7 @@ def _plan(work: Monitor, plan: HostPlan) -> PlanFacts:
 
 
 def _with_writers(work: Monitor, plan: HostPlan, facts: PlanFacts, broken: int | None) -> PlanFacts:
-    """With the name of the memory that the plan's index pointers lie in, who wrote them, and what was found of it."""
+    """Adds the name of the buffer that holds the plan's index pointers, their writers, and the finding about it."""
     view, context = plan.into, work.context
     if view is None:
         return facts
@@ -166,7 +167,7 @@ def _with_writers(work: Monitor, plan: HostPlan, facts: PlanFacts, broken: int |
 
 def _writer(work: Monitor, entry: int, where: ByteRange) -> LastWriter | None:
     """The latest launch that was given these bytes to write, eager or in a replay."""
-    launches, replays = work.journal.taken()
+    launches, replays = work.flight_recorder.taken()
     eager = next((ran for ran in reversed(launches) if _writes(ran.launch, where)), None)
     for replayed in reversed(replays):
         graph = work.context.graphs.get(replayed.graph)
@@ -185,7 +186,7 @@ def _writer(work: Monitor, entry: int, where: ByteRange) -> LastWriter | None:
 
 
 def _wrote_unseen(work: Monitor, since: float) -> bool:
-    """Whether others may have written since then, in a nap."""
+    """Whether unobserved operators may have written since then, during a nap."""
     return work.naps.blind or since < work.naps.seen_since
 
 
@@ -196,7 +197,7 @@ def _writes(launch: Launch, where: ByteRange) -> bool:
 def _of(
     launch: Launch, entry: int, node: int | None, graph: str | None, replay: int | None, unsure: bool = False
 ) -> LastWriter:
-    """`unsure` where others may have written since, unseen."""
+    """`unsure`: later writes may have passed unobserved."""
     unsure = unsure or any(p.access is Access.UNKNOWN for p in launch.pointers)
     write = msgspec.structs.replace(write_of(launch, None, node), opaque=unsure)
     return LastWriter(entry, culprit_of(write), graph, replay)

@@ -1,4 +1,7 @@
-"""From a check's draft to a finding: names, neighbours, readers, the culprit's line."""
+"""Builds a finding from a check's `Detection`: names, neighbours, readers, and the culprit's source line.
+
+Called by `FindingPipeline`, in the thread of the event that led to the detection.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ _CANDIDATES = 8
 
 
 def build_finding(draft: Detection, context: Context) -> Finding:
-    """A finding with everything but its id, message, coverage and fingerprint."""
+    """A finding without id, message, coverage and fingerprint."""
     buffer = draft.buffer
     culprits = list(draft.located) or [culprit_of(write) for write in reversed(draft.culprits)]
     return Finding(
@@ -64,7 +67,7 @@ def build_finding(draft: Detection, context: Context) -> Finding:
 
 
 def culprit_of(write: Write) -> Culprit:
-    """A write's launch as a culprit: confirmed where its own stores or arguments hit the bytes."""
+    """A write's launch as a culprit: confirmed when its own stores or arguments hit the bytes."""
     launch = write.launch
     frame = launch.stack[0] if launch.stack else None
     return Culprit(
@@ -101,7 +104,7 @@ def _buffer(draft: Detection, context: Context) -> BufferFacts:
 
 
 def _bytes(draft: Detection) -> ByteFacts | None:
-    if not draft.count:  # about what a launch was given, not about bytes that changed
+    if not draft.count:  # about a launch argument, not about changed bytes
         return None
     start = draft.view.start if draft.view else draft.buffer.start
     distance = 0
@@ -134,7 +137,7 @@ def _neighbour(draft: Detection, context: Context) -> Neighbour | None:
 
 
 def _reader(graph: Graph | None, buffer: Buffer, phase: Phase | None) -> Reader | None:
-    """The node of the coming replay that reads the buffer first; only for damage done before it."""
+    """The first node of the coming replay that reads the buffer; only for damage done before that replay."""
     if graph is None or phase is not Phase.PREPARE:
         return None
     readers = graph.readers(buffer.range)

@@ -1,4 +1,8 @@
-"""Takes drafts from the checks: names them, counts them, tells of them, and has a closer look taken where one helps."""
+"""Path of a detection to a stored finding: naming, counting, notification of listeners, localization.
+
+Checks call `take` in the thread of an event, in most cases under the debugger's lock; listener calls and log lines are
+posted to the outbox.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +29,22 @@ _CANDIDATES = 8
 
 
 class FindingPipeline:
-    """The way from a draft into the book.
+    """Turns detections into stored findings.
 
     Parameters
     ----------
     coverage
-        Coverage as it is now.
+        Returns the current coverage.
 
     Attributes
     ----------
     book
         The findings.
     inferred
-        What follows from reads by the host alone and is no finding: counted, and listed on request.
+        Reads by the host that are inferences and no findings: counted, and listed on request.
     locator, stepper, context
-        Who takes closer looks, and what checks share; set by the owner before the first draft comes.
+        Localization by node and by launch, and the state that checks share; set by the owner before the first
+        detection.
     """
 
     locator: Locator
@@ -54,20 +59,20 @@ class FindingPipeline:
         self._overruns: OverrunChain | None = None
 
     def start_over(self) -> None:
-        """In a forked child: what was found, and what is looked for, is the parent's."""
+        """In a forked child: discard the parent's findings and pending localizations."""
         self.book, self.inferred = FindingStore(self._suppressions), FindingStore()
         self.locator.forget()
         self.stepper.forget()
 
     def take(self, draft: Detection) -> None:
-        """A check hands over a draft: name it, count it, and in sync mode raise it."""
+        """A check reports a detection: name it, store it, and in sync mode raise it."""
         self.context.names.refresh()
         self._outside.name_all(draft, self.context)
         finding = build_finding(draft, self.context)
         if draft.inferred and not self._settings.list_inferred:
             self.inferred.add(msgspec.structs.replace(finding, message=verdict(finding)), draft.key)
             return
-        # Which sightings belong together must not depend on whether a closer look was being taken.
+        # The grouping of sightings must not depend on a running localization.
         stepped = self.stepper.identity(draft)
         key, mark = stepped or (draft.key, fingerprint(finding))
         finding = self._looked_up(draft, finding)
@@ -76,38 +81,38 @@ class FindingPipeline:
         kept, new = self.book.add(finding, key, mark, exact=not self.context.engine.asynchronous)
         if not new and _surer(finding.culprit, kept.culprit):
             kept = self._revise(kept.id, finding.culprit, finding.candidates) or kept
-        elif stepped is not None and _is_another(finding.culprit, kept):  # it did it as well
+        elif stepped is not None and _is_another(finding.culprit, kept):  # a second culprit
             kept = self.book.revise(kept.id, kept.culprit, (*kept.candidates, finding.culprit)) or kept
         kept = self._tied(kept, draft)
         self._outside.found(kept)
         if new and kept.severity is Severity.ERROR:
-            # In this event: the program may not live to its report.
+            # In this event: the program may not reach its report.
             log(logging.ERROR, "%s", kept.message, finding=kept)
         with error_barrier("closer look"):
-            if finding.detected_at != NAP:  # else nobody knows where to look, until it happens again
+            if finding.detected_at != NAP:  # after a nap the replay is unknown until the next sighting
                 self.locator.noticed(draft, kept, new)
                 self.stepper.noticed(draft, kept, key, mark)
         if new and self._settings.sync and kept.severity is Severity.ERROR:
             raise FindingsError(kept.message)
 
     def located(self, id: int, culprits: tuple[Culprit, ...]) -> None:
-        """A closer look has shown who did it."""
+        """Localization has found the culprits of a finding."""
         self._conclude(id, culprits[0], culprits[1 : 1 + _CANDIDATES])
 
     def not_seen(self, id: int, replay: int) -> None:
-        """A closer look, in which all was quiet, is over."""
+        """A localized replay has ended without the damage."""
         known = self.book.get(id)
         if known is not None:
             missed = msgspec.structs.replace(known.culprit, status=Status.NOT_REPRODUCED, seen_in=replay)
             self._conclude(id, missed, known.candidates)
 
     def needs_culprit(self, id: int) -> bool:
-        """Whether it is still unknown who did it."""
+        """Whether the culprit is still unknown."""
         known = self.book.get(id)
         return known is not None and not _settled(known.culprit)
 
     def _looked_up(self, draft: Detection, finding: Finding) -> Finding:
-        """The finding with a culprit that a closer look at this very phase has shown."""
+        """The finding with a culprit that localization has shown in this same phase."""
         found: tuple[Culprit, ...] = ()
         with error_barrier("closer look"):
             if finding.culprit.status is not Status.CONFIRMED:
@@ -122,7 +127,7 @@ class FindingPipeline:
             self._outside.found(self._tied(kept))
 
     def _tied(self, kept: Finding, draft: Detection | None = None) -> Finding:
-        """A finding as it is when it is known which overrun it belongs to; others that this changes are told."""
+        """A finding after it is linked to its overrun; listeners are told of other findings that this changes."""
         with error_barrier("overrun"):
             overruns = self._overruns
             if overruns is None or overruns.book is not self.book:
@@ -139,14 +144,14 @@ class FindingPipeline:
 
 
 def _surer(now: Culprit, before: Culprit) -> bool:
-    """Whether a sighting says more of who did it than those before."""
+    """Whether a sighting identifies the culprit better than earlier ones."""
     if before.status is Status.CONFIRMED:
         return False
     return now.status is Status.CONFIRMED or (now.kind == UNSEEN and before.kind != UNSEEN)
 
 
 def _is_another(now: Culprit, kept: Finding) -> bool:
-    """Whether a sighting shows another launch than those that a finding is known to be the work of."""
+    """Whether a sighting shows a launch other than the known culprits of a finding."""
     named = kept.culprit, *kept.candidates
     return (
         Status.CONFIRMED is now.status is kept.culprit.status

@@ -1,4 +1,7 @@
-"""The findings of a run: one per cause, counted, suppressed by fingerprint."""
+"""Store of a run's findings: one entry per cause, with counts, revisions, and suppression by fingerprint.
+
+Written by `FindingPipeline` and `OverrunChain`, in the thread of an event; has no lock of its own.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,18 @@ from shadowgraph.model.overrun_extents import Origin, Reached
 from shadowgraph.monitor.sampling.nap_sightings import Cause, NapSightings
 from shadowgraph.monitor.sampling.nap_sightings import Where as _Where
 
-MOST = 4096  # causes kept: with each its texts and bytes, some KB, in every report
+MOST = 4096  # causes kept: each holds some KB of texts and bytes, in every report
 _Launch = tuple[_Where, str | None, int | None, str | None]
 _Place = tuple[str, int, str, str, str | None]
 
 
 def read_suppressions(path: str | os.PathLike[str]) -> frozenset[str]:
-    """Fingerprints of a file: one a line, the rest of the line and ``#`` comments ignored.
+    """Read fingerprints from a file: one a line; the rest of the line and ``#`` comments are ignored.
 
     Raises
     ------
     MissingFileError
-        When it cannot be read.
+        When the file cannot be read.
     UsageError
         For a line that does not start with a fingerprint.
     """
@@ -52,46 +55,46 @@ class FindingStore:
     Attributes
     ----------
     suppressed
-        How many findings (occurrences too) matched a suppression.
+        Number of sightings (occurrences included) that matched a suppression.
     dropped
-        Sightings of further causes after the first `most`, which are not kept: a server that allocates the same broken
-        buffer for each request has a cause for each, and its memory is not ours to fill.
+        Sightings of causes beyond the first `most`, which are not kept: a server that allocates the same broken buffer
+        for each request has one cause per request, and must not run out of memory because of this.
     """
 
     def __init__(self, suppressions: frozenset[str] = frozenset(), most: int = MOST) -> None:
         self._ids = itertools.count(1)
         self._by_cause: dict[Cause, Finding] = {}
-        self._latest: dict[Cause, Finding] = {}  # the last sighting of each
+        self._latest: dict[Cause, Finding] = {}  # last sighting of each cause
         self._causes: dict[int, Cause] = {}  # by id
-        self._located: dict[_Place, Cause] = {}  # those whose culprit a closer look confirmed
-        self._launches: dict[_Launch, Cause] = {}  # the same, by the launch
-        self._late: dict[_Where, Cause] = {}  # those that were seen too late to know who did it
+        self._located: dict[_Place, Cause] = {}  # causes with a culprit confirmed by localization
+        self._launches: dict[_Launch, Cause] = {}  # the same causes, by launch
+        self._late: dict[_Where, Cause] = {}  # causes seen too late to identify the culprit
         self._naps = NapSightings()
         self._suppressions = suppressions
         self.suppressed = self.dropped = 0
         self._most = most
 
     def add(self, finding: Finding, key: str, mark: str | None = None, exact: bool = False) -> tuple[Finding, bool]:
-        """Enter a finding, or count one more occurrence of a known cause.
+        """Store a finding, or count another occurrence of a known cause.
 
-        A known cause keeps phase, graph and replay of its first sighting, and the extreme bytes of all. A rule that a
-        check finds as broken as it was seen before is no further occurrence: nothing happened since. A sighting whose
-        culprit is not confirmed belongs to a cause whose culprit a closer look has confirmed there; one whose culprit
-        is, to a cause of the same launch, or to one that was seen too late to know who did it. What replays that passed
-        unseen have left belongs to the cause that was last seen there, and is suppressed where that was; if it was the
-        first, the next sighting there says when it happens, and who does it, and that it is a note if it is suppressed.
+        A known cause keeps phase, graph and replay of its first sighting, and the extreme bytes of all. When a recheck
+        finds a rule broken in the way that was already seen, it counts no occurrence. A sighting with an unconfirmed
+        culprit joins the cause there whose culprit localization has confirmed; one with a confirmed culprit joins a
+        cause of the same launch, or one that was seen too late to identify its culprit. Damage left by unobserved
+        replays joins the cause that was last seen there, and is suppressed if that cause is; if it was the first
+        sighting, the next one there supplies phase and culprit, and turns it into a note if suppressed.
 
         Parameters
         ----------
         mark
-            Its fingerprint, where that is not of the finding as it is.
+            Fingerprint to use, when it is not that of the finding as given.
         exact
-            Every launch's stores are known: what none of them did, no launch did, however late it was seen.
+            The stores of every launch are known: damage that matches no store was done by no launch, however late.
 
         Returns
         -------
         tuple
-            The finding as kept, and whether it is new and not suppressed. One that is not kept has no id.
+            The finding as kept, and whether it is new and not suppressed. A finding that is not kept has no id.
         """
         finding = msgspec.structs.replace(finding, fingerprint=mark or fingerprint(finding))
         where = _where(finding)
@@ -111,7 +114,7 @@ class FindingStore:
             kept = msgspec.structs.replace(finding, id=next(self._ids))
             self._by_cause[cause] = kept
             self._causes[kept.id] = cause
-            if _nobody_knows(kept) and not exact:
+            if _culprit_unknown(kept) and not exact:
                 self._late[_where(kept)] = cause
             return kept, True
         if self._naps.dates(finding, where, cause):
@@ -135,29 +138,30 @@ class FindingStore:
         return kept
 
     def sentence(self) -> str | None:
-        """What was not kept, for the report; None where all was."""
+        """A report line on sightings that were not kept; None when all were kept."""
         if not self.dropped:
             return None
         return f"findings of the first {self._most:,} causes are kept; {self.dropped:,} sightings of others are not"
 
     @property
     def stirs(self) -> int:
-        """A number that changes with each new finding, and with sightings in naps that are a reason to watch."""
+        """Counter of new findings, and of sightings in naps that call for observation."""
         return len(self._by_cause) + self._naps.stirs
 
     def __len__(self) -> int:
-        """Findings and notes, without those that are suppressed."""
+        """Number of findings and notes, without suppressed ones."""
         return len(self._by_cause)
 
     def get(self, id: int) -> Finding | None:
-        """A finding by its id."""
+        """The finding with this id, or None."""
         cause = self._causes.get(id)
         return self._by_cause[cause] if cause is not None else None
 
     def revise(self, id: int, culprit: Culprit, candidates: tuple[Culprit, ...] = ()) -> Finding | None:
-        """A closer look has shown who did it, or that it was not seen again: a new revision, or None for no such id.
+        """Set the culprit that localization has shown, or that it did not see the damage again: a new revision, or None
+        for an unknown id.
 
-        Cause and fingerprint stay what they were at the first sighting.
+        Cause and fingerprint stay those of the first sighting.
         """
         kept, cause = self._amend(id, culprit=culprit, candidates=candidates), self._causes.get(id)
         if kept is not None and cause is not None and culprit.status is Status.CONFIRMED:
@@ -166,11 +170,11 @@ class FindingStore:
         return kept
 
     def tie(self, id: int, origin: Origin | None) -> Finding | None:
-        """A finding goes on from another one, and is a note beside it, or does not any more: a new revision."""
+        """Link a finding to the overrun that it continues, as a note, or undo the link: a new revision."""
         return self._amend(id, continues=origin, severity=Severity.ERROR if origin is None else Severity.NOTE)
 
     def reach(self, id: int, reaches: tuple[Reached, ...], total: int) -> Finding | None:
-        """Which buffers an overrun went on to: a new revision."""
+        """Set the buffers that an overrun reached: a new revision."""
         return self._amend(id, reaches=reaches, reaches_total=total)
 
     def _amend(self, id: int, **facts: Any) -> Finding | None:
@@ -182,11 +186,11 @@ class FindingStore:
         return kept
 
     def _known_as(self, finding: Finding) -> Cause | None:
-        """The cause that a sighting under a new key belongs to."""
+        """The existing cause that a sighting under a new key belongs to."""
         if finding.culprit.status is not Status.CONFIRMED:
             return self._located.get(_place(finding))
         late = self._late.get(_where(finding))
-        if late is not None and not _nobody_knows(self._by_cause[late]):
+        if late is not None and not _culprit_unknown(self._by_cause[late]):
             late = None
         return self._launches.get(_launch(finding), late)
 
@@ -197,7 +201,7 @@ class FindingStore:
 
     @property
     def notes(self) -> tuple[Finding, ...]:
-        """What is worth knowing and no fault."""
+        """Notes: worth knowing, and not errors."""
         return tuple(f for f in self._by_cause.values() if f.severity is Severity.NOTE)
 
 
@@ -218,14 +222,14 @@ def _launch(finding: Finding) -> _Launch:
     return _where(finding), culprit.name, culprit.node, finding.graph if culprit.node is not None else None
 
 
-def _nobody_knows(finding: Finding) -> bool:
-    """Whether damage was seen too late to tell who did it, and no closer look has told."""
+def _culprit_unknown(finding: Finding) -> bool:
+    """Whether damage was seen too late to identify its culprit, and localization has not identified it."""
     culprit = finding.culprit
     return finding.code == "SG101" and finding.confidence == "low" and culprit.name is None and culprit.kind is None
 
 
 def _still_broken(finding: Finding, *before: Finding) -> bool:
-    """Whether a check on request sees a rule broken in the way that it was seen before."""
+    """Whether a recheck sees a rule broken in the way that was already seen."""
     if finding.code != "SG109" or finding.detected_at != "check":
         return False
     sight = finding.severity, finding.rule, finding.bytes
@@ -233,7 +237,7 @@ def _still_broken(finding: Finding, *before: Finding) -> bool:
 
 
 def _merged(known: Finding, again: Finding) -> Finding:
-    """The first sighting with one more occurrence; the later one's facts where they are surer or worse."""
+    """The first sighting with one more occurrence; facts of the later sighting where they are surer or worse."""
     if known.continues is not None:
         again = msgspec.structs.replace(again, severity=known.severity)
     if known.severity is Severity.NOTE and again.severity is Severity.ERROR:
@@ -249,7 +253,7 @@ def _merged(known: Finding, again: Finding) -> Finding:
 
 
 def _dated(known: Finding, again: Finding) -> Finding:
-    """What happened in a nap, by its first sighting outside one: whose bytes alone are known to be its culprit's."""
+    """A nap's damage as first seen outside one: only that sighting's bytes are surely its culprit's."""
     severity = known.severity if known.severity is Severity.ERROR else again.severity
     return msgspec.structs.replace(
         again, id=known.id, revision=known.revision + 1, occurrences=known.occurrences + 1, severity=severity
@@ -257,7 +261,7 @@ def _dated(known: Finding, again: Finding) -> Finding:
 
 
 def _ended(known: Finding, before: DanglingDetail, now: DanglingDetail) -> Finding:
-    """The known finding; with who has the bytes, once somebody has."""
+    """The known finding, with the allocations that now occupy its range once there are any."""
     if before.victims or not now.victims:
         return known
     told = msgspec.structs.replace(known, ending=msgspec.structs.replace(before, victims=now.victims))
@@ -265,7 +269,7 @@ def _ended(known: Finding, before: DanglingDetail, now: DanglingDetail) -> Findi
 
 
 def _widened(known: Finding, again: Finding) -> Finding:
-    """The known finding with the extreme bytes of both, shown by what the worse sighting left."""
+    """The known finding with the extreme bytes of both sightings; shows the bytes of the larger one."""
     old, new = known.bytes, again.bytes
     if old is None or new is None:
         return known

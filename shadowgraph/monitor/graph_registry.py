@@ -1,4 +1,7 @@
-"""Graphs that were captured: which captures run, which graphs nobody has looked at yet, and what all of them cover."""
+"""Registry of captured graphs: captures in progress, graphs that the checks have not seen yet, and the coverage of all.
+
+Used by `Monitor`; captures are noted without a lock, in the capturing thread.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,19 @@ from shadowgraph.tracking.allocator import HostAllocator
 
 
 class GraphRegistry:
-    """Lets the checks look at graphs: at the end of a capture, or before first use where a capture must stay fast.
+    """Introduces graphs to the checks: at the end of a capture, or before first use where a capture must stay fast.
 
     Parameters
     ----------
     checks
-        All that are told of captures.
+        All checks that are notified of captures.
 
     Attributes
     ----------
     capturing
-        The threads in which captures run, by the serials of their graphs. It stays the same object.
+        Ids of the threads with a capture in progress, by graph serial. The dictionary itself is never replaced.
     waiting
-        Graphs that nobody has looked at yet, oldest first.
+        Graphs that no check has seen yet, oldest first.
     """
 
     def __init__(
@@ -44,8 +47,8 @@ class GraphRegistry:
 
     @property
     def captures_here(self) -> bool:
-        """Whether what this thread launches now is recorded, not run: it captures, or its current stream does, which
-        another thread may have begun. What other threads launch meanwhile runs as ever."""
+        """Whether launches of this thread are now recorded instead of run: the thread captures, or its current stream
+        does, in a capture that another thread may have begun. Launches of other threads run as usual."""
         if not self.capturing:
             return False
         return threading.get_ident() in self.capturing.values() or (
@@ -53,7 +56,7 @@ class GraphRegistry:
         )
 
     def captured(self, graph: Graph, wanted: bool) -> None:
-        """A capture has ended; `wanted` says whether anybody will look at its graph."""
+        """A capture has ended; `wanted` says whether checks will look at its graph."""
         self.capturing.pop(graph.serial, None)
         self._context.graphs[graph.serial] = graph
         graph.captured_at = next(self._context.clock)
@@ -66,11 +69,11 @@ class GraphRegistry:
 
     @property
     def reads(self) -> bool:
-        """Whether `introduce` will read memory, as far as names are known before it."""
+        """Whether `introduce` will read memory, as far as the names known so far tell."""
         return any(check.reads_captured(graph) for graph in self.waiting for check in self._checks)
 
     def introduce(self) -> None:
-        """Have those looked at that wait for it."""
+        """Introduce the waiting graphs to the checks."""
         if not self.waiting:
             return
         new, self.waiting = self.waiting, []
@@ -83,11 +86,11 @@ class GraphRegistry:
                 check.captured(graph)
 
     def dropped(self, graph: Graph) -> None:
-        """A graph is gone."""
+        """A graph was destroyed or reset."""
         self.capturing.pop(graph.serial, None)
         self._context.graphs.pop(graph.serial, None)
         self.waiting = [each for each in self.waiting if each is not graph]
 
     def coverage(self) -> Coverage:
-        """Of those that were looked at."""
+        """Coverage of the introduced graphs."""
         return self._coverage.coverage(self._context.writes.dropped + self._context.engine.dropped)

@@ -1,15 +1,14 @@
-"""A process that runs many operators and captures no graph is not watched operator by operator for ever.
+"""Idle limit for processes without graphs: after many operators without a capture, dispatch modes leave.
 
-To see an eager operator takes a dispatch mode in Python, at microseconds each. It pays where there are graphs: it says
-who wrote what before a replay, and it gives the buffers that a graph is made from their guards. So after many operators
-without a capture the modes leave the stacks of the threads that are busy. Guards stay and are checked. What is written
-meanwhile is not seen: a finding about it accuses no operator, and rules that follow from who wrote what begin anew when
-all is seen again, which the first capture brings about.
+Observing an eager operator takes a Python dispatch mode, at microseconds per operator. With graphs that pays: it shows
+the writers before a replay, and gives guards to the buffers from which a graph is made. While idle, guards stay and are
+checked, but writes are not observed: a finding about them names no operator, and rules inferred from writers start anew
+when observation resumes, which the first capture triggers.
 
-What counts is work, not loading. A server that loads weights runs more operators than that before it captures: a model
-of 58 layers with 256 experts has 44,544 expert weights, each of which is allocated, sliced and copied, in five to ten
-operators. The buffers that matter most are made after that. So allocations, views and copies count a tenth, and in a
-process that has imported a serving engine, which may quantise each weight too, all count a hundredth.
+Work counts, loading does not. A server that loads weights runs more operators than that before it captures: a model of
+58 layers with 256 experts has 44,544 expert weights, each of which is allocated, sliced and copied, in five to ten
+operators. The most important buffers are made after that. So allocations, views and copies count a tenth, and in a
+process that has imported a serving engine, which may quantise each weight too, all operators count a hundredth.
 """
 
 from __future__ import annotations
@@ -24,13 +23,11 @@ from shadowgraph.graphs.dispatch.leaving import leave_soon
 from shadowgraph.model.buffers import Role
 from shadowgraph.model.graphs import Graph
 
-OPERATORS = 100_000  # a few seconds of work: by then an ordinary program with graphs has captured one
+OPERATORS = 100_000  # a few seconds of work: an ordinary program with graphs has captured one by then
 LOADED = 10  # allocations, views and copies count as one of the others
-PATIENCE = 100  # times as many where an engine is imported
-ENGINES = ("sglang", "vllm", "lmdeploy", "tensorrt_llm", "aphrodite")  # they serve from graphs
-BUSY = (
-    1000  # operators that a thread runs unseen before its mode leaves; one that runs fewer keeps it, and sees at once
-)
+PATIENCE = 100  # factor on the limit when a serving engine is imported
+ENGINES = ("sglang", "vllm", "lmdeploy", "tensorrt_llm", "aphrodite")  # engines that serve from graphs
+BUSY = 1000  # operators that a thread runs unobserved before its mode leaves; below, the mode stays and resumes at once
 
 
 class _Local(threading.local):
@@ -38,21 +35,21 @@ class _Local(threading.local):
 
 
 class Idleness(Idle):
-    """Counts operators until a capture. Not thread-safe: a miscount does no harm.
+    """Counts operators until the first capture. Not thread-safe: a miscount does no harm.
 
     Parameters
     ----------
     wanted
-        Whether operators are ever to pass unseen.
+        Whether operators may ever pass unobserved.
     idle
-        Whether they do now, because nothing was captured.
+        Whether they pass unobserved now because no graph was captured.
     begins
-        Called when they are to from here on.
+        Called when they begin to pass unobserved.
 
     Attributes
     ----------
     counting
-        Whether `operator` is to be told of operators.
+        Whether `operator` must be called for operators.
     """
 
     def __init__(self, wanted: bool, idle: Callable[[], bool], begins: Callable[[], None]) -> None:
@@ -66,7 +63,7 @@ class Idleness(Idle):
         self._seconds = 0.0
 
     def operator(self, works: bool) -> None:
-        """An operator is about to run; `works` unless it is one of those that loading takes."""
+        """An operator is about to run; `works` is false for operators typical of loading."""
         self._ran += 1
         self._left -= LOADED if works else 1
         if self._left > 0:
@@ -79,24 +76,24 @@ class Idleness(Idle):
             self._begins()
 
     def begin(self) -> None:
-        """Operators pass unseen from here on."""
+        """Operators pass unobserved from here on."""
         self._since = time.monotonic()
         self._times += 1
 
     def passed(self) -> None:
-        """An operator of this thread passed unseen."""
+        """An operator of this thread passed unobserved."""
         if self._since is not None and self._idle():
             self._local.unseen += 1
             if self._local.unseen % BUSY == 0:
                 leave_soon(self._idle)
 
     def again(self) -> None:
-        """All is seen again."""
+        """All operators are observed again."""
         if self._ended():
             self._left, self.counting = self._limit * LOADED, True
 
     def captured(self) -> None:
-        """A capture begins: from here on naps decide, and this never again."""
+        """A capture begins: from here on naps decide, and idleness never again."""
         self._ended()
         self.counting = False
 
@@ -108,14 +105,14 @@ class Idleness(Idle):
         return True
 
     def sentence(self, graphs: Iterable[Graph], resting: bool) -> str | None:
-        """What passed unseen, for the report; None where nothing did.
+        """A report line on what passed unobserved; None when nothing did.
 
         Parameters
         ----------
         graphs
-            Those captured so far.
+            The graphs captured so far.
         resting
-            Whether some thread has not been seen since.
+            Whether a thread has not been observed since.
         """
         if not self._times:
             return None

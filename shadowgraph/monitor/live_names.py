@@ -1,4 +1,4 @@
-"""What the buffers of a live run are called."""
+"""Buffer names of a running debugger, for HTML representations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from shadowgraph.model.graphs import Graph
 
 
 class LiveNames:
-    """Names of a debugger's buffers, as far as its ledger and its name book know them."""
+    """Names of a debugger's buffers, from its ledger and its name book."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -1,9 +1,9 @@
-"""Listens to a backend, runs the checks at every boundary between two phases, keeps the findings.
+"""The running debugger's central object: receives backend events, runs checks at phase boundaries, stores findings.
 
-Events come in any thread of the program. What they change is changed under one lock, `_lock`. Under it nothing calls
-code of the program's, writes a file or waits for a device, but where a comment says why: lines for the log and records
-for the run folder are posted and delivered when the event ends (see `outbox`), and a device is waited for before the
-lock is taken.
+Events arrive in any thread of the program. The state they change is protected by one lock, `_lock`. No code of the
+program runs under it, no file is written and no device wait happens, except where a comment says why: log lines and
+records for the run folder are posted and delivered when the event ends (see `outbox`), and device waits happen before
+the lock is taken.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from shadowgraph.monitor.rearming import Rearming
 from shadowgraph.monitor.sampling import passing
 from shadowgraph.monitor.sampling.looking_back import LookingBack
 from shadowgraph.monitor.sampling.naps import Naps
-from shadowgraph.monitor.shadow_cache import Plans
+from shadowgraph.monitor.shadow_cache import ShadowCache
 from shadowgraph.monitor.tensor_watches import Watches
 from shadowgraph.monitor.write_recorder import WriteRecorder
 from shadowgraph.tracking.active_guards import ActiveGuards
@@ -66,45 +66,45 @@ from shadowgraph.tracking.stores import StoreLog
 from shadowgraph.tracking.writes import WriteLog, write_of
 
 _T = TypeVar("_T")
-_PATIENCE = 2.0  # seconds for a dump to wait for the lock: a thread that hangs may be what it is wanted for
+_PATIENCE = 2.0  # seconds that a dump waits for the lock: the dump may be wanted because a thread hangs
 
 
 class _Local(threading.local):
-    """Replays that run in this thread, innermost last: a callable in a graph may replay another."""
+    """Replays running in this thread, innermost last: a callable in a graph may replay another graph."""
 
     def __init__(self) -> None:
         self.replays: list[tuple[Graph, Shadow]] = []
 
 
 class Monitor(Listener):
-    """The part of a debugger that works: events in, findings out.
+    """Receives events and stores findings.
 
     Attributes
     ----------
     paused
-        While true, events pass unseen.
+        While true, events are ignored.
     lost
-        Why nothing can be read from the device any more, or None.
+        Why the device can no longer be read, or None.
     preparing
-        The `prepare` blocks that are open, of each thread.
+        Open `prepare` blocks of each thread.
     last_words
-        What launches were given just before they ran.
+        Arguments of recent launches, copied just before they ran.
     plans
-        What is compared across replays.
+        Shadow copies to compare across replays, by graph.
     locator, stepper
-        Find the node, or the launch, that did it, in a replay or a prepare that is looked at closely.
+        Localization of the culprit node or launch, in a replay or a prepare chosen for it.
     outside
-        Hooks of who runs the debugger from outside, and its limits.
+        Hooks and limits for the code that runs the debugger from outside the program.
     naps, idleness
-        When eager operators pass unseen, with graphs and without.
+        Sampling: when eager operators pass unobserved, with graphs and without.
     """
 
     def __init__(self, settings: Settings, allocator: HostAllocator, engine: Engine) -> None:
         self.settings = settings
         self.allocator = allocator
-        self.journal = FlightRecorder()
-        self.outside: ProgramHooks = ProgramHooks(settings)
-        self._intake = take = FindingPipeline(settings, self.outside, weak_callback(self.coverage))
+        self.flight_recorder = FlightRecorder()
+        self.hooks: ProgramHooks = ProgramHooks(settings)
+        self._pipeline = take = FindingPipeline(settings, self.hooks, weak_callback(self.coverage))
         names = NameBook(allocator.ledger)
         self.context = take.context = Context(
             settings, allocator, allocator.ledger, engine, names, weak_callback(take.take)
@@ -121,22 +121,24 @@ class Monitor(Listener):
             weak_callback(take.needs_culprit),
             self._rearming.is_broken,
         )
-        self.stepper = take.stepper = stepper = LaunchStepper(self.context, self.journal, weak_callback(take.not_seen))
+        self.stepper = take.stepper = stepper = LaunchStepper(
+            self.context, self.flight_recorder, weak_callback(take.not_seen)
+        )
         self.watches = Watches(self.context)
-        self.last_words = CrashRecorder(self.context, self.journal, self.checks.indices, self.outside.name)
+        self.crash_recorder = CrashRecorder(self.context, self.flight_recorder, self.checks.indices, self.hooks.name)
         self.paused = False
         self.lost: str | None = None
         self.preparing = Preparing()
-        preparing, outside = self.preparing, self.outside
+        preparing, outside = self.preparing, self.hooks
         self._all: tuple[Check, ...] = (*self.checks.all, self.watches)
-        self.plans = Plans(self.context, self._all)
+        self.shadows = ShadowCache(self.context, self._all)
         judge = EvidenceDispatcher(self.context, self._all, self.checks.out_of_bounds, self._rearming)
-        self._bounds = Boundaries(
-            self.context, judge, self._all, self._standing, self.stepper, self.outside, weak_callback(self._is_paused)
+        self._boundaries = Boundaries(
+            self.context, judge, self._all, self._standing, self.stepper, self.hooks, weak_callback(self._is_paused)
         )
-        self._newcomers = GraphRegistry(self.context, allocator, outside, self._all)
-        self._capturing = capturing = self._newcomers.capturing  # empty in most events
-        # Only the checks that do something: this is the replay path.
+        self._graphs = GraphRegistry(self.context, allocator, outside, self._all)
+        self._capturing = capturing = self._graphs.capturing  # empty during most events
+        # Only checks that override the hook: this is the replay path.
         self._beginners = [c for c in self._all if type(c).replay_begins is not Check.replay_begins]
         self.naps = Naps(
             settings.watch_eager == "sampled" and engine.asynchronous,
@@ -149,26 +151,26 @@ class Monitor(Listener):
         self.idleness = Idleness(
             settings.watch_eager == "sampled", partial(getattr, self.naps, "idle"), weak_callback(self._falls_idle)
         )
-        self._back = LookingBack(self.context, self.journal, outside, self.naps, self._bounds)
-        self._seen = WriteRecorder(self.context, self.journal, self.naps, self.checks, self._all)
+        self._back = LookingBack(self.context, self.flight_recorder, outside, self.naps, self._boundaries)
+        self._write_recorder = WriteRecorder(self.context, self.flight_recorder, self.naps, self.checks, self._all)
         self._sleepless = [c for c in self._beginners if c not in self.checks.needs_every_write]
         self._lock = FinalizerSafeLock()
-        self._section = self._lock.within  # on the replay path, which settles by itself
+        self._section = self._lock.within  # for the replay path, which calls `run_deferred` itself
         self._local = _Local()
 
     @property
     def book(self) -> FindingStore:
         """The findings."""
-        return self._intake.book
+        return self._pipeline.book
 
     @book.setter
     def book(self, book: FindingStore) -> None:
-        self._intake.book = book
+        self._pipeline.book = book
 
     @property
     def inferred(self) -> FindingStore:
-        """What follows from reads by the host alone."""
-        return self._intake.inferred
+        """Reads by the host that are inferences and no findings."""
+        return self._pipeline.inferred
 
     @delivers
     @event_handler
@@ -180,12 +182,12 @@ class Monitor(Listener):
         replay: int | None = None,
         in_full: bool = False,
     ) -> None:
-        """Check now, as the end of a phase; with `in_full` guards over their whole length."""
+        """Check now, as the end of a phase; with `in_full`, guards over their whole length."""
         if not self.paused and self._replaying is None:
-            drop_stale(self.context.ledger)  # what was freed or moved must not be read
+            drop_stale(self.context.ledger)  # freed or moved memory must not be read
             with self._lock.section:
                 self._back.look()
-                self._bounds.close(at, phase, graph, replay, in_full=in_full)
+                self._boundaries.close(at, phase, graph, replay, in_full=in_full)
 
     @delivers
     @event_handler
@@ -199,13 +201,13 @@ class Monitor(Listener):
                     check.recheck(Checkpoint("check"))
 
     def start_over(self) -> None:
-        """In a forked child: what was found is the parent's."""
-        self._intake.start_over()
-        self.outside.start_over()
+        """In a forked child: discard the parent's findings."""
+        self._pipeline.start_over()
+        self.hooks.start_over()
 
     @delivers
     def lose(self, error: Exception) -> None:
-        """The device is gone: stop checking, keep what is on the host."""
+        """The device is lost: stop checking, keep the state on the host."""
         self.paused = True
         with error_barrier("replays that passed"), self._lock.section:
             self._back.enter()
@@ -213,13 +215,13 @@ class Monitor(Listener):
             self.lost = str(error).split("\n", 1)[0]
             log(logging.WARNING, "shadowgraph: checking ends, the device is lost: %s", self.lost)
             with error_barrier("last evidence"), suppress(FindingsError), self._lock.section:
-                self._bounds.last(self.lost)
-            self.last_words.examine()
+                self._boundaries.last(self.lost)
+            self.crash_recorder.examine()
 
     @delivers
     @event_handler
     def rearm(self) -> None:
-        """Arm every standing guard anew, without looking at it."""
+        """Arm every active guard again without checking it."""
         with self._lock.section:
             self._back.forget()
         self.allocator.rearm()
@@ -227,43 +229,43 @@ class Monitor(Listener):
         self.context.writes.clear()
 
     def invalidate_writers(self) -> None:
-        """There were writes that nobody saw: none that was seen is known to be the last."""
+        """Some writes passed unobserved: no observed write is known to be the last one."""
         self.checks.invalidate_writers()
-        if self.naps.blind:  # and there will be more
+        if self.naps.blind:  # more will pass unobserved
             self.checks.invariants.blind_since = next(self.context.clock)
 
     @property
     def declared(self) -> int:
-        """Changes with every declaration that a replay's comparison depends on."""
+        """Changes with every declaration on which a replay's comparison depends."""
         return len(self.watches.watches) + self.checks.mutation.declared
 
     def coverage(self) -> Coverage:
-        """Coverage of all graphs captured so far; of a lost device only those that were looked at before."""
+        """Coverage of all graphs captured so far; after the loss of the device, only of graphs introduced before."""
         if self.lost is None:
-            self._newcomers.introduce()
-        return self._newcomers.coverage()
+            self._graphs.introduce()
+        return self._graphs.coverage()
 
     @delivers
     def still(self, work: Callable[[], _T]) -> _T:
-        """Call `work` while nothing is judged and no block changes hands, so that what it copies fits together.
+        """Call `work` while no evidence is dispatched and no block changes owner, so that its copies are consistent.
 
-        What it reads of a device has been waited for before. Where another thread keeps the lock for seconds, as one
-        that hangs does, `work` is called without.
+        The device memory that it reads has been waited for. If another thread holds the lock for seconds, for example
+        because it hangs, `work` runs without the lock.
         """
         if self.lost is None and self.context.engine.lost is None:
             with error_barrier("wait before a copy"):
-                self._bounds.wait(here=True)
+                self._boundaries.wait(here=True)
         return self._lock.run(partial(self.allocator.lock.run, work, _PATIENCE), _PATIENCE)
 
     def guards(self) -> tuple[Guard, ...]:
-        """The guards that stand now."""
+        """The active guards."""
         return self._standing.now()
 
     def is_tracked(self, where: ByteRange) -> bool:
-        """Whether a range belongs to a buffer of the ledger."""
+        """Whether a buffer of the ledger holds a range."""
         return self.context.ledger.owner(where.start, where.stop) is not None
 
-    # -- what the backend tells --------------------------------------------------------------------------------
+    # -- events from the backend --------------------------------------------------------------------------------
 
     @property
     def _replaying(self) -> Graph | None:
@@ -276,24 +278,24 @@ class Monitor(Listener):
     def capture_began(self, graph: Graph) -> None:
         self.flush("capture_begin")
         if self.context.engine.asynchronous and not self.paused:
-            self.drain(here=True)  # a capture has a stream of its own, and no launch of a later phase waits for it
-        self._newcomers.capture_began(graph)
-        self.outside.capture_began()
+            self.drain(here=True)  # a capture has its own stream, and no launch of a later phase waits for it
+        self._graphs.capture_began(graph)
+        self.hooks.capture_began()
         self.naps.rouse()
         self.idleness.captured()
 
     @delivers
     @event_handler
     def capture_ended(self, graph: Graph) -> None:
-        self._newcomers.captured(graph, self.lost is None and self.outside.limit.stopped is None)
+        self._graphs.captured(graph, self.lost is None and self.hooks.limit.stopped is None)
 
     def graph_reset(self, graph: Graph) -> None:
-        self._newcomers.dropped(graph)
-        self._seen.dropped(graph.serial)
-        self.plans.drop(graph)
+        self._graphs.dropped(graph)
+        self._write_recorder.dropped(graph.serial)
+        self.shadows.drop(graph)
         self.locator.dropped(graph)
         self.stepper.dropped(graph)
-        self.journal.dropped(graph.serial)
+        self.flight_recorder.dropped(graph.serial)
         self.naps.dropped(graph.serial)
 
     @delivers
@@ -301,44 +303,44 @@ class Monitor(Listener):
     def replay_refused(self, graph: Graph) -> None:
         if not self.paused:
             drop_stale(self.context.ledger)
-            if self.context.engine.asynchronous and self._newcomers.reads:
-                self._bounds.wait(here=True)
+            if self.context.engine.asynchronous and self._graphs.reads:
+                self._boundaries.wait(here=True)
             with self._lock.section:
-                self._newcomers.introduce()
+                self._graphs.introduce()
                 self.checks.dangling.replay_begins(Checkpoint("replay_refused", None, graph, graph.replays + 1))
 
     @delivers
     @event_handler
     def replay_began(self, graph: Graph) -> None:  # noqa: C901  a handler of replays, redone as a whole
-        due = self.outside.replay_due(graph.replays, self.naps.glances)
-        self.paused = self.paused or self.outside.limit.stopped is not None
+        due = self.hooks.replay_due(graph.replays, self.naps.glances)
+        self.paused = self.paused or self.hooks.limit.stopped is not None
         if self.paused or not due:
             self.stepper.look_away()
             return
         if self.context.engine.asynchronous:
             run_deferred()
-            if self._newcomers.reads or self.plans.waits(graph, self.declared):
-                self._bounds.wait(here=True)  # so that what is read of it under the lock is there at once
+            if self._graphs.reads or self.shadows.waits(graph, self.declared):
+                self._boundaries.wait(here=True)  # so that reads of it under the lock return at once
         else:
             drop_stale(self.context.ledger)
         with self._section:
             self.context.graphs.setdefault(graph.serial, graph)
-            if self._newcomers.waiting:
-                self._newcomers.introduce()
+            if self._graphs.waiting:
+                self._graphs.introduce()
             self._back.look()
-            shadow = self.plans.of(graph, self.declared)
+            shadow = self.shadows.of(graph, self.declared)
             outer = self._replaying
             if outer is not None:  # what ran so far in this thread were nodes of the outer graph
-                self._bounds.close("replay_begin", Phase.REPLAY, outer, outer.replays)
-            checkpoint = self._bounds.close("replay_begin", None, graph, graph.replays, take=shadow)
+                self._boundaries.close("replay_begin", Phase.REPLAY, outer, outer.replays)
+            checkpoint = self._boundaries.close("replay_begin", None, graph, graph.replays, take=shadow)
             if self._rearming.waiting:
                 self._rearming.replay_begins(graph)
             for check in self._sleepless if self.naps.blind else self._beginners:
                 check.replay_begins(checkpoint)
             if not self.context.engine.asynchronous:
-                self._bounds.poll()
+                self._boundaries.poll()
             if self.naps.blind:
-                self.stepper.look_away()  # launches of this prepare passed unseen: the look is at a later one
+                self.stepper.look_away()  # launches of this prepare were not observed: localize a later one
             step_ends = self.stepper.armed and not self.naps.blind and self.stepper.ends(graph)
             look = self.locator.is_due(graph)
             if not (step_ends or look):
@@ -348,30 +350,30 @@ class Monitor(Listener):
         run_deferred()
 
     def _looked(self, graph: Graph, meanwhile: WriteLog) -> None:
-        """A replay has ended in which nodes were looked at."""
+        """A replay with node localization has ended."""
         if self.context.engine.asynchronous:
-            self._bounds.wait(here=True)  # so that what is read of it under the lock is there at once
+            self._boundaries.wait(here=True)  # so that reads of it under the lock return at once
         with self._section:
             self.locator.replay_ended(graph, meanwhile)
 
     def _replay_goes_on(self, graph: Graph, shadow: Shadow, checkpoint: Checkpoint) -> None:
-        self._seen.replay_begins()
+        self._write_recorder.replay_begins()
         self._local.replays.append((graph, shadow))
-        self.journal.replayed(graph, checkpoint.order)
+        self.flight_recorder.replayed(graph, checkpoint.order)
 
     def _look_closely(self, graph: Graph, shadow: Shadow, checkpoint: Checkpoint, step_ends: bool) -> None:
-        """A replay begins in which nodes are looked at, or before which a look at launches ends: both must know what
-        was checked before, and what other streams do must not show while nodes are looked at.
+        """Begin a replay in which nodes are localized, or which ends a localization of launches: both need the results
+        of earlier checks, and node localization must not see the work of other streams.
 
-        The wait for all streams needs no lock: what others launch after it is in the way of a look whether or not
-        they were kept from it until here.
+        The wait for all streams needs no lock: launches that other threads make after it disturb a localization whether
+        or not the lock kept them back until here.
         """
         if self.context.engine.asynchronous:
-            self._bounds.wait()
+            self._boundaries.wait()
         with self._section:
-            self._bounds.poll()
+            self._boundaries.poll()
             if step_ends and self.stepper.armed:
-                self.stepper.replay_began(graph, self._intake.needs_culprit)
+                self.stepper.replay_began(graph, self._pipeline.needs_culprit)
             self._replay_goes_on(graph, shadow, checkpoint)
             if self.locator.is_due(graph):
                 self.locator.replay_begins(graph)
@@ -388,32 +390,32 @@ class Monitor(Listener):
         replays = self._local.replays
         if self.paused or not replays or replays[-1][0] is not graph:
             return
-        write = self._seen.of_node(graph, node, stores)
+        write = self._write_recorder.of_node(graph, node, stores)
         with self._section:
-            self._seen.note(write, Phase.REPLAY, graph)
+            self._write_recorder.note(write, Phase.REPLAY, graph)
         if write.opaque or self.settings.sync:
-            self._bounds.guards_now(Checkpoint("node", Phase.REPLAY, graph, graph.replays))
+            self._boundaries.guards_now(Checkpoint("node", Phase.REPLAY, graph, graph.replays))
 
     @property
     def wants_each_node(self) -> bool:
-        return self.settings.sync or self.context.engine.asynchronous or self._seen.tells_of_nodes
+        return self.settings.sync or self.context.engine.asynchronous or self._write_recorder.tells_of_nodes
 
     def nodes_ran(self, graph: Graph, nodes: Sequence[Node]) -> None:
         replays = self._local.replays
         if not self.paused and replays and replays[-1][0] is graph:
             with self._section:
-                self._seen.note_nodes(graph, nodes)
+                self._write_recorder.note_nodes(graph, nodes)
 
     @delivers
     @event_handler
     def replay_failed(self, graph: Graph) -> None:
-        """What its nodes did before it raised was done in this replay."""
+        """Nodes that ran before the error belong to this replay."""
         if self._replaying is graph:
             self._local.replays.pop()
             try:
                 if not self.paused:
                     with self._lock.section:
-                        self._bounds.close("replay_failed", Phase.REPLAY, graph, graph.replays)
+                        self._boundaries.close("replay_failed", Phase.REPLAY, graph, graph.replays)
             finally:
                 self.locator.replay_ended(graph, complete=False)
 
@@ -427,16 +429,16 @@ class Monitor(Listener):
         if self.paused:
             self.locator.replay_ended(graph, complete=False)
             return
-        run_deferred()  # a graph that died during this one took its pool along
+        run_deferred()  # a graph destroyed during this one took its pool along
         meanwhile = self.context.writes
         try:
             with self._section:
-                self._bounds.close("replay_end", Phase.REPLAY, graph, graph.replays, compare=shadow)
+                self._boundaries.close("replay_end", Phase.REPLAY, graph, graph.replays, compare=shadow)
         finally:
             if graph.serial in self.locator.armed:
                 self._looked(graph, meanwhile)
         run_deferred()
-        self.outside.replay_ended()
+        self.hooks.replay_ended()
         if self.naps.wanted or self.naps.blind or rests:
             self.naps.replay_ended(graph.serial)
 
@@ -447,18 +449,18 @@ class Monitor(Listener):
             return
         model = self.preparing.graph
         phase = Phase.PREPARE if self.preparing else None
-        # Judged when the device is lost, after others have begun: which replays had begun by now counts.
+        # Judged when the device is lost, after later replays have begun: the count must be that of now.
         step = Step(launch, False, False, self.context.replays()) if rules else None
         checkpoint = Checkpoint("launch_begins", phase, model, model.replays + 1 if model else None, step=step)
         if self.settings.sync:
             self.checks.indices.look(launch, rules, checkpoint)
         if self.context.engine.asynchronous:
-            self.last_words.note(launch, rules, checkpoint)
+            self.crash_recorder.note(launch, rules, checkpoint)
         if self._rearming.waiting and not self.naps.blind:
             with self._lock.section:
                 due = self._rearming.due(launch)
-                if due:  # what has been written there until now is not lost
-                    self._bounds.guards_now(checkpoint)
+                if due:  # check first: arming would erase earlier damage
+                    self._boundaries.guards_now(checkpoint)
                     self._rearming.arm(due)
         if self.stepper.armed:
             self._step(launch, before=True)
@@ -473,14 +475,14 @@ class Monitor(Listener):
         marked, model = bool(self.preparing), self.preparing.graph
         if stores is None and self._defers:
             with self._lock.section:
-                self._seen.defer(launch, Phase.PREPARE if marked else None, model)
+                self._write_recorder.defer(launch, Phase.PREPARE if marked else None, model)
             return
         write = write_of(launch, stores, prepares=model.serial if model else None)
         with self._lock.section:
-            self._seen.note(write, Phase.PREPARE if marked else None, None)
+            self._write_recorder.note(write, Phase.PREPARE if marked else None, None)
         if self.settings.sync:
             replay = model.replays + 1 if model else None
-            self._bounds.guards_now(Checkpoint("launch", Phase.PREPARE if marked else None, model, replay))
+            self._boundaries.guards_now(Checkpoint("launch", Phase.PREPARE if marked else None, model, replay))
         if self.stepper.armed:
             self._step(launch, before=False)
 
@@ -504,7 +506,7 @@ class Monitor(Listener):
     @delivers
     @event_handler
     def retiring(self, buffer: Buffer) -> None:
-        """A tenant's guards are about to be overwritten by the next tenant's: look a last time."""
+        """The next tenant is about to overwrite a tenant's guards: check them a last time."""
         if self.paused or self._captures_here:
             return
         graph = self._replaying
@@ -514,33 +516,33 @@ class Monitor(Listener):
         checkpoint = checkpoint or Checkpoint(
             "retire", phase, graph, replay, self.context.writes, next(self.context.clock)
         )
-        self.context.engine.check(checkpoint, guards)  # judged later: who calls holds the allocator's lock
+        self.context.engine.check(checkpoint, guards)  # dispatched later: the caller holds the allocator's lock
 
     # -- parts -------------------------------------------------------------------------------------------------
 
     @property
     def _captures_here(self) -> bool:
-        """Whether what this thread launches now is recorded by a capture."""
-        return bool(self._capturing) and self._newcomers.captures_here
+        """Whether launches of this thread are now recorded by a capture."""
+        return bool(self._capturing) and self._graphs.captures_here
 
     def _is_paused(self) -> bool:
         return self.paused
 
     def _is_exact(self) -> bool:
-        """Whether something is declared, or asked for, that is judged at each replay."""
+        """Whether a declaration or a setting requires a check at every replay."""
         return bool(self.declared or self.checks.invariants.declared or self.settings.sync)
 
     def _nap_turned(self, asleep: bool) -> None:
-        """From here on operators pass unseen, or are seen again after writes that nobody saw."""
+        """Operators pass unobserved from here on, or are observed again after unobserved writes."""
         if not asleep:
-            drop_stale(self.context.ledger)  # who resized what was not seen either
+            drop_stale(self.context.ledger)  # resizes were not observed either
         with self._lock.section:
-            if self.naps.asleep is not asleep:  # another thread has turned it since
+            if self.naps.asleep is not asleep:  # another thread has changed it since
                 return
             now = next(self.context.clock)
             self._rearming.seen_since = inf if asleep else now
             if asleep:
-                host_reads.rest(not self.checks.invariants.declared)  # those are judged at each read
+                host_reads.rest(not self.checks.invariants.declared)  # declared rules are checked at each host read
                 self.checks.invariants.blind_since = now
             else:
                 host_reads.rest(False)
@@ -549,51 +551,51 @@ class Monitor(Listener):
             self.naps.blind = asleep
         if not asleep:
             self.idleness.again()
-        if asleep and self.naps.taken == 1 and self.outside.tell is not None:
-            outbox.write(partial(self.outside.tell, str(self.naps.sentence())))
+        if asleep and self.naps.taken == 1 and self.hooks.tell is not None:
+            outbox.write(partial(self.hooks.tell, str(self.naps.sentence())))
 
     def _falls_idle(self) -> None:
-        """Nothing was captured for long: what was written until now is judged, then operators pass unseen."""
+        """No capture for long: check the writes so far, then let operators pass unobserved."""
         if self.paused or self._capturing or self.context.graphs or self.naps.asleep:
             return
         self.flush("idle")
         self.naps.begin_idle()
         self.idleness.begin()
-        if self.outside.tell is not None:
-            outbox.write(partial(self.outside.tell, str(self.idleness.sentence((), False))))
+        if self.hooks.tell is not None:
+            outbox.write(partial(self.hooks.tell, str(self.idleness.sentence((), False))))
 
     @property
     def _defers(self) -> bool:
-        """Whether nobody wants to hear of a write at once: in a nap, where it is kept for who is accused later."""
+        """Whether no check needs a write at once: in a nap, writes are kept only to name culprits later."""
         return self.naps.asleep and not (self.watches.watches or self.stepper.armed or self.settings.sync)
 
     def _step(self, launch: Launch, before: bool) -> None:
-        """Check beside a launch, as the end of a phase."""
+        """Check next to a launch, as the end of a phase."""
         if self.stepper.give_up():
             return
         model = self.preparing.graph
         phase, replay = (Phase.PREPARE if self.preparing else None), (model.replays + 1 if model else None)
         if before:
-            self._bounds.wait()
+            self._boundaries.wait()
         with self._lock.section:
             if before:
-                # What other streams do must not show between this check and the next, so that nothing may be launched
-                # between the wait and the check: under the lock, but only for what came since the wait before it.
-                self._bounds.wait()
-                self._bounds.poll()
+                # No work of other streams may come between this check and the next, hence the wait under the lock; it
+                # covers only what was submitted since the wait before it.
+                self._boundaries.wait()
+                self._boundaries.poll()
             step = self.stepper.begins(launch) if before else self.stepper.ran(launch)
-            self._bounds.close("launch_begins" if before else "launch", phase, model, replay, step=step)
+            self._boundaries.close("launch_begins" if before else "launch", phase, model, replay, step=step)
 
     @delivers
     @event_handler
     def gather(self) -> None:
-        """Judge what has arrived; never waits."""
-        if self._replaying is None and not self.paused and not self._bounds.busy:
+        """Dispatch the evidence that has arrived; never waits."""
+        if self._replaying is None and not self.paused and not self._boundaries.busy:
             with self._lock.section:
-                self._bounds.poll()
+                self._boundaries.poll()
 
     def drain(self, here: bool = False) -> None:
-        """Wait for everything that was asked for, or for what the current stream was asked for, and judge it."""
-        self._bounds.wait(here)
+        """Wait for all submitted checks, or with `here` for those of the current stream, and dispatch the results."""
+        self._boundaries.wait(here)
         with self._lock.section:
-            self._bounds.poll()
+            self._boundaries.poll()

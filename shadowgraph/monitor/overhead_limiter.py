@@ -1,5 +1,8 @@
-"""The debugger's limit on itself: where checking takes too long or fails too often, it thins out, then stops; where it
-takes little again, it comes back."""
+"""Overhead limiter: thins replay checks, then stops them, by checking time and number of internal errors.
+
+Checks return once they take little time again. `Monitor` measures in the thread of each event; there is no lock, so
+sums over several threads may be off.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-_WINDOW = 5_000_000_000  # ns over which the share of wall time is judged
-_THINNER = 4  # each time, checks get this much rarer
+_WINDOW = 5_000_000_000  # ns; window over which the share of wall time is computed
+_THINNER = 4  # factor by which checks get rarer at each step
 _THINNEST = 64
 _AS_MANY = "a finding's phase and replay may be off by as many"
 
@@ -19,29 +22,29 @@ class _Local(threading.local):
 
 
 class OverheadLimiter:
-    """Measures what checking takes and says which replays are checked.
+    """Measures the cost of checking and decides which replays are checked.
 
     Parameters
     ----------
     overhead_percent
-        Most of a window's wall time that may be spent between `enter` and `leave`; None for no limit.
+        Largest percentage of a window's wall time that may be spent between `enter` and `leave`; None for no limit.
     fault_limit
-        Faults after which checks thin out; at twice as many they stop. None for no limit.
+        Number of internal errors above which checks thin out; above twice as many they stop. None for no limit.
     every
-        Every how many-th replay of a graph is checked at most.
+        Check at most every n-th replay of a graph.
     clock
-        Nanoseconds.
+        Returns nanoseconds.
 
     Attributes
     ----------
     stride
-        Every how many-th replay of a graph is checked now.
+        Every n-th replay of a graph is checked now.
     stopped
         Why checking has ended, or None.
     limited
-        Whether there is any limit to judge.
+        Whether there is a limit to evaluate.
     measured
-        Whether what checking takes is measured at all.
+        Whether the time of checking is measured.
     """
 
     def __init__(
@@ -64,25 +67,25 @@ class OverheadLimiter:
 
     @property
     def spent(self) -> int:
-        """Nanoseconds of checking so far, of all threads."""
+        """Nanoseconds of checking so far, over all threads."""
         return self._spent
 
     def enter(self) -> int | None:
-        """Begin to measure in this thread; None inside a block that is measured already."""
+        """Start to measure in this thread; None inside a block that is already measured."""
         if self._percent is None or self._local.inside:
             return None
         self._local.inside = True
         return self._clock()
 
     def leave(self, began: int | None) -> None:
-        """End what `enter` began."""
+        """End the measurement that `enter` began."""
         if began is not None:
             self._spent += self._clock() - began
             self._local.inside = False
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Time inside is the device's, which the program waits for as well, and does not count."""
+        """Exclude the time inside, which the device takes and the program waits for as well."""
         began = self._clock()
         try:
             yield
@@ -95,7 +98,7 @@ class OverheadLimiter:
         return self.stride == 1 or replay % self.stride == 1
 
     def judge(self, faults: int) -> bool:
-        """Look whether a limit is passed, given the faults so far; True when more is given up than ever before."""
+        """Evaluate the limits, given the internal errors so far; True when checking is at a new low."""
         if self.stopped is not None:
             return False
         if self._fault_limit is not None and faults > self._fault_limit:
@@ -106,7 +109,7 @@ class OverheadLimiter:
         share = 100 * (self._spent - self._spent_before) / (now - self._window_began)
         self._window_began, self._spent_before = now, self._spent
         if share <= self._percent:
-            if self._thinned > 1 and _THINNER * share <= self._percent:  # so that it does not thin out again at once
+            if self._thinned > 1 and _THINNER * share <= self._percent:  # so that checks do not thin out again at once
                 self._thin(self._thinned // _THINNER)
             return False
         self._reason = f"checking took {share:.0f} % of the time, more than {self._percent:g} %"
@@ -134,7 +137,7 @@ class OverheadLimiter:
         return True
 
     def sentence(self) -> str | None:
-        """What was given up, for the report; None when nothing was."""
+        """A report line on the checks that were given up; None when none were."""
         if self.stopped is not None:
             return f"checks stopped: {self.stopped}"
         if self._thinned > 1:

@@ -1,8 +1,8 @@
-"""Overruns that go on through the guards of other buffers: one finding, and the buffers that it reached.
+"""Overruns that continue through the guards of other buffers: one finding, and the buffers that the overrun reached.
 
-A launch that runs over the end of a buffer breaks, as it gets further, the guards of the next buffers by address as
-well. That is the same overrun where the launch was given no pointer into these, was given one into the buffer where it
-began, and no guard between the two is whole on the way.
+A launch that runs over the end of a buffer breaks the guards of the next buffers by address as well. Broken guards
+belong to the same overrun when the launch was given no pointer into their buffers, was given one into the buffer where
+the overrun began, and no guard between the two is intact. Called by `FindingPipeline`.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from shadowgraph.model.overrun_extents import Origin, Reached
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.monitor.finding_store import FindingStore
 
-_VALUE = 16  # bytes: those of a stored value that equal the canary do not show
-_REACHED = 16  # buffers that a finding lists
+_VALUE = 16  # bytes: the part of a stored value that equals the canary does not show
+_REACHED = 16  # buffers listed by a finding
 _OPEN = frozenset(
     map(str, (LaunchKind.CALLABLE, NodeKind.HOST, NodeKind.CONDITIONAL, NodeKind.CHILD, NodeKind.OTHER))
-)  # they may hold pointers that nobody sees
+)  # may hold unknown pointers
 _Who = tuple[str | None, str | None, int | None, str | None]
 _Place = tuple[int, Side]
 
 
 @dataclass(slots=True)
 class _Broken:
-    """A broken guard that a finding is about.
+    """The broken guard of a finding.
 
     Attributes
     ----------
     given
-        Serials of the buffers that each of its culprits was given a pointer into.
+        Serials of the buffers into which each culprit was given a pointer.
     state
-        Revision of the finding, and how much was given, when it was looked at last.
+        Revision of the finding, and number of pointers given, when it was last examined.
     origin
-        The finding that it goes on from.
+        Id of the finding that this one continues.
     """
 
     id: int
@@ -58,23 +58,23 @@ class _Broken:
 
 
 class OverrunChain:
-    """Ties findings of broken guards to the one that their overrun began with.
+    """Links findings of broken guards to the finding where their overrun began.
 
-    Asked only where a guard is broken, or its culprit gets known.
+    Called only when a guard is broken, or its culprit becomes known.
 
     Attributes
     ----------
     book
-        The findings, which it revises.
+        The findings, which this class revises.
     """
 
     def __init__(self, book: FindingStore, ledger: Ledger) -> None:
         self.book, self._ledger = book, ledger
-        self._broken: dict[int, _Broken] = {}  # by the finding's id
+        self._broken: dict[int, _Broken] = {}  # by finding id
         self._places: dict[_Place, list[_Broken]] = {}
 
     def noticed(self, draft: Detection, kept: Finding) -> list[Finding]:
-        """A finding was kept: tie what can be tied. Returns the new revisions of other findings."""
+        """A finding was stored: link it where possible. Returns the new revisions of other findings."""
         if draft.code != "SG101" or draft.side is None or not kept.id or _guard(draft.buffer, draft.side) is None:
             return []
         known = self._broken.get(kept.id)
@@ -87,7 +87,7 @@ class OverrunChain:
         return self.revised(kept)
 
     def revised(self, kept: Finding) -> list[Finding]:
-        """The same where a finding was revised: who did it may be known by now."""
+        """A finding was revised: its culprit may be known now. Returns the new revisions of other findings."""
         known = self._broken.get(kept.id)
         if known is None:
             return []
@@ -106,7 +106,7 @@ class OverrunChain:
             into.update(b.serial for b in self._ledger.overlapping(where.start, max(where.stop, where.start + 1)))
 
     def _settle(self, changed: _Broken) -> list[Finding]:
-        """Find out which findings go on from which, now that one of them has changed."""
+        """Recompute the links between findings, now that one of them has changed."""
         told: dict[int, Finding] = {}
         touched = {changed.origin}
         for known in [one for one in self._broken.values() if one is changed or one.origin is None]:
@@ -124,11 +124,10 @@ class OverrunChain:
         first = self.book.get(origin) if origin is not None else None
         return Origin(first.buffer.name, first.buffer.serial, first.fingerprint) if first is not None else None
 
-    # -- where it began ----------------------------------------------------------------------------------------
+    # -- origin of an overrun ----------------------------------------------------------------------------------
 
     def _origin(self, here: _Broken) -> int | None:
-        """The finding that a guard's damage goes on from, if all launches that are known to have done it came from
-        there."""
+        """The finding that a guard's damage continues, if all its confirmed culprits came from there."""
         finding = self.book.get(here.id)
         if finding is None or finding.culprit.status is not Status.CONFIRMED:
             return None
@@ -137,7 +136,7 @@ class OverrunChain:
         return begun[0] if None not in begun else None
 
     def _begun(self, here: _Broken, who: _Who) -> int | None:
-        """Where a launch came from that broke a guard of a buffer that it was not given."""
+        """The finding where a launch began that broke a guard of a buffer that it was not given."""
         given = here.given.get(who, set())
         if here.buffer.serial in given:
             return None
@@ -150,12 +149,12 @@ class OverrunChain:
         return self._places.get(place, [])
 
     def _did(self, there: _Broken, who: _Who) -> bool:
-        """Whether a launch is known to have broken a guard."""
+        """Whether a launch is a confirmed culprit of a broken guard."""
         finding = self.book.get(there.id)
         return finding is not None and any(_of(one, finding) == who for one in _confirmed(finding))
 
     def _goes_on(self, there: _Broken, here: _Broken) -> bool:
-        """Whether the damage at one guard faces another one, and no guard on the way there is whole."""
+        """Whether the damage at one guard faces another one, and no guard between the two is intact."""
         up = there.buffer.start < here.buffer.start
         if there.side is not (Side.AFTER if up else Side.BEFORE):
             return False
@@ -168,11 +167,11 @@ class OverrunChain:
             if not self._is_broken(buffer, side, True, True):
                 return False
             if any(one.origin == there.id for one in self._at((buffer.serial, side))):
-                return True  # it was followed from there
+                return True  # already linked from there
         return True
 
     def _way(self, here: _Broken, there: _Broken, up: bool) -> Iterator[tuple[Buffer, Side]]:
-        """The sides of buffers between two guards, from one to the other; `up` where the second lies lower."""
+        """The sides of buffers between two guards, from one to the other; `up` when the second lies lower."""
         near, far = (Side.BEFORE, Side.AFTER) if up else (Side.AFTER, Side.BEFORE)
         if here.side is far:
             yield here.buffer, near
@@ -187,8 +186,8 @@ class OverrunChain:
             yield each, near
 
     def _is_broken(self, buffer: Buffer, side: Side, down: bool, up: bool) -> bool:
-        """Whether a guard is damaged as far as its lower end, and its upper one, where that is asked. Where none
-        stands, nothing is whole."""
+        """Whether a guard is damaged as far as its lower end (`down`) and its upper end (`up`). A missing guard counts
+        as damaged."""
         whole = _guard(buffer, side)
         if whole is None:
             return True
@@ -205,10 +204,10 @@ class OverrunChain:
         start = known.buffer.start
         return (ByteRange(start + finding.bytes.first, start + finding.bytes.last + 1),)
 
-    # -- how far it went ---------------------------------------------------------------------------------------
+    # -- reach of an overrun -----------------------------------------------------------------------------------
 
     def _reach(self, known: _Broken) -> Finding | None:
-        """Say of an overrun which buffers it went on to, if that is news."""
+        """Update the list of buffers that an overrun reached, if it has changed."""
         by_buffer: dict[int, list[_Broken]] = {}
         for each in self._broken.values():
             if each.origin == known.id:
@@ -226,7 +225,7 @@ class OverrunChain:
         return kept
 
     def _reached(self, known: _Broken, sides: list[_Broken]) -> Reached | None:
-        """What became of a buffer of which one guard is broken, or both."""
+        """The entry of a reached buffer, with one or both guards broken."""
         far = next((each for each in sides if each.side is known.side), None)
         told, parts = self.book.get((far or sides[0]).id), [part for each in sides for part in self._damage(each)]
         if told is None or not parts:
@@ -266,7 +265,7 @@ def _of(culprit: Culprit, finding: Finding) -> _Who:
 
 
 def _who(kind: str | None, name: str | None, node: int | None, graph: str | None) -> _Who:
-    """A launch among all sightings: a node of its graph, or one of eager code, whatever that prepared."""
+    """Identity of a launch across sightings: a node of its graph, or an eager launch, whatever replay that prepared."""
     return kind, name, node, graph if node is not None else None
 
 

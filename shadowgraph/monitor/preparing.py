@@ -1,7 +1,7 @@
-"""Which graph's coming replay the host code of each thread prepares.
+"""Open prepare blocks of each thread, with the graph whose coming replay each one prepares.
 
-Marked by `Debugger.prepare` and by adapters, read where a launch is noted. Each thread has marks of its own: what one
-launches says nothing of what another one prepares.
+Opened by `Debugger.prepare` and by adapters, read when a launch is recorded. Blocks are per thread: the launches of one
+thread say nothing about what another thread prepares.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from shadowgraph.model.graphs import Graph
 
 
 class Mark:
-    """One block of host code that prepares a replay; `graph` is None where it is not known of which graph."""
+    """One block of host code that prepares a replay; `graph` is None when the graph is unknown."""
 
     __slots__ = ("graph", "open")
 
@@ -26,9 +26,9 @@ class _Local(threading.local):
 
 
 class Preparing:
-    """The blocks that are open, a row of them for each thread, innermost last. True where the calling thread has any.
+    """The open blocks, a stack per thread, innermost last. True when the calling thread has an open block.
 
-    No lock: a thread changes its own row only, and each change is one step.
+    No lock: a thread changes only its own stack, and each change is one step.
 
     Attributes
     ----------
@@ -41,14 +41,14 @@ class Preparing:
         self.anywhere: dict[int, Mark] = {}
 
     def begin(self, graph: Graph | None) -> Mark:
-        """What this thread launches from here on prepares a replay of a graph, until `end`."""
+        """Open a block: until `end`, launches of this thread prepare a replay of the graph."""
         mark = Mark(graph, self._local.open)
         mark.open.append(mark)
         self.anywhere[id(mark)] = mark
         return mark
 
     def end(self, mark: Mark) -> None:
-        """A block is over: that one, whatever was opened since. Nothing happens the second time."""
+        """Close this block, whichever blocks were opened since. The second call does nothing."""
         if self.anywhere.pop(id(mark), None) is not None:
             mark.open.remove(mark)
 

@@ -1,7 +1,7 @@
-"""What those who run a debugger from outside the program hang on to it, and what it gives up for the program's sake.
+"""Hooks and limits for code that runs a debugger from outside: finding listeners, replay callbacks, overhead.
 
-Events come in under the debugger's lock. What hangs on to them writes files, so that it is posted (see `outbox`) and
-called in the same thread, in the same event, once the lock is released.
+Findings arrive under the debugger's lock. Their listeners write files, so calls are posted (see `outbox`) and run in
+the same thread, in the same event, once the lock is released.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shadowgraph.monitor.overhead_limiter import OverheadLimiter
 from shadowgraph.tracking.variable_names import VariableNames
 
 _T = TypeVar("_T")
-_FAILURES = 16  # kept; a server may go on and fail again
+_FAILURES = 16  # kept; a server may continue and fail again
 
 
 class ProgramHooks:
@@ -33,27 +33,27 @@ class ProgramHooks:
     Attributes
     ----------
     limit
-        What checking may take, and what was given up for it.
+        Overhead limiter: what checking may cost, and what was given up for it.
     guarding
         Which eager allocations are guarded, or None.
     places
-        Looks for names of buffers that no owner names: when a finding is about one, and, in time for the rules that
-        follow from names, of index buffers when a graph is captured. None: nobody looks.
+        Searches variable names for buffers without an owner name: for the buffer of a finding, and, early enough for
+        the rules that follow from names, for index buffers when a graph is captured. None: no search.
     batch_of
-        Says what a replay of a graph was prepared for; of an adapter that knows the program.
+        Returns the batch that a replay of a graph was prepared for; set by an adapter that knows the program.
     finding_listeners
-        Called with every finding as it is kept, new or seen again, before it is logged. Two threads may come in another
-        order than their findings were kept in: revision and occurrences tell.
+        Called with every stored finding, new or seen again, before it is logged. Calls of two threads may come in
+        another order than the findings were stored; revision and occurrences tell the order.
     begins
-        Called when a replay begins, checked or not, before anything else is done about it.
+        Called when a replay begins, checked or not, before its other processing.
     replayed
-        Called after every replay that was checked.
+        Called after every checked replay.
     failures, failed
-        Exceptions of the program that were joined with what is known, and who is told of each at once.
+        Exceptions of the program recorded with their context, and the callback that is told of each at once.
     tell
-        Takes a line for the report at once, for a process that may end without a summary; None: nobody does.
+        Called with a report line at once, for a process that may end without a summary; None: no callback.
     replays, checked
-        Replays that began, and those of them that were checked.
+        Numbers of replays that began, and of those that were checked.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -71,13 +71,13 @@ class ProgramHooks:
         self._faults_before = internal_errors.total
 
     def start_over(self) -> None:
-        """In a forked child: faults so far are the parent's."""
+        """In a forked child: disregard the parent's internal errors and failures."""
         self._faults_before = internal_errors.total
         self.replays = self.checked = 0
         self.failures = []
 
     def fail(self, failure: Failure) -> None:
-        """The program has met an exception that was joined with what is known."""
+        """An exception of the program was recorded with its context."""
         if len(self.failures) < _FAILURES:
             self.failures.append(failure)
             if self.failed is not None:
@@ -88,15 +88,15 @@ class ProgramHooks:
             self.guarding.capture_began()
 
     def replays_passed(self, count: int) -> None:
-        """Replays passed unseen."""
+        """Replays passed unobserved."""
         self.replays += count
         if self.begins is not None:
             outbox.write(self.begins)
 
     def replay_due(self, replay: int, glances: bool = False) -> bool:
-        """Whether a graph's replay, which begins now, is to be checked; one that gets a glance is, in any case.
+        """Whether a graph's replay, which begins now, is to be checked; a replay with `glances` is checked in any case.
 
-        The limits are judged here: where checking takes too long or fails too often, new guards are given up first.
+        The limits are evaluated here: when checking takes too long or fails too often, new guards are given up first.
         """
         self.replays += 1
         if self.begins is not None:
@@ -120,12 +120,12 @@ class ProgramHooks:
             self.replayed()
 
     def found(self, finding: Finding) -> None:
-        """A finding was kept; one that is suppressed has no id and is nobody's business."""
+        """Notify listeners of a stored finding; a suppressed finding has no id and is skipped."""
         for hear in self.finding_listeners if finding.id else ():
             outbox.write(partial(_call, "record of a finding", hear, finding))
 
     def batch(self, draft: Detection) -> Batch | None:
-        """What the replay that a finding belongs to was prepared for, where somebody knows."""
+        """The batch of the replay that a finding belongs to, where an adapter knows it."""
         if self.batch_of is None or draft.graph is None or draft.replay is None:
             return None
         with error_barrier("batch of a finding"):
@@ -133,13 +133,13 @@ class ProgramHooks:
         return None
 
     def name(self, buffer: Buffer, context: Context) -> None:
-        """Look for a name of a buffer that a finding is about; of one that is gone no variable can tell."""
+        """Search a name for the buffer of a finding; no variable names a freed buffer."""
         if self.places is not None and buffer.alive and not context.names.owners_of(buffer.range, buffer.serial):
             with error_barrier("search for a name"):
                 self.places.find(buffer)
 
     def name_all(self, draft: Detection, context: Context) -> None:
-        """Look for names of all buffers that a finding is about."""
+        """Search names for all buffers of a finding."""
         witnesses = [buffer for buffer, _ in draft.stale.witnesses] if draft.stale is not None else []
         if draft.rebound is not None and draft.rebound.buffer is not None:
             witnesses.append(draft.rebound.buffer)
@@ -147,15 +147,15 @@ class ProgramHooks:
             self.name(buffer, context)
 
     def name_rest(self, buffers: Iterable[Buffer], context: Context) -> None:
-        """Look for names of all buffers that live and that no owner names, as far as there is time."""
+        """Search names for all live buffers without an owner name, as far as the time limit allows."""
         if self.places is not None:
             with error_barrier("search for names"):
                 unnamed = [b for b in buffers if b.alive and not context.names.owners_of(b.range, b.serial)]
                 self.places.find_new(unnamed)
 
     def name_indices(self, graphs: Iterable[Graph], context: Context) -> None:
-        """Look for names of one-dimensional integer buffers that new graphs were given, and of guarded ones outside
-        their pools: once these are gone, so are their names."""
+        """Search names for one-dimensional integer inputs of new graphs, and for guarded ones outside their pools: once
+        a buffer is freed, its name cannot be found."""
         if self.places is None:
             return
         with error_barrier("search for names"):

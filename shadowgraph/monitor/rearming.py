@@ -1,12 +1,12 @@
-"""When a broken guard is armed again: just before what broke it runs once more.
+"""Re-arming of broken guards: the canary returns just before the launch or replay that broke it runs again.
 
-What a program wrote past a buffer's end it may read there, and goes on as if nothing had happened. A debugger that
-wrote its canary over these bytes at once would make the program read canaries: it would break because it is watched.
-So where the engine keeps them, they stay until a launch that was given the buffer in that phase begins again, or the
-graph in whose replay it happened replays again. Then they are about to be written anew. What nobody was seen to write
-stays for good; the guard still tells when it changes. But where operators passed unseen, any launch may have done it
-that is given the buffer to write, besides those that were seen; and while they do, none arms anything: what has run
-since the last boundary is not known. Where replays passed as well, so may any graph that was given it to write.
+A program may read back what it wrote past a buffer's end and continue as if nothing had happened. Writing the canary
+over these bytes at once would make it read canaries: it would fail because it is debugged. So where the engine keeps
+them, the bytes stay until a launch that was given the buffer in that phase begins again, or the graph in whose replay
+it happened replays again; they are then about to be overwritten. Damage without an observed writer stays for good; the
+guard still reports changes. Where operators passed unobserved, any launch that is given the buffer to write may be the
+culprit, besides the observed ones; while they pass unobserved, no launch re-arms, because the launches since the last
+boundary are unknown. Where replays passed as well, any graph given the buffer to write may be the culprit.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from shadowgraph.model.graphs import Graph, Launch
 from shadowgraph.model.guards import Guard, Side
 from shadowgraph.model.phases import Phase
 
-_MOST = 1024  # guards that wait
+_MOST = 1024  # broken guards kept
 
 
 @dataclass(frozen=True, slots=True)
 class _Broken:
-    """A guard that waits.
+    """A broken guard that waits to be re-armed.
 
     Attributes
     ----------
     graph
-        Serial of the graph in whose replay it broke, or None.
+        Serial of the graph in whose replay the guard broke, or None.
     names
-        Launches that may have broken it, where it was not in a replay.
+        Names of launches that may have broken it, when that was not in a replay.
     unseen
-        Not all launches were seen at that time.
+        Not all launches were observed at that time.
     passed
-        Nor were replays.
+        Not all replays were observed either.
     """
 
     guard: Guard
@@ -49,14 +49,14 @@ class _Broken:
 
 
 class Rearming:
-    """Broken guards, each with what it waits for. The caller holds the debugger's lock.
+    """Broken guards, each with its condition for re-arming. The caller holds the debugger's lock.
 
     Attributes
     ----------
     waiting
-        By where a guard begins; empty in a program without damage, which is what its replay path asks.
+        By start address of the guard; empty in a program without damage, which is all that the replay path tests.
     seen_since
-        When operators were last seen again, among checkpoints; infinite while they are not.
+        Checkpoint order at which operators were last observed again; infinite while they are not.
     """
 
     def __init__(self, context: Context) -> None:
@@ -65,23 +65,23 @@ class Rearming:
         self.seen_since: float = 0
 
     def broken(self, guard: Guard, checkpoint: Checkpoint) -> None:
-        """A check found a guard broken; what did it stands in the checkpoint."""
+        """A check found a guard broken; the possible culprits are in the checkpoint."""
         if not self._context.engine.keeps:
             return
-        passed = checkpoint.at == NAP  # the replay that it names is only the last one before
+        passed = checkpoint.at == NAP  # the checkpoint names only the last replay before it
         replay = checkpoint.phase is Phase.REPLAY and checkpoint.graph is not None and not passed
         graph = checkpoint.graph.serial if replay and checkpoint.graph is not None else None
         given = [write for write in checkpoint.writes if write.ranges.overlaps(guard.buffer.range)]
         names = frozenset() if replay else frozenset(write.launch.name for write in given)
         self.waiting.pop(guard.whole.start, None)
-        while len(self.waiting) >= _MOST:  # of those that wait longest many are gone
+        while len(self.waiting) >= _MOST:  # many of the oldest entries belong to freed buffers
             self.waiting.pop(next(iter(self.waiting), 0), None)
         unseen = passed or (not replay and checkpoint.order < self.seen_since)
         self.waiting[guard.whole.start] = _Broken(guard, graph, names, unseen, passed)
 
     def due(self, launch: Launch) -> list[_Broken]:
-        """Guards that a launch of host code, which is about to run, may have broken: unless another one of
-        those that may have has run since the last boundary. Then the damage may be there already."""
+        """Guards that a host launch, which is about to run, may have broken; excluded are those for which another
+        possible culprit has run since the last boundary, as the new damage may already be there."""
         found = []
         for broken in list(self.waiting.values()):
             where, unseen = broken.guard.buffer.range, broken.unseen
@@ -94,32 +94,32 @@ class Rearming:
         return found
 
     def arm(self, due: Iterable[_Broken]) -> None:
-        """Arm guards, which have been looked at; not those that wait for something else since then."""
+        """Re-arm guards that have been checked, except those whose condition has changed since."""
         for broken in due:
             start = broken.guard.whole.start
             if self.waiting.get(start) is broken:
                 self._arm(start)
 
     def replay_begins(self, graph: Graph) -> None:
-        """A graph is about to replay, and guards have been looked at."""
+        """A graph is about to replay, and the guards have been checked."""
         for start, broken in list(self.waiting.items()):
             if broken.graph == graph.serial or (broken.passed and graph.writers(broken.guard.buffer.range)):
                 self._arm(start)
 
     def is_broken(self, buffer: Buffer, side: Side | None) -> bool:
-        """Whether a guard of a buffer waits."""
+        """Whether a guard of a buffer waits to be re-armed."""
         guards = (broken.guard for broken in list(self.waiting.values()))
         return any(guard.buffer is buffer and guard.side is side for guard in guards)
 
     def forget(self) -> None:
-        """Every guard was armed anew."""
+        """Every guard was armed again."""
         self.waiting.clear()
 
     def _arm(self, start: int) -> None:
         context, broken = self._context, self.waiting.pop(start, None)
-        if broken is None:  # another thread has armed everything
+        if broken is None:  # another thread has armed all guards
             return
         guard = broken.guard
-        with context.allocator.lock.within, error_barrier("guard armed again"):  # no block changes hands meanwhile
+        with context.allocator.lock.within, error_barrier("guard armed again"):  # meanwhile no block changes owner
             if context.allocator.may_arm(guard, context.clock):
                 context.engine.rearm(guard)

@@ -1,4 +1,7 @@
-"""Everything that a report is made of, read off a supervisor."""
+"""Collects the facts of a report from a `Monitor`.
+
+Called by `Debugger.facts`, for reports and dumps; takes no lock of its own.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ def facts_of(
     left_alone: Mapping[str, int],
     stepped_aside: Mapping[str, int],
 ) -> RunFacts:
-    """The facts as they are now, as data.
+    """The current facts, as data.
 
     Parameters
     ----------
     faults, left_alone, stepped_aside
-        Faults of ours; captures without guards, and what else was left to the program, by reason.
+        Counts by reason: internal errors, captures without guards, and other cases left to the program.
     """
     names = work.context.names
     return RunFacts(
@@ -39,28 +42,28 @@ def facts_of(
         left_alone=dict(left_alone),
         stepped_aside=dict(stepped_aside),
         lost=work.lost,
-        last_values=tuple(work.plans.last_values()) if work.lost else (),
-        last_launches=work.last_words.launches() if work.lost else (),
+        last_values=tuple(work.shadows.last_values()) if work.lost else (),
+        last_launches=work.crash_recorder.launches() if work.lost else (),
         names_unread=names.unread,
         names_cut_short=names.truncated,
         limits=tuple(filter(None, _limits(work))),
-        failures=tuple(work.outside.failures),
+        failures=tuple(work.hooks.failures),
         watches=tuple((watch.name, tuple(watch.changes), watch.dropped) for watch in work.watches.watches),
     )
 
 
 def _limits(work: Monitor) -> tuple[str | None, ...]:
-    """What was not watched, not kept or not counted as a finding."""
-    return work.outside.limit.sentence(), _naps(work), _idle(work), _inferred(work), work.book.sentence()
+    """Report lines on what was not observed, not kept or not counted as a finding."""
+    return work.hooks.limit.sentence(), _naps(work), _idle(work), _inferred(work), work.book.sentence()
 
 
 def _naps(work: Monitor) -> str | None:
-    """What naps left unwatched, unless that was told when the first one began."""
-    return work.naps.sentence() if work.outside.tell is None else None
+    """A report line on naps, unless it was told when the first nap began."""
+    return work.naps.sentence() if work.hooks.tell is None else None
 
 
 def _inferred(work: Monitor) -> str | None:
-    """How many inferences there are that are no findings."""
+    """A report line with the number of inferences that are no findings."""
     notes = work.inferred.notes
     if not notes:
         return None
@@ -70,7 +73,7 @@ def _inferred(work: Monitor) -> str | None:
 
 
 def _idle(work: Monitor) -> str | None:
-    """What passed unseen before the first capture; where it was told as it began, only what is known since."""
-    if work.outside.tell is not None and work.naps.idle:
+    """A report line on operators that passed unobserved before the first capture; omitted where already told."""
+    if work.hooks.tell is not None and work.naps.idle:
         return None
     return work.idleness.sentence(work.context.graphs.values(), anyone_rests())

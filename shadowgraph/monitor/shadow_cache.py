@@ -1,4 +1,7 @@
-"""What is compared across the replays of each graph, and what host memory still holds of it."""
+"""Cache of shadow copies: the ranges that are compared across replays of each graph, and their values in host memory.
+
+`Monitor` calls `of` under the debugger's lock, and `waits` before it takes the lock.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from shadowgraph.tracking.foreign import still_there
 
 
 class _Plan(NamedTuple):
-    """Of one graph: what was asked to be compared, the shadow of as much of it as can be, buffers that are not ours."""
+    """Ranges to compare for one graph, their shadow as far as it fits, and their foreign buffers."""
 
     version: tuple[int, int]
     parts: tuple[tuple[object, ByteRange], ...]
@@ -22,15 +25,15 @@ class _Plan(NamedTuple):
     foreign: tuple[Buffer, ...]
 
 
-class Plans:
-    """A shadow a graph, made anew when memory or declarations have changed."""
+class ShadowCache:
+    """One shadow per graph, rebuilt when memory or declarations have changed."""
 
     def __init__(self, context: Context, checks: Sequence[Check]) -> None:
         self._context, self._checks = context, checks
         self._plans: dict[int, _Plan] = {}
 
     def waits(self, graph: Graph, declared: int) -> bool:
-        """Whether `of` will read memory, which waits for a device."""
+        """Whether `of` will read memory, which waits for the device."""
         known = self._plans.get(graph.serial)
         if known is not None and known[0] == (self._context.ledger.version, declared):
             return False
@@ -40,12 +43,12 @@ class Plans:
         """The shadow of a graph; `declared` changes with every declaration."""
         known = self._plans.get(graph.serial)
         for buffer in known.foreign if known is not None else ():
-            if not still_there(buffer):  # freed or moved by the program: nobody may read there
+            if not still_there(buffer):  # freed or moved by the program: not readable
                 self._context.ledger.free(buffer)
         version = (self._context.ledger.version, declared)
         if known is None or known.version != version:
             parts = tuple(part for check in self._checks for part in check.parts(graph))
-            # Where what changed is elsewhere, the old one still fits; to make a new one waits for a device.
+            # A change elsewhere leaves the old shadow valid; a new one would wait for the device.
             fits = known is not None and known.parts == parts
             shadow = known.shadow if known is not None and fits else self._context.engine.shadow(parts)
             known = self._plans[graph.serial] = _Plan(version, parts, shadow, self._foreign(parts))
@@ -56,11 +59,11 @@ class Plans:
         return tuple({b.serial: b for b in owners if b is not None and b.role is Role.FOREIGN}.values())
 
     def drop(self, graph: Graph) -> None:
-        """A graph is gone."""
+        """A graph was destroyed or reset."""
         self._plans.pop(graph.serial, None)
 
     def mirrored(self) -> list[tuple[int, Buffer, ByteRange, bytes]]:
-        """What host memory mirrors: graph, buffer, range and its bytes when that graph last began to replay."""
+        """Values in host memory: graph serial, buffer, range, and its bytes when that graph last began to replay."""
         found: dict[int, tuple[int, Buffer, ByteRange, bytes]] = {}
         for serial, plan in list(self._plans.items()):
             for _, where, data in plan.shadow.last_values():
@@ -70,6 +73,6 @@ class Plans:
         return list(found.values())
 
     def last_values(self) -> list[tuple[str, str, bytes]]:
-        """Name, dtype and bytes of small buffers as they were at the last boundary, from host memory."""
+        """Name, dtype and bytes of small buffers at the last boundary, from host memory."""
         names = self._context.names
         return [(names.name_of(b, where)[0], b.dtype, data) for _, b, where, data in self.mirrored()]

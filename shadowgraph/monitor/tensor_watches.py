@@ -1,4 +1,7 @@
-"""Watching a tensor: every change of its values, bug or not."""
+"""Watched tensors: records every change of their values, bug or not.
+
+`Monitor` calls the check like all others; `Debugger.watch` adds the watches.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class Watch:
     Attributes
     ----------
     changes
-        What changed it, oldest first, at most `LIMIT`; `dropped` counts the rest.
+        Changes of the tensor, oldest first, at most `LIMIT`; `dropped` counts the rest.
     """
 
     def __init__(self, name: str, buffer: Buffer, where: ByteRange) -> None:
@@ -38,12 +41,12 @@ class Watch:
 
 
 class Watches(Check):
-    """Notes every write that hits a watched range; across a replay also changes without a known writer."""
+    """Records every write that hits a watched range; across a replay also changes without a known writer."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.watches: list[Watch] = []
-        self._hit: set[int] = set()  # by nodes of the replay that runs: their changes have a writer
+        self._hit: set[int] = set()  # watches hit by nodes of the running replay: their changes have a writer
 
     def parts(self, graph: Graph) -> Iterable[tuple[object, ByteRange]]:
         return [(watch, watch.where) for watch in self.watches if watch.buffer.alive]

@@ -1,4 +1,7 @@
-"""Writes as they are seen: into the record of writes, into the journal, and to the checks that want to hear of them."""
+"""Records observed writes: in the write log, in the flight recorder, and with the checks that ask for them.
+
+Called by `Monitor`, in the thread of the launch; the caller holds the debugger's lock to record a write.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ from shadowgraph.tracking.writes import Write, write_of
 
 
 class WriteRecorder:
-    """Told of writes, with a lock of the caller's held.
+    """Distributes writes. The caller holds a lock.
 
     Parameters
     ----------
     checks
-        All of them, those of `registry` and others. In a nap those that must see every write hear of none.
+        All checks, of `registry` and others. In a nap, checks that need every write receive none.
     """
 
     def __init__(
@@ -30,14 +33,14 @@ class WriteRecorder:
         self._told = [check for check in checks if type(check).written is not Check.written]
         self._told_asleep = [check for check in self._told if check not in registry.needs_every_write]
         self._told_of_nodes = self._told
-        self._of_nodes: dict[int, dict[int, Write]] = {}  # by graph and node
+        self._of_nodes: dict[int, dict[int, Write]] = {}  # by graph serial and node index
 
     def replay_begins(self) -> None:
-        """Nodes of the host backend run next: most checks know what these write, and need not be told each time."""
+        """Nodes of the host backend run next: most checks know their writes, and are not called for each node."""
         self._told_of_nodes = [check for check in self._told if check.wants_known_writes]
 
     def note(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
-        """Something wrote, in a phase; of a replay, with its graph."""
+        """Record a write in a phase; for a write of a replay, with its graph."""
         self._context.writes.add(write)
         self._journal.launched(write, phase, graph)
         if graph is not None and write.stores is None:
@@ -49,22 +52,22 @@ class WriteRecorder:
 
     @property
     def tells_of_nodes(self) -> bool:
-        """Whether some check is to be told of each node."""
+        """Whether a check wants each node."""
         return bool(self._told_of_nodes)
 
     def note_nodes(self, graph: Graph, nodes: Iterable[Node]) -> None:
-        """Nodes of a replay wrote whose stores are not known, and no check is to be told of each."""
+        """Record writes of replay nodes whose stores are unknown, when no check wants each node."""
         writes = [self.of_node(graph, node, None) for node in nodes]
         self._context.writes.extend(writes)
         self._journal.replay_launched(writes, graph)
 
     def defer(self, launch: Launch, phase: Phase | None, model: Graph | None) -> None:
-        """Keep a launch that nobody wants to hear of now, for who is accused later."""
+        """Keep a launch that no check needs now, to name culprits later."""
         self._context.writes.defer(launch, model.serial if model else None)
         self._journal.ran(launch, phase)
 
     def of_node(self, graph: Graph, node: Node, stores: StoreLog | None) -> Write:
-        """What a node wrote; where its stores are not known, the same each time."""
+        """The write of a node; when its stores are unknown, the same object each time."""
         if stores is not None:
             return write_of(node.launch, stores, node.index)
         known = self._of_nodes.get(graph.serial)
@@ -76,5 +79,5 @@ class WriteRecorder:
         return write
 
     def dropped(self, serial: int) -> None:
-        """A graph is gone."""
+        """A graph was destroyed or reset."""
         self._of_nodes.pop(serial, None)

@@ -1,1 +1,1 @@
-"""Views and findings as text, HTML pages and pictures. The three do not import each other."""
+"""Rendering of views and findings as text, HTML pages and plots. `text` and `plots` do not import each other."""

@@ -1,1 +1,1 @@
-"""What memory exists, who owns it, who points at it."""
+"""Allocators, ledger entries, owner names, guards and recorded writes."""

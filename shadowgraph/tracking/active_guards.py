@@ -1,4 +1,7 @@
-"""The guards that stand now, and which of them known stores hit."""
+"""The standing guards of all tenants, cached as tuples, and a look-up of the guards that known stores hit.
+
+Phase boundaries ask for them at each check, with the allocator's lock held; takes no lock of its own.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,19 @@ from shadowgraph.model.ranges import RangeIndex
 from shadowgraph.tracking.allocator import HostAllocator
 from shadowgraph.tracking.writes import WriteLog
 
-_KNOWN = 8  # graphs that take turns in one pool each leave it with other tenants
+_KNOWN = 8  # graphs that share a pool each leave it with other tenants
 
 
 class ActiveGuards:
-    """Guards of every tenant, worked out anew when a tenant changes. A tuple stays the same object while it is valid.
+    """Guards of every tenant, recomputed when a tenant changes. A tuple stays the same object while it is valid.
 
-    Of most guards only the near part is read at a check, and of some in turn the rest; see `Engine.check`.
+    A check reads only the near part of most guards, and in rotation the rest of some; see `Engine.check`.
     """
 
     def __init__(self, allocator: HostAllocator, near: int) -> None:
         self._allocator, self._near = allocator, near
         self._version = self._turns = -1
-        self._known: list[tuple[list[Buffer], tuple[Guard, ...]]] = []  # the last that were found, the latest first
+        self._known: list[tuple[list[Buffer], tuple[Guard, ...]]] = []  # the last results, the latest first
         self._guards: tuple[Guard, ...] = ()
         self._by_address: RangeIndex[Guard] | None = None
 
@@ -36,7 +39,8 @@ class ActiveGuards:
         return self._guards
 
     def _look(self, allocator: HostAllocator) -> None:
-        """A replay gives its blocks to one tenant after another, and in the end to the same ones as each time."""
+        """Recompute the guards, with a cache: a replay moves blocks from tenant to tenant and ends with the same
+        ones."""
         if self._version != allocator.tenancies:
             self._known.clear()
         self._version, self._turns = allocator.tenancies, allocator.turns
@@ -51,7 +55,7 @@ class ActiveGuards:
             self._guards, self._by_address = found[1], None
 
     def hit(self, writes: WriteLog) -> tuple[Guard, ...]:
-        """Guards that known stores hit beyond the near part, to be read in full at this check."""
+        """Guards that known stores hit beyond the near part, for a full read at this check."""
         chosen: dict[int, Guard] = {}
         for write in writes.stored():
             for part in write.ranges:

@@ -1,4 +1,7 @@
-"""Names for buffers: attribute paths of the objects that were handed over, and how owners of the same bytes relate."""
+"""Names for buffers: attribute paths of registered objects, and relations between owners of the same bytes.
+
+Any thread. `NameBook` has its own lock: naming a finding, `Debugger.name` and dumps use it.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,13 @@ from shadowgraph.tracking.names import Owner, walk
 
 __all__ = ["NameBook", "OwnerGroups", "Relation", "alias_groups", "allocation_name", "buffer_view"]
 
-_UNTRACKED = -1  # the serial of memory that the ledger does not know
+_UNTRACKED = -1  # the serial of memory outside the ledger
 _REMEMBERED = 1024  # buffers whose former owners are kept
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """One owner and what it is of the owner that gives the buffer its name: an index, ``""`` for the very same view."""
+    """An owner as an expression on the owner that names the buffer: an index, ``""`` for the identical view."""
 
     owner: Owner
     expression: str
@@ -36,34 +39,34 @@ class OwnerGroups(HtmlRepr, list[tuple[Owner, ...]]):
 class NameBook:
     """Owner names by address.
 
-    An object that can be weakly referenced is walked again at every `refresh`, so that buffers which it creates later
-    get names; others (plain dicts, lists) are walked once. No object or tensor is kept alive.
+    An object that supports weak references is walked again at every `refresh`, so that buffers which it creates later
+    get names; other objects (plain dicts, lists) are walked once. No object or tensor is kept alive.
     """
 
     def __init__(self, ledger: Ledger) -> None:
         self._lock = (
             FinalizerSafeLock()
-        )  # a retiring tenant's thread asks for names: no finalizer may want its lock here
+        )  # a thread that retires a tenant asks for names: its finalizers must not need this lock meanwhile
         self._ledger = ledger
         self._roots: dict[str, weakref.ref[object]] = {}
         self._owners: dict[str, tuple[tuple[Owner, int], ...]] = {}
         self._index: RangeIndex[tuple[Owner, int]] | None = None
-        self._former: dict[int, tuple[Owner, ...]] = {}  # owners that a buffer had, by serial
+        self._former: dict[int, tuple[Owner, ...]] = {}  # former owners of a buffer, by serial
         self._seen_version = -1
-        self._gaps: dict[str, tuple[int, bool]] = {}  # of the last walk of each root
+        self._gaps: dict[str, tuple[int, bool]] = {}  # (errors, truncated) of each root's last walk
 
     @property
     def unread(self) -> int:
-        """Objects and attributes that could not be read, and were skipped."""
+        """Number of objects and attributes that could not be read and were skipped."""
         return sum(errors for errors, _ in list(self._gaps.values()))
 
     @property
     def truncated(self) -> int:
-        """Roots whose walk met a bound, so that names may be missing."""
+        """Number of roots whose walk hit a bound, so that names may be missing."""
         return sum(cut for _, cut in list(self._gaps.values()))
 
     def add(self, name: str, root: object) -> int:
-        """Walk an object under a name; returns how many tensors it owns."""
+        """Walk an object under a name; returns the number of tensors that it owns."""
         with self._lock.section:
             try:
                 self._roots[name] = weakref.ref(root)
@@ -72,7 +75,7 @@ class NameBook:
             return self._walk(name, root)
 
     def refresh(self) -> None:
-        """Walk again what can be, if memory was allocated or freed since the last walk."""
+        """Walk all living roots again, if memory was allocated or freed since the last walk."""
         with self._lock.section:
             if self._seen_version == self._ledger.version:
                 return
@@ -85,15 +88,15 @@ class NameBook:
                     self._enter(name)
 
     def owners_of(self, where: ByteRange, serial: int | None = None) -> list[Owner]:
-        """Owners whose views cross a range, in order of address; with `serial`, only those walked while that buffer
-        lived. A freed buffer's that lead elsewhere by now are its owners still.
+        """Owners whose views overlap a range, in order of address; with `serial`, only owners walked while that buffer
+        lived. Former owners of a freed buffer that now refer to other memory count as its owners.
 
         Parameters
         ----------
         where
-            Addresses, the last one exclusive.
+            Addresses; the stop is exclusive.
         serial
-            A buffer's allocation.
+            Allocation serial of a buffer.
         """
         with self._lock.section:
             if self._index is None:
@@ -114,14 +117,14 @@ class NameBook:
         """The best name of a buffer, or of a part of it, and every owner path.
 
         The best name is that of the owner whose view fits best, the shortest path among equals; without owners it is
-        the allocation's line.
+        the allocating line.
 
         Parameters
         ----------
         buffer
             Live or freed.
         part
-            Addresses within it; all of it unless given.
+            Addresses within it; the whole buffer unless given.
         """
         ranked = self._ranked(buffer, part)
         if not ranked:
@@ -129,14 +132,14 @@ class NameBook:
         return ranked[0].path, tuple(owner.path for owner in ranked)
 
     def relations(self, buffer: Buffer, part: ByteRange | None = None) -> list[Relation]:
-        """How every other owner of a buffer's bytes relates to the one that names it.
+        """The relation of every other owner of a buffer's bytes to the owner that names it.
 
         Parameters
         ----------
         buffer
             Live or freed.
         part
-            Addresses within it; all of it unless given.
+            Addresses within it; the whole buffer unless given.
         """
         ranked = self._ranked(buffer, part)
         return [
@@ -149,7 +152,7 @@ class NameBook:
         where = part or buffer.range
 
         def misfit(owner: Owner) -> int:
-            """Bytes of the part that the owner misses and bytes it has beyond it."""
+            """Bytes of the part that the owner lacks, plus bytes that it covers beyond the part."""
             common = where.intersect(owner.view.hull)
             shared = common.nbytes if common else 0
             return (where.nbytes - shared) + (owner.view.stop - owner.view.start - shared)
@@ -158,22 +161,22 @@ class NameBook:
         return sorted(owners, key=lambda o: (misfit(o), len(o.path), o.path))
 
     def groups(self) -> OwnerGroups:
-        """Sets of owners with common bytes: two or more paths that reach the same memory, partial overlaps included.
+        """Sets of owners with common bytes: two or more paths to the same memory, partial overlaps included.
 
-        Owners of memory that was freed since they were walked are left out.
+        Owners of memory that was freed since their walk are left out.
         """
         return OwnerGroups(alias_groups(self.living()))
 
     def living(self, fresh: bool = False) -> list[Owner]:
-        """Owners of memory that was not freed since they were walked; with `fresh`, only what the last `refresh` found,
-        and nothing of objects that are walked once."""
+        """Owners of memory that was not freed since their walk; with `fresh`, only those found by the last `refresh`,
+        without the objects that are walked once."""
         live = {buffer.serial for buffer in self._ledger} | {_UNTRACKED}
         with self._lock.section:
             roots = [name for name in self._owners if not fresh or self._root(name) is not None]
             return [owner for name in roots for owner, serial in self._owners[name] if serial in live]
 
     def _root(self, name: str) -> object | None:
-        """The object that a name was given to, where it can be walked again."""
+        """The object registered under a name, if it can be walked again."""
         reference = self._roots.get(name)
         return reference() if reference is not None else None
 
@@ -190,12 +193,12 @@ class NameBook:
         return len(pairs)
 
     def note_former(self, serial: int, owners: Iterable[Owner]) -> None:
-        """Names for a buffer once it is freed, if it has no others then."""
+        """Names for a buffer once it is freed, if it has no others."""
         with self._lock.section:
             self._former.setdefault(serial, tuple(owners))
 
     def _remember(self, before: Iterable[tuple[Owner, int]], now: set[int]) -> None:
-        """Keep owners that lead elsewhere by now: a finding may be about what they led to."""
+        """Keep owners that now refer to other memory: a finding may be about their former target."""
         former: dict[int, list[Owner]] = {}
         for owner, serial in before:
             if serial != _UNTRACKED and serial not in now:
@@ -206,7 +209,7 @@ class NameBook:
             del self._former[next(iter(self._former))]
 
     def _enter(self, name: str) -> None:
-        """Owners of a root that cannot be walked again: their memory may have been entered into the ledger since."""
+        """Update a root that cannot be walked again: its owners' memory may have been entered into the ledger since."""
         pairs = []
         for owner, serial in self._owners[name]:
             buffer = self._ledger.owner(owner.view.start, owner.view.stop) if serial == _UNTRACKED else None
@@ -218,7 +221,7 @@ class NameBook:
 def alias_groups(owners: Iterable[Owner]) -> list[tuple[Owner, ...]]:
     """Sets of two or more owners with common bytes; each owner is in one set at most."""
     groups: list[list[Owner]] = []
-    open_groups: list[list[Owner]] = []  # those that a later address may still reach
+    open_groups: list[list[Owner]] = []  # groups that a later view may still overlap
     reach = -1
     for owner in sorted(owners, key=lambda owner: owner.view.start):
         if owner.view.start >= reach:
@@ -237,9 +240,9 @@ def alias_groups(owners: Iterable[Owner]) -> list[tuple[Owner, ...]]:
 
 
 def _is_storage_of(buffer: Buffer | None, view: TensorView) -> bool:
-    """Whether a buffer is a view's storage, entered into the ledger after the view was found.
+    """Whether a buffer is a view's storage, entered into the ledger after the walk.
 
-    Of a freed one that is not known: another may have its place and size.
+    Unknown for a freed buffer: another one may have the same address and size.
     """
     return (
         buffer is not None

@@ -1,4 +1,8 @@
-"""Guarded storages of exact size on the host: blocks of the arena, and pools that reuse them."""
+"""The host allocator: guarded storages of exact size, in blocks of the arena, and pools that reuse the blocks.
+
+Thread-safe under one finalizer-safe lock (`HostAllocator.lock`), which a thread may take while it holds a debugger's
+lock; its holder must not wait for a debugger's lock. Storage finalizers reach it through `defer`.
+"""
 
 from __future__ import annotations
 
@@ -25,45 +29,45 @@ from shadowgraph.tracking.arena import HostArena
 from shadowgraph.tracking.handover import Handover
 from shadowgraph.tracking.memory import storage_at
 
-SPARE_BYTES, SPARE_BLOCKS = 64 << 20, 256  # of freed static buffers that are kept for the next ones
+SPARE_BYTES, SPARE_BLOCKS = 64 << 20, 256  # of freed static buffers, kept for reuse
 
 
 def size_class(nbytes: int) -> int:
-    """Bytes of a block for a static buffer: at most an eighth more than asked for, so that freed blocks fit again."""
+    """Block size for a static buffer: at most an eighth above the request, so that freed blocks fit again."""
     step = max(ALIGNMENT, 1 << max(0, nbytes.bit_length() - 4))
     return max(ALIGNMENT, -(-nbytes // step) * step)
 
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """A piece of the arena: head guard, `capacity` bytes for tenants, tail guard."""
+    """A span of the arena: head guard, `capacity` bytes for tenants, tail guard."""
 
     address: int
     capacity: int
     guards: GuardSizes
-    policy: GuardPolicy | None = None  # whose budget the guards are part of
+    policy: GuardPolicy | None = None  # the guards count against its budget
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Tenancy:
     """A graph's claim to write a buffer's bytes at each replay, also after the buffer was freed.
 
-    Lives as long as the graph's node that holds it; the allocator refers to it weakly.
+    Lives as long as the graph node that holds it; the allocator refers to it weakly.
     """
 
     buffer: Buffer
-    handover: Handover | None = None  # from the tenant that it took a block over from last
+    handover: Handover | None = None  # from the tenant that it last took the block over from
 
 
 class Pool:
-    """Blocks that may be handed out again, by rounded size, the last freed first.
+    """Free blocks for reuse, by rounded size, the last freed first. Has no lock.
 
     Attributes
     ----------
     hold
         While true, freed blocks wait in quarantine (layout ``isolate`` during a capture).
     users
-        Graphs that refer to the pool. With none, freed blocks go back to the arena.
+        Number of graphs that refer to the pool. At zero, freed blocks go back to the arena.
     """
 
     def __init__(self, serial: int, users: int = 0) -> None:
@@ -80,7 +84,7 @@ class Pool:
 
     @property
     def spare_blocks(self) -> int:
-        """Free blocks."""
+        """Number of free blocks."""
         return sum(map(len, self._free.values()))
 
     def take(self, capacity: int) -> Block | None:
@@ -88,7 +92,7 @@ class Pool:
         return blocks.pop() if blocks else None
 
     def oldest(self) -> Block:
-        """Take out the block of the most frequent size that was freed first."""
+        """Remove the block that was freed first, of the size that holds most bytes."""
         capacity = max(self._free, key=lambda size: size * len(self._free[size]))
         return self._free[capacity].pop(0)
 
@@ -99,24 +103,24 @@ class Pool:
             self._free.setdefault(block.capacity, []).append(block)
 
     def release_quarantine(self) -> None:
-        """Let blocks freed while `hold` was set be reused."""
+        """Allow reuse of blocks freed while `hold` was set."""
         waiting, self._quarantine = self._quarantine, []
         for block in waiting:
             self._free.setdefault(block.capacity, []).append(block)
 
     def empty(self) -> list[Block]:
-        """Take every free block out of the pool."""
+        """Remove every free block from the pool."""
         self.release_quarantine()
         free, self._free = self._free, {}
         return [block for blocks in free.values() for block in blocks]
 
 
 class HostAllocator:
-    """Hands out storages of exact size with guards around them and keeps the ledger.
+    """Allocates guarded storages of exact size and keeps the ledger.
 
     A storage owns its block until its last reference dies, views and tensors saved for backward included; then the
-    block goes back to its pool, and from a pool that no graph uses to the arena. The arena itself lives as long as
-    the process. Thread-safe; frees are noted when `shadowgraph.common.finalizer_safe_lock` lets finalizers work.
+    block goes back to its pool, and from a pool that no graph uses to the arena. The arena itself lives as long as the
+    process. Thread-safe; frees are recorded when `shadowgraph.common.finalizer_safe_lock` lets finalizers run.
 
     Attributes
     ----------
@@ -125,11 +129,11 @@ class HostAllocator:
     tenants
         The buffer whose guards stand around each block now, by block address; it may be freed already.
     before_retire
-        Called with a tenant just before its guards make way for another's.
+        Called with a tenant just before the guards of another tenant replace its own.
     isolate_captures
         Whether memory freed during a capture waits for its end before it is reused.
     waiting
-        Work that enters what captures allocated; a capture must not wait for it (`enter_waiting`).
+        Deferred ledger entries of captures; a capture must not wait for them (`enter_waiting`).
     """
 
     device = "cpu"
@@ -141,8 +145,8 @@ class HostAllocator:
         self.ledger = Ledger()
         self.policy: GuardPolicy | None = None
         self.tenants: dict[int, Buffer] = {}
-        self.tenancies = 0  # changes of tenant or of where its guards stand, so far, those of `turns` not counted
-        self.turns = 0  # blocks that went to the tenant that a replay gives them to in its course
+        self.tenancies = 0  # changes of tenants and of guard positions so far, without those in `turns`
+        self.turns = 0  # tenant changes that a replay repeats each time
         self._claims: dict[int, list[weakref.ref[Tenancy]]] = {}  # by block address
         self.before_retire: Callable[[Buffer], None] | None = None
         self.isolate_captures = False
@@ -152,7 +156,7 @@ class HostAllocator:
 
     @property
     def lock(self) -> FinalizerSafeLock:
-        """Held while blocks change hands and guards move; nobody who holds it may wait for a debugger's lock."""
+        """Held while blocks change tenants and guards move; its holder must not wait for a debugger's lock."""
         return self._lock
 
     @property
@@ -164,22 +168,22 @@ class HostAllocator:
         return self._arena
 
     def new_pool(self, users: int = 0) -> Pool:
-        """A pool with a serial of its own; it lives as long as somebody holds it or a storage out of it."""
+        """A new pool with its own serial; a caller or a storage allocated from it keeps it alive."""
         with self._lock.section:
             self._last_pool += 1
             return Pool(self._last_pool, users)
 
     def issued(self, serial: int) -> bool:
-        """Whether `new_pool` gave out a serial, the pool of static buffers aside."""
+        """Whether `new_pool` issued a serial, except that of the static pool."""
         return self.static_pool.serial < serial <= self._last_pool
 
     def enter_pool(self, pool: Pool) -> None:
-        """A graph begins to use a pool."""
+        """Count one more graph that uses a pool."""
         with self._lock.section:
             pool.users += 1
 
     def leave_pool(self, pool: Pool) -> None:
-        """A graph is done with a pool. After the last one free blocks go back now, others when their tensors die."""
+        """Count one graph less. After the last one free blocks go back now, other blocks when their tensors die."""
         with self._lock.section:
             pool.users -= 1
             if not pool.users:
@@ -199,19 +203,19 @@ class HostAllocator:
         stack: Stack | None = None,
         guarded: bool = False,
     ) -> tuple[torch.UntypedStorage, Buffer]:
-        """A storage of exactly `nbytes` > 0 bytes with its guards armed, and its ledger entry.
+        """Allocate a storage of exactly `nbytes` > 0 bytes with armed guards, and its ledger entry.
 
         Parameters
         ----------
         stack
-            Who asks; walked here when not given.
+            The allocating stack; walked here when not given.
         guarded
-            Rather none than one without guards.
+            Fail rather than return a storage without guards.
 
         Raises
         ------
         MemoryError
-            When the arena is used up, also without guards; with `guarded` when the budget for guards is.
+            When the arena is exhausted, even without guards; with `guarded` also when the guard budget is exhausted.
         """
         with self._lock.section:
             capacity = size_class(nbytes) if pool is self.static_pool else round_up(nbytes)
@@ -246,7 +250,7 @@ class HostAllocator:
         return storage, buffer
 
     def claim(self, buffer: Buffer) -> Tenancy:
-        """Note that a graph writes a buffer at each replay, for as long as the caller holds what is returned."""
+        """Record that a graph writes a buffer at each replay, for as long as the caller holds the result."""
         tenancy = Tenancy(buffer)
         with self._lock.section:
             standing = [claim for claim in self._claims.get(buffer.start, ()) if claim() is not None]
@@ -254,10 +258,10 @@ class HostAllocator:
         return tenancy
 
     def install_tenant(self, buffer: Buffer) -> None:
-        """Let a buffer's guards stand around its block; those of the tenant before it are looked at a last time.
+        """Place a buffer's guards around its block, after a final check of the previous tenant's guards.
 
         While a tensor lives, tenants of other graphs do not move its guards: that would overwrite its bytes. So its
-        tail guard starts after the largest of them. A tenant that was freed makes way, and its guards are exact.
+        tail guard starts after the largest of them. A freed tenant gives way, and the new guards are exact.
         """
         if self.tenants.get(buffer.start) is buffer and not buffer.gap:
             return
@@ -277,9 +281,9 @@ class HostAllocator:
             self.tenancies += 1
 
     def replay_tenant(self, tenancy: Tenancy) -> None:
-        """`install_tenant` in a replay, which does it again each time: a block goes from and to the same tenants.
+        """`install_tenant` during a replay, which repeats it each time: a block passes between the same tenants.
 
-        Where the guards of the one before are intact it is not said that it retires, and they stay where they are.
+        Where the previous tenant's guards are intact, `before_retire` is not called, and the guards stay in place.
         """
         if self.hand_over(tenancy):
             return
@@ -292,9 +296,9 @@ class HostAllocator:
                 tenancy.handover = Handover(self.arena, previous, buffer)
 
     def hand_over(self, tenancy: Tenancy) -> bool:
-        """Whether `replay_tenant` could be done so that nothing of it is told."""
+        """Try the fast path of `replay_tenant`, which calls no listener; returns whether it applied."""
         buffer, known = tenancy.buffer, tenancy.handover
-        with self._lock.within:  # a replay settles by itself
+        with self._lock.within:  # a replay calls `run_deferred` itself
             previous = self.tenants.get(buffer.start)
             if previous is buffer and not buffer.gap:
                 return True
@@ -315,31 +319,31 @@ class HostAllocator:
             self.fill(ByteRange(buffer.guard_start, buffer.guard_start + buffer.tail_guard))
 
     def rearm(self) -> None:
-        """Arm every standing guard anew, without looking at it."""
+        """Rearm every standing guard, without a check."""
         with self.batch():
             for buffer in list(self.tenants.values()):
                 self.arm(buffer)
 
     def confirm(self, guard: Guard, extent: tuple[int, int], order: int, clock: Iterator[int]) -> bool:
-        """Whether what changed in a guard that no check arms again is damage, and not told before.
+        """Whether a change in a guard that no check rearms is damage that was not reported before.
 
-        `extent`: first and last changed byte; `order`: when the check ran, by `clock`.
+        `extent`: first and last changed byte; `order`: time of the check, by `clock`.
         """
         return True
 
     def may_arm(self, guard: Guard, clock: Iterator[int]) -> bool:
-        """Whether a guard that was broken stands still, so that it can be armed again. Called with the lock.
+        """Whether a broken guard still stands, so that it can be rearmed. The caller holds the allocator's lock.
 
         `clock` as for `confirm`.
         """
         return self.tenants.get(guard.buffer.start) is guard.buffer
 
     def batch(self) -> AbstractContextManager[None]:
-        """Context in which guards may be armed together at its end."""
+        """Context that may arm its guards together at the end."""
         return nullcontext()
 
     def enter_waiting(self) -> None:
-        """Do the work that captures left, oldest first; to call before ledger or guards are looked at."""
+        """Run the deferred work of captures, oldest first; call it before reading the ledger or guards."""
         while self.waiting:
             with self._lock.section, suppress(IndexError), error_barrier("buffers of a capture"):
                 self.waiting.popleft()()
@@ -350,18 +354,18 @@ class HostAllocator:
         arena.view(where.start, where.stop).data[:] = canary(where.start - arena.base, where.nbytes)
 
     def holds(self, address: int) -> bool:
-        """Whether an address lies in memory of ours."""
+        """Whether an address lies in this allocator's memory."""
         return self.arena.holds(address)
 
     def in_private_pool(self, where: ByteRange) -> bool:
-        """Whether freed memory lies in a pool of a graph's or the program's own, which eager code does not share."""
+        """Whether freed memory lies in a private pool of a graph or of the program, which eager code does not share."""
         return False
 
     def _storage_at(self, address: int, nbytes: int) -> torch.UntypedStorage:
         return storage_at(address, nbytes)
 
     def _take(self, pool: Pool, capacity: int) -> Block | None:
-        """A free block; of static buffers only one whose guards are the present policy's own."""
+        """A free block; for a static buffer only one whose guards come from the current policy."""
         block = pool.take(capacity)
         while block is not None and pool is self.static_pool and block.policy is not self.policy:
             self._give_back(block)
@@ -395,13 +399,13 @@ class HostAllocator:
                 self._give_back(pool.oldest())
 
     def _give_back(self, block: Block) -> None:
-        """Return a block's span to the arena; its last tenant's guards are looked at a last time."""
+        """Return a block's span to the arena, after a final check of its last tenant's guards."""
         tenant = self.tenants.pop(block.address, None)
         self._claims.pop(block.address, None)
         try:
             if tenant is not None:
                 self.tenancies += 1
-                with suppress(FindingsError):  # it is in the book; a finalizer has nobody to raise it to
+                with suppress(FindingsError):  # the finding is stored; a finalizer cannot raise
                     self._final_check(tenant)
         finally:
             if block.policy is not None:
@@ -414,7 +418,7 @@ class HostAllocator:
                 self.before_retire(tenant)
 
     def _gap(self, buffer: Buffer) -> int:
-        """Bytes past a tenant's end that live graphs other than its own may write while it lives."""
+        """Bytes past a live tenant's end that live graphs other than its own may write."""
         if not buffer.alive:
             return 0
         claims = [claim() for claim in self._claims.get(buffer.start, ())]
@@ -422,7 +426,7 @@ class HostAllocator:
         return max(0, max(others, default=0) - buffer.stop)
 
     def _move_guard(self, buffer: Buffer) -> None:
-        """Let a standing tail guard start earlier, where graphs that kept it back are gone or the tensor died.
+        """Start a tail guard earlier, where graphs that kept it back are gone or the tensor died.
 
         Never when a tensor dies: that may be in the middle of another graph's replay, over bytes that it just wrote.
         """
@@ -438,7 +442,7 @@ _allocator_lock = threading.Lock()
 
 
 def host_allocator() -> HostAllocator:
-    """The process's allocator; made at the first call."""
+    """The allocator of the process; created at the first call. Any thread."""
     global _allocator
     with _allocator_lock:
         if _allocator is None:

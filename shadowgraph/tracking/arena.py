@@ -1,7 +1,8 @@
-"""Address space of the host backend: one anonymous mapping, handed out in spans and never unmapped.
+"""Address space of the host backend: one anonymous mapping, allocated in spans and never unmapped.
 
-Because it is never unmapped, a stale pointer of a captured graph stays harmless to dereference, as it is inside a
-CUDA caching allocator's segments: what is wrong shows as wrong bytes, not as a segmentation fault.
+Because it is never unmapped, dereferencing a stale pointer of a captured graph stays harmless, as it is inside the
+segments of the CUDA caching allocator: the error shows as wrong bytes, not as a segmentation fault. Any thread; the
+arena has its own fork-safe lock.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class HostArena:
     Attributes
     ----------
     base, size
-        First address and bytes reserved.
+        First address and reserved bytes.
     bytes
         uint8 view of the whole mapping, indexed by ``address - base``.
 
@@ -49,12 +50,12 @@ class HostArena:
         self._free: dict[int, list[int]] = {}
 
     def take(self, nbytes: int) -> int:
-        """Address of a span of `nbytes` (a multiple of the alignment), the last one given back first.
+        """Allocate a span of `nbytes` (a multiple of the alignment), the last freed first; returns its address.
 
         Raises
         ------
         MemoryError
-            When the reserve is used up.
+            When the reserved address space is exhausted.
         """
         with self._lock:
             spans = self._free.get(nbytes)
@@ -66,7 +67,7 @@ class HostArena:
             return self.base + offset
 
     def give(self, address: int, nbytes: int) -> None:
-        """Take a span back; it stays readable, but the bytes of a large one go back to the system and read as zero."""
+        """Free a span; it stays readable, but the pages of a large one go back to the system and read as zero."""
         if nbytes >= _WORTH_RETURNING and hasattr(mmap, "MADV_DONTNEED"):
             start = -(-(address - self.base) // mmap.PAGESIZE) * mmap.PAGESIZE
             stop = (address - self.base + nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
@@ -84,12 +85,12 @@ class HostArena:
 
     @property
     def reserved(self) -> int:
-        """Bytes handed out so far, spans given back included."""
+        """Bytes allocated so far, freed spans included."""
         return self._next
 
     @property
     def used(self) -> int:
-        """Bytes handed out and not given back."""
+        """Bytes allocated and not freed."""
         with self._lock:
             return self._next - sum(nbytes * len(addresses) for nbytes, addresses in self._free.items())
 

@@ -1,6 +1,6 @@
-"""Guarded tensors of exact size on a CUDA device, for static buffers that the program allocates eagerly.
+"""The CUDA allocator: guarded tensors of exact size on a device, for static buffers that the program allocates eagerly.
 
-Called in whatever thread allocates or frees, under the allocator's lock.
+Called in any thread that allocates or frees, under the allocator's lock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shadowgraph.tracking.slabs import SlabArena
 
 
 class Filler(Protocol):
-    """Who writes canaries into device memory: the engine of the cuda backend."""
+    """Writes canaries into device memory: the engine of the cuda backend."""
 
     def fill(self, where: ByteRange) -> None:
         """Fill a range before the next check."""
@@ -30,26 +30,26 @@ class Filler(Protocol):
         """Fill many ranges in one launch."""
 
     def fill_after(self) -> None:
-        """Let coming fills run behind what the current stream has queued."""
+        """Order later fills behind the work queued on the current stream."""
 
     def malloc(self, nbytes: int) -> int:
-        """Address of fresh device memory; raises `MemoryError`."""
+        """Allocate device memory and return its address; raises `MemoryError`."""
 
     def note_stream(self) -> None:
-        """Let `wait` wait for the current stream too, from here on."""
+        """Let later calls of `wait` include the current stream."""
 
     def wait(self) -> bool:
-        """Wait for the streams that are known; False, without a wait, while something is captured."""
+        """Wait for the known streams; False, without a wait, while a capture runs."""
 
     def passed(self) -> bool:
-        """Whether `wait` would return at once, and True."""
+        """Whether `wait` would return True at once."""
 
     def may_be_unmapped(self, address: int) -> bool:
-        """Whether memory may go from behind an address while its owner keeps it."""
+        """Whether the memory at an address may be unmapped while its owner keeps it."""
 
 
 class ExternalPoolOwner(Protocol):
-    """Who lets guards stand in memory that is another allocator's."""
+    """Manages guards in memory that belongs to another allocator."""
 
     def confirm(self, guard: Guard, extent: tuple[int, int], order: int, clock: Iterator[int]) -> bool:
         """As `HostAllocator.confirm`."""
@@ -58,14 +58,14 @@ class ExternalPoolOwner(Protocol):
         """As `HostAllocator.may_arm`."""
 
     def refit(self) -> None:
-        """Let guards stand only in what is nobody's by now. Called with the allocator's lock."""
+        """Restrict guards to bytes that are still free. The caller holds the allocator's lock."""
 
 
 class CudaAllocator(HostAllocator):
-    """`HostAllocator` over slabs of device memory; guards are armed by the engine on a stream of its own.
+    """`HostAllocator` over slabs of device memory; the engine arms guards on its own stream.
 
-    Memory is handed out again only after the device has done all that was queued when it was freed: the host waits for
-    the streams that are known. While something is captured there is no wait, and fresh memory is taken.
+    Memory is reused only after the device has finished all work queued when it was freed: the host waits for the known
+    streams. While a capture runs there is no wait, and fresh memory is allocated.
     """
 
     def __init__(self, filler: Filler, device: int) -> None:
@@ -96,8 +96,8 @@ class CudaAllocator(HostAllocator):
             self._filler.fill_many(ranges)
 
     def rearm(self) -> None:
-        """What the program has queued may still write where nobody looks: guards are armed behind it, and not over
-        what has been allocated since they were laid."""
+        """Queued work of the program may still write to unchecked guards: they are armed behind it, and not over memory
+        that was allocated since they were placed."""
         self.enter_waiting()
         self._filler.fill_after()
         with self._lock.section, self.batch():
@@ -106,7 +106,7 @@ class CudaAllocator(HostAllocator):
             super().rearm()
 
     def drop_tenant(self, address: int) -> None:
-        """Memory at an address goes back to CUDA: nothing may look at its guards any more."""
+        """Drop the tenant of memory that goes back to CUDA: its guards must no longer be read."""
         with self._lock.section:
             buffer = self.tenants.pop(address, None)
             if buffer is not None:
@@ -114,7 +114,7 @@ class CudaAllocator(HostAllocator):
                 self.ledger.free(buffer)
 
     def transfer_guards(self, before: Buffer, buffer: Buffer) -> None:
-        """Let a buffer of the same range take over the guards that stand there."""
+        """Pass the standing guards to another buffer of the same range."""
         buffer.head_guard, buffer.tail_guard, buffer.gap = before.head_guard, before.tail_guard, before.gap
         with self._lock.section:
             if self.tenants.get(before.start) is before:
@@ -122,7 +122,7 @@ class CudaAllocator(HostAllocator):
                 self.tenancies += 1
 
     def move_guards(self, buffer: Buffer, placement: Placement) -> None:
-        """Let a buffer have other guards than it has, or its first ones; those that stand are looked at a last time."""
+        """Replace a buffer's guards, or place its first ones, after a final check of the standing ones."""
         with self._lock.section:
             if self.tenants.get(buffer.start) is buffer:
                 self._final_check(buffer)
@@ -134,22 +134,22 @@ class CudaAllocator(HostAllocator):
             self.tenancies += 1
 
     def may_be_unmapped(self, ranges: Iterable[ByteRange]) -> bool:
-        """Whether any of some ranges lies in memory that may be unmapped while its owner keeps it."""
+        """Whether any of the ranges lies in memory that may be unmapped while its owner keeps it."""
         return any(self._filler.may_be_unmapped(where.start) for where in ranges)
 
     def confirm(self, guard: Guard, extent: tuple[int, int], order: int, clock: Iterator[int]) -> bool:
-        """The memory may have been handed out meanwhile."""
+        """The memory may have been allocated meanwhile."""
         with self._lock.section:
             return self.lender is None or self.lender.confirm(guard, extent, order, clock)
 
     def may_arm(self, guard: Guard, clock: Iterator[int]) -> bool:
-        """The memory may have been handed out meanwhile."""
+        """The memory may have been allocated meanwhile."""
         if guard.rearm or self.lender is None:
             return super().may_arm(guard, clock)
         return self.lender.may_arm(guard, clock)
 
     def in_private_pool(self, where: ByteRange) -> bool:
-        """Asks torch's caching allocator, in milliseconds; where it does not tell, it may be so."""
+        """Asks torch's caching allocator, which takes milliseconds; True where that one cannot answer."""
         try:
             segments = torch.cuda.memory_snapshot()
         except RuntimeError:  # another allocator
@@ -159,10 +159,10 @@ class CudaAllocator(HostAllocator):
 
     def _final_check(self, tenant: Buffer) -> None:
         super()._final_check(tenant)
-        self._filler.fill_after()  # the look is queued; what is armed next may lie over it
+        self._filler.fill_after()  # the check is only queued; the next fill may overwrite the same bytes
 
     def _storage_at(self, address: int, nbytes: int) -> torch.UntypedStorage:
-        self._filler.note_stream()  # what the program queues there may outlive the tensor
+        self._filler.note_stream()  # work that the program queues there may outlive the tensor
         place = torch.device("cuda", self.index)
         return cast(torch.UntypedStorage, torch._C._construct_storage_from_data_pointer(address, place, nbytes))
 
@@ -181,5 +181,5 @@ class CudaAllocator(HostAllocator):
         return super()._span(nbytes)
 
     def settle(self) -> None:
-        """Before a capture, in which there is no wait: let memory be handed out again that no queued work writes."""
+        """Allow reuse of memory that no queued work writes; called before a capture, during which there is no wait."""
         self._slabs.settle(self._filler.passed)

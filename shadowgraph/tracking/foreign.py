@@ -1,4 +1,7 @@
-"""Memory that we did not allocate: entered into the ledger while its storage lives."""
+"""Foreign memory, allocated outside shadowgraph: entered into the ledger while its storage lives.
+
+Any thread; takes no lock but the ledger's. Storage finalizers end the entries, through `defer`.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,16 @@ from shadowgraph.model.buffers import Buffer, Ledger, Role
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import Stack
 
-_storages: dict[Buffer, weakref.ref[torch.UntypedStorage]] = {}  # until the finalizer has done its work
+_storages: dict[Buffer, weakref.ref[torch.UntypedStorage]] = {}  # until the finalizer has run
 
 
 def track_foreign(ledger: Ledger, tensor: torch.Tensor, stack: Stack = ()) -> Buffer:
-    """The ledger's buffer that holds a tensor's memory; made from its storage when there is none.
+    """The ledger's buffer that holds a tensor's memory; created from its storage when there is none.
 
-    The entry ends with the storage and does not keep it alive; `drop_stale` ends those of storages that have moved.
+    The entry ends with the storage and does not keep it alive; `drop_stale` ends the entries of storages that moved.
     Dtype and shape are the tensor's when it spans the storage, else those of the storage as a flat array.
     """
-    run_deferred()  # an address may have changed hands since
+    run_deferred()  # the address may have been reused
     storage = tensor.untyped_storage()
     start, nbytes = storage.data_ptr(), storage.nbytes()
     known = ledger.owner(start, start + nbytes)
@@ -52,8 +55,8 @@ def track_foreign(ledger: Ledger, tensor: torch.Tensor, stack: Stack = ()) -> Bu
 def still_there(buffer: Buffer) -> bool:
     """Whether a buffer lives and its bytes are still where the ledger has them. Reads none of them; never raises.
 
-    False for foreign memory whose storage is gone, or has another address or size since: after `resize_`,
-    ``share_memory_()``, ``untyped_storage().resize_(0)``. This holds even where the finalizer waits.
+    False for foreign memory whose storage is gone, or has another address or size now: after `resize_`,
+    ``share_memory_()``, ``untyped_storage().resize_(0)``. This holds even before the finalizer has run.
     """
     if buffer.role is not Role.FOREIGN or not buffer.alive:
         return buffer.alive
@@ -62,9 +65,9 @@ def still_there(buffer: Buffer) -> bool:
 
 
 def hold(buffer: Buffer) -> object | None:
-    """A reference that keeps a buffer's bytes where the ledger has them while somebody reads; None if they are gone.
+    """A reference that keeps a buffer's bytes in place during a read; None if they are gone.
 
-    Memory of the arena stays mapped by itself, that of a foreign storage as long as the storage lives.
+    Memory of the arena always stays mapped, that of a foreign storage as long as the storage lives.
     """
     reference = _storages.get(buffer)
     storage = reference() if reference is not None else None
@@ -74,29 +77,29 @@ def hold(buffer: Buffer) -> object | None:
 
 
 def whereabouts(buffer: Buffer) -> ByteRange | None:
-    """Where the storage of a foreign buffer lies now, also when its entry has ended; None once it is gone."""
+    """The current range of a foreign buffer's storage, even after its entry has ended; None once it is gone."""
     reference = _storages.get(buffer)
     storage = reference() if reference is not None else None
     return None if storage is None else ByteRange(storage.data_ptr(), storage.data_ptr() + storage.nbytes())
 
 
 def is_borrowed(buffer: Buffer) -> bool:
-    """Whether the storage of a foreign buffer that lives has its memory from elsewhere: from numpy, another library or
-    process. Then its end says nothing about the memory."""
+    """Whether the living storage of a foreign buffer gets its memory from elsewhere: from numpy, another library or
+    process. Then the end of the storage says nothing about the memory."""
     reference = _storages.get(buffer)
     storage = reference() if reference is not None else None
     return storage is not None and not storage.resizable()
 
 
 def drop_stale(ledger: Ledger) -> int:
-    """End a ledger's entries of foreign memory that is not `still_there`; to call before a check reads.
+    """End a ledger's entries of foreign memory that is not `still_there`; call it before a check reads.
 
-    Looks at every foreign buffer and reads none. The ledger's version changes if an entry ends.
+    Visits every foreign buffer and reads none. The ledger's version changes if an entry ends.
 
     Returns
     -------
     int
-        How many entries it ended, those of storages that died not counted.
+        Number of ended entries, without those of dead storages.
     """
     run_deferred()
     ended = 0

@@ -1,4 +1,4 @@
-"""Where guards fit into memory that somebody else hands out: in the bytes that no tenant was ever given."""
+"""Guard placement in memory of another allocator: in the free bytes that no tenant of the pool was ever given. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from shadowgraph.model.ranges import ByteRange, RangeSet
 
 FAR = 64 << 10  # most guard bytes behind a block
-_HEAD_SHARE = 4  # of a hole between two blocks, the part that guards the second one's start
+_HEAD_SHARE = 4  # of a hole between two blocks, the share before the second one
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Guard bytes directly before and after a block; `gap`: bytes of other blocks before the next guard, if any."""
+    """Guard bytes directly before and after a block; `gap`: bytes of other blocks up to the next guard, if any."""
 
     head: int
     tail: int
@@ -24,18 +24,18 @@ class Placement:
 def place_guards(
     segments: Iterable[ByteRange], blocks: Mapping[int, int], live: Iterable[ByteRange], near: int
 ) -> dict[int, Placement]:
-    """Guards for blocks that may overlap each other, as those of a pool do over the time of a capture.
+    """Guards for blocks that may overlap each other, as the blocks of a pool do over the time of a capture.
 
-    Of several blocks with one end the widest gets the guard behind it.
+    Of several blocks with the same end the widest gets the guard after it.
 
     Parameters
     ----------
     segments
         Memory that the pool holds.
     blocks
-        Last address (exclusive) of the largest tenant of each start.
+        Last address (exclusive) of the largest tenant at each start.
     live
-        Further ranges that are somebody's.
+        Further allocated ranges.
     near
         Most guard bytes before a block.
     """

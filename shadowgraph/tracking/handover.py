@@ -1,8 +1,8 @@
-"""A block that passes from one tenant to the next in every replay, without work that comes to nothing.
+"""Fast path for a block that passes from one tenant to the next in every replay.
 
-Where memory is reused within a graph, each of its allocations is a change of tenant, and a replay goes through all of
-them. The tenants of a block lie at one address and their guards differ in less than a block's rounding. So where the
-guards of the one that leaves hold their canaries, over their whole length, only the difference is armed.
+Where memory is reused within a graph, each of its allocations is a change of tenant, and a replay repeats all of them.
+The tenants of a block share one address and their guards differ by less than a block's rounding. So where the guards of
+the previous tenant hold their canaries over their whole length, only the difference is armed.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from shadowgraph.tracking.intact import Intact
 
 
 class Handover:
-    """One tenant of a block after another. Their guards differ in where the tail guard begins, at most; here both
-    begin at the tenant's end, with no gap. The caller holds the allocator's lock.
+    """The passage of a block between two given tenants. Their guards differ at most in the start of the tail guard;
+    both start at their tenant's end, without a gap. The caller holds the allocator's lock.
 
     Parameters
     ----------
     previous, buffer
-        The one that leaves, and the one that comes.
+        The leaving tenant, and the next one.
 
     Attributes
     ----------
     previous
-        The one that leaves.
+        The leaving tenant.
     intact
         Whether the guards of `previous` hold their canaries.
     """
@@ -45,10 +45,10 @@ class Handover:
             self._canary = canary(buffer.stop - arena.base, self._room.nbytes)
 
     def arm(self) -> None:
-        """Arm what the guards of the next tenant have beyond those of `previous`."""
+        """Arm the bytes that the next tenant's guards cover beyond those of `previous`."""
         if self._room is not None:
             self._room[:] = self._canary
 
     def is_possible(self, buffer: Buffer) -> bool:
-        """Whether both have no gap now. That the one may make way for the other was so before, and stays so."""
+        """Whether neither tenant has a gap now. The right to replace `previous` was checked before, and stays."""
         return not (self.previous.gap or buffer.gap)

@@ -1,7 +1,7 @@
-"""Whether memory holds its canary, at a fraction of a microsecond: for guards that are looked at in every replay.
+"""Canary comparison at a fraction of a microsecond, for guards that are checked in every replay.
 
-`memcmp` against one image of the canary, which repeats. The arguments are prepared once, and the interpreter lock is
-kept: to give it away and take it back costs more than the comparison.
+`memcmp` against one image of the periodic canary. The arguments are prepared once, and the interpreter lock stays held:
+releasing and retaking it costs more than the comparison.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from shadowgraph.model.canary import PERIOD, canary
 from shadowgraph.model.ranges import ByteRange
 
-_PIECE = 64 << 10  # bytes that one call compares
+_PIECE = 64 << 10  # bytes compared by one call
 _compare = ctypes.PyDLL(None).memcmp
 _image = ctypes.create_string_buffer(canary(0, _PIECE + PERIOD), _PIECE + PERIOD)
 
@@ -20,14 +20,14 @@ Piece = tuple[ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 class Intact:
-    """Some ranges of this process's memory that are expected to hold their canaries.
+    """Host memory ranges that are expected to hold their canaries.
 
     Parameters
     ----------
     ranges
-        Which ones; they must stay mapped.
+        The ranges; they must stay mapped.
     origin
-        Address that canary positions count from.
+        Address at which canary positions start.
     """
 
     __slots__ = ("_pieces",)

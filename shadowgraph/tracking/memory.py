@@ -1,4 +1,4 @@
-"""Bytes at an address of this process."""
+"""Host memory by address: storages and numpy views over a range of this process. Owns nothing."""
 
 from __future__ import annotations
 

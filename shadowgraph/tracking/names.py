@@ -1,8 +1,8 @@
-"""Names for tensors: the attribute paths that lead to them, found without running any of the program's code.
+"""Names for tensors: the attribute paths that lead to them, found without running code of the program.
 
-A walk reads what objects store (instance dictionaries, slots, items of built-in containers, closure cells) through
-the interpreter's own descriptors. Properties, `__getattr__`, `__iter__`, `__repr__`, `__hash__` and metaclass hooks of
-the program are never called: they may launch kernels, take locks or change what is being debugged.
+A walk reads stored values (instance dictionaries, slots, items of built-in containers, closure cells) through the
+interpreter's own descriptors. Properties, `__getattr__`, `__iter__`, `__repr__`, `__hash__` and metaclass hooks of the
+program are never called: they may launch kernels, take locks or change the state under test. Any thread; no lock.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import torch
 
 from shadowgraph.model.views import TensorView
 
-# One step of a walk: how to write it, what to write, and what it leads to.
+# One step of a walk: its formatter, the formatter's argument, and the value that it leads to.
 Step = tuple[Callable[[Any], str], Any, object]
 
-# Read from `type` itself, because a metaclass may compute any attribute of its classes.
+# Taken from `type` itself, because a metaclass may compute any attribute of its classes.
 _mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 _members: Callable[[type], types.MappingProxyType[str, Any]] = type.__dict__["__dict__"].__get__
 _class_name: Callable[[type], str] = type.__dict__["__name__"].__get__
@@ -41,7 +41,7 @@ _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 _DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _UNREADABLE = object()
-# Children looked at for each object that may be expanded: lists of a million token ids must not hold up a server.
+# Children visited for each object that may be expanded: lists of a million token ids must not delay a server.
 _LOOKS_PER_OBJECT = 50
 _PLAIN_KEYS = (type(None), bool, int, float, complex, bytes, torch.dtype, torch.device)
 _LONGEST_KEY = 80
@@ -49,14 +49,14 @@ _LONGEST_KEY = 80
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A path that leads to a tensor, and the facts of that tensor.
+    """A path to a tensor, and the facts of that tensor.
 
     Attributes
     ----------
     path : str
         Such as `attn.metadata["kv_indptr"]` or `draft.attn_backends[1].cuda_graph_kv_indices`.
     view : TensorView
-        What the tensor covered during the walk. Does not keep it alive.
+        The bytes that the tensor covered during the walk. Does not keep it alive.
     """
 
     path: str
@@ -65,16 +65,16 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class WalkResult:
-    """What a walk found.
+    """The result of a walk.
 
     Attributes
     ----------
     owners : tuple of Owner
         In the order of the walk, fewest steps first. A tensor reached by two paths has two owners.
     truncated : bool
-        A bound was met, so that names may be missing.
+        The walk hit a bound, so that names may be missing.
     errors : int
-        Attributes and objects that could not be read, and were skipped.
+        Number of attributes and objects that could not be read and were skipped.
     """
 
     owners: tuple[Owner, ...]
@@ -83,19 +83,19 @@ class WalkResult:
 
 
 def walk(root: object, name: str, *, max_objects: int = 20_000, max_depth: int = 12) -> WalkResult:
-    """Find the tensors that an object leads to.
+    """Find the tensors reachable from an object.
 
     Parameters
     ----------
     root : object
-        Where to start. Of a module, only the globals that are tensors, built-in containers or objects of
+        The start of the walk. Of a module, only the globals that are tensors, built-in containers or objects of
         a class that the module defines are followed.
     name : str
-        What paths start with.
+        Prefix of all paths.
     max_objects : int
-        Objects expanded at most; also the most owners.
+        Largest number of expanded objects, and of owners.
     max_depth : int
-        Steps from the root at most.
+        Largest number of steps from the root.
 
     Returns
     -------
@@ -112,7 +112,7 @@ def walk(root: object, name: str, *, max_objects: int = 20_000, max_depth: int =
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How instances of one class store things: worked out once a class and a walk."""
+    """The storage layout of a class's instances: computed once for each class and walk."""
 
     cls: type
     leaf: bool
@@ -132,22 +132,22 @@ class _Layout:
             if namespace is None and issubclass(type(members.get("__dict__")), _DESCRIPTORS):
                 namespace = members["__dict__"]
         slots.pop("__dict__", None)
-        # Functions keep their globals in such a member, and struct sequences show their items a second time.
+        # Functions keep their globals in such a member, and struct sequences repeat their items there.
         if issubclass(kind, (types.FunctionType, tuple)):
             slots.clear()
         return cls(kind, leaf, issubclass(kind, torch.Tensor), tuple(slots.items()), namespace)
 
 
 def _is_ours(kind: type) -> bool:
-    """Whether a class is the debugger's own: its aliases of the program's tensors are no owners of them."""
+    """Whether a class is shadowgraph's: its references to the program's tensors do not count as owners."""
     module = _members(kind).get("__module__")
     if type(module) is not str or not module.startswith("shadowgraph."):
         return False
-    return module.split(".")[1] not in {"demos", "integrations"}  # programs under test and stand-ins of theirs
+    return module.split(".")[1] not in {"demos", "integrations"}  # programs under test, and fakes
 
 
 class _BoundMet(Exception):
-    """A bound of the walk was met: what was found so far stands."""
+    """The walk hit a bound: the results so far stand."""
 
 
 class _Walker:
@@ -162,7 +162,7 @@ class _Walker:
         self._looks_left = max_objects * _LOOKS_PER_OBJECT
         self._expanded = 0
         self._layouts: dict[int, _Layout] = {}
-        # Values are kept, so that no id is used again by a later object during the walk.
+        # Values are kept, so that no later object reuses an id during the walk.
         self._seen: dict[int, object] = {}
         self._queue: deque[tuple[object, str, int]] = deque()
 
@@ -217,7 +217,7 @@ class _Walker:
         self.owners.append(Owner(path, view))
 
     def _layout(self, kind: type) -> _Layout:
-        # By id, because a metaclass may define how its classes are hashed and compared.
+        # By id, because a metaclass may define the hash and equality of its classes.
         layout = self._layouts.get(id(kind))
         if layout is None:
             layout = self._layouts[id(kind)] = _Layout.of(kind)
@@ -232,7 +232,7 @@ class _Walker:
 
 
 def _item_steps(value: Any) -> Iterator[Step]:
-    """What built-in containers and callables hold besides attributes."""
+    """The items of built-in containers, and the closures and defaults of callables."""
     kind = type(value)
     if issubclass(kind, dict):
         for position, (key, item) in enumerate(list(dict.items(value))):
@@ -273,7 +273,7 @@ def _attribute_steps(value: object, layout: _Layout) -> Iterator[Step]:
 
 
 def _is_globals(value: Any) -> bool:
-    """Whether a value is the globals of a module: compiled kernels and their like keep those of their functions."""
+    """Whether a value is a module's globals: compiled kernels, for example, keep those of their functions."""
     return type(value) is dict and "__builtins__" in value and "__name__" in value
 
 
@@ -290,7 +290,7 @@ def _global_steps(module: Any) -> Iterator[Step]:
 def _read(write: Callable[[Any], str], name: str, get: Callable[[], object], absent: type[Exception]) -> Iterator[Step]:
     try:
         value = get()
-    except absent:  # a slot or cell that nothing was stored in yet
+    except absent:  # a slot or cell that is still empty
         return
     except Exception:
         value = _UNREADABLE
@@ -339,7 +339,7 @@ def _key(place: tuple[int, object]) -> str:
 
 
 def _key_text(position: int, key: Any) -> str:
-    """A dictionary key as text; of a program's own class only its name, because a repr is the program's code."""
+    """A dictionary key as text; for a class of the program only its name, because its repr is the program's code."""
     kind = type(key)
     if issubclass(kind, str) and not issubclass(kind, enum.Enum):
         text = str.__str__(key)

@@ -1,6 +1,6 @@
-"""Address space of the cuda backend: slabs from cudaMalloc, handed out in spans and kept until the process ends.
+"""Address space of the cuda backend: slabs from cudaMalloc, allocated in spans and kept until the process ends.
 
-Called with the allocator's lock, and by torch's allocator for private pools; a lock of its own.
+Called with the allocator's lock held, and by torch's allocator for private pools; has its own lock.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ SLAB = 128 << 20
 
 
 class SlabArena(HostArena):
-    """Spans of device memory with the surface of `HostArena`, without a view of the bytes.
+    """Spans of device memory with the interface of `HostArena`, without a view of the bytes.
 
-    Slabs are plain ``cudaMalloc`` memory, so that IPC handles of tensors in them go on working. Spans above half a
-    slab have an allocation of their own. Nothing is given back to CUDA: a stale pointer stays harmless to follow.
+    Slabs are plain ``cudaMalloc`` memory, so that IPC handles of tensors in them work. Spans above half a slab have
+    their own allocation. Nothing is given back to CUDA: a stale pointer stays harmless to follow.
 
-    The program may have queued writes to a span before it freed what lay there. So a span is handed out again only
-    after a wait that began later than it was given back: `settle` waits and says so.
+    The program may have queued writes to a span before it freed the tensor there. So a span is reused only after a wait
+    that began after its free: `settle` waits and marks it reusable.
 
     Parameters
     ----------
     malloc
-        Gives the address of so many bytes of device memory; raises `MemoryError`.
+        Allocates device memory of a given size and returns its address; raises `MemoryError`.
     """
 
     def __init__(self, malloc: Callable[[int], int]) -> None:
@@ -37,16 +37,16 @@ class SlabArena(HostArena):
         self._starts: list[int] = []
         self._stops: list[int] = []
         self._next = self._end = 0
-        self._free: dict[int, list[int]] = {}  # settled
+        self._free: dict[int, list[int]] = {}  # reusable
         self._unsettled: dict[int, list[int]] = {}
 
     def take(self, nbytes: int) -> int:
-        """Address of a span that no queued work writes, the last one given back first.
+        """Allocate a span that no queued work writes, the last freed first; returns its address.
 
         Raises
         ------
         MemoryError
-            When the device has no more.
+            When the device is out of memory.
         """
         with self._lock:
             spans = self._free.get(nbytes)
@@ -61,12 +61,12 @@ class SlabArena(HostArena):
             return address
 
     def needs_settling(self, nbytes: int) -> bool:
-        """Whether a wait would spare fresh memory for a span of this size."""
+        """Whether a wait would avoid fresh memory for a span of this size."""
         with self._lock:
             return bool(self._unsettled.get(nbytes)) and not self._free.get(nbytes)
 
     def settle(self, wait: Callable[[], bool]) -> None:
-        """Wait, and let what was given back before be handed out again if `wait` returned True. It is called without
+        """Wait, and allow reuse of spans freed before if `wait` returned True. `wait` is called without
         the lock."""
         with self._lock:
             before, self._unsettled = self._unsettled, {}
@@ -79,7 +79,7 @@ class SlabArena(HostArena):
                     into.setdefault(nbytes, []).extend(addresses)
 
     def give(self, address: int, nbytes: int) -> None:
-        """Take a span back, to be handed out again once it is settled; its bytes stay as they are."""
+        """Free a span, for reuse after the next `settle`; its bytes stay unchanged."""
         with self._lock:
             self._unsettled.setdefault(nbytes, []).append(address)
 

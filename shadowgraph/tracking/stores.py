@@ -1,4 +1,7 @@
-"""The stores of one Triton launch, as the interpreter made them: which program wrote which bytes, in order."""
+"""Store log of one launch in the Triton interpreter: the bytes that each program wrote, in order.
+
+The launching thread fills a log. `Budget` has its own lock, which `StoreLog`'s finalizer does not take.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class Store:
     Attributes
     ----------
     atomic
-        It combined its operand with what was there; `values` are what that left in memory.
+        It combined its operand with the old value; `values` are the results in memory.
     """
 
     program: ProgramId
@@ -41,12 +44,12 @@ class Store:
 
 
 class Budget:
-    """Bytes that living logs may hold between them. Any thread may take and give back.
+    """Memory budget shared by all living logs, in bytes. Any thread may take and give back.
 
     Attributes
     ----------
     limit
-        Most bytes held at a time.
+        Largest number of bytes held at a time.
     """
 
     def __init__(self, limit: int) -> None:
@@ -57,12 +60,12 @@ class Budget:
 
     @property
     def held(self) -> int:
-        """Bytes taken and not given back."""
+        """Bytes taken and not yet returned."""
         with self._lock:
             return self._settled()
 
     def take(self, nbytes: int) -> bool:
-        """Take bytes if they fit."""
+        """Reserve bytes if they fit; returns whether they did."""
         with self._lock:
             if self._settled() + nbytes > self.limit:
                 return False
@@ -70,7 +73,7 @@ class Budget:
             return True
 
     def give_back(self, nbytes: int) -> None:
-        """Return bytes; without the lock, because a finalizer may run where this thread holds it."""
+        """Return bytes; takes no lock, because a finalizer may run while this thread holds it."""
         self._returned.append(nbytes)
 
     def _settled(self) -> int:
@@ -84,17 +87,17 @@ _OVERHEAD = 512  # bytes of a `Store` and its arrays beside their data
 
 
 class StoreLog:
-    """All stores of a launch in the order they ran.
+    """All stores of a launch in execution order.
 
-    Addresses and values are kept only while all logs of the process hold less than 64 MiB of them (about 80 launches
-    of 65,536 lanes between two checkpoints). The log that would exceed that keeps the ranges it wrote and nothing
-    else: whose store hit a byte stays known, which rows of a table were overrun does not. What a log holds is given
-    back when it is compacted or collected.
+    Addresses and values are kept only while all logs of the process hold less than 64 MiB of them (about 80 launches of
+    65,536 lanes between two checkpoints). A log that would exceed that keeps only its written ranges: whose store hit a
+    byte stays known, the rows of a table that were overrun do not. A log returns its bytes to the budget when it is
+    compacted or collected.
 
     Parameters
     ----------
     budget
-        What the log may hold; shared by the process unless given.
+        The budget of the log; shared by the process unless given.
     """
 
     def __init__(self, budget: Budget = SHARED) -> None:
@@ -119,7 +122,7 @@ class StoreLog:
         itemsize: int,
         atomic: bool = False,
     ) -> None:
-        """Note a store's active lanes; the arrays are kept, so pass copies."""
+        """Record a store's active lanes; the arrays are kept, so pass copies."""
         if not addresses.size:
             return
         if not self._compacted:
@@ -134,7 +137,7 @@ class StoreLog:
             self.ranges.add(part)
 
     def compact(self) -> None:
-        """Forget addresses and values for good; stores to come leave their ranges only."""
+        """Drop addresses and values for good; later stores record only their ranges."""
         self._ranges = self.ranges
         self._compacted = True
         self.stores.clear()
@@ -149,7 +152,7 @@ class StoreLog:
         return self._ranges
 
     def within(self, where: ByteRange) -> list[Store]:
-        """The stores' lanes that reach into a range, in order; none of a compacted log."""
+        """The stores' lanes that overlap a range, in order; none of a compacted log."""
         found = []
         for store in self.stores:
             if store.stop <= where.start or where.stop <= store.start:
@@ -170,7 +173,7 @@ class StoreLog:
 
 
 def _runs(addresses: Addresses, itemsize: int) -> list[ByteRange]:
-    """The bytes at addresses, of which there is at least one, joined where they meet."""
+    """The bytes at one or more addresses, merged where they touch."""
     distinct = np.unique(addresses)
     breaks = np.flatnonzero(np.diff(distinct) > np.uint64(itemsize)) + 1
     return [ByteRange(int(run[0]), int(run[-1]) + itemsize) for run in np.split(distinct, breaks)]

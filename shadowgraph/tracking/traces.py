@@ -1,4 +1,7 @@
-"""Stacks gathered by torch, for hot paths: a microsecond each, read when somebody asks."""
+"""Python stacks gathered by torch's profiler, for hot paths: about a microsecond each, symbolized only when read.
+
+Gathered on the capturing thread; any thread may symbolize. No lock.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ _gather = torch._C._profiler.gather_traceback
 
 
 def gather() -> Trace:
-    """The calling thread's Python stack in a form that costs about a microsecond; `stacks_of` reads it."""
+    """Gather the calling thread's Python stack in about a microsecond; `stacks_of` symbolizes it."""
     return _gather(True, False, False)
 
 
 def stacks_of(traces: Sequence[Trace], limit: int) -> list[Stack]:
-    """What was gathered, as `current_stack` would have given it; many at once share the work."""
+    """Symbolize gathered stacks, as `current_stack` would return them; one call for many shares the work."""
     return [_stack_of(frames, limit) for frames in torch._C._profiler.symbolize_tracebacks([*traces])]
 
 

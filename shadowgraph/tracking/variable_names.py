@@ -1,8 +1,9 @@
-"""Names for buffers that nobody named: variables that are alive when a finding needs one.
+"""Names for buffers without owners, from variables that are alive when a finding needs a name.
 
-Nothing is kept at allocation but the stack that the ledger has anyway. When a finding is about a buffer without an
-owner, variables are looked through: globals of the main module and of those on that stack; locals of the functions on
-it that still run; locals of all others that run. The first scope with a variable that leads to the buffer names it.
+An allocation stores nothing but the stack that the ledger keeps anyway. When a finding is about a buffer without an
+owner, variables are searched: globals of the main module and of the modules on that stack; locals of the running
+functions on it; locals of all other running functions. The first scope with a variable that leads to the buffer names
+it. Runs on the thread that asks for the name; no lock.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from shadowgraph.tracking.names import Owner, walk
 
 _OBJECTS = (100, 4_000)  # expanded for each variable, in a first and a second pass
 _SECONDS = 1.0  # for one search
-_HISTORY = re.compile(r"_{1,3}|_i{1,3}|_i?\d+|_[iod]h|In|Out|exit|quit|open")  # names that IPython gives
+_HISTORY = re.compile(r"_{1,3}|_i{1,3}|_i?\d+|_[iod]h|In|Out|exit|quit|open")  # names that IPython defines
 _NO_ROOTS = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type, str, bytes, int, float, type(None))
 
 Variable = tuple[str, object]
-Take = Callable[[str, object, Mapping[int, list[Owner]]], None]  # a variable, its value, what it leads to by serial
+Take = Callable[[str, object, Mapping[int, list[Owner]]], None]  # variable name, value, owners by buffer serial
 
 
 class VariableNames:
-    """Looks for variables that lead to buffers, within a bound of time for the whole process.
+    """Searches variables that lead to buffers, within a time limit for the whole process.
 
     Parameters
     ----------
     names
-        Gets the variables that were found; it holds them weakly.
+        Receives the variables that were found; it holds them weakly.
     seconds
-        Time for all searches together; half of it is kept for those of a finding.
+        Time for all searches together; half of it is reserved for searches for a finding.
     """
 
     def __init__(self, names: NameBook, seconds: float = 5.0) -> None:
@@ -46,18 +47,18 @@ class VariableNames:
         self._left = seconds
         self._kept = seconds / 2
         self._tried: set[int] = set()
-        self._used: dict[str, list[int]] = {}  # by variable name: which objects go by it
+        self._used: dict[str, list[int]] = {}  # by variable name: the ids of its objects
 
     def find(self, buffer: Buffer) -> None:
-        """Give a buffer an owner name, if a variable that is alive leads to it."""
+        """Give a buffer an owner name, if a living variable leads to it."""
         self._search([buffer], self._name)
 
     def find_new(self, buffers: Iterable[Buffer]) -> None:
-        """The same for several, each tried once."""
+        """`find` for several buffers, each tried once."""
         self._search_new(buffers, self._name)
 
     def note_former(self, buffers: Iterable[Buffer]) -> None:
-        """Note which variables lead to several buffers, each tried once: names for when they are gone, not before."""
+        """Record the variables that lead to several buffers, each tried once: names for use after their free only."""
         self._search_new(buffers, self._note)
 
     def _search_new(self, buffers: Iterable[Buffer], take: Take) -> None:
@@ -70,7 +71,7 @@ class VariableNames:
         began = time.monotonic()
         deadline = began + min(_SECONDS, self._left)
         try:
-            for objects in _OBJECTS:  # all that lies near before anything that lies deep in a large object
+            for objects in _OBJECTS:  # shallow targets first, then targets deep in large objects
                 buffers = self._missing(buffers, objects, deadline, take)
                 if not buffers:
                     return
@@ -78,7 +79,7 @@ class VariableNames:
             self._left -= time.monotonic() - began
 
     def _missing(self, buffers: list[Buffer], objects: int, deadline: float, take: Take) -> list[Buffer]:
-        """One pass over all scopes; what is still to be looked for, if there is time."""
+        """One pass over all scopes; returns the buffers still without a name, or none once the time is up."""
         seen: set[int] = set()
         left = {buffer.serial: buffer for buffer in buffers}
         for variables in _scopes(buffers):
@@ -121,7 +122,7 @@ def _scopes(buffers: list[Buffer]) -> Iterator[list[Variable]]:
 
 
 def _modules(buffers: list[Buffer]) -> list[types.ModuleType]:
-    """The program's main module and those whose code allocated the buffers, the outermost first."""
+    """The program's main module and the modules whose code allocated the buffers, the outermost first."""
     files = list(dict.fromkeys(frame.file for buffer in buffers for frame in reversed(buffer.stack)))
     by_file = {}
     for module in list(sys.modules.values()):
@@ -133,8 +134,8 @@ def _modules(buffers: list[Buffer]) -> list[types.ModuleType]:
 
 
 def _frames(buffers: list[Buffer]) -> list[FrameType]:
-    """Frames of the program that run now, innermost first; those of functions that led to an allocation come before
-    others, this thread's before other threads'."""
+    """Running frames of the program, innermost first; frames of functions that led to an allocation come first, then
+    this thread's before other threads'."""
     threads = sys._current_frames()
     own = threads.pop(threading.get_ident(), None)
     frames: list[FrameType] = []
@@ -144,33 +145,33 @@ def _frames(buffers: list[Buffer]) -> list[FrameType]:
             if not is_machinery(frame.f_code.co_filename) and frame.f_code.co_name != "<module>":
                 frames.append(frame)
             frame = frame.f_back
-    del own, innermost  # our own frame: a cycle would keep the variables of every caller alive
+    del own, innermost  # this frame: a cycle would keep the variables of every caller alive
     led = {(at.file, at.function) for buffer in buffers for at in buffer.stack}
     return sorted(frames, key=lambda frame: (frame.f_code.co_filename, frame.f_code.co_name) not in led)
 
 
-_OWNERS = 3  # of a frame's copy of its variables: the frame, our own variable, and the call that counts
+_OWNERS = 3  # references to a frame's copy of its variables: the frame, `snapshot`, and the call of `getrefcount`
 
 
 def _locals(frame: FrameType) -> list[Variable]:
-    """A frame's variables. Nothing is left behind that would keep them alive after the frame has let go of them."""
+    """A frame's variables. Leaves no copy that would keep them alive after the frame drops them."""
     snapshot = frame.f_locals
     found = _named(snapshot)
-    ours_alone = sys.getrefcount(snapshot) <= _OWNERS  # the program may hold what `locals()` gave it
+    ours_alone = sys.getrefcount(snapshot) <= _OWNERS  # the program may hold the result of `locals()`
     if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(snapshot) is dict and ours_alone:
         snapshot.clear()  # before Python 3.13 the frame keeps this copy of its variables
     return found
 
 
 def _named(variables: Mapping[str, object]) -> list[Variable]:
-    """Variables in the order of their names' length; of an instance's own `self` its class is the better name."""
+    """Variables in order of name length; `self` is replaced by the name of its class."""
     pairs = [pair for pair in list(variables.items()) if _is_name(pair[0])]
-    if "get_ipython" in variables:  # a notebook's: it keeps results and inputs there beside what the user named
+    if "get_ipython" in variables:  # of a notebook: results and inputs are kept there beside the user's variables
         pairs = [pair for pair in pairs if not _HISTORY.fullmatch(pair[0])]
     named = [(type(value).__name__ if name == "self" else name, value) for name, value in pairs]
     return sorted(named, key=lambda pair: len(pair[0]))
 
 
 def _is_name(text: object) -> bool:
-    """Whether the program chose a name: not `__file__`, nor what comprehensions and test runners put there."""
+    """Whether the program chose a name: not `__file__`, nor the names of comprehensions and test runners."""
     return type(text) is str and text.isidentifier() and not text.startswith("__")

@@ -1,4 +1,8 @@
-"""Who wrote what since the last checkpoint: the journal from which a broken byte gets its culprit."""
+"""Write log: the launches that wrote memory since the last checkpoint, with their ranges, to find the culprit of a
+broken byte.
+
+Not thread-safe: the caller holds the debugger's lock.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +16,24 @@ from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.stores import StoreLog
 
 LIMIT = 4096  # writes remembered between two checkpoints
-ROWS = 1024  # gapless runs of a strided view that are told apart; it is done for every eager launch
+ROWS = 1024  # most contiguous runs of a strided view that are kept apart; computed for every eager launch
 
 
 class Write(msgspec.Struct, frozen=True):
-    """One launch's writes.
+    """The writes of one launch.
 
     Attributes
     ----------
     ranges
-        Bytes written: exact from a store log, else those of the arguments that the launch may write.
+        Written bytes: exact from a store log, else the bytes of the arguments that the launch may write.
     node
         Index in the replayed graph, or None for an eager launch.
     opaque
-        It may have written anywhere: a callable, whatever it declared.
+        It may have written anywhere: a callable, regardless of its declaration.
     hull
-        `ranges` count in gaps of a strided argument, which the launch may well have left alone.
+        `ranges` include the gaps of a strided argument, which the launch may have left unwritten.
     prepares
-        The graph, by serial, whose coming replay this was marked to prepare, or None.
+        Serial of the graph whose next replay this was declared to prepare, or None.
     """
 
     launch: Launch
@@ -42,13 +46,13 @@ class Write(msgspec.Struct, frozen=True):
 
 
 def extent(view: TensorView) -> tuple[RangeSet, bool]:
-    """The bytes of a view, and whether they count in the gaps of one that has more than `ROWS` gapless runs."""
+    """The bytes of a view, and whether they include its gaps, as for more than `ROWS` contiguous runs."""
     exact = view.ranges(ROWS)
     return (RangeSet.of([view.hull]), True) if exact is None else (RangeSet.of(exact), False)
 
 
 def write_of(launch: Launch, stores: StoreLog | None, node: int | None = None, *, prepares: int | None = None) -> Write:
-    """A launch's writes from its stores, or from its pointers where stores are not known."""
+    """The writes of a launch, from its stores, or from its pointers where stores are unknown."""
     if stores is not None:
         return Write(launch, stores.ranges, stores, node, prepares=prepares)
     written = [p.view for p in launch.pointers if p.access is not Access.READ]
@@ -57,26 +61,26 @@ def write_of(launch: Launch, stores: StoreLog | None, node: int | None = None, *
         ranges = extents[0][0] if len(extents) == 1 else RangeSet.of(part for each, _ in extents for part in each)
         hull = any(hull for _, hull in extents)
         return Write(launch, ranges, None, node, hull=hull, prepares=prepares)
-    # A kernel is given an address and strides of its own: no gap is safe from it.
+    # A kernel gets an address and its own strides: it may write into any gap.
     gaps = any(not view.contiguous and view.ranges(1) is None for view in written)
     opaque = launch.kind is LaunchKind.CALLABLE
     ranges = RangeSet.spanning([(view.address, view.stop) for view in written])
     return Write(launch, ranges, None, node, opaque=opaque, hull=gaps, prepares=prepares)
 
 
-_Deferred = tuple[Launch, int | None]  # the launch, and what `Write.prepares` will say
+_Deferred = tuple[Launch, int | None]  # the launch, and the later `Write.prepares`
 
 
 class WriteLog:
-    """Writes in order, bounded. Not thread-safe: one a debugger, under its lock.
+    """Writes in order, bounded. Not thread-safe: one for each debugger, under its lock.
 
     Attributes
     ----------
     entries
-        The writes, deferred ones as what they are made of; to be read only. Whether there are any is asked on the
-        replay path, where a method would cost more.
+        The writes, deferred ones in their raw form; read-only for callers. The replay path tests whether it is empty,
+        where a method would cost more.
     dropped
-        Writes forgotten because too many came between two checkpoints.
+        Writes dropped because too many came between two checkpoints.
     """
 
     def __init__(self, dropped: int = 0) -> None:
@@ -91,7 +95,7 @@ class WriteLog:
         self._append(write)
 
     def extend(self, writes: Sequence[Write]) -> None:
-        """Add writes whose stores are not known, in order."""
+        """Add writes whose stores are unknown, in order."""
         self.entries += writes
         past = len(self.entries) - LIMIT
         if past > 0:
@@ -105,21 +109,21 @@ class WriteLog:
         self.entries.append(write)
 
     def defer(self, launch: Launch, prepares: int | None) -> None:
-        """Add the write of a launch whose stores are not known; it is worked out if somebody asks."""
+        """Add the write of a launch whose stores are unknown; it is computed when read."""
         self._append((launch, prepares))
 
     def _all(self) -> list[Write]:
-        entries = tuple(self.entries)  # others may add meanwhile
+        entries = tuple(self.entries)  # other threads may add meanwhile
         return [write_of(each[0], None, prepares=each[1]) if isinstance(each, tuple) else each for each in entries]
 
     def culprits(self, *parts: ByteRange) -> list[Write]:
-        """Writes that hit one of the ranges, in order; opaque ones only when no other did."""
+        """Writes that hit one of the ranges, in order; opaque ones only when no other write did."""
         writes = self._all()
         hits = [write for write in writes if any(write.ranges.overlaps(part) for part in parts)]
         return hits or [write for write in writes if write.opaque]
 
     def stored(self) -> list[Write]:
-        """Those whose stores are known; none that was deferred."""
+        """Writes with known stores; deferred ones have none."""
         entries = tuple(self.entries)
         return [each for each in entries if not isinstance(each, tuple) and each.stores is not None]
 

@@ -1,1 +1,1 @@
-"""What a report or a picture shows, as plain data, from a live debugger or from a dump."""
+"""Views: the content of reports and plots as plain data, from a live debugger or from a dump. Nothing here draws."""

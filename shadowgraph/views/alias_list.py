@@ -1,4 +1,4 @@
-"""Owners that share bytes, as a dump has them: who, which bytes, and what each is of the first. Pure data."""
+"""Alias groups of a dump: owners that share bytes, their byte ranges and their relation to the widest owner."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.views import TensorView, describe_slice
 
-_MOST_DIMS = 8  # a view of more takes long to be told as a slice
+_MOST_DIMS = 8  # a view with more dimensions takes long to describe as a slice
 
 
 class AliasOwner(msgspec.Struct, frozen=True):
-    """An owner of bytes of a group.
+    """An owner of bytes in an alias group.
 
     Attributes
     ----------
     first, last
         Its extreme bytes, inclusive, from the start of the group's first owner; there may be gaps between.
     relation
-        What it is of the first owner: an index or a change of form, empty for the very same view, None where the two
-        share no byte (a third one joins them).
+        How it is made from the first owner: an index or a change of form, empty for the same view, None where the two
+        share no byte (a third owner connects them).
     buffer, offset
-        The buffer that holds it, and how many bytes from that buffer's start; None for memory that nobody tracks.
+        The buffer that holds it, and its offset in bytes from that buffer's start; None for untracked memory.
     """
 
     path: str
@@ -43,12 +43,12 @@ class AliasOwner(msgspec.Struct, frozen=True):
 
 
 class AliasGroup(HtmlRepr, msgspec.Struct, frozen=True):
-    """Owners of which each shares a byte with another. The first one is the widest, with the shortest path.
+    """Owners that each share a byte with another one of the group. The widest comes first, on a tie the shortest path.
 
     Attributes
     ----------
     buffers
-        Names of the buffers whose bytes these are.
+        Names of the buffers that hold the bytes.
     """
 
     pid: int
@@ -61,14 +61,14 @@ class AliasGroup(HtmlRepr, msgspec.Struct, frozen=True):
 
 
 def alias_list(dump: Dump, book: BufferNames, wanted: Sequence[Buffer] | None = None) -> list[AliasGroup]:
-    """The groups of a dump in order of address; with `wanted`, those with bytes of one of these buffers."""
+    """The alias groups of a dump in order of address; with `wanted`, only groups with bytes of one of these buffers."""
     by_serial = {buffer.serial: buffer for buffer in (*dump.freed, *dump.buffers)}
     groups = (_group(dump, book, by_serial, members) for members in _members(dump, wanted))
     return sorted(groups, key=lambda group: group.address)
 
 
 def _members(dump: Dump, wanted: Sequence[Buffer] | None) -> Iterator[list[tuple[Owned, int | None]]]:
-    """Owners of each group with the serial of their buffer."""
+    """The owners of each group, each with the serial of its buffer."""
     rows = dump.manifest.owners
     serials = None if wanted is None else {buffer.serial for buffer in wanted}
     spans = [] if wanted is None else [buffer.range for buffer in wanted]

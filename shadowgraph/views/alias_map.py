@@ -1,4 +1,6 @@
-"""What an alias map shows, as plain data: owners that share bytes, group by group, and how many own each byte."""
+"""Data of an alias map: groups of owners that share bytes, and the number of owners of each byte.
+Drawn by `shadowgraph.render.plots.alias_map`.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +16,22 @@ from shadowgraph.views.alias_list import AliasGroup, AliasOwner, alias_list
 from shadowgraph.views.memory_map import MapDamage, damage_of
 from shadowgraph.views.source import Watched, source_of
 
-_PIECES = 256  # gapless runs of one view; of more, the hull is drawn
-_OWNERS = 2_000  # of one group that are compared byte by byte
+_PIECES = 256  # contiguous runs of one view; with more of them the hull is drawn
+_OWNERS = 2_000  # owners of one group that are compared byte by byte
 
 Piece = tuple[int, int]  # bytes [start, stop) from the start of the group
 
 
 @dataclass(frozen=True, slots=True)
 class AliasLine:
-    """Owners of one view.
+    """Owners with the same view.
 
     Attributes
     ----------
     relation
-        What the view is of the group's first owner; None where the two share no byte.
+        How the view is made from the group's first owner; None where the two share no byte.
     pieces
-        Its bytes; not `exact` where gaps between them count in.
+        Its bytes; not `exact` where they include the gaps between runs.
     """
 
     names: tuple[str, ...]
@@ -41,14 +43,14 @@ class AliasLine:
 
 @dataclass(frozen=True, slots=True)
 class AliasPanel:
-    """A group of owners; the first line is that of the widest one.
+    """A group of owners; the first line is the widest owner's.
 
     Attributes
     ----------
     depth
-        Bytes and how many owners they have, in order, without gaps.
+        Byte ranges with their number of owners, in order, without gaps.
     damages
-        Findings on the buffers whose bytes these are; addresses as everywhere.
+        Findings on the buffers that hold the bytes; addresses are absolute.
     """
 
     address: int
@@ -64,13 +66,13 @@ class AliasPanel:
 
     @property
     def contested(self) -> int:
-        """Bytes that two or more of the other lines share."""
+        """Number of bytes that two or more of the other lines share."""
         return sum(stop - start for start, stop, depth in _depths(self.lines[1:], self.nbytes, False) if depth > 1)
 
 
 @dataclass(frozen=True, slots=True)
 class AliasMap:
-    """Groups in order of address."""
+    """Alias groups in order of address."""
 
     panels: tuple[AliasPanel, ...] = ()
 
@@ -81,16 +83,16 @@ class AliasMap:
         Parameters
         ----------
         buffer
-            Keep the groups with bytes of this buffer: an owner name, its end, or an address.
+            Keep the groups with bytes of this buffer: an owner name, the end of an owner name, or an address.
         finding
-            Keep those of this finding's buffer, and mark it alone.
+            Keep the groups of this finding's buffer, and mark this finding alone.
 
         Raises
         ------
         UsageError
-            For a finding that is not there.
+            For a finding that does not exist.
         UnknownBufferError
-            For a buffer that nobody knows.
+            For an unknown buffer.
         """
         source = source_of(watched)
         wanted = source.buffers(buffer) if buffer is not None else None
@@ -106,7 +108,7 @@ class AliasMap:
 
 
 def panel_of(group: AliasGroup, findings: dict[int, list[Finding]]) -> AliasPanel:
-    """A group with what is drawn of it; `findings` by the serial of their buffer."""
+    """The panel of one group; `findings` by the serial of their buffer."""
     low = min(owner.first for owner in group.owners)
     chief = group.owners[0]
     rest = sorted(group.owners[1:], key=lambda owner: (owner.first, -owner.last, _view(owner)))
@@ -132,7 +134,7 @@ def _line(owners: Sequence[AliasOwner], low: int) -> AliasLine:
 
 
 def _pieces(owner: AliasOwner) -> tuple[list[Piece], bool]:
-    """A view's bytes as ranges that ascend, from the start of the group's first owner."""
+    """A view's bytes as ascending ranges, from the start of the group's first owner."""
     nbytes = owner.last + 1 - owner.first
     span = 1 + sum((size - 1) * stride for size, stride in zip(owner.shape, owner.stride, strict=True))
     if nbytes <= 0 or span <= 0 or nbytes % span:
@@ -145,7 +147,7 @@ def _pieces(owner: AliasOwner) -> tuple[list[Piece], bool]:
 
 
 def _depths(lines: Iterable[AliasLine], nbytes: int, each: bool) -> Iterable[tuple[int, int, int]]:
-    """How many lines, or with `each` how many owners, have each byte."""
+    """The number of lines at each byte, or of owners with `each`."""
     steps: dict[int, int] = defaultdict(int, {0: 0, nbytes: 0})
     for line in list(lines)[:_OWNERS]:
         for start, stop in line.pieces:

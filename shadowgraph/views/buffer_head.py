@@ -1,4 +1,4 @@
-"""Which buffer of which dump a verb's document is about."""
+"""Common header of JSON documents about one buffer: process, dump, and the buffer's identity."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shadowgraph.model.buffers import Buffer
 
 
 class BufferHead(msgspec.Struct, frozen=True):
-    """What documents about one buffer begin with."""
+    """The first fields of every document about one buffer."""
 
     pid: int
     dump: str

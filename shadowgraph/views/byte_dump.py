@@ -1,4 +1,6 @@
-"""Which bytes of a buffer a dump holds, what findings say of them, and what is missing. Pure data."""
+"""Bytes of a buffer that a dump holds, the bytes that findings marked, and the bytes that are missing. Pure data.
+Used by `shadowgraph hexdump`, by byte maps and by the byte tables of HTML pages.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,16 @@ from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.views.buffer_head import BufferHead, head_of
 from shadowgraph.views.hexview import ROW
 
-MOST = 4_096  # bytes shown where nobody says how many
-AROUND = 64  # bytes on either side of a finding's
-_WINDOW = 1_024  # of a finding's own bytes, from its first on
+MOST = 4_096  # bytes shown by default
+AROUND = 64  # bytes shown on either side of a finding's own
+_WINDOW = 1_024  # most of a finding's own bytes, from its first on
 
-# Bytes of a dump, the surest last: what is read now goes over what was mirrored when a replay began.
+# Sources of bytes, the most reliable last: a read by the dump overrides a mirror taken when a replay began.
 _ORDER = (Why.SHADOW, Why.WINDOW, Why.WHOLE, Why.FINDING)
 
 
 class Stretch(msgspec.Struct, frozen=True):
-    """Bytes that the dump holds, `offset` from the buffer's start; `why` they are in it."""
+    """Bytes that the dump holds, at `offset` from the buffer's start; `why` they were dumped."""
 
     offset: int
     why: Why
@@ -43,13 +45,13 @@ class Missing(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Bytes that a finding is about, in pairs inclusive of the last, and what it saw there.
+    """Bytes that a finding marks, as pairs inclusive of the last, and their values as the finding saw them.
 
     Attributes
     ----------
     window, expected, found
-        Hexadecimal bytes as the finding saw them, from `window` on; guards are armed again afterwards. Empty where the
-        finding kept none.
+        Hexadecimal bytes as the finding saw them, from offset `window` on; guards are armed again afterwards. Empty
+        where the finding kept none.
     """
 
     finding: int
@@ -67,11 +69,11 @@ class DumpedBuffer(BufferHead, frozen=True):
     Attributes
     ----------
     first, stop
-        What is asked for, from the buffer's start; negative in the guard before it.
+        The requested range, from the buffer's start; negative in the guard before it.
     stretches
-        Held bytes of that, in order, without overlaps.
+        Held bytes of the range, in order, without overlaps.
     more
-        Bytes that are held and were not asked for.
+        Number of held bytes outside the requested ranges.
     """
 
     head_guard: int
@@ -85,7 +87,7 @@ class DumpedBuffer(BufferHead, frozen=True):
     more: int = 0
 
     def guarded(self, offset: int) -> bool:
-        """Whether a byte is a guard's."""
+        """Whether a byte belongs to a guard."""
         tail = self.nbytes + self.gap
         return -self.head_guard <= offset < 0 or tail <= offset < tail + self.tail_guard
 
@@ -93,14 +95,14 @@ class DumpedBuffer(BufferHead, frozen=True):
 def dumped_buffer(
     dump: Dump, buffer: Buffer, name: str, around: Finding | None, start: int | None, count: int | None
 ) -> DumpedBuffer:
-    """What a dump holds of a buffer.
+    """The bytes of a buffer that a dump holds.
 
     Parameters
     ----------
     around
-        Show the bytes about this finding.
+        Show the bytes around this finding.
     start, count
-        Show so many bytes from there on. Without these, all that is held, up to `MOST`: around findings first.
+        Show `count` bytes from `start` on. By default all held bytes, up to `MOST`: the bytes around findings first.
     """
     facts = dump.manifest.facts
     about = [f for f in (*facts.findings, *facts.notes) if f.buffer.serial == buffer.serial and f.bytes is not None]
@@ -139,7 +141,7 @@ def _asked(buffer: Buffer, around: Finding | None, start: int | None, count: int
 
 
 def _unasked(buffer: Buffer, held: RangeSet, about: Iterable[Finding]) -> RangeSet:
-    """Bytes about findings, then the buffer's own from its start on, as far as they are held and there is room."""
+    """The held bytes around findings, then the buffer's own from its start on, up to the limit."""
     chosen, room = RangeSet(), MOST
     near = [_asked(buffer, finding, None, None) for finding in about]
     for span in (*near, _all_of(buffer)):
@@ -148,7 +150,7 @@ def _unasked(buffer: Buffer, held: RangeSet, about: Iterable[Finding]) -> RangeS
                 taken = ByteRange(fresh.start, fresh.start + min(fresh.nbytes, room))
                 chosen.add(taken)
                 room -= taken.nbytes
-    for span in near:  # a finding has bytes of its own where the dump holds none
+    for span in near:  # a finding keeps bytes of its own where the dump holds none
         chosen.add(span)
     return chosen
 
@@ -159,7 +161,7 @@ def _extent(wanted: RangeSet, buffer: Buffer) -> tuple[int, int]:
 
 
 def _stretches(dump: Dump, rows: Sequence[PayloadRow], wanted: RangeSet) -> Iterable[Stretch]:
-    """The surest bytes of each place: later rows go over earlier ones."""
+    """The most reliable bytes of each place: later rows override earlier ones."""
     taken, found = RangeSet(), []
     for row in reversed(rows):
         span = ByteRange(row.offset, row.offset + row.nbytes)

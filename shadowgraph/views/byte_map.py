@@ -1,4 +1,6 @@
-"""What a byte map shows, as plain data: bytes in rows, what each is, what a finding saw there and should have been."""
+"""Data of a byte map: rows of bytes around a finding, with the owner, the found and the expected value of each byte.
+Drawn by `shadowgraph.render.plots.byte_map`.
+"""
 
 from __future__ import annotations
 
@@ -19,26 +21,27 @@ from shadowgraph.views.source import Source, Watched, source_of
 
 
 class Ground(StrEnum):
-    """Whose a byte is."""
+    """Kinds of memory that a byte belongs to."""
 
     OWN = "the buffer"
     GUARD = "guard"
     OTHER = "another buffer"
-    NOBODY = "nobody"
+    FREE = "no buffer"
 
 
 class Fate(StrEnum):
-    """What became of a byte, as a finding says."""
+    """Fate of a byte according to a finding."""
 
     CHANGED = "changed"
-    AS_WAS = "as it was"  # among the changed ones, and the same as before
-    APART = ""  # no finding is about it
+    AS_WAS = "as it was"  # between changed bytes, with its value unchanged
+    APART = ""  # outside of every finding
 
 
 @dataclass(frozen=True, slots=True)
 class ByteCell:
-    """One byte: `offset` from the buffer's start; `value` as the finding saw it, else as the dump has it, else None;
-    `expected` where a finding knows what should have been there."""
+    """One byte at `offset` from the buffer's start; `value` as the finding saw it, else as the dump has it, else None;
+    `expected` where the finding knows the right value.
+    """
 
     offset: int
     value: int | None
@@ -49,7 +52,7 @@ class ByteCell:
 
 @dataclass(frozen=True, slots=True)
 class ByteRow:
-    """Sixteen bytes and their values in the buffer's dtype; `expected` values where one changed."""
+    """Sixteen bytes and their values in the buffer's dtype; the `expected` values where a byte changed."""
 
     offset: int
     cells: tuple[ByteCell, ...]
@@ -63,7 +66,7 @@ class ByteRow:
 
 @dataclass(frozen=True, slots=True)
 class ByteFold:
-    """Rows ``[offset, stop)`` that are not drawn; `changed` bytes in them."""
+    """Rows ``[offset, stop)`` that are not drawn, with `changed` changed bytes."""
 
     offset: int
     stop: int
@@ -72,7 +75,7 @@ class ByteFold:
 
 @dataclass(frozen=True, slots=True)
 class ByteEdge:
-    """Where something begins or ends: before the byte at `offset`."""
+    """A boundary of a buffer, guard or owner, before the byte at `offset`."""
 
     offset: int
     text: str
@@ -85,9 +88,9 @@ class ByteMap:
     Attributes
     ----------
     findings
-        Ids and codes of those that are about these bytes, and the culprit of each in words.
+        Ids and codes of the findings on these bytes.
     missing
-        Bytes of what is shown that nobody has.
+        Number of shown bytes with an unknown value.
     """
 
     name: str
@@ -102,28 +105,28 @@ class ByteMap:
 
     @classmethod
     def of(cls, watched: Watched, *, finding: int | None = None, buffer: str | None = None) -> ByteMap:
-        """The bytes about a finding of a debugger or of an open dump. Owned data.
+        """The bytes around a finding of a debugger or of an open dump. Owned data.
 
         Parameters
         ----------
         finding
-            Its id; the first that is about bytes (of `buffer`, if that is given) when None.
+            Its id; when None, the first finding on bytes (of `buffer`, if given).
         buffer
-            A buffer to show where no finding is about its bytes: an owner name, its end, or an address.
+            A buffer to show where no finding is on its bytes: an owner name, the end of an owner name, or an address.
 
         Raises
         ------
         UsageError
-            For a finding that is not there or not about bytes; without any, when no buffer is named.
+            For a finding that does not exist or has no bytes; without any finding, when no buffer is named.
         UnknownBufferError
-            For a buffer that nobody knows.
+            For an unknown buffer.
         """
         source = source_of(watched, contents=True)
         return made_of(*shown_bytes(source, finding, buffer), source)
 
 
 def shown_bytes(source: Source, finding: int | None, buffer: str | None) -> tuple[DumpedBuffer, Buffer]:
-    """What is held of the bytes that `ByteMap.of` shows; raises as it does."""
+    """The held bytes for `ByteMap.of`; raises the same errors."""
     home = source.buffers(buffer)[-1] if buffer is not None else None
     around = _around(source, finding, home)
     if home is None and around is not None:
@@ -131,7 +134,7 @@ def shown_bytes(source: Source, finding: int | None, buffer: str | None) -> tupl
     if home is None:
         raise UsageError("no finding is about bytes of a buffer that is known; name a buffer")
     shown = dumped_buffer(source.dump, home, source.book.name(home), around, None, None)
-    if around is not None:  # another one may have seen other values in the same place
+    if around is not None:  # another finding may have seen other values in the same place
         shown = structs.replace(shown, marks=tuple(mark for mark in shown.marks if mark.finding == around.id))
     return shown, home
 
@@ -154,7 +157,7 @@ def _home(source: Source, finding: Finding) -> Buffer | None:
 
 
 def made_of(shown: DumpedBuffer, home: Buffer, source: Source) -> ByteMap:
-    """A byte map of what a dump holds of a buffer."""
+    """The byte map of a dumped buffer."""
     near = [b for b in source.dump.buffers if b.start < home.start + shown.stop and home.start + shown.first < b.stop]
     near = [buffer for buffer in near if buffer.serial != home.serial]
     grounds = RangeSet.of(ByteRange(b.start - home.start, b.stop - home.start) for b in near if b.nbytes)
@@ -170,12 +173,12 @@ def made_of(shown: DumpedBuffer, home: Buffer, source: Source) -> ByteMap:
         rows,
         tuple(_edges(shown, source, home, near, first, stop)),
         tuple((mark.finding, mark.code) for mark in shown.marks),
-        sum(cell.value is None for row in rows for cell in row.cells if cell.ground is not Ground.NOBODY),
+        sum(cell.value is None for row in rows for cell in row.cells if cell.ground is not Ground.FREE),
     )
 
 
 class _Cells:
-    """What is known of each byte."""
+    """Values and fates of all bytes, merged from the dump and the findings."""
 
     def __init__(self, shown: DumpedBuffer, others: RangeSet) -> None:
         self._shown, self._others = shown, others
@@ -194,7 +197,7 @@ class _Cells:
         for place, (now, before) in enumerate(zip(found, expected, strict=True), mark.window):
             if low <= place < high and (place in self._changed or place not in self._expected):
                 self._values[place], self._expected[place] = now, before
-        for place in list(self._changed):  # of many ranges only the outermost bound is known
+        for place in list(self._changed):  # of many ranges only the outermost bounds are known
             if place in self._expected and self._expected[place] == self._values[place] and mark.ranges_total > 16:
                 self._changed.discard(place)
         self._within.append((mark.ranges[0][0], mark.ranges[-1][1]))
@@ -206,7 +209,7 @@ class _Cells:
         elif offset in self._others:
             ground = Ground.OTHER
         else:
-            ground = Ground.GUARD if shown.guarded(offset) else Ground.NOBODY
+            ground = Ground.GUARD if shown.guarded(offset) else Ground.FREE
         fate = Fate.APART
         if offset in self._changed:
             fate = Fate.CHANGED
@@ -214,7 +217,7 @@ class _Cells:
             fate = Fate.AS_WAS
         value, expected = self._values.get(offset), self._expected.get(offset)
         if fate is Fate.CHANGED and expected is None and ground is Ground.GUARD:
-            value = None  # it was armed again since
+            value = None  # the guard was armed again since
         return ByteCell(offset, value, expected, ground, fate)
 
 
@@ -233,7 +236,7 @@ def _row(cells: _Cells, offset: int, dtype: str) -> ByteRow:
 def _edges(
     shown: DumpedBuffer, source: Source, home: Buffer, near: Sequence[Buffer], first: int, stop: int
 ) -> Iterator[ByteEdge]:
-    """Ends of the buffer, of its guards, of its owners and of other buffers, where they lie in what is shown."""
+    """Boundaries of the buffer, its guards, its owners and other buffers inside the shown range."""
     tail = shown.nbytes + shown.gap
     edges = [ByteEdge(0, f"{shown.name} begins"), ByteEdge(shown.nbytes, f"{shown.name} ends")]
     if shown.head_guard:
@@ -249,7 +252,7 @@ def _edges(
 
 
 def folded(rows: Sequence[ByteRow], limit: int) -> list[ByteRow | ByteFold]:
-    """At most about `limit` rows: those at the ends of changed stretches first, then what is next to them."""
+    """At most about `limit` rows: rows at the ends of changed stretches first, then their neighbours."""
     if len(rows) <= limit:
         return list(rows)
     changed = [row.changed for row in rows]

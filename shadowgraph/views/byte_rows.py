@@ -1,4 +1,4 @@
-"""Rows of sixteen bytes of a buffer: held ones, and what findings saw and expected there. Pure data."""
+"""Rows of sixteen bytes of a dumped buffer: held bytes, then the bytes that findings saw and expected. Pure data."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.views.byte_dump import DumpedBuffer, Mark
 from shadowgraph.views.hexview import ROW, decoded
 
-_FOLDED = 2  # rows of the same bytes that are still shown one by one
+_FOLDED = 2  # equal rows that are shown one by one before the rest is folded
 
 Bytes = dict[int, int]
 
 
 class Kind(StrEnum):
-    """What a row's bytes are."""
+    """Source of a row's bytes."""
 
     HELD = "held"  # in the dump
-    FOUND = "found"  # what a finding saw there
-    EXPECTED = "expected"  # what it expected
+    FOUND = "found"  # as a finding saw it
+    EXPECTED = "expected"  # as a finding expected it
 
 
 class Cell(NamedTuple):
-    """A byte; `value` is None where nobody knows it."""
+    """A byte; `value` is None where it is unknown."""
 
     value: int | None
     changed: bool = False
@@ -33,7 +33,7 @@ class Cell(NamedTuple):
 
 
 class ByteRow(NamedTuple):
-    """Sixteen bytes, `offset` from the buffer's start; `values` as its dtype; of which finding, where it is of one."""
+    """Sixteen bytes at `offset` from the buffer's start; `values` in its dtype; `finding` is a finding's id, if any."""
 
     kind: Kind
     offset: int
@@ -43,11 +43,11 @@ class ByteRow(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Rows are left out here: nothing of them is held."""
+    """Omitted rows without held bytes."""
 
 
 class Same(NamedTuple):
-    """Rows are left out here: they hold the bytes of the row before, up to the offset `last`."""
+    """Omitted rows with the same bytes as the row before, up to the offset `last`."""
 
     last: int
 
@@ -56,7 +56,7 @@ ByteLine = ByteRow | Gap | Same
 
 
 def byte_rows(buffer: DumpedBuffer, dtype: str) -> Iterator[ByteLine]:
-    """Rows of what is held, a gap between those that do not follow each other, equal ones folded."""
+    """Rows of held bytes, with a gap between rows that are not adjacent and equal rows folded."""
     held: Bytes = {}
     for stretch in buffer.stretches:
         held.update(enumerate(stretch.data, stretch.offset))
@@ -77,7 +77,7 @@ def byte_rows(buffer: DumpedBuffer, dtype: str) -> Iterator[ByteLine]:
 
 
 class _Runs:
-    """Groups rows that hold the same sixteen bytes and follow each other; None for rows with something to see."""
+    """Groups adjacent rows that hold the same sixteen bytes; None for rows with changed or missing bytes."""
 
     def __init__(self, held: Bytes, changed: set[int]) -> None:
         self._held, self._changed = held, changed
@@ -100,7 +100,7 @@ class _Runs:
 def _row(buffer: DumpedBuffer, start: int, held: Bytes, changed: set[int], dtype: str) -> Iterator[ByteRow]:
     places = range(start, start + ROW)
     cells = tuple(Cell(held.get(at), at in changed, buffer.guarded(at)) for at in places)
-    own = {at: held[at] for at in places if at in held and not buffer.guarded(at)}  # a canary's values say nothing
+    own = {at: held[at] for at in places if at in held and not buffer.guarded(at)}  # values of a canary mean nothing
     yield ByteRow(Kind.HELD, start, cells, _values(own, places, dtype))
     if any(at in changed for at in places):
         for mark in buffer.marks:
@@ -108,7 +108,7 @@ def _row(buffer: DumpedBuffer, start: int, held: Bytes, changed: set[int], dtype
 
 
 def _seen(mark: Mark, places: range, changed: set[int], dtype: str) -> Iterator[ByteRow]:
-    """What a finding saw in a row, and what it expected there."""
+    """The rows of found and of expected bytes of a finding."""
     for kind, text in ((Kind.FOUND, mark.found), (Kind.EXPECTED, mark.expected)):
         data = dict(enumerate(bytes.fromhex(text), mark.window))
         if any(at in data for at in places):
@@ -118,7 +118,7 @@ def _seen(mark: Mark, places: range, changed: set[int], dtype: str) -> Iterator[
 
 
 def _values(held: Bytes, places: range, dtype: str) -> str:
-    """Values of the whole elements of a row, stretch by stretch."""
+    """Values of the whole elements of a row, run by run."""
     told = []
     for _, group in groupby((at for at in places if at in held), key=_since(held)):
         run = list(group)
@@ -141,7 +141,7 @@ def _since(held: Bytes) -> Any:
 
 
 def _changed(buffer: DumpedBuffer, places: set[int]) -> set[int]:
-    """Which of some bytes changed: those that differ in a finding's window, beyond it those in its ranges."""
+    """The changed bytes among `places`: bytes that differ in a finding's window, outside of it bytes in its ranges."""
     changed = set()
     for mark in buffer.marks:
         expected, found = bytes.fromhex(mark.expected), bytes.fromhex(mark.found)

@@ -1,4 +1,4 @@
-"""What a comparison of two dumps or runs is made of. Pure data."""
+"""Records of a comparison of two dumps or runs, made by `differences`. Pure data."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from shadowgraph.model.run_facts import RunFacts
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two.
+    """One side of a comparison.
 
     Attributes
     ----------
     label
-        What it is, for a head line.
+        Its kind, for a header line.
     dumps
-        One of each process; empty for a run that left none, of which only findings are known.
+        One dump of each process; empty for a run without dumps, of which only findings are known.
     """
 
     path: str
@@ -30,7 +30,7 @@ class Side:
 
 
 class SeenFinding(msgspec.Struct, frozen=True):
-    """A finding by its fingerprint, and how many findings with it each side has."""
+    """A finding by its fingerprint, and the number of findings with this fingerprint on each side."""
 
     fingerprint: str
     code: str
@@ -42,7 +42,7 @@ class SeenFinding(msgspec.Struct, frozen=True):
 
 
 class BufferFact(msgspec.Struct, frozen=True):
-    """What is compared of a buffer, or of an owner's part of it: `offset` bytes from the buffer's start."""
+    """The compared facts of a buffer, or of an owner's part of it: `offset` bytes from the buffer's start."""
 
     nbytes: int
     dtype: str
@@ -54,7 +54,7 @@ class BufferFact(msgspec.Struct, frozen=True):
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """A name whose facts differ; each process that has it gives one fact. Empty `before`: new; empty `after`: gone."""
+    """A name whose facts differ, one fact for each process with this name. Empty `before`: new; empty `after`: gone."""
 
     name: str
     before: tuple[BufferFact, ...]
@@ -62,7 +62,7 @@ class Changed(msgspec.Struct, frozen=True):
 
 
 class Unnamed(msgspec.Struct, frozen=True):
-    """Live buffers that no owner names, by the line that allocated them."""
+    """Live buffers without an owner name, by allocation site."""
 
     place: str
     before: int
@@ -72,7 +72,7 @@ class Unnamed(msgspec.Struct, frozen=True):
 
 
 class ChangedAlias(msgspec.Struct, frozen=True):
-    """Owners that share bytes: of a group that both sides have `paths` are common, of one that is new or gone all."""
+    """Owners that share bytes: in a changed group `paths` are the common owners, in a new or gone group all of them."""
 
     change: str
     paths: tuple[str, ...]
@@ -81,7 +81,7 @@ class ChangedAlias(msgspec.Struct, frozen=True):
 
 
 class GraphFact(msgspec.Struct, frozen=True):
-    """What is compared of a graph; `device` counts nodes as they were read, None where they were not."""
+    """The compared facts of a graph; `device` is the number of device nodes, None where they were not read."""
 
     launches: int
     device: int | None
@@ -96,7 +96,7 @@ class ChangedGraph(msgspec.Struct, frozen=True):
 
 
 class Differences(msgspec.Struct, frozen=True):
-    """All of it. Counts say how much is the same."""
+    """The result of a comparison. Counts say how much is the same."""
 
     gone: tuple[SeenFinding, ...]
     new: tuple[SeenFinding, ...]
@@ -113,5 +113,5 @@ class Differences(msgspec.Struct, frozen=True):
 
     @property
     def new_errors(self) -> int:
-        """Findings that only the second has, notes not counted."""
+        """Number of findings on the second side only, without notes."""
         return sum(finding.severity is Severity.ERROR for finding in self.new)

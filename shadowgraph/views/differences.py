@@ -1,4 +1,4 @@
-"""What differs between two dumps or runs: findings, buffers, aliases, graphs."""
+"""Comparison of two dumps or runs: findings, buffers, aliases, graphs. Called by `shadowgraph diff`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Fact = TypeVar("Fact", bound=Hashable)
 
 
 def differences(before: Side, after: Side) -> Differences:
-    """Compare two sides; memory and graphs only where both have dumps."""
+    """Compare two sides; memory and graphs only where both sides have dumps."""
     gone, new, same = _findings(before.facts, after.facts)
     compared = bool(before.dumps and after.dumps)
     first, second = (_Memory(side.dumps if compared else ()) for side in (before, after))
@@ -56,7 +56,7 @@ def differences(before: Side, after: Side) -> Differences:
 
 
 class _Memory:
-    """Facts of some dumps by name, one of each process that has it."""
+    """Facts of dumps by name, one fact for each process with that name."""
 
     def __init__(self, dumps: Sequence[Dump]) -> None:
         self.named: dict[str, Counter[BufferFact]] = {}
@@ -91,7 +91,7 @@ class _Memory:
         self.groups += [frozenset(rows[index].path for index in group) for group in dump.manifest.alias_groups]
 
     def rename(self, other: _Memory) -> None:
-        """Where the other side names a buffer by a path that is not the best here: compare what that path covers."""
+        """Where the other side's best name of a buffer is not the best here, compare that owner's view on both."""
         for name in [name for name in other.named if name not in self.named and name in self.views]:
             self.named[name], other.named[name] = self.views[name], other.views[name]
 
@@ -101,7 +101,7 @@ def _fact(buffer: Buffer) -> BufferFact:
 
 
 def _place(buffer: Buffer) -> str:
-    """Where a buffer was allocated, without a line number, which a fix may move."""
+    """The allocation site of a buffer, without a line number, which a fix may move."""
     if not buffer.stack:
         return f"{buffer.role} memory without a stack"
     frame = buffer.stack[0]
@@ -109,7 +109,7 @@ def _place(buffer: Buffer) -> str:
 
 
 def _findings(before: RunFacts, after: RunFacts) -> tuple[tuple[SeenFinding, ...], ...]:
-    """Gone, new and the same, errors first."""
+    """Gone, new and common findings, errors first."""
     first, second = (_by_fingerprint((*facts.findings, *facts.notes)) for facts in (before, after))
     seen = [_seen(first.get(each, []), second.get(each, [])) for each in dict.fromkeys((*first, *second))]
     seen.sort(key=lambda finding: finding.severity is not Severity.ERROR)
@@ -141,7 +141,7 @@ def _seen(before: Sequence[Finding], after: Sequence[Finding]) -> SeenFinding:
 def _changed(
     before: Mapping[str, Counter[Fact]], after: Mapping[str, Counter[Fact]]
 ) -> tuple[list[tuple[str, tuple[Fact, ...], tuple[Fact, ...]]], int]:
-    """Names whose facts differ, with the facts that only one side has, and how many names are the same."""
+    """Names whose facts differ, with the facts of one side only, and the number of names with equal facts."""
     differ: list[tuple[str, tuple[Fact, ...], tuple[Fact, ...]]] = []
     names = dict.fromkeys((*before, *after))
     for name in names:
@@ -161,7 +161,7 @@ def _unnamed(before: Mapping[str, list[int]], after: Mapping[str, list[int]]) ->
 
 
 def _aliases(before: Sequence[frozenset[str]], after: Sequence[frozenset[str]]) -> tuple[tuple[ChangedAlias, ...], int]:
-    """Groups that differ, each paired with the one of the other side that has most of its owners."""
+    """Groups that differ, each paired with the group of the other side that shares most of its owners."""
     home = {path: place for place, group in enumerate(before) for path in group}
     paired: set[int] = set()
     found: list[ChangedAlias] = []

@@ -1,4 +1,4 @@
-"""A memory map out of a dump: the same data as of a live run, without what the run needed."""
+"""Memory map of a dump: the same data as from a live debugger, without the packages that the run needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shadowgraph.model.graphs import Graph
 from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.views.memory_map import MapBuffer, MemoryMap, damage_of, freed_buffer, live_buffer
 
-_NEAR = 4  # buffers by address that are shown on either side of one that is asked for
+_NEAR = 4  # neighbours by address that are shown on either side of a requested buffer
 
 
 def dumped_map(
@@ -24,9 +24,9 @@ def dumped_map(
     Parameters
     ----------
     graph
-        Keep what this graph was given, or allocated.
+        Keep the buffers that this graph's nodes point into or that its capture allocated.
     wanted
-        Keep these buffers and the ones next to them by address.
+        Keep these buffers and their neighbours by address.
     """
     found = found_buffers(dump, book)
     if wanted is not None:
@@ -49,7 +49,7 @@ def dumped_map(
 
 
 def found_buffers(dump: Dump, book: BufferNames, serials: Container[int] | None = None) -> dict[int, MapBuffer]:
-    """Live buffers, and those that findings are about, by serial; with `serials` those alone, freed ones too."""
+    """Live buffers and buffers with findings, by serial; with `serials` these buffers alone, freed ones included."""
     facts = {finding.buffer.serial: finding.buffer for finding in dump.manifest.facts.damage}
     graphs = {row.serial: row.name for row in dump.manifest.graphs}
     found: dict[int, MapBuffer] = {}
@@ -65,7 +65,7 @@ def found_buffers(dump: Dump, book: BufferNames, serials: Container[int] | None 
 
 
 def _gone(buffer: Buffer, name: str) -> MapBuffer:
-    """A buffer that was freed and that no finding is about."""
+    """A freed buffer without findings."""
     return replace(live_buffer(buffer, name, (), (), {}, None), head_guard=0, tail_guard=0, gap=0)
 
 
@@ -74,7 +74,7 @@ def _range(buffer: MapBuffer) -> ByteRange:
 
 
 def _touched(graph: Graph) -> RangeSet:
-    """Every byte that a graph's launches were given, and a byte at each address that its device nodes hold."""
+    """Every byte of the arguments of a graph's launches, and one byte at each address that its device nodes hold."""
     spans = [pointer.view.hull for _, pointer in graph.pointers()]
     return RangeSet.of([*spans, *_pointed(graph.read_nodes or ())])
 

@@ -1,4 +1,4 @@
-"""What happened to a buffer, in order: facts of a dump that name it, each as one event."""
+"""Timeline of a buffer from a dump: its allocation, captures, launches, replays, findings and free as events."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from shadowgraph.model.launches import Access
 from shadowgraph.views.buffer_head import head_of
 from shadowgraph.views.events import Event, Timeline, What
 
-_NO_BYTES = "aten.set_."  # turns a tensor to other memory, and changes no byte of any
-_NODES = 4  # of a graph that are named where it is captured
+_NO_BYTES = "aten.set_."  # rebinds a tensor to other memory without changing any byte
+_NODES = 4  # nodes that a capture event names
 
 
 def timeline(dump: Dump, buffer: Buffer, name: str, last: int | None) -> Timeline:
-    """The events of a buffer, the `last` of those with a time."""
+    """The events of a buffer: all without a time, and the `last` ones with a time."""
     timed = sorted(_timed(dump, buffer), key=lambda event: event.time or 0.0)
     kept = timed if last is None else timed[max(0, len(timed) - last) :]
     manifest = dump.manifest
@@ -33,7 +33,7 @@ def timeline(dump: Dump, buffer: Buffer, name: str, last: int | None) -> Timelin
 
 
 def _begin(dump: Dump, buffer: Buffer) -> Iterator[Event]:
-    """Its allocation and the captures that use it, which a dump has no time of."""
+    """The allocation and the captures that use the buffer, for which a dump has no time."""
     made_in = next((row.name for row in dump.manifest.graphs if row.serial == buffer.graph), None)
     during = f"while {made_in} was captured" if made_in is not None else ""
     yield Event(What.ALLOCATED, during, graph=made_in, stack=buffer.stack)
@@ -65,7 +65,7 @@ def _captured(dump: Dump, graph: GraphRow, mine: Sequence[tuple[int, PointerRow]
 
 
 def _joined(accesses: Iterable[Access]) -> str:
-    """What several uses may do together."""
+    """The union of several accesses."""
     known = set(accesses)
     if not known or Access.UNKNOWN in known:
         return str(Access.UNKNOWN)
@@ -73,7 +73,7 @@ def _joined(accesses: Iterable[Access]) -> str:
 
 
 def _device_nodes(rows: Sequence[DeviceRow], serial: int, outer: str = "") -> Iterator[str]:
-    """Numbers of device nodes that point into a buffer, or copy from or to it."""
+    """Numbers of the device nodes that point into a buffer, or copy from or to it."""
     for index, row in enumerate(rows):
         place = f"{outer}{index}"
         held = (*(word.buffer for word in row.words), *(part.buffer for part in (*row.reads, *row.writes)))
@@ -118,7 +118,7 @@ def _launch(dump: Dump, row: JournalRow, mine: Sequence[PointerRow], names: dict
 
 
 def _reach(shape: Sequence[int], stride: Sequence[int], itemsize: int) -> int:
-    """Bytes from a view's first to its last."""
+    """Bytes from a view's first to its last, 0 for an empty view."""
     if 0 in shape:
         return 0
     return (sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1) * itemsize
@@ -138,7 +138,7 @@ def _replayed(dump: Dump, buffer: Buffer) -> Iterator[Event]:
 
 
 def _found(dump: Dump, buffer: Buffer) -> Iterator[Event]:
-    """Findings on the buffer, on who has its bytes now; and the closer look that gave one a later revision."""
+    """Findings on the buffer or with it as a victim, and the localization that gave a finding a later revision."""
     facts = dump.manifest.facts
     began = _began(dump)
     for finding in (*facts.findings, *facts.notes):
@@ -154,7 +154,7 @@ def _found(dump: Dump, buffer: Buffer) -> Iterator[Event]:
 
 
 def finding_event(finding: Finding, about: str, own: bool) -> Event:
-    """A finding; `own` says whether it is on the buffer itself."""
+    """The event of a finding; `own` is True when the finding is on the buffer itself."""
     times = f", seen {finding.occurrences:,} times" if finding.occurrences > 1 else ""
     return Event(
         What.FOUND,
@@ -173,7 +173,7 @@ def finding_event(finding: Finding, about: str, own: bool) -> Event:
 
 
 def revision_event(finding: Finding, culprit: Culprit, time: float) -> Event:
-    """The closer look that gave a finding a later revision."""
+    """The event of the localization that gave a finding a later revision."""
     named = f" {culprit.name} (node {culprit.node})" if culprit.name is not None else ""
     return Event(
         What.REVISED,
@@ -189,7 +189,7 @@ def revision_event(finding: Finding, culprit: Culprit, time: float) -> Event:
 
 
 def _watched(dump: Dump, buffer: Buffer) -> Iterator[Event]:
-    """Changes of a watched tensor that no launch is known for, at the replay in which they were seen."""
+    """Changes of a watched tensor without a known launch, at the replay in which they were seen."""
     names = {owner.path for owner in dump.manifest.owners if owner.view.buffer == buffer.serial}
     began = _began(dump)
     for name, changes, _ in dump.manifest.facts.watches:
@@ -201,13 +201,13 @@ def _watched(dump: Dump, buffer: Buffer) -> Iterator[Event]:
 
 
 def _began(dump: Dump) -> dict[tuple[str | None, int | None], float]:
-    """When replays began, by the graph's name and their number."""
+    """Start times of replays, by graph name and replay number."""
     names = {graph.serial: graph.name for graph in dump.manifest.graphs}
     return {(names.get(row.graph), row.replay): row.time for row in dump.manifest.replays}
 
 
 def _with_end(events: Sequence[Event], buffer: Buffer) -> Iterator[Event]:
-    """The events with the free where it must have been: before the first finding that says the buffer is gone."""
+    """The events with the free inserted at its latest possible place: before the first finding on a freed buffer."""
     if buffer.alive:
         yield from events
         return

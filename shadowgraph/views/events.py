@@ -1,4 +1,4 @@
-"""What a timeline is made of: events of one buffer. Pure data."""
+"""Records of a timeline: the events of one buffer. Pure data."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Event(msgspec.Struct, frozen=True):
     time
         Seconds since 1970; None where only the order is known.
     text
-        What happened, in words.
+        The event in words.
     graph, replay, node
-        Name of the graph, which replay, the launch's number in it.
+        Name of the graph, number of the replay, number of the launch in the graph.
     access
-        What a launch may do with the buffer: ``read``, ``write``, ``read_write``, ``unknown``; empty for other events.
+        Possible access of a launch: ``read``, ``write``, ``read_write``, ``unknown``; empty for other events.
     first, last
-        Bytes that it was given, or that changed, from the buffer's start, inclusive.
+        Bytes that were passed to the launch, or that changed, from the buffer's start, inclusive.
     finding, code
-        Of the finding that this is.
+        Id and code, for the event of a finding.
     """
 
     what: What
@@ -59,16 +59,16 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Timeline(BufferHead, frozen=True):
-    """A buffer and what happened to it.
+    """A buffer and its events.
 
     Attributes
     ----------
     events
-        Oldest first: those without a time come where they belong.
+        Oldest first; events without a time stand at their place in the order.
     earlier
-        Events before these that were left out.
+        Number of earlier events that were left out.
     since
-        When the oldest launch and the oldest replay that the dump remembers began.
+        Start of the oldest launch or replay in the dump's journal.
     """
 
     events: tuple[Event, ...]

@@ -1,4 +1,4 @@
-"""A byte map around the damage: offset, what was expected, what is there, the values in the buffer's dtype."""
+"""Hex view of a finding's bytes: offset, expected bytes, found bytes, and the values in the buffer's dtype."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS = 4
 
 @dataclass(frozen=True, slots=True)
 class HexRow:
-    """One row of bytes; `changed` marks the bytes that differ, `values` decodes the found ones."""
+    """One row of bytes; `changed` marks the bytes that differ, `values` decodes the found bytes."""
 
     offset: int
     expected: bytes
@@ -25,12 +25,12 @@ class HexRow:
 
 
 def hex_rows(finding: Finding) -> list[HexRow]:
-    """Up to four rows of 16 bytes, those with changed bytes only, in order of address."""
+    """Up to four rows of 16 bytes, only rows with changed bytes, in order of address."""
     window = finding.window
     if window is None:
         return []
     expected, found = bytes.fromhex(window.expected), bytes.fromhex(window.found)
-    # Rows start where the buffer's elements do, so that values decode.
+    # Rows are aligned to the buffer's elements, so that values decode.
     lead = -window.offset % ROW
     rows = []
     for start in range(lead - ROW if lead else 0, len(found), ROW):
@@ -43,10 +43,10 @@ def hex_rows(finding: Finding) -> list[HexRow]:
 
 
 def decoded(data: bytes, dtype: str, offset: int = 0) -> str:
-    """Bytes as values of a dtype; `offset` counts from where an element starts. Empty for a dtype that nobody knows."""
+    """Bytes as values of a dtype; `offset` counts from the start of an element. Empty for an unknown dtype."""
     if dtype in SMALL_FLOATS:
         return " ".join(f"{value:g}" for value in table(dtype)[np.frombuffer(data, dtype=np.uint8)])
-    halves = dtype == "bfloat16"  # the upper halves of float32, which numpy has no type for
+    halves = dtype == "bfloat16"  # the upper halves of float32; numpy has no bfloat16
     try:
         kind = np.dtype(np.uint16 if halves else dtype)
     except TypeError:

@@ -1,4 +1,4 @@
-"""Where damage lies against its buffer, in few characters."""
+"""Position of damage relative to its buffer, as short text for labels and lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from shadowgraph.views.memory_map import MapBuffer, MapDamage
 
 
 def reach(damage: MapDamage, buffer: MapBuffer) -> str:
-    """How far damage goes in few characters: ``-8 B`` before the start, ``+24 B`` past the end, else what is inside."""
+    """Extent of damage in few characters: ``-8 B`` before the start, ``+24 B`` past the end, else the bytes inside."""
     if not damage.located:
         return "whole buffer"
     before, after = buffer.start - damage.first, damage.last + 1 - buffer.stop
@@ -18,7 +18,7 @@ def reach(damage: MapDamage, buffer: MapBuffer) -> str:
 
 
 def where(damage: MapDamage, buffer: MapBuffer) -> str:
-    """`reach` with the edge that it counts from."""
+    """`reach` with the edge from which it counts."""
     if not damage.located:
         return "no bytes of its own"
     before, after = damage.first < buffer.start, damage.last >= buffer.stop
@@ -29,7 +29,7 @@ def where(damage: MapDamage, buffer: MapBuffer) -> str:
 
 
 def changed(damage: MapDamage, buffer: MapBuffer) -> str:
-    """Which bytes changed, as offsets from the buffer's start."""
+    """The changed bytes, as offsets from the buffer's start."""
     if not damage.located:
         return "concerns the whole buffer"
     first, last = damage.first - buffer.start, damage.last - buffer.start

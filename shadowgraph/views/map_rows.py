@@ -1,4 +1,4 @@
-"""Which buffers of a memory map get a row of their own, and which are folded into one line."""
+"""Layout of a memory map: buffers with a row of their own, and runs of buffers folded into one line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 from shadowgraph.common.errors import UsageError
 from shadowgraph.views.memory_map import MapBuffer, MapDamage, MemoryMap
 
-MOST_ROWS = 200  # a taller page is beyond what PDF readers open
+MOST_ROWS = 200  # PDF readers cannot open a taller page
 _ZOOMS = 60
 _ZOOMS_PER_BUFFER = 3
 _OWNERS_PER_BUFFER = 5
@@ -17,7 +17,7 @@ _OWNERS_PER_BUFFER = 5
 
 @dataclass(frozen=True, slots=True)
 class OwnerLine:
-    """Owners of the same view of a buffer."""
+    """Owners with the same view of a buffer."""
 
     names: tuple[str, ...]
     relation: str
@@ -34,7 +34,7 @@ class Row:
     index
         Into `MemoryMap.buffers`.
     damages
-        All findings on it; `zooms` those that get a line of their own with the bytes around them.
+        All findings on it; `zooms` are the findings with a line of their own for the bytes around them.
     owners
         Lines for other owners; `more_owners` counts the lines left out.
     """
@@ -112,13 +112,13 @@ def _named(memory: MemoryMap, by_size: Iterable[int]) -> Iterator[int]:
 
 
 def runs(count: int, chosen: set[int]) -> list[tuple[int, int]]:
-    """Runs ``[first, stop)`` of indices that were not chosen."""
+    """Runs ``[first, stop)`` of indices outside of `chosen`."""
     edges = [-1, *sorted(chosen), count]
     return [(one + 1, other) for one, other in pairwise(edges) if other - one > 1]
 
 
 def _zoomed(damages: dict[int, tuple[MapDamage, ...]], chosen: set[int]) -> set[int]:
-    """Ids of findings that get a line of bytes: the first ones, and no more than a few a buffer."""
+    """Ids of findings with a line of bytes: the first ones, at most a few for each buffer."""
     found = [
         damage.finding
         for index, of_buffer in damages.items()

@@ -1,4 +1,6 @@
-"""What a memory map shows, as plain data: buffers by address, other owners of their bytes, damage. Draws nothing."""
+"""Data of a memory map: buffers by address, other owners of their bytes, and damage. Draws nothing.
+Drawn by `shadowgraph.render.plots.memory_map` and, to zoom into, by `shadowgraph.render.plots.interactive`.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ class MapAlias:
     Attributes
     ----------
     name, relation
-        The owner's path, and what it is of the owner that names the buffer (``""``: the very same view). Where no owner
-        covers the whole buffer, every owner is here and the relation is to the buffer as a flat array of its dtype.
+        The owner's path, and how it is made from the owner that names the buffer (``""``: the same view). Where no
+        owner covers the whole buffer, all are listed and the relation is to the buffer as a flat array of its dtype.
     start, stop
         Addresses of its first byte and after its last; there may be gaps between.
     """
@@ -38,20 +40,20 @@ class MapAlias:
 
 @dataclass(slots=True, unsafe_hash=True)
 class MapBuffer:
-    """A buffer at its place. Never changed; not frozen, which would double what 100,000 of them take to make.
+    """A buffer at its place. Never changed; not frozen, which would double the time to make 100,000 of them.
 
     Attributes
     ----------
     name, names
-        What to call it, and every owner path; no paths where nobody named it.
+        Its label, and every owner path; no paths for an unnamed buffer.
     start, nbytes
-        First address and bytes asked for.
+        First address and requested size.
     role
         ``static``, ``pool`` or ``foreign``.
     head_guard, tail_guard
-        Guard bytes before and after; 0 where there is none, or where it is not known any more.
+        Guard bytes before and after; 0 without a guard, or where its size is no longer known.
     gap
-        Bytes of others between the buffer's end and the guard after it.
+        Bytes between the buffer's end and the guard after it, which belong to other memory.
     graph
         Name of the graph whose capture allocated it.
     alive
@@ -78,7 +80,7 @@ class MapBuffer:
 
     @property
     def tail(self) -> tuple[int, int]:
-        """First address of the guard after it, and the address after its last."""
+        """First address of the guard after the buffer, and the address after the guard's last byte."""
         return self.stop + self.gap, self.stop + self.gap + self.tail_guard
 
 
@@ -95,15 +97,15 @@ class MapDamage:
     buffer
         Index into `MemoryMap.buffers`.
     culprit, when
-        Who did it and in which phase, in words; either may be empty.
+        The culprit and its phase, in words; either may be empty.
     ranges
         Changed ranges, up to 16; `partial` where there are more, so that only `first` and `last` bound the rest.
     count
         Changed bytes.
     located
-        False for a finding about a buffer with no bytes of its own to show.
+        False for a finding on a whole buffer, without bytes of its own.
     truncated
-        The evidence reached the end of what was armed: more may have been written.
+        The evidence reaches the end of the armed bytes: more bytes may have been written.
     """
 
     finding: int
@@ -121,12 +123,12 @@ class MapDamage:
 
     @property
     def pieces(self) -> tuple[tuple[int, int], ...]:
-        """The changed ranges, inclusive; `(first, last)` where none are known."""
+        """The changed ranges, inclusive; `(first, last)` where no range is known."""
         return self.ranges or ((self.first, self.last),)
 
     @property
     def exact(self) -> bool:
-        """Whether every byte of `pieces` changed; else only some did (entries lost between rows, say)."""
+        """Whether every byte of `pieces` changed; else only some of them (entries lost between rows, say)."""
         return not self.count or sum(last + 1 - first for first, last in self.pieces) <= self.count
 
 
@@ -137,7 +139,7 @@ class MemoryMap:
     Raises
     ------
     UsageError
-        When buffers are out of order, or damage names a buffer that is not there.
+        When buffers are out of order, or damage refers to a buffer that does not exist.
     """
 
     buffers: tuple[MapBuffer, ...] = ()
@@ -152,14 +154,14 @@ class MemoryMap:
 
     @classmethod
     def of(cls, debugger: LiveDebugger) -> MemoryMap:
-        """What a debugger knows now: its live buffers, and freed ones that findings are about. Checks nothing.
+        """The present state of a debugger: live buffers, and freed buffers with findings. Runs no check.
 
         Owned data: nothing of the debugger or its tensors is kept.
 
         Parameters
         ----------
         debugger
-            One that watches, or has stopped.
+            A debugger, running or stopped.
         """
         debugger.names.refresh()
         findings = (*debugger.findings, *(note for note in debugger.notes if note.continues is not None))
@@ -202,20 +204,20 @@ def live_buffer(
     graphs: Mapping[int, str],
     facts: BufferFacts | None,
 ) -> MapBuffer:
-    """A buffer that lives.
+    """A live buffer.
 
     Parameters
     ----------
     name, names
-        What to call it, and the paths of all owners, the best first.
+        Its label, and the paths of all owners, the best first.
     owners
-        Paths with what they cover.
+        Paths with their views.
     graphs
         Names by serial.
     facts
-        As a finding on it knew it.
+        The buffer's facts in a finding on it.
     """
-    if not names and facts is not None:  # its owner died since; the finding still knows it
+    if not names and facts is not None:  # its owner died since; the finding still has the name
         name, names = facts.name, facts.names
     graph = None if buffer.graph is None else graphs.get(buffer.graph, f"graph#{buffer.graph}")
     return MapBuffer(
@@ -236,7 +238,7 @@ def live_buffer(
 
 
 def _aliases(buffer: Buffer, owners: Sequence[tuple[str, TensorView]], chief: str) -> tuple[MapAlias, ...]:
-    """Other owners, those that do not overlap the chief one included: halves of a buffer are owners of it too."""
+    """Other owners, including owners disjoint from the chief one: halves of a buffer are owners of it too."""
     if not owners:
         return ()
     naming = next((view for path, view in owners if path == chief), None)
@@ -252,7 +254,7 @@ def _aliases(buffer: Buffer, owners: Sequence[tuple[str, TensorView]], chief: st
 
 
 def freed_buffer(facts: BufferFacts) -> MapBuffer:
-    """A buffer that was freed, as a finding knew it."""
+    """A freed buffer, from the facts in a finding."""
     return MapBuffer(
         name=facts.name,
         names=facts.names,
@@ -266,7 +268,7 @@ def freed_buffer(facts: BufferFacts) -> MapBuffer:
 
 
 def damage_of(finding: Finding, buffer: int) -> MapDamage:
-    """The bytes of a finding on the buffer with an index."""
+    """The bytes of a finding; `buffer` is the index of its buffer in the map."""
     start, facts = finding.buffer.address, finding.bytes
     damage = MapDamage(
         finding=finding.id,

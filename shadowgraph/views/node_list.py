@@ -1,4 +1,6 @@
-"""The nodes of a graph, each with what it points into and who launched it, and filters on them. Pure data."""
+"""Node list of a graph: each node with its launch site and the buffers its arguments point into, and filters on nodes.
+Pure data.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ from shadowgraph.model.launches import Launch
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import Stack
 
-# What memory at an address is called, and how many bytes from its start that address is; None where nobody tracks it.
+# The name of the memory at an address, and the address's offset in bytes from its start; None for untracked memory.
 Named = Callable[[int], tuple[str, int] | None]
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Bytes that a copy or a set reads or writes; `buffer` is empty for memory that nobody tracks."""
+    """Bytes that a copy or a memset reads or writes; `buffer` is empty for untracked memory."""
 
     start: int
     nbytes: int
@@ -29,7 +31,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Blamed(msgspec.Struct, frozen=True):
-    """A finding that has a node for its culprit, or among its candidates."""
+    """A finding with a node as its culprit or among its candidates."""
 
     finding: int
     code: str
@@ -42,13 +44,13 @@ class ListedNode(msgspec.Struct, frozen=True):
     Attributes
     ----------
     place
-        Its number; ``"12.3"`` for the node 3 of the child graph, or inside the conditional node, that is node 12.
+        Its number; ``"12.3"`` for node 3 inside of the child graph or conditional node 12.
     launch, operator
-        Number and name of the launch that made it, where that was seen.
+        Number and name of the launch that made it, where the launch was recorded.
     file, line, stack
-        Where it was launched, innermost first.
+        Its launch site, innermost frame first.
     after
-        Its siblings that it waits for.
+        Numbers of the sibling nodes it depends on.
     """
 
     place: str
@@ -71,19 +73,19 @@ class ListedNode(msgspec.Struct, frozen=True):
 
 
 class Blind(msgspec.Struct, frozen=True):
-    """How many nodes of a graph point nobody knows where, for one reason."""
+    """Number of nodes of a graph whose pointers are unknown, for one reason."""
 
     nodes: int
     reason: str
 
 
 class ListedGraph(msgspec.Struct, frozen=True):
-    """A graph and those of its nodes that are asked for, of `total` with those of its child graphs.
+    """A graph and its matching nodes, out of `total` nodes with child graphs included.
 
     Attributes
     ----------
     blind
-        Of all its nodes, asked for or not, those whose arguments could not be read: no filter by buffer finds them.
+        All nodes with unreadable arguments, matching or not: no filter by buffer finds them.
     """
 
     name: str
@@ -99,16 +101,16 @@ class ListedGraph(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which nodes to list; every part that is set must hold.
+    """A filter on nodes; a node must match every part that is set.
 
     Attributes
     ----------
     kernel
-        Part of the kernel's or the operator's name, in whatever case.
+        Part of the kernel's or the operator's name, case ignored.
     file, line
         End of the path of a file in the node's stack, and a line of it.
     memory
-        Ranges of which one is read, written or pointed into.
+        Ranges; the node reads, writes or points into at least one of them.
     """
 
     kernel: str = ""
@@ -146,14 +148,14 @@ def listed(
     pid: int | None = None,
     dump: str | None = None,
 ) -> ListedGraph:
-    """The nodes of a graph, those of child graphs after the node that they are inside of.
+    """The nodes of a graph, each child graph's nodes after their parent node.
 
     Parameters
     ----------
     named
         Names memory; without it addresses stay numbers.
     findings
-        Whose culprits are marked.
+        Findings whose culprits are marked.
     """
     blamed = _culprits(graph, findings)
     every = list(_nodes(graph, graph.device_nodes, named or _nameless, blamed))
@@ -163,7 +165,7 @@ def listed(
 
 
 def _blind(nodes: Sequence[ListedNode]) -> Iterator[Blind]:
-    """Nodes whose arguments could not be read, by reason; the most frequent first."""
+    """Nodes with unreadable arguments, by reason; the most frequent first."""
     for reason, count in Counter(node.note for node in nodes if node.note.startswith(BLIND)).most_common():
         yield Blind(count, reason)
 
@@ -216,7 +218,7 @@ def _node(
 
 
 def _culprits(graph: Graph, findings: Sequence[Finding]) -> dict[int, tuple[Blamed, ...]]:
-    """Findings by the device node that they blame."""
+    """Findings by the device node that is their culprit or candidate."""
     found: dict[int, list[Blamed]] = {}
     made = nodes_by_launch(graph)
     for finding in findings:
@@ -229,7 +231,7 @@ def _culprits(graph: Graph, findings: Sequence[Finding]) -> dict[int, tuple[Blam
 
 
 def nodes_by_launch(graph: Graph) -> dict[int, list[int]]:
-    """The device nodes that each launch of a graph became, where they were read."""
+    """The device nodes of each launch of a graph, where the nodes were read."""
     made: dict[int, list[int]] = {}
     for node in graph.read_nodes or ():
         if node.launch is not None:
@@ -238,7 +240,7 @@ def nodes_by_launch(graph: Graph) -> dict[int, list[int]]:
 
 
 def nodes_of(graph: Graph, culprit: Culprit, made: Mapping[int, Sequence[int]]) -> Sequence[int]:
-    """Device nodes that a culprit is. One that was seen in a launch alone is every node that this launch became."""
+    """The device nodes of a culprit. A culprit known only as a launch stands for every node of that launch."""
     if culprit.node is None:
         return ()
     if culprit.seen_in is not None or culprit.arguments or graph.read_nodes is None:
@@ -247,5 +249,5 @@ def nodes_of(graph: Graph, culprit: Culprit, made: Mapping[int, Sequence[int]]) 
 
 
 def _is_end(end: str, path: str) -> bool:
-    """Whether a path ends with some of its whole parts: ``model.py``, ``srt/model.py``."""
+    """Whether a path ends with the given whole components: ``model.py``, ``srt/model.py``."""
     return path == end or path.replace("\\", "/").endswith("/" + end.replace("\\", "/").removeprefix("./").lstrip("/"))

@@ -1,4 +1,6 @@
-"""What a stale-row map shows, as plain data: rows of the static inputs of graphs, replay by replay."""
+"""Data of a stale-row map: the state of each row of the static inputs of graphs, replay by replay.
+Drawn by `shadowgraph.render.plots.row_map`.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ from shadowgraph.views.source import Source, Watched, source_of
 
 @dataclass(frozen=True, slots=True)
 class RowMark:
-    """Stale rows that a finding is about: first and last of each stretch, at one replay.
+    """Stale rows of a finding: first and last row of each stretch, at one replay.
 
     Attributes
     ----------
     since
-        The replays that they were written for, in words.
+        The replays for which the rows were written, in words.
     padded
         Inputs that were written in these rows meanwhile.
     """
@@ -39,7 +41,7 @@ class RowPanel:
     Attributes
     ----------
     first_byte
-        Where row 0 begins in the buffer.
+        Offset of row 0 in the buffer.
     replays
         The oldest first; numbers may skip.
     """
@@ -54,7 +56,7 @@ class RowPanel:
     marks: tuple[RowMark, ...] = ()
 
     def state(self, replay: int, row: int) -> RowState | None:
-        """The state of a row at a replay; None where that is not kept."""
+        """The state of a row at a replay; None where no state was kept."""
         at = next((each for each in self.replays if each.replay == replay), None)
         for stretch in at.rows if at is not None else ():
             if stretch.first <= row <= stretch.last:
@@ -69,7 +71,7 @@ class RowPanel:
 
 @dataclass(frozen=True, slots=True)
 class RowMap:
-    """Inputs, those of one graph next to each other; `names` of graphs by serial."""
+    """Inputs, sorted by graph; `names` of graphs by serial."""
 
     panels: tuple[RowPanel, ...]
     names: tuple[tuple[int, str], ...] = ()
@@ -83,18 +85,18 @@ class RowMap:
         Parameters
         ----------
         graph
-            Name or number of the one to keep; the one of `finding` when None, else all.
+            Name or number of the graph to keep; when None, the graph of `finding`, else all.
         buffer
-            Keep this buffer alone: an owner name, its end, or an address.
+            Keep this buffer alone: an owner name, the end of an owner name, or an address.
         finding
-            Mark this one alone.
+            Mark this finding alone.
 
         Raises
         ------
         UsageError
-            For a graph or a finding that is not there, and where no history of rows was kept.
+            For a graph or a finding that does not exist, and without a history of rows.
         UnknownBufferError
-            For a buffer that nobody knows.
+            For an unknown buffer.
         """
         source = source_of(watched)
         only = source.finding(finding) if finding is not None else None
@@ -121,12 +123,12 @@ class RowMap:
 
     @property
     def marked(self) -> tuple[int, ...]:
-        """Ids of the findings that are marked."""
+        """Ids of the marked findings."""
         return tuple(dict.fromkeys(mark.finding for panel in self.panels for mark in panel.marks))
 
 
 def _in_number(name: str) -> list[str | int]:
-    """What sorts ``wrappers[2]`` before ``wrappers[10]``."""
+    """A key that sorts ``wrappers[2]`` before ``wrappers[10]``."""
     return [int(part) if at % 2 else part for at, part in enumerate(re.split(r"([0-9]+)", name))]
 
 
@@ -146,7 +148,7 @@ def _panel(source: Source, rows: InputRows, home: Buffer, graph: str, findings: 
 
 
 def _mark(rows: InputRows, home: Buffer, finding: Finding) -> RowMark | None:
-    """The stale rows of a finding, if they are rows of this very input."""
+    """The stale rows of a finding, if the finding is on this input."""
     stale, facts = finding.stale, finding.bytes
     if stale is None or facts is None or finding.replay is None or not stale.stale:
         return None

@@ -1,4 +1,4 @@
-"""From addresses to places on a page. Lengths on the page are inches; every scale is monotonic and piecewise linear."""
+"""Scales from addresses to positions on a page, in inches. Every scale is monotonic and piecewise linear."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from shadowgraph.views.memory_map import MapBuffer, MapDamage
 
 Span = tuple[float, float]
 
-_CLOSE = 4096  # bytes that can be told apart on one line, more or less
-_FOLD = 0.09  # a folded gap's width
+_CLOSE = 4096  # bytes that can be told apart on one line, approximately
+_FOLD = 0.09  # width of a folded gap
 _SLIVER = 0.03  # least width of an island
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """A piecewise linear scale through (address, place) points in ascending order; clamped at both ends."""
+    """A piecewise linear scale through (address, position) points in ascending order; clamped at both ends."""
 
     addresses: tuple[int, ...]
     places: tuple[float, ...]
 
     def x(self, address: int) -> float:
-        """Place of an address."""
+        """Position of an address."""
         position = bisect_right(self.addresses, address) - 1
         if position < 0:
             return self.places[0]
@@ -37,13 +37,13 @@ class Steps:
         return left + (right - left) * ((address - low) / (high - low))
 
     def span(self, start: int, stop: int) -> Span:
-        """Places of ``[start, stop)``."""
+        """Positions of ``[start, stop)``."""
         return self.x(start), self.x(stop)
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Where each row has its parts, left to right: before the buffer, the buffer, after it."""
+    """Columns of a row, left to right: before the buffer, the buffer, after it."""
 
     head: Span
     payload: Span
@@ -51,9 +51,9 @@ class Columns:
 
 
 def row_scale(buffer: MapBuffer, damages: Sequence[MapDamage], columns: Columns) -> Steps:
-    """A row's scale: the buffer and each side of it fill their columns.
+    """Scale of a row: the buffer and each side of it fill their columns.
 
-    A side reaches as far as its guard, or twice as far as damage that lies beyond it.
+    A side covers its guard, or twice the distance of damage beyond the guard.
     """
     stop = buffer.start + max(1, buffer.nbytes)
     before = max([0, *(buffer.start - damage.first for damage in damages)])
@@ -70,7 +70,7 @@ def _side(guard: int, reached: int) -> int:
 
 
 def widened(span: Span, least: float, within: Span) -> Span:
-    """A span no narrower than `least`, about its middle, pushed into `within`."""
+    """A span no narrower than `least`, with the same centre, moved inside `within`."""
     left, right = span
     if right - left < least:
         middle = (left + right) / 2
@@ -80,7 +80,7 @@ def widened(span: Span, least: float, within: Span) -> Span:
 
 
 def joined(spans: Iterable[Span], least: float) -> list[Span]:
-    """Spans in order, those less than `least` apart joined."""
+    """Spans in order; spans less than `least` apart are joined."""
     found: list[Span] = []
     for left, right in sorted(spans):
         if found and left - found[-1][1] < least:
@@ -91,8 +91,9 @@ def joined(spans: Iterable[Span], least: float) -> list[Span]:
 
 
 def joined_bars(scale: Steps, spans: Iterable[tuple[int, int]], narrowest: float, least: float) -> list[Span]:
-    """Places of ``[start, stop)`` spans in order, each widened to `narrowest` inside the scale, those less than `least`
-    apart joined: as many bars as fit, however many spans there are."""
+    """Positions of ``[start, stop)`` spans in order, each widened to `narrowest` inside the scale, spans less than
+    `least` apart joined: the width bounds the number of bars.
+    """
     ends = np.array(list(spans), dtype=np.float64).reshape(-1, 2)  # addresses have fewer than 53 bits
     if not len(ends):
         return []
@@ -110,7 +111,7 @@ def joined_bars(scale: Steps, spans: Iterable[tuple[int, int]], narrowest: float
 
 
 def side_of(address: int, buffer: MapBuffer, columns: Columns) -> Span:
-    """The column in which an address of a row is drawn."""
+    """The column of a row that holds an address."""
     if address < buffer.start:
         return columns.head
     return columns.tail if address >= buffer.stop else columns.payload
@@ -124,8 +125,8 @@ def split(first: int, last: int, buffer: MapBuffer) -> list[tuple[int, int]]:
 
 
 def zoom_window(buffer: MapBuffer, damage: MapDamage) -> tuple[int, int]:
-    """Addresses ``[start, stop)`` to show around damage: some bytes on both sides, and the edge that was crossed
-    unless it lies so far off that the damage would shrink to nothing.
+    """Addresses ``[start, stop)`` to show around damage: some bytes on both sides, and the crossed edge unless it lies
+    so far off that the damage would shrink to nothing.
 
     Of damage that reaches from deep inside the buffer to beyond one edge, only the part beyond is shown.
     """
@@ -149,8 +150,9 @@ def _focus(buffer: MapBuffer, damage: MapDamage) -> tuple[int, int]:
 
 
 def spread(centres: Sequence[float], widths: Sequence[float], within: Span, gap: float = 0.08) -> list[float]:
-    """Left ends for labels in ascending order: near their centres, inside `within`, not over each other as long as
-    they fit side by side."""
+    """Left ends for labels in ascending order: near their centres, inside `within`, without overlap as long as they fit
+    side by side.
+    """
     lefts: list[float] = []
     free = within[0]
     for centre, width in zip(centres, widths, strict=True):
@@ -165,16 +167,16 @@ def spread(centres: Sequence[float], widths: Sequence[float], within: Span, gap:
 
 @dataclass(frozen=True, slots=True)
 class AddressAxis:
-    """All memory on one axis: bytes in proportion, wide gaps folded to a constant.
+    """All memory on one axis: bytes in proportion, wide gaps folded to a constant width.
 
     Attributes
     ----------
     scale
-        Address to place.
+        Address to position.
     folds
-        Places of the folded gaps.
+        Positions of the folded gaps.
     folded_nbytes
-        Bytes in them.
+        Total size of the folded gaps.
     islands
         ``[start, stop)`` between folds.
     """
@@ -188,7 +190,7 @@ class AddressAxis:
 def address_axis(spans: Iterable[tuple[int, int]], left: float, right: float) -> AddressAxis:
     """An axis from `left` to `right` for ``[start, stop)`` spans in any order, at least one.
 
-    A gap is folded when it is longer than a quarter of the used bytes spread over all spans, so that the gaps left
+    A gap is folded when it is longer than a quarter of the used bytes spread over all spans, so that the remaining gaps
     take a fifth of the axis at most.
     """
     ordered = sorted(spans)
@@ -213,7 +215,7 @@ def address_axis(spans: Iterable[tuple[int, int]], left: float, right: float) ->
 
 
 def _islands(ordered: list[tuple[int, int]], reach: int) -> list[tuple[int, int]]:
-    """Spans joined where no more than `reach` bytes lie between."""
+    """Spans, joined where the gap is at most `reach` bytes."""
     joined = [ordered[0]]
     for start, stop in ordered[1:]:
         low, high = joined[-1]

@@ -1,4 +1,4 @@
-"""Values of floats of eight bits, which numpy has no types for: one table of 256 values each, made when first used."""
+"""Values of 8-bit floats, for which numpy has no dtypes: one table of 256 values for each dtype, made on first use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Form:
     infinite
         Whether the largest exponent means infinities and NaN, as in IEEE 754; else only its last mantissa is NaN.
     zero_once
-        There is no negative zero: that code is the only NaN.
+        There is no negative zero: its code is the only NaN.
     """
 
     exponent: int
@@ -34,7 +34,7 @@ _FORMS = {
     "float8_e4m3fnuz": _Form(4, 8, zero_once=True),
     "float8_e5m2fnuz": _Form(5, 16, zero_once=True),
 }
-_SCALE = "float8_e8m0fnu"  # a power of two and no sign
+_SCALE = "float8_e8m0fnu"  # powers of two without a sign
 SMALL_FLOATS = (*_FORMS, _SCALE)
 
 

@@ -1,4 +1,6 @@
-"""Where pictures get their data: a dump, or a live debugger as a dump of it would be."""
+"""Data source of views and plots: a dump, or a snapshot of a live debugger in the form of a dump.
+The snapshot is taken in the caller's thread; `shadowgraph.dumps.collecting` takes the monitor's lock for it.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +23,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A dump and what its buffers are called."""
+    """A dump and the names of its buffers."""
 
     dump: Dump
     book: BufferNames
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Findings, and of the notes those of where an overrun went on: pictures mark damage."""
+        """Findings, and the notes that continue an overrun: plots mark damage."""
         return self.dump.manifest.facts.damage
 
     def finding(self, number: int) -> Finding:
-        """The finding, or note, with an id.
+        """The finding or note with an id.
 
         Raises
         ------
@@ -47,7 +49,7 @@ class Source:
         return known[number]
 
     def graph(self, wanted: str | None) -> Graph:
-        """The graph with a name or a number; the one that findings are about, or the first, when None.
+        """The graph with a name or a number; when None, the graph of the first finding, else the first graph.
 
         Raises
         ------
@@ -68,12 +70,12 @@ class Source:
         raise UsageError(f"no graph is called {wanted!r}{nearest_of(wanted, [graph.name for graph in graphs])}")
 
     def buffers(self, wanted: str) -> list[Buffer]:
-        """The buffers that a name or an address stands for.
+        """The buffers that match a name or an address.
 
         Raises
         ------
         UnknownBufferError, UsageError
-            When nobody has it; when it is the end of several names.
+            When no buffer matches; when the name is the end of several names.
         """
         found = self.book.buffers(wanted)
         if not found:
@@ -81,7 +83,7 @@ class Source:
         return found
 
     def memory(self, serials: Iterable[int], findings: Iterable[Finding]) -> tuple[MemoryMap, dict[int, int]]:
-        """Buffers by address with damage, and their places in it by serial."""
+        """Buffers by address with damage, and their indices in the map by serial."""
         about = list(findings)
         found = found_buffers(self.dump, self.book, {*serials, *(finding.buffer.serial for finding in about)})
         about = [finding for finding in about if finding.buffer.serial in found]
@@ -95,12 +97,12 @@ Watched: TypeAlias = "LiveDebugger | Dump | Source"
 
 
 def source_of(watched: Watched, contents: bool = False) -> Source:
-    """The source that a debugger, or an open dump, is.
+    """The source for a debugger or an open dump.
 
     Parameters
     ----------
     contents
-        Of a debugger: read memory too.
+        For a debugger: read memory too.
     """
     if isinstance(watched, Source):
         return watched

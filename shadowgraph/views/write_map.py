@@ -1,4 +1,6 @@
-"""What a write map shows, as plain data: the nodes of a graph in order, what each writes, who broke what."""
+"""Data of a write map: the nodes of a graph in order, the bytes that each writes, and the culprits of findings.
+Drawn by `shadowgraph.render.plots.write_map`.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +20,20 @@ from shadowgraph.views.memory_map import MemoryMap
 from shadowgraph.views.node_list import nodes_by_launch, nodes_of
 from shadowgraph.views.source import Source, Watched, source_of
 
-_NAME = 60  # columns of a kernel's name
+_NAME = 60  # columns for a kernel's name
 
 
 class Sure(StrEnum):
-    """How it is known that a node writes some bytes, the surest first."""
+    """Evidence that a node writes some bytes, the strongest first."""
 
-    SEEN = "seen"  # its stores, what it changed in a probed replay, the range of a copy or a set
-    SIGNATURE = "signature"  # its operator writes this argument
-    GIVEN = "given"  # it was given the address, and may or may not write from there on
+    SEEN = "seen"  # recorded stores, changes in a probed replay, or the range of a copy or memset
+    SIGNATURE = "signature"  # the operator's schema writes this argument
+    GIVEN = "given"  # the node holds the address and may write from there on
 
 
 @dataclass(frozen=True, slots=True)
 class WriteNode:
-    """A node; `place` is its number, ``"12.3"`` inside of the child graph that is node 12."""
+    """A node; `place` is its number, ``"12.3"`` inside of child graph 12."""
 
     place: str
     name: str
@@ -40,7 +42,7 @@ class WriteNode:
 
 @dataclass(frozen=True, slots=True)
 class NodeWrite:
-    """Bytes ``[start, stop)`` that a node writes of a buffer; both are indices, `node` into `WriteMap.nodes`."""
+    """Bytes ``[start, stop)`` of a buffer that a node writes; `node` and `buffer` are indices into a `WriteMap`."""
 
     node: int
     buffer: int
@@ -58,9 +60,9 @@ class WriteMark:
     damage
         Its index in `WriteMap.memory.damages`.
     nodes
-        The culprit, as indices into `WriteMap.nodes`; none for eager code.
+        The culprit, as indices into `WriteMap.nodes`; empty for eager code.
     sure
-        The culprit was seen to do it.
+        The culprit is confirmed.
     """
 
     damage: int
@@ -75,13 +77,13 @@ class WriteMap:
     Attributes
     ----------
     memory
-        The buffers that some node may write, and those of `marks`, with the damage that concerns this graph.
+        The buffers that some node may write and the buffers of `marks`, with the damage that concerns this graph.
     unread
-        Why the executable graph's nodes are not known; the nodes are its launches then.
+        Reason why the executable graph's nodes are unknown; `nodes` are its launches then.
     replay
-        The replay that was probed node by node; None where none was.
+        The replay that was probed node by node; None without one.
     untracked
-        Words that point where no buffer is.
+        Number of words that point to untracked memory.
     """
 
     graph: str
@@ -102,18 +104,18 @@ class WriteMap:
         Parameters
         ----------
         graph
-            Name or number; else the one of `finding`, the one that findings are about, or the first.
+            Name or number; by default the graph of `finding`, else of the first finding, else the first graph.
         finding
-            Mark this one alone.
+            Mark this finding alone.
         buffer
-            Keep this buffer alone: an owner name, its end, or an address.
+            Keep this buffer alone: an owner name, the end of an owner name, or an address.
 
         Raises
         ------
         UsageError
-            For a graph or a finding that is not there.
+            For a graph or a finding that does not exist.
         UnknownBufferError
-            For a buffer that nobody knows.
+            For an unknown buffer.
         """
         source = source_of(watched)
         only = source.finding(finding) if finding is not None else None
@@ -125,7 +127,7 @@ class WriteMap:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A write before its buffer has an index."""
+    """A write whose buffer has no index yet."""
 
     node: int
     buffer: int  # serial
@@ -135,12 +137,12 @@ class _Found:
 
 
 class _Maker:
-    """Puts a write map together."""
+    """Builds a write map."""
 
     def __init__(self, source: Source, graph: Graph, only: Finding | None, kept: set[int] | None) -> None:
         self.source, self.graph, self.only, self.kept = source, graph, only, kept
         self.nodes: list[WriteNode] = []
-        self.top: dict[int, int] = {}  # places of the graph's own nodes by number
+        self.top: dict[int, int] = {}  # indices of the graph's own nodes by number
         self.untracked = 0
         dump = source.dump
         self._seen: dict[int, list[_Found]] = {}  # by the node's number
@@ -202,7 +204,7 @@ class _Maker:
             yield from self._writes(node.inner, place)
 
     def _guessed(self, at: int, node: DeviceNode, launch: Launch | None) -> Iterator[_Found]:
-        """Ranges of copies and sets; then what a kernel was given, as far as it need not be read alone."""
+        """Ranges of copies and memsets; then pointer arguments of a kernel, unless they are known to be read only."""
         for where in node.writes:
             yield from self._within(at, where.start, where.stop, Sure.SEEN)
         if node.writes:
@@ -222,7 +224,7 @@ class _Maker:
                 yield _Found(at, buffer.serial, word.address, buffer.stop, Sure.GIVEN)
 
     def _within(self, at: int, start: int, stop: int, sure: Sure) -> Iterator[_Found]:
-        """A write to the smallest buffer that holds it, else to all that it hits, their guards included."""
+        """A write to the smallest buffer that holds it, else to all buffers that it hits, guards included."""
         holder = self._holder(start)
         hit = self.source.book.live_in(start, stop) if holder is None or stop > holder.stop else [holder]
         inner = [b for b in hit if b.start <= start and stop <= b.stop]
@@ -232,7 +234,7 @@ class _Maker:
                 yield _Found(at, buffer.serial, max(start, low), min(stop, high), sure)
 
     def _holder(self, address: int) -> Buffer | None:
-        """The buffer at an address; of a graph's temporaries the one that was freed last."""
+        """The buffer at an address; among a graph's temporaries the one freed last."""
         return self.source.book.buffer_at(address)
 
 

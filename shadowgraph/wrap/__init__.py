@@ -1,1 +1,1 @@
-"""`shadowgraph wrap`: the supervising parent, the start-up hook, the run folder, the status pages."""
+"""`shadowgraph wrap`: the supervising process, the injected start-up hook, the run folder, the status pages."""

@@ -48,7 +48,7 @@ class Step:
 
     def run(self, launch: Launch) -> None:
         work = self._debugger.monitor
-        work.last_words.note(launch, (), Checkpoint("launch_begins"))
+        work.crash_recorder.note(launch, (), Checkpoint("launch_begins"))
         work.launch_ran(launch, None)
 
     def copy(self) -> None:
@@ -113,7 +113,7 @@ def test_a_copy_is_one_until_somebody_else_writes_there(between: str) -> None:
         step.scatter()
         if between == "a stranger first":
             step.copy()
-        (found,) = [each.asserted for each in debugger.monitor.last_words.launches() if each.asserted is not None]
+        (found,) = [each.asserted for each in debugger.monitor.crash_recorder.launches() if each.asserted is not None]
     assert (found.owner, found.copied) == (("metadata.page_table", True) if between == "nobody" else ("", False))
 
 
@@ -122,7 +122,7 @@ def test_a_buffer_that_is_indexed_itself_is_named_itself() -> None:
         step = Step(debugger)
         step.scratch = step.page_table
         step.scatter()
-        (launch,) = debugger.monitor.last_words.launches()
+        (launch,) = debugger.monitor.crash_recorder.launches()
     assert launch.asserted is not None
     assert asserted_line(launch.asserted).endswith("an index into out_ptr1, which is metadata.page_table")
 

@@ -76,7 +76,7 @@ def test_our_own_fault_is_counted_and_the_program_goes_on(monkeypatch: pytest.Mo
         report = debugger.report(quiet=True)
     assert len(report.facts.findings) == 1
     assert any("ours" in fault for fault in report.facts.faults)
-    assert "shadowgraph's own fault, 1 times (the program went on)" in str(report)
+    assert "internal error of shadowgraph, 1 times (the program went on)" in str(report)
 
 
 def test_sync_raises_at_the_launch() -> None:
@@ -264,12 +264,12 @@ def test_memory_that_changes_elsewhere_costs_no_new_shadow() -> None:
         graph, _kept = reader_of(values)
         graph.replay()
         work = debugger.monitor
-        before, version = work.plans.of(graph.model, work.declared), work.context.ledger.version
+        before, version = work.shadows.of(graph.model, work.declared), work.context.ledger.version
         _other = guarded(debugger, 8)
         assert work.context.ledger.version != version
-        assert work.plans.of(graph.model, work.declared) is before
+        assert work.shadows.of(graph.model, work.declared) is before
         debugger.protect(_other)
-        assert work.plans.of(graph.model, work.declared) is not before
+        assert work.shadows.of(graph.model, work.declared) is not before
 
 
 def test_a_watched_change_by_an_unseen_writer() -> None:

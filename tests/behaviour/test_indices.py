@@ -76,7 +76,7 @@ def launch_of(name: str, given: dict[str, Any]) -> tuple[Launch, Any]:
 def test_what_a_launch_was_given_explains_the_end_of_the_device() -> None:
     with sg.debug(backend="host") as debugger:
         metadata = Metadata(debugger)
-        words = debugger.monitor.last_words
+        words = debugger.monitor.crash_recorder
         good, bad = torch.tensor([[0, 1]]), torch.tensor([[0, 3, 1]])
         for index in (good, bad, bad + 4):
             given = {"self": metadata.page_table, "dim": 1, "index": index}
@@ -102,7 +102,7 @@ def test_the_replay_is_the_one_that_was_coming_when_it_was_launched(monkeypatch:
         given = {"self": metadata.page_table, "dim": 1, "index": torch.tensor([[0, 3, 1]])}
         debugger.monitor.launch_begins(*launch_of("aten.gather.default", given))
         metadata.graph.replay()
-        debugger.monitor.last_words.examine()
+        debugger.monitor.crash_recorder.examine()
         (found,) = debugger.findings
     assert (found.code, found.phase, found.replay) == ("SG109", "prepare", 3)
 
@@ -110,7 +110,7 @@ def test_the_replay_is_the_one_that_was_coming_when_it_was_launched(monkeypatch:
 def test_what_a_launch_was_given_is_called_by_the_variable_that_holds_it() -> None:
     with sg.debug(backend="host", guard_eager="auto") as debugger:
         positions = torch.tensor([3, 1])
-        words = debugger.monitor.last_words
+        words = debugger.monitor.crash_recorder
         words.note(
             *launch_of("aten.take.default", {"self": positions, "index": positions}), Checkpoint("launch_begins")
         )

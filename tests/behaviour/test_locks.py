@@ -14,7 +14,7 @@ from playing import LateEngine, played
 from programs import guarded, only, overflow, reader_of
 
 import shadowgraph as sg
-from shadowgraph.common import finalizer_safe_lock as quiet
+from shadowgraph.common import finalizer_safe_lock
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.engines.base import Result
 from shadowgraph.model.findings import Finding
@@ -106,7 +106,7 @@ def test_a_handler_that_formats_a_tensor_holds_no_lock_of_ours(monkeypatch: pyte
         table, said = guarded(debugger, 16), list[tuple[str, bool]]()
 
         def emit(record: logging.LogRecord) -> None:
-            said.append((str(table.tolist()), quiet._in_section()))
+            said.append((str(table.tolist()), finalizer_safe_lock._in_section()))
 
         with handled(emit):
             overflow(table)
@@ -137,13 +137,13 @@ def test_a_finding_is_told_before_its_event_returns_and_before_it_is_logged() ->
     heard: list[str] = []
 
     def hear(finding: Finding) -> None:
-        assert not quiet._in_section()
+        assert not finalizer_safe_lock._in_section()
         heard.append(finding.code)
 
     with sg.debug() as debugger:
         table = guarded(debugger, 16)
         graph, _kept = reader_of(table)
-        debugger.monitor.outside.finding_listeners.append(hear)
+        debugger.monitor.hooks.finding_listeners.append(hear)
         with handled(lambda record: heard.append("log")):
             overflow(table)
             graph.replay()
@@ -154,7 +154,7 @@ def test_in_sync_mode_it_is_told_before_the_program_gets_the_exception() -> None
     heard: list[str] = []
     with sg.debug(sync=True) as debugger:
         table = guarded(debugger, 16)
-        debugger.monitor.outside.finding_listeners.append(lambda finding: heard.append(finding.code))
+        debugger.monitor.hooks.finding_listeners.append(lambda finding: heard.append(finding.code))
         with handled(lambda record: heard.append("log")), pytest.raises(sg.FindingsError):
             overflow(table)
         assert heard == ["SG101", "log"]

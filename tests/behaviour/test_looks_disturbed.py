@@ -13,8 +13,7 @@ from programs import guarded, only, overflow, poke, reader_of
 import shadowgraph as sg
 from shadowgraph.engines.base import Result
 from shadowgraph.graphs.events import emit
-from shadowgraph.localize import launch_stepper as stepping
-from shadowgraph.localize import locator as locating
+from shadowgraph.localize import launch_stepper, locator
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.launches import Access, Launch, LaunchKind, Pointer
 from shadowgraph.model.probes import Outcome, Probe
@@ -136,7 +135,7 @@ def test_a_replay_that_nobody_checked_is_not_an_unseen_writer(monkeypatch: pytes
         assert debugger.check()
         assert debugger.monitor.stepper.armed
         debugger.check()
-        monkeypatch.setattr(debugger.monitor.outside, "replay_due", lambda *_: due[0])
+        monkeypatch.setattr(debugger.monitor.hooks, "replay_due", lambda *_: due[0])
         due[0] = False
         breaks.replay()
         due[0] = True
@@ -221,7 +220,7 @@ def test_a_fingerprint_does_not_depend_on_whether_a_look_was_taken(monkeypatch: 
 def test_a_look_at_launches_ends_after_so_many(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(stepping, "_MOST", 10)
+    monkeypatch.setattr(launch_stepper, "_MOST", 10)
     with played(monkeypatch) as debugger:
         table = guarded(debugger, 64)
         graph, _kept = reader_of(table)
@@ -236,7 +235,7 @@ def test_a_look_at_launches_ends_after_so_many(
 
 
 def test_memory_that_is_gone_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locating, "readable", lambda *_: False)
+    monkeypatch.setattr(locator, "readable", lambda *_: False)
     with played(monkeypatch) as debugger:
         table = guarded(debugger, 64)
         graph = sg.HostGraph()

@@ -76,7 +76,7 @@ def test_who_hears_of_a_finding_may_ask_for_the_report_while_others_allocate() -
             debugger.facts()
             heard.append(finding)
 
-        debugger.monitor.outside.finding_listeners.append(hear)
+        debugger.monitor.hooks.finding_listeners.append(hear)
 
         def work() -> None:
             with debugger.guard():

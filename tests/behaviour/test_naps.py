@@ -17,8 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 import shadowgraph as sg
 from shadowgraph.checks.registry import Checks
-from shadowgraph.graphs.dispatch import host_reads
-from shadowgraph.graphs.dispatch import thread_modes as modes
+from shadowgraph.graphs.dispatch import host_reads, thread_modes
 from shadowgraph.model.row_history import RowState
 from shadowgraph.monitor.sampling import naps
 
@@ -61,7 +60,7 @@ def test_the_mode_leaves_the_stack_and_comes_back(debugger: sg.Debugger) -> None
 
 def test_who_may_end_without_a_summary_is_told_at_once(debugger: sg.Debugger) -> None:
     said: list[str] = []
-    debugger.monitor.outside.tell = said.append
+    debugger.monitor.hooks.tell = said.append
     table = guarded(debugger, 8)
     graph = reader(table)
     for _ in range(ROUNDS):
@@ -263,10 +262,10 @@ def test_a_thread_that_ends_in_its_sleep_is_not_waited_for(debugger: sg.Debugger
     assert mode is not None
 
     def replay() -> None:
-        entered = modes.enter(lambda *_: mode)
+        entered = thread_modes.enter(lambda *_: mode)
         for _ in range(STEADY):
             graph.replay()
-        modes.leave(entered)
+        thread_modes.leave(entered)
 
     in_a_thread(replay)
     assert debugger.monitor.naps.asleep
@@ -278,7 +277,7 @@ def test_a_thread_that_ends_in_its_sleep_is_not_waited_for(debugger: sg.Debugger
 def test_a_mode_that_rests_when_its_debugger_stops_is_back_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(naps, "STEADY", STEADY)
     current: list[sg.Debugger] = []
-    mode = modes.enter(lambda *_: current[-1].eager_mode if current else None)
+    mode = thread_modes.enter(lambda *_: current[-1].eager_mode if current else None)
     try:
         for option in ("sampled", "always"):
             with played(monkeypatch, watch_eager=option) as debugger:
@@ -292,7 +291,7 @@ def test_a_mode_that_rests_when_its_debugger_stops_is_back_for_the_next(monkeypa
                 assert is_watched() is (option == "always")
                 debugger._mode.__enter__()  # type: ignore[union-attr]
     finally:
-        modes.leave(mode)
+        thread_modes.leave(mode)
 
 
 PAST = 4 * 8  # bytes from the start of a table to what lies behind it

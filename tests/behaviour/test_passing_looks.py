@@ -16,7 +16,7 @@ from programs import guarded, only
 
 import shadowgraph as sg
 from shadowgraph.model.ranges import ByteRange
-from shadowgraph.monitor import exception_context as joining
+from shadowgraph.monitor import exception_context
 from shadowgraph.monitor.exception_context import join
 from shadowgraph.monitor.sampling import passing
 
@@ -32,7 +32,7 @@ def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
 def test_checks_on_request_keep_no_nap_from_its_glances_and_its_end(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
     graph = asleep(debugger, table)
-    outside = debugger.monitor.outside
+    outside = debugger.monitor.hooks
     for _ in range(3 * (ASLEEP + AWAKE)):
         graph.replay()
         debugger.check()
@@ -135,8 +135,8 @@ def test_what_passed_last_is_not_the_next_debuggers(monkeypatch: pytest.MonkeyPa
         graph.replay()
     assert passing.latest() is None, "it keeps the graph alive"
     with napping(monkeypatch, APART, ASLEEP) as second:
-        assert second.monitor.outside.replays == 0
-        assert not second.monitor.journal.replays
+        assert second.monitor.hooks.replays == 0
+        assert not second.monitor.flight_recorder.replays
 
 
 def test_replays_that_pass_in_several_threads_are_all_counted(debugger: sg.Debugger) -> None:
@@ -154,7 +154,7 @@ def test_replays_that_pass_in_several_threads_are_all_counted(debugger: sg.Debug
         sys.setswitchinterval(before)
     assert debugger.monitor.naps.taken > len(graphs), "precondition"
     assert not debugger.check()
-    assert debugger.monitor.outside.replays == sum(graph.model.replays for graph in graphs)
+    assert debugger.monitor.hooks.replays == sum(graph.model.replays for graph in graphs)
 
 
 def overruns_from(debugger: sg.Debugger, first: int) -> tuple[sg.Finding, ...]:
@@ -252,7 +252,7 @@ def test_what_was_launched_last_before_a_loss_in_a_nap_says_how_long_ago(debugge
     assert passing.on, "precondition"
     work = debugger.monitor
     work.lose(RuntimeError("CUDA error: device-side assert"))
-    (launch, *_) = work.last_words.launches()
+    (launch, *_) = work.crash_recorder.launches()
     assert (launch.name, launch.passed) == ("fill", 2)
     assert "2 replays before: those passed unseen" in str(debugger.report(quiet=True))
 
@@ -264,7 +264,7 @@ def test_of_a_launch_right_before_a_loss_nothing_of_the_kind_is_said(debugger: s
     graph.replay()
     work = debugger.monitor
     work.lose(RuntimeError("CUDA error: device-side assert"))
-    assert work.last_words.launches()[0].passed == 0
+    assert work.crash_recorder.launches()[0].passed == 0
     assert "passed unseen" not in str(debugger.report(quiet=True))
 
 
@@ -282,14 +282,14 @@ def test_a_replay_that_raises_while_it_passes_counts(debugger: sg.Debugger) -> N
     raises[0] = False
     assert passing.on, "precondition"
     debugger.check()
-    assert debugger.monitor.outside.replays == graph.model.replays
-    _, replays = debugger.monitor.journal.taken()
+    assert debugger.monitor.hooks.replays == graph.model.replays
+    _, replays = debugger.monitor.flight_recorder.taken()
     assert [each.replay for each in replays] == list(range(1, graph.model.replays + 1))
 
 
 def writer_of(debugger: sg.Debugger, table: torch.Tensor) -> tuple[str | None, str]:
     where = ByteRange(table.data_ptr(), table.data_ptr() + 4)
-    writer = joining._writer(debugger.monitor, 0, where)
+    writer = exception_context._writer(debugger.monitor, 0, where)
     assert writer is not None
     return writer.culprit.name, str(writer.culprit.status)
 

@@ -145,7 +145,7 @@ def test_another_integer_workspace(device: CudaDevice, debugger: sg.Debugger) ->
 def test_the_last_plan(device: CudaDevice, debugger: sg.Debugger) -> None:
     decode = Decode(device, debugger)
     decode.step(debugger, decode.kv_indptr, 9)
-    plan = debugger.monitor.journal.host_plans.last
+    plan = debugger.monitor.flight_recorder.host_plans.last
     assert plan is not None
     assert (plan.planner, plan.kind) == ("BatchDecodeWithPagedKVCacheWrapper", "decode")
     assert torch.frombuffer(bytearray(plan.indptr), dtype=torch.int32).tolist() == [9 * i for i in range(SIZE + 1)]
@@ -183,7 +183,7 @@ def test_wrappers_for_prefill_are_bound(device: CudaDevice, debugger: sg.Debugge
         graph.replay()
     assert debugger.check() == ()
     assert debugger.monitor.checks.rebound.graphs_of(wrapper) == [debugger.graph(graph)]
-    noted = debugger.monitor.journal.host_plans.last
+    noted = debugger.monitor.flight_recorder.host_plans.last
     assert noted is not None
     assert (noted.kind, noted.batch_size, noted.graph) == ("paged prefill", SIZE, name_of(graph))
 

@@ -62,7 +62,7 @@ def test_a_clean_program_is_silent_and_each_replay_counts(debugger: sg.Debugger)
     facts = debugger.facts()
     assert facts.faults == {}
     assert [replays for _, _, replays in facts.graphs] == [2 * ASLEEP]
-    outside = debugger.monitor.outside
+    outside = debugger.monitor.hooks
     assert outside.replays == 2 * ASLEEP
     assert outside.checked < ASLEEP, "most pass"
 

@@ -145,7 +145,7 @@ def test_the_journal_is_bounded_and_holds_no_tensors() -> None:
         table = guarded(debugger, 4)
         for _ in range(LAUNCHES + 10):
             table.add_(1)
-        journal = debugger._work.journal
+        journal = debugger._work.flight_recorder
         assert len(journal.launches) == LAUNCHES
         gone = weakref.ref(table.untyped_storage())
         del table

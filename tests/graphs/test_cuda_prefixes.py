@@ -172,7 +172,7 @@ def test_what_cannot_be_disabled_and_must_not_run(kind: int) -> None:
 def test_what_the_program_disabled_stays_so() -> None:
     played = Played([KERNEL, KERNEL], [(0, 1)], 0)
     played.disabled.add(11)
-    with pytest.raises(NotRerun, match="somebody has disabled"):
+    with pytest.raises(NotRerun, match="nodes are disabled"):
         Disabled(played, 1, 5, lambda: 77, Memory(played))  # type: ignore[arg-type]
     assert played.disabled == {11}
 

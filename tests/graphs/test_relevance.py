@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from shadowgraph.graphs.dispatch import op_filter as relevance
+from shadowgraph.graphs.dispatch import op_filter
 from shadowgraph.graphs.dispatch.op_filter import Relevance, path_of
 from shadowgraph.model.buffers import Buffer, Ledger, Role
 from shadowgraph.model.ranges import ByteRange
@@ -39,10 +39,10 @@ class Asked:
 
 @pytest.fixture
 def asked() -> Iterator[Asked]:
-    before = dict(relevance.paths)
+    before = dict(op_filter.paths)
     yield Asked()
-    relevance.paths.clear()
-    relevance.paths.update(before)
+    op_filter.paths.clear()
+    op_filter.paths.update(before)
 
 
 def test_what_an_operator_writes_decides_and_what_takes_indices_by_all_it_is_given(asked: Asked) -> None:

@@ -24,7 +24,7 @@ DECODE, MLA = WRAPPERS[0], WRAPPERS[4]
 
 def silent(debugger: sg.Debugger) -> bool:
     assert any(graph.replays > 1 for graph in debugger.graphs), "a silence over nothing"
-    assert debugger.monitor.journal.host_plans.last is not None, "plans were seen"
+    assert debugger.monitor.flight_recorder.host_plans.last is not None, "plans were seen"
     return debugger.check() == () and debugger.notes == ()
 
 
@@ -326,7 +326,7 @@ def test_the_last_plan_is_kept(debugger: sg.Debugger) -> None:
     backend.capture()
     backend.step(4, [4, 5, 6, 7])
     backend.step(2, [3, 3])
-    plan = debugger.monitor.journal.host_plans.last
+    plan = debugger.monitor.flight_recorder.host_plans.last
     assert plan is not None
     assert (plan.planner, plan.kind, plan.batch_size, plan.entries) == ("DecodeWrapper", "decode", 2, 3)
     assert torch.frombuffer(bytearray(plan.indptr), dtype=torch.int32).tolist() == [0, 3, 6]
@@ -339,7 +339,7 @@ def test_what_a_plan_launches_prepares_its_graphs_replay(debugger: sg.Debugger) 
     backend = Backend(debugger)
     backend.capture(fast=False)
     backend.step(3, [4, 5, 6], torch.zeros(8, dtype=torch.int32))
-    ran = [entry for entry in debugger.monitor.journal.taken()[0] if entry.phase == "prepare"]
+    ran = [entry for entry in debugger.monitor.flight_recorder.taken()[0] if entry.phase == "prepare"]
     assert {entry.launch.name for entry in ran} >= {"aten.copy_.default"}
     assert not debugger.monitor.preparing.anywhere
 
@@ -393,7 +393,7 @@ def test_a_planners_exception_is_the_programs(debugger: sg.Debugger) -> None:
     backend.capture()
     with pytest.raises(RuntimeError, match=r"kv_indptr\[2\]1 - kv_indptr\[1\]5 should be non-negative"):
         backend.wrappers[3].begin_forward(ints(0, 5, 1, 9), backend.kv_indices, backend.last[:3])
-    plan = debugger.monitor.journal.host_plans.last
+    plan = debugger.monitor.flight_recorder.host_plans.last
     assert plan is not None
     assert plan.error == "kv_indptr[2]1 - kv_indptr[1]5 should be non-negative"
     assert not debugger.monitor.preparing.anywhere

@@ -59,7 +59,7 @@ def with_module(debugger: sg.Debugger, *sizes: int) -> tuple[Backend, Module]:
 
 
 def last_of(debugger: sg.Debugger) -> HostPlan:
-    plan = debugger.monitor.journal.host_plans.last
+    plan = debugger.monitor.flight_recorder.host_plans.last
     assert plan is not None
     return plan
 
@@ -73,7 +73,7 @@ def test_the_last_plan_is_kept_while_replays_pass(debugger: sg.Debugger) -> None
             backend.step(2, [length, length])
     finally:
         passing.let(0)
-    plan = debugger.monitor.journal.host_plans.last
+    plan = debugger.monitor.flight_recorder.host_plans.last
     assert plan is not None
     assert torch.frombuffer(bytearray(plan.indptr), dtype=torch.int32).tolist() == [0, 5, 10]
     assert (plan.graph, plan.replay) == (backend.graphs[2].model.name, 2)
@@ -129,7 +129,7 @@ def test_the_graph_that_was_announced_is_the_one_that_is_planned_for(debugger: s
             backend.plan(3, [4, 5, 7])
     finally:
         passing.let(0)
-    plan = debugger.monitor.journal.host_plans.last
+    plan = debugger.monitor.flight_recorder.host_plans.last
     assert plan is not None
     assert plan.graph == second.name
 
@@ -164,7 +164,7 @@ def test_of_planners_within_each_other_the_one_that_raises_is_told(debugger: sg.
     module.act = outer
     with replays_pass(), pytest.raises(RuntimeError, match="bad"):
         planned(backend, 3, ints(0, 7, 8, 9))
-    plans = debugger.monitor.journal.host_plans
+    plans = debugger.monitor.flight_recorder.host_plans
     told = [plans.whole(plan) for plan in tuple(plans._plans)]
     assert [(plan.entries, plan.error) for plan in told[-2:]] == [(4, "bad"), (3, "")]
 
@@ -272,7 +272,7 @@ def test_index_pointers_that_moved_are_seen_to(debugger: sg.Debugger) -> None:
         moved = torch.zeros(8, dtype=torch.int32)
     backend.wrappers[3]._paged_kv_indptr_buf.set_(moved[:4])
     backend.plan(3, [4, 5, 6])
-    plan = debugger.monitor.journal.host_plans.last
+    plan = debugger.monitor.flight_recorder.host_plans.last
     assert plan is not None
     assert plan.into is not None
     assert plan.into.start == moved.data_ptr()

@@ -182,7 +182,7 @@ def test_the_real_decode_wrapper(attached: Attachment) -> None:
             wrapper.begin_forward(source_of, indices, last, *sizes, q_data_type=torch.int32, kv_data_type=torch.int32)
             graph.replay()
         (found,) = debugger.findings
-        plan = debugger.monitor.journal.host_plans.last
+        plan = debugger.monitor.flight_recorder.host_plans.last
     assert out.view(-1).tolist() == [3, 3, 3], "what the graph reads"
     assert (found.code, found.replay, found.occurrences) == ("SG108", 2, 2)
     assert found.rebound is not None

@@ -84,7 +84,7 @@ def test_a_planner_that_refuses(layout: str, protected: bool) -> None:
     with pytest.raises(RuntimeError, match=r"kv_indptr\[3\]15") as raised, sg.debug(layout=layout) as debugger:
         backend = Backend(debugger)
         four, two = (backend.graphs[size].model.name for size in (4, 2))
-        debugger.monitor.outside.batch_of = lambda graph, replay: Batch(3, 4, (replay,), (graph.name,))
+        debugger.monitor.hooks.batch_of = lambda graph, replay: Batch(3, 4, (replay,), (graph.name,))
         if protected:
             debugger.protect(backend.kv_indptr)
         for size, length in ((4, 5), (2, TOKENS), (4, 5)):
@@ -141,7 +141,7 @@ def test_without_an_exception_there_is_nothing_to_join() -> None:
         for length in (TOKENS, TOKENS):
             backend.step(4, length)
     assert debugger.facts().failures == ()
-    assert debugger.monitor.journal.host_plans.last is not None
+    assert debugger.monitor.flight_recorder.host_plans.last is not None
 
 
 def test_an_exception_that_is_caught_and_raised_again_is_one() -> None:
@@ -204,7 +204,7 @@ def test_whatever_a_planner_raised_is_its_refusal() -> None:
 
 def test_redacted_it_holds_no_values() -> None:
     with pytest.raises(RuntimeError), sg.debug() as debugger:
-        debugger.monitor.outside.batch_of = lambda graph, replay: Batch(3, 4, (41,), ("secret",))
+        debugger.monitor.hooks.batch_of = lambda graph, replay: Batch(3, 4, (41,), ("secret",))
         crash(debugger)
     (failure,) = redacted_facts(debugger.facts()).failures
     text = msgspec.json.encode(failure).decode()

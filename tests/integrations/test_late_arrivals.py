@@ -15,8 +15,7 @@ import torch
 import shadowgraph as sg
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.graphs.events import listeners
-from shadowgraph.integrations import late_attach as late_arrivals
-from shadowgraph.integrations import notices as arrivals
+from shadowgraph.integrations import late_attach, notices
 from shadowgraph.integrations.flashinfer import adapter as flashinfer_adapter
 from shadowgraph.integrations.flashinfer.hooks import Hooks
 from shadowgraph.integrations.flashinfer.versions import Wrapper, known
@@ -36,8 +35,8 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     assert "flashinfer" not in sys.modules
     monkeypatch.setattr(flashinfer_adapter, "installed", lambda: RELEASE)
     monkeypatch.setattr(flashinfer_adapter, "_attached", None)
-    monkeypatch.setattr(arrivals, "_tell", lines.append)
-    monkeypatch.setattr(arrivals, "_told", set())
+    monkeypatch.setattr(notices, "_tell", lines.append)
+    monkeypatch.setattr(notices, "_told", set())
     yield lines
     sg.uninstall()
     _kept.clear()
@@ -46,7 +45,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         attachment.take_down()
     for name in [name for name in sys.modules if name.partition(".")[0] == "flashinfer"]:
         del sys.modules[name]
-    assert late_arrivals._waiting not in listeners
+    assert late_attach._waiting not in listeners
     assert internal_errors.total == before, internal_errors.counts
 
 
@@ -114,7 +113,7 @@ def test_the_first_capture_after_a_late_import_is_bound(package: Path, said: lis
     sg.install()
     wrapper, graph = captured(decode())
     assert bound(wrapper) == heard == [graph]
-    assert late_arrivals._waiting not in listeners
+    assert late_attach._waiting not in listeners
     assert said == []
 
 
@@ -126,7 +125,7 @@ def test_a_debugger_that_starts_in_the_middle_of_the_import(package: Path, said:
     second, another = captured(decode())
     assert (bound(first), bound(second)) == ([graph], [another])
     assert heard == [graph, another]
-    assert late_arrivals._waiting not in listeners
+    assert late_attach._waiting not in listeners
     assert said == []
 
 
@@ -141,11 +140,11 @@ def test_the_import_hook_of_a_wrap_attaches_before_the_first_capture(
     assert attachment is not None
     assert attachment.settled
     assert attachment.hooks in listeners
-    assert late_arrivals._waiting in listeners, "nobody has looked yet"
+    assert late_attach._waiting in listeners, "nobody has looked yet"
     wrapper, graph = captured(decode())
     assert bound(wrapper) == [graph]
     assert heard == [graph], "told once"
-    assert late_arrivals._waiting not in listeners
+    assert late_attach._waiting not in listeners
     assert said == []
 
 
@@ -177,7 +176,7 @@ def test_a_class_that_is_imported_for_the_first_capture(package: Path, said: lis
     assert said == [], "they exist and may come"
     wrapper, graph = captured(decode())
     assert bound(wrapper) == heard == [graph]
-    assert late_arrivals._waiting in listeners, "of other modules there may be more"
+    assert late_attach._waiting in listeners, "of other modules there may be more"
 
 
 def test_what_is_not_there_is_said_once_the_import_is_complete(package: Path, said: list[str]) -> None:
@@ -191,7 +190,7 @@ def test_what_is_not_there_is_said_once_the_import_is_complete(package: Path, sa
     captured(decode())
     captured(decode())
     assert said[1:] == [lacking.format("BatchPrefillWithRaggedKVCacheWrapper")]
-    assert late_arrivals._waiting not in listeners
+    assert late_attach._waiting not in listeners
 
 
 def test_after_an_import_that_fails_the_next_one_is_waited_for(
@@ -221,5 +220,5 @@ def test_a_flashinfer_that_nobody_knows_is_looked_at_once(
     captured(wrappers.DecodeWrapper)
     assert len(asked) == 1
     assert len(said) == 1
-    assert late_arrivals._waiting not in listeners
+    assert late_attach._waiting not in listeners
     assert heard == []

@@ -13,7 +13,7 @@ import torch
 import shadowgraph as sg
 from shadowgraph import session
 from shadowgraph.common.internal_errors import internal_errors
-from shadowgraph.integrations import notices as arrivals
+from shadowgraph.integrations import notices
 from shadowgraph.integrations.sglang.hooks import Hooks, tell_memory
 from shadowgraph.integrations.sglang.host import SGLANG_VERSION, load, sglang_version
 
@@ -83,7 +83,7 @@ def test_a_real_watchdog_asks_before_it_kills(monkeypatch: pytest.MonkeyPatch) -
     hooks, sent, known = Hooks(), [], []
 
     def kill(number: int) -> None:
-        known.append(debugger.monitor.outside.failures[:])
+        known.append(debugger.monitor.hooks.failures[:])
         sent.append(number)
         raise RuntimeError("the parent would be gone")  # ends the watchdog's thread
 
@@ -95,7 +95,7 @@ def test_a_real_watchdog_asks_before_it_kills(monkeypatch: pytest.MonkeyPatch) -
         watchdog = module.WatchdogRaw("Scheduler", lambda: 1, lambda: True, 0.2, dump_info=lambda: "a dump")
         hooks.watchdog_made(None, watchdog)
         assert watchdog.dump_info() == "a dump"
-        debugger.monitor.outside.failures.clear()
+        debugger.monitor.hooks.failures.clear()
         deadline = time.monotonic() + 20
         while not sent and time.monotonic() < deadline:
             time_sleep(0.05)
@@ -114,8 +114,8 @@ def test_what_is_ours_of_a_device_is_said_when_sglang_has_sized_its_pools(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr(arrivals, "_tell", said.append)
-    monkeypatch.setattr(arrivals, "_told", set())
+    monkeypatch.setattr(notices, "_tell", said.append)
+    monkeypatch.setattr(notices, "_told", set())
 
     def held(device: str) -> Any:
         return SimpleNamespace(device=device, arena=SimpleNamespace(reserved=256 << 20))
@@ -145,7 +145,7 @@ def test_which_rank_of_a_server_this_is(
     facts: dict[str, int], told: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[int] = []
-    monkeypatch.setattr(arrivals, "_place", said.append)
+    monkeypatch.setattr(notices, "_place", said.append)
     hooks, before = Hooks(), internal_errors.total
     hooks.backends_made(None, SimpleNamespace(is_draft_worker=False, **facts))
     forget(hooks)

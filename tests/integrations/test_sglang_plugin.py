@@ -232,17 +232,17 @@ def test_what_is_launched_while_a_replay_is_prepared_belongs_to_it(debugger: sg.
 def test_while_replays_pass_nothing_is_marked(debugger: sg.Debugger, hung: Any) -> None:
     decode = decoded(debugger, hung)
     decode.step([2, 5])
-    before = len(debugger.monitor.journal.launches)
+    before = len(debugger.monitor.flight_recorder.launches)
     passing.let(100, {graph.model.serial for graph in decode.runner.graphs.values()})
     try:
         decode.step([2, 5])
     finally:
         passing.let(0)
     assert not debugger.monitor.preparing.anywhere
-    assert not [ran for ran in list(debugger.monitor.journal.launches)[before:] if ran.phase == "prepare"]
-    assert debugger.monitor.outside.replays == 1
+    assert not [ran for ran in list(debugger.monitor.flight_recorder.launches)[before:] if ran.phase == "prepare"]
+    assert debugger.monitor.hooks.replays == 1
     assert not debugger.check()
-    assert debugger.monitor.outside.replays == 2
+    assert debugger.monitor.hooks.replays == 2
 
 
 def test_a_preparation_that_raises_leaves_no_mark(debugger: sg.Debugger, hung: Any) -> None:

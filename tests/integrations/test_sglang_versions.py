@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowgraph.integrations import notices as arrivals
+from shadowgraph.integrations import notices
 from shadowgraph.integrations.sglang import adapter as sglang_adapter
 from shadowgraph.integrations.sglang import plugin as sglang_plugin
 from shadowgraph.integrations.sglang import versions as sglang_versions
@@ -93,8 +93,8 @@ def test_it_is_said_once_and_by_the_process_that_was_not_spawned(
     found: list[EntryPoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SGLANG_PLUGINS", "other")
-    monkeypatch.setattr(arrivals, "_tell", None)
-    monkeypatch.setattr(arrivals, "_place", None)
+    monkeypatch.setattr(notices, "_tell", None)
+    monkeypatch.setattr(notices, "_place", None)
     lines: list[str] = []
     ranks: list[int] = []
     waiting: dict[str, object] = {}
@@ -107,5 +107,5 @@ def test_it_is_said_once_and_by_the_process_that_was_not_spawned(
     callback()
     assert len(lines) == 1
     assert "SGLANG_PLUGINS" in lines[0]
-    arrivals.place(3)
+    notices.place(3)
     assert ranks == [3]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowgraph.integrations.sglang import stub_modules as standins
+from shadowgraph.integrations.sglang import stub_modules
 from shadowgraph.integrations.sglang.stub_modules import install_standins, remove_standins
 
 ROOTS = ("torchvision", "sgl_kernel", "vllm")
@@ -21,7 +21,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No stand-in installed yet; those of other tests come back afterwards."""
     for name in [name for name in sys.modules if name.partition(".")[0] in ROOTS]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(standins, "_installed", {})
+    monkeypatch.setattr(stub_modules, "_installed", {})
     yield
     remove_standins()
 
@@ -30,7 +30,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def missing(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine where none of the packages is installed."""
     real = importlib.util.find_spec
-    monkeypatch.setattr(standins, "find_spec", lambda name: real(name) if name in sys.modules else None)
+    monkeypatch.setattr(stub_modules, "find_spec", lambda name: real(name) if name in sys.modules else None)
 
 
 @pytest.mark.usefixtures("missing")

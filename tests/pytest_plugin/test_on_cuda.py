@@ -63,7 +63,7 @@ def test_a_finding_belongs_to_its_test(project: Project) -> None:
         "test_expected": "passed",
     }
     assert set(project.codes().values()) == {"SG101"}
-    done.stdout.no_fnmatch_line("*own fault*")
+    done.stdout.no_fnmatch_line("*internal error*")
 
 
 def test_without_a_gpu_the_backend_is_a_usage_error(project: Project) -> None:

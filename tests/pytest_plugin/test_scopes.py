@@ -170,7 +170,7 @@ def test_inside_of_a_wrap_its_debugger_is_used(project: Project) -> None:
     assert project.outcomes() == {"test_bad": "failure", "test_good": "passed", "test_fixture": "passed"}
     assert "SG101 out-of-bounds write" in project.said("test_bad")
     assert done.stderr.count("SUMMARY: shadowgraph: SG101") == 1
-    assert "own fault" not in done.stdout + done.stderr
+    assert "internal error" not in done.stdout + done.stderr
 
 
 def test_a_debugger_of_the_conftest_is_used(project: Project) -> None:
@@ -215,7 +215,7 @@ def test_a_fault_of_ours_fails_no_test(project: Project) -> None:
     )
     done = project.run("--shadowgraph", "-v")
     assert project.outcomes() == {"test_it": "passed", "test_after": "passed"}
-    done.stdout.fnmatch_lines(["own fault, * times (tests go on): *ZeroDivisionError: ours", "*Traceback *"])
+    done.stdout.fnmatch_lines(["internal error, * times (tests go on): *ZeroDivisionError: ours", "*Traceback *"])
     assert done.ret == 0
 
 

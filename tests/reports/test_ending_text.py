@@ -34,7 +34,7 @@ def test_other_findings_have_no_such_rows() -> None:
     ],
 )
 def test_how_the_graph_uses_it(facts: dict[str, Any], said: str) -> None:
-    assert rows(**facts) == [("captured", said), ("now", "nobody that we know of has these bytes")]
+    assert rows(**facts) == [("captured", said), ("now", "no known buffer has these bytes")]
 
 
 def test_who_came_after_it() -> None:

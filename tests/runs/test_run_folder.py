@@ -15,7 +15,7 @@ from shadowgraph.commands.main import main
 from shadowgraph.common.atomic_files import atomic_write
 from shadowgraph.common.errors import RunFolderError, UnsafeFolderError
 from shadowgraph.wrap.folder.findings_log import FindingsLog
-from shadowgraph.wrap.folder.heartbeats import Heartbeat, heartbeat_file, write_pulse
+from shadowgraph.wrap.folder.heartbeats import Heartbeat, heartbeat_file, write_heartbeat
 from shadowgraph.wrap.folder.injection_config import InjectionConfig
 from shadowgraph.wrap.folder.reader import read_run
 from shadowgraph.wrap.folder.run_folder import RunFolder
@@ -45,7 +45,7 @@ def test_a_new_folder_and_all_in_it_are_its_owners(tmp_path: Path) -> None:
     folder = Path(begun(tmp_path / "parent" / "run").path)
     journal = FindingsLog(folder)
     journal.write("event", text="x")
-    write_pulse(heartbeat_file(journal.path), Heartbeat())
+    write_heartbeat(heartbeat_file(journal.path), Heartbeat())
     switch(folder, off=True)
     assert (mode(folder), {mode(path) for path in folder.iterdir()}) == (0o700, {0o600})
     assert len(list(folder.iterdir())) == 5
@@ -103,7 +103,7 @@ def test_no_link_is_written_through(tmp_path: Path) -> None:
     victim.write_text("theirs")
     for name in ("pulse-1-1.json", "picture.png", "paused"):
         (folder / name).symlink_to(victim)
-    write_pulse(folder / "pulse-1-1.json", Heartbeat())
+    write_heartbeat(folder / "pulse-1-1.json", Heartbeat())
     atomic_write(folder / "picture.png", b"x")
     assert not is_off(folder), "a link is nobody's switch"
     with pytest.raises(RunFolderError, match="no file of this run's owner"):

@@ -10,7 +10,7 @@ from typing import Any
 from support.finding_samples import altered
 
 from shadowgraph.model.coverage import Coverage
-from shadowgraph.wrap.folder.heartbeats import Heartbeat, heartbeat_file, write_pulse
+from shadowgraph.wrap.folder.heartbeats import Heartbeat, heartbeat_file, write_heartbeat
 from shadowgraph.wrap.folder.injection_config import InjectionConfig
 from shadowgraph.wrap.folder.run_folder import RunFolder
 
@@ -35,5 +35,5 @@ def with_process(folder: Path, pulse: Heartbeat | None = None, pid: int | None =
     lines = [start, {"kind": "watch", "time": now, "backend": "host"}, finding]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     if pulse is not None:
-        write_pulse(heartbeat_file(path), pulse)
+        write_heartbeat(heartbeat_file(path), pulse)
     return path

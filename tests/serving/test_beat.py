@@ -17,7 +17,7 @@ from shadowgraph import HostGraph, host_graph
 from shadowgraph.commands.main import main
 from shadowgraph.common.errors import RunFolderError
 from shadowgraph.common.internal_errors import internal_errors
-from shadowgraph.wrap.folder.heartbeats import Heartbeat, read_heartbeat, write_pulse
+from shadowgraph.wrap.folder.heartbeats import Heartbeat, read_heartbeat, write_heartbeat
 from shadowgraph.wrap.folder.injection_config import InjectionConfig
 from shadowgraph.wrap.folder.reader import read_run
 from shadowgraph.wrap.folder.run_folder import RunFolder
@@ -183,7 +183,7 @@ def test_one_replay_in_three(folder: Path) -> None:
         program = Program(folder, debugger)
         for replay in range(1, 9):
             program.replay(past_end=8 if replay == 5 else 0)
-        assert debugger.monitor.outside.checked == 3  # 1, 4 and 7
+        assert debugger.monitor.hooks.checked == 3  # 1, 4 and 7
         (finding,) = debugger.findings
         assert (finding.past_end, finding.replay) == (8, 7)
         report = str(debugger.report(quiet=True))
@@ -207,7 +207,7 @@ def test_a_damaged_pulse_is_none(content: bytes, folder: Path) -> None:
 
 
 def test_a_pulse_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
-    write_pulse(tmp_path / "missing" / "pulse-1-1.json", Heartbeat())
+    write_heartbeat(tmp_path / "missing" / "pulse-1-1.json", Heartbeat())
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,4 +1,4 @@
-"""The browser that looks at pages: without one its tests are skipped, and fail in CI, which installs it."""
+"""Chromium for tests of pages: without it these tests are skipped; in CI, which installs it, they fail."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ needs_browser = pytest.mark.skipif(CHROMIUM is None and not os.environ.get("CI")
 
 
 def browser() -> str:
-    """Its path."""
+    """The path of Chromium."""
     assert CHROMIUM is not None, "no Chromium was found"
     return CHROMIUM

@@ -1,4 +1,4 @@
-"""Findings for tests of what is done with them."""
+"""Sample findings for tests of code that consumes findings."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ FINDING = Finding(
 
 
 def altered(**facts: Any) -> Finding:
-    """The sample with other facts; ``buffer__name`` reaches into a part."""
+    """The sample with other facts; ``buffer__name`` sets a field of a part."""
     changed: dict[str, Any] = {}
     for path, value in facts.items():
         part, _, inner = path.partition("__")

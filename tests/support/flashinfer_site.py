@@ -1,4 +1,4 @@
-"""A flashinfer on disk whose planners and kernels are torch operators."""
+"""Fake flashinfer package on disk, whose planners and kernels are torch operators."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _OTHERS = {
 
 
 def lay(folder: Path, first: str = "", whole: bool = False) -> Path:
-    """The directory for the path.
+    """Write the package; returns the directory for the path.
 
     Parameters
     ----------
     first
-        What the package does before it imports its submodules.
+        Code of the package before it imports its submodules.
     whole
         Whether it has all wrapper classes, not only the one for decode.
     """
@@ -39,12 +39,12 @@ def lay(folder: Path, first: str = "", whole: bool = False) -> Path:
 
 
 def install(site: Path, version: str) -> None:
-    """As `pip` would leave it."""
+    """Add metadata as `pip` would."""
     facts = site / f"flashinfer_python-{version}.dist-info"
     facts.mkdir()
     (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: flashinfer-python\nVersion: {version}\n")
 
 
 def path(site: Path) -> dict[str, str]:
-    """The environment of a program that imports it."""
+    """The environment of a program that imports the package."""
     return environment(PYTHONPATH=os.pathsep.join(map(str, (site, ROOT / "tests" / "integrations", ROOT))))

@@ -1,4 +1,4 @@
-"""Device nodes as CUDA would have them, over the memory of a program on the host."""
+"""Device nodes as CUDA would report them, over the memory of a program on the host."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Model:
 
 
 def cuda_nodes(model: Model) -> tuple[DeviceNode, ...]:
-    """A set, two kernels of one launch, a copy, a child graph in a fork, a kernel nobody launched, one unread."""
+    """A memset, two kernels of one launch, a copy, a child graph in a fork, a kernel without launch, an unread one."""
     table, indptr = model.table.data_ptr(), model.indptr.data_ptr()
     output, weights = model.output.data_ptr(), model.weights.data_ptr()
     struct = (
@@ -77,7 +77,7 @@ def cuda_nodes(model: Model) -> tuple[DeviceNode, ...]:
 
 
 def dump_of_nodes(path: Path, past: int = 0) -> Path:
-    """A dump of a graph that was read as on CUDA; with `past`, after an eager write that many elements too far."""
+    """A dump of a graph with CUDA device nodes; with `past`, after an eager write that many elements too far."""
     with sg.debug() as debugger:
         model = Model(debugger)
         (graph,) = debugger.graphs

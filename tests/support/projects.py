@@ -1,4 +1,4 @@
-"""Runs of pytest with the plugin, in processes of their own, as a project's own tests have it."""
+"""Projects that run pytest with the plugin, in processes of their own, as a user's project does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from support import warm as warm_python
 
 ROOT = Path(__file__).resolve().parents[2]
-OTHERS = ("-p", "no:hypothesispytest", "-p", "no:anyio")  # plugins that happen to be installed here, and take a second
+OTHERS = ("-p", "no:hypothesispytest", "-p", "no:anyio")  # plugins that may be installed, and take a second to load
 KIT = """
     import torch
     import shadowgraph as sg
@@ -40,7 +40,7 @@ KIT = """
 class Project:
     """A project under test, in a folder of its own.
 
-    The package is on the path as an installed one is, with the entry points of pyproject.toml.
+    The package is on the path like an installed one, with the entry points of pyproject.toml.
     """
 
     def __init__(self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,12 +51,12 @@ class Project:
                 monkeypatch.delenv(name)
         site = pytester.mkdir("site")
         self._install(site / "shadowgraph-0.dist-info")
-        others = filter(None, [os.environ.get("PYTHONPATH")])  # what this source needs may be on it
+        others = filter(None, [os.environ.get("PYTHONPATH")])  # it may hold packages that this source needs
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(site), *others]))
         self.write("kit.py", KIT)
 
     def _install(self, folder: Path) -> None:
-        """Nothing else is installed, so that what is tested is this very source."""
+        """Install only the entry points, so that this source is tested."""
         folder.mkdir()
         points = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"]["pytest11"]
         lines = [f"{name} = {target}" for name, target in points.items()]
@@ -67,7 +67,7 @@ class Project:
         (self.path / name).write_text(textwrap.dedent(text), "utf-8")
 
     def run(self, *words: str, timeout: float = 300, warm: bool = True) -> pytest.RunResult:
-        """pytest over this project, with a JUnit file, in a process of its own; `warm` as for `warm.run`."""
+        """Run pytest on this project, with a JUnit file, in a process of its own; `warm` as for `warm.run`."""
         fixed = (*OTHERS, "-p", "no:cacheprovider", "--strict-markers", "--junitxml", str(self.path / "junit.xml"))
         if not warm:
             return self.pytester.runpytest_subprocess(*fixed, *words, timeout=timeout)
@@ -77,7 +77,7 @@ class Project:
         return pytest.RunResult(done.returncode, out, err, time.monotonic() - start)
 
     def outcomes(self) -> dict[str, str]:
-        """Each test's name and what became of it in the last run: ``passed``, ``failure``, ``error`` or ``skipped``."""
+        """The outcome of each test in the last run: ``passed``, ``failure``, ``error`` or ``skipped``."""
         found = {}
         for case in self.cases():
             ended = [child.tag for child in case if child.tag in ("failure", "error", "skipped")]
@@ -94,7 +94,7 @@ class Project:
         }
 
     def said(self, test: str) -> str:
-        """The failures of one test."""
+        """The failure texts of one test."""
         (case,) = [case for case in self.cases() if case.attrib["name"] == test]
         return "\n".join(child.text or "" for child in case if child.tag in ("failure", "error"))
 

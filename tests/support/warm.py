@@ -1,9 +1,8 @@
-"""Python programs in processes of their own that need not import torch anew: forks of one that has.
+"""Python programs in processes of their own that need not import torch again: forks of a warm server process.
 
-A start of Python with torch takes two seconds or more, a fork a tenth of one. `run` and `Process` stand in for
-`subprocess.run` and `subprocess.Popen`; what cannot be run by a fork is started as usual. What tests how a process
-starts or ends asks for that. Servers start when they are first
-needed, for each worker of its own.
+A start of Python with torch takes two seconds or more, a fork a tenth of a second. `run` and `Process` stand in for
+`subprocess.run` and `subprocess.Popen`; a program that cannot run in a fork is started as usual. A test of how a
+process starts or ends requests that. Servers start on first use, one set for each pytest worker.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ START = "import sys; sys.path.insert(0, {!r}); from support.warm_server import s
 
 @cache
 def _server(interpret: str | None) -> tuple[socket.socket, dict[str, str]]:
-    """The socket of a server, and the variables that it was started with; one for each value of TRITON_INTERPRET."""
+    """The socket of a server, and the environment of its start; one server for each value of TRITON_INTERPRET."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     own = {name: text for name, text in os.environ.items() if not name.startswith(("SHADOWGRAPH_", "PYTEST_"))}
     env = {name: text for name, text in own.items() if name not in ("PYTHONPATH", INTERPRET)}
@@ -39,7 +38,7 @@ def _server(interpret: str | None) -> tuple[socket.socket, dict[str, str]]:
 
 
 def _pipe(ours: str) -> tuple[int, IO[str]]:
-    """A pipe whose one end is given away; the other end is ours to read (``r``) or to write (``w``)."""
+    """A pipe with one end for the program; the other end is the caller's, to read (``r``) or to write (``w``)."""
     read, write = os.pipe()
     theirs, kept = (write, read) if ours == "r" else (read, write)
     return theirs, os.fdopen(kept, ours, encoding="utf-8")
@@ -54,7 +53,7 @@ def _within(timeout: float | None, argv: Sequence[str], work: Callable[[], objec
 
 
 class Process:
-    """A program that runs in a fork; as `subprocess.Popen` with text streams."""
+    """A program that runs in a fork; like `subprocess.Popen` with text streams."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | Path | None = None) -> None:
         server, _ = _server(env.get(INTERPRET))
@@ -80,7 +79,7 @@ class Process:
         return self.returncode
 
     def communicate(self, input: str = "", timeout: float | None = None) -> tuple[str, str]:
-        """What it says until its streams are closed."""
+        """Write `input` and read both streams until they are closed."""
         texts = {self.stdout: "", self.stderr: ""}
 
         def read(stream: IO[str]) -> None:
@@ -121,13 +120,13 @@ def run(
     timeout: float = 300,
     warm: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end and give what it said.
+    """Run a command to its end and return its output.
 
     Parameters
     ----------
     warm
-        Whether a fork will do. Not where the test is about how an interpreter starts or ends, or about what it has
-        imported.
+        Whether to run in a fork where possible. False where the test is about the start or end of an interpreter, or
+        about its imports.
     """
     if not warm or not can_fork(argv, env, _server(env.get(INTERPRET))[1]):
         return subprocess.run(argv, env=env, cwd=cwd, input=input, capture_output=True, text=True, timeout=timeout)

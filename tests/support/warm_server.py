@@ -1,7 +1,7 @@
-"""The process behind `support.warm`: it has imported torch, and becomes each program that is asked for by forking.
+"""Warm server behind `support.warm`: a process that has imported torch and forks for each requested program.
 
 Started by the client as ``python -c "... exec(*serve(...))"``: in a fork, `serve` returns the program's code, so that
-what it raises ends the interpreter as it would end any other. It has one thread, so that forks are safe.
+an exception of the program ends the interpreter as usual. The server has one thread, so that forks are safe.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 INTERPRET = "TRITON_INTERPRET"
-SAME = ("LANG", "LC_ALL", "OMP_NUM_THREADS", "MKL_NUM_THREADS", INTERPRET)  # read as Python and torch start
+SAME = ("LANG", "LC_ALL", "OMP_NUM_THREADS", "MKL_NUM_THREADS", INTERPRET)  # read when Python and torch start
 IMPORTED = ("numpy", "torch", "pytest", "msgspec", "rich.console", "rich.table", "jinja2")
-INTERPRETED = ("triton", "triton.language")  # only there: nothing may be compiled by what imports it later
+INTERPRETED = ("triton", "triton.language")  # only with INTERPRET=1: a later import must compile nothing
 MOST = 1 << 17  # bytes of a request
 
 
 class Ready(NamedTuple):
-    """What a fork is to execute."""
+    """Code for a fork to execute."""
 
     code: CodeType
     names: dict[str, Any]
@@ -40,8 +40,9 @@ class Request(NamedTuple):
 
 
 def can_fork(argv: Sequence[str], env: Mapping[str, str], own: Mapping[str, str] = os.environ) -> bool:
-    """Whether a program may be run by a fork of a process with the environment `own`: what Python and torch read as
-    they start is the same, and Python gets no options of its own."""
+    """Whether a program may run in a fork of a process with the environment `own`: all variables that Python and torch
+    read at their start are equal, and Python gets no options.
+    """
     if len(argv) < 2 or os.path.normpath(argv[0]) != os.path.normpath(sys.executable):
         return False
     if argv[1] in ("-c", "-m"):
@@ -54,11 +55,11 @@ def can_fork(argv: Sequence[str], env: Mapping[str, str], own: Mapping[str, str]
 
 
 def serve(descriptor: int) -> Ready:
-    """Fork for each request until the client is gone; returns in forks only."""
+    """Fork for each request until the client is gone; returns only in forks."""
     base = sys.path[1:]
     _import_slow_ones()
     gc.collect()
-    gc.freeze()  # else each fork would copy the pages of all that the collector looks at
+    gc.freeze()  # else garbage collection would copy the pages of all objects in each fork
     control = socket.socket(fileno=descriptor)
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -91,7 +92,7 @@ def serve(descriptor: int) -> Ready:
 
 
 def _import_slow_ones() -> None:
-    """What most programs import, of others' packages: ours are imported as a program has it."""
+    """Import third-party packages of most programs; shadowgraph itself is imported by each program."""
     for name in (*IMPORTED, *(INTERPRETED if os.environ.get(INTERPRET) == "1" else ())):
         importlib.import_module(name)
 
@@ -109,7 +110,7 @@ def _reap(reports: dict[int, int]) -> None:
 
 
 def _become(request: Request, fds: list[int], base: list[str]) -> Ready:
-    """In a fork: the program, with the streams and the folder that are asked for."""
+    """In a fork: take over the requested streams and folder, and return the program."""
     *streams, report = fds
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
@@ -124,8 +125,9 @@ def _become(request: Request, fds: list[int], base: list[str]) -> Ready:
 
 
 def _fork_spare(base: list[str]) -> Ready | None:
-    """A second fork, which becomes the wrapped command if that is one that can: it waits in a child of the process
-    that is to wrap. That one asks for it where it would start a process. Returns what to execute in the child."""
+    """Fork a second time for the wrapped command: the spare process, a child of the wrapping one, waits for it. The
+    wrapping process sends it in place of a spawn if a fork can run it. In the spare, returns the code to execute.
+    """
     asked, ask = os.pipe()
     pid = os.fork()
     if pid:
@@ -156,7 +158,7 @@ def _spawn_by(pid: int, ask: int, original: Callable[..., int]) -> Callable[...,
 
 
 def _program(argv: list[str], env: Mapping[str, str], base: list[str]) -> Ready:
-    """Make this interpreter what a new one with these words and variables would be; the code of the program."""
+    """Set this interpreter up like a new one with these arguments and variables; returns the program's code."""
     os.environ.clear()
     os.environ.update(env)
     sys.orig_argv[:] = argv

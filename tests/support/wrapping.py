@@ -1,4 +1,4 @@
-"""Runs `shadowgraph wrap` as a user does, in processes of its own."""
+"""Runs of `shadowgraph wrap` as a user starts it, in processes of their own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROGRAMS = ROOT / "tests" / "runs" / "programs"
 
 @dataclass
 class Wrapped:
-    """What a wrapped command did."""
+    """Result of a wrapped command."""
 
     code: int
     out: str
@@ -29,7 +29,7 @@ class Wrapped:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Ours without what would reach into a wrapped program from this test run; the package is on the path."""
+    """The environment without variables of the test run that would affect a wrapped program; sets the path."""
     own = {name: text for name, text in os.environ.items() if not name.startswith(("SHADOWGRAPH_", "PYTEST_"))}
     return {**own, "PYTHONPATH": str(ROOT), "TRITON_INTERPRET": "1", **more}
 
@@ -47,7 +47,8 @@ def wrap(
     warm: bool = True,
 ) -> Wrapped:
     """Wrap a command; its run folder is ``folder / "run"`` unless the options name another. `warm` as for `warm.run`:
-    both the process that wraps and the one that is wrapped."""
+    for the supervising process and for the wrapped one.
+    """
     run = folder / "run"
     words = [*wrap_words(run, *options), *command]
     done = warm_python.run(words, environment() if env is None else env, cwd or folder, warm=warm)
@@ -55,5 +56,5 @@ def wrap(
 
 
 def program(name: str, *arguments: str) -> list[str]:
-    """The command that runs one of our programs."""
+    """The command of a program in ``tests/runs/programs``."""
     return [sys.executable, str(PROGRAMS / name), *arguments]

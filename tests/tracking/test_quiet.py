@@ -13,7 +13,7 @@ from types import FrameType
 
 import pytest
 
-from shadowgraph.common import finalizer_safe_lock as quiet
+from shadowgraph.common import finalizer_safe_lock
 from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock, defer, run_deferred
 from shadowgraph.common.internal_errors import internal_errors
 
@@ -29,9 +29,9 @@ class Storage:
 @pytest.fixture(autouse=True)
 def _no_collector_of_its_own() -> Iterator[None]:
     gc.disable()
-    quiet.install()
+    finalizer_safe_lock.install()
     yield
-    quiet.uninstall()
+    finalizer_safe_lock.uninstall()
     gc.enable()
 
 
@@ -115,12 +115,12 @@ def test_in_the_collector_work_waits(settled_by: str) -> None:
 
 def test_the_collector_is_listened_to_only_while_a_debugger_watches() -> None:
     ours = list(gc.callbacks)
-    quiet.install()
+    finalizer_safe_lock.install()
     assert gc.callbacks == ours
-    quiet.uninstall()
+    finalizer_safe_lock.uninstall()
     assert gc.callbacks == ours
-    quiet.uninstall()
-    assert [each for each in ours if each not in gc.callbacks] == [*quiet._listening]
+    finalizer_safe_lock.uninstall()
+    assert [each for each in ours if each not in gc.callbacks] == [*finalizer_safe_lock._listening]
     done: list[str] = []
     storage = Storage()
     storage.itself = storage  # type: ignore[attr-defined]
@@ -128,7 +128,7 @@ def test_the_collector_is_listened_to_only_while_a_debugger_watches() -> None:
     del storage
     gc.collect()
     assert done == ["collected"]
-    quiet.install()
+    finalizer_safe_lock.install()
 
 
 def test_work_that_fails_is_a_fault_and_the_rest_is_done() -> None:
@@ -184,19 +184,19 @@ def test_what_a_signal_handler_raises_as_the_collector_ends_does_not_leave_its_t
     interrupted: list[str] = []
 
     def interrupt(frame: FrameType, event: str, arg: object) -> None:
-        if frame.f_code.co_filename == quiet.__file__ and frame.f_locals.get("phase") == "stop":
+        if frame.f_code.co_filename == finalizer_safe_lock.__file__ and frame.f_locals.get("phase") == "stop":
             interrupted.append(event)
             raise InterruptedError
 
     monkeypatch.setattr(sys, "unraisablehook", lambda dropped: None)
-    quiet.install()
+    finalizer_safe_lock.install()
     before = sys.gettrace()
     try:
         sys.settrace(interrupt)
         gc.collect()
         sys.settrace(before)
         assert interrupted, "a Python callback was called"
-        assert not quiet._finalizes()
+        assert not finalizer_safe_lock._finalizes()
     finally:
         sys.settrace(before)
-        quiet.uninstall()
+        finalizer_safe_lock.uninstall()

@@ -48,7 +48,7 @@ def counted(debugger: Any) -> dict[str, Any]:
     """Replays, coverage, and what was left undone."""
     facts = debugger.facts()
     coverage = facts.coverage
-    outside = debugger.monitor.outside
+    outside = debugger.monitor.hooks
     return {
         "began": outside.replays,
         "checked": outside.checked,

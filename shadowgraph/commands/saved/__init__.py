@@ -1,1 +1,1 @@
-"""Documents that verbs printed with ``--json`` or that a status server gives, read again."""
+"""Reading of JSON documents that verbs printed with ``--json`` or that a status server sends."""

@@ -1,4 +1,4 @@
-"""What verbs can show of a document: all of their own, and of a report what findings know of their buffers."""
+"""Contents of saved documents for verbs: of a verb's own document all, of a report only the buffers with findings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shadowgraph.views.event_list import finding_event, revision_event
 from shadowgraph.views.events import Event, Timeline, What
 from shadowgraph.views.memory_map import MapBuffer, MemoryMap, damage_of, freed_buffer
 
-_GONE = "SG104"  # findings of this code are about buffers that are gone
+_GONE = "SG104"  # the code of findings on freed buffers
 
 
 class _Maps(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class _About(msgspec.Struct, frozen=True):
 
 
 def instead(saved: Saved) -> str:
-    """Where to look for what a document does not hold."""
+    """Advice on where to find data that a document lacks."""
     run = saved.decoded(_About).run if saved.is_report else None
     if run is not None and run.folder and run.dumps:
         return f"take the run folder, which has dumps: {tame(run.folder)}"
@@ -54,12 +54,12 @@ def instead(saved: Saved) -> str:
 
 
 def refused(saved: Saved, verb: str) -> UsageError:
-    """The error of a verb that a document holds nothing for."""
+    """The error of a verb without data in a document."""
     return UsageError(f"{saved.source} holds {tame(saved.schema)}, which has nothing for {verb}; {instead(saved)}")
 
 
 def maps_of(saved: Saved) -> tuple[DumpedMap, ...]:
-    """The maps that `map --json` printed; of a report those of the buffers that findings are about, by process.
+    """The maps that `map --json` printed; for a report, the buffers with findings, by process.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def groups_of(saved: Saved) -> tuple[AliasGroup, ...]:
     Raises
     ------
     UsageError
-        For a report: it knows other owners by name, and not which bytes they have.
+        For a report: it has names of other owners, but not their bytes.
     ForeignFileError, NewerDumpError, DamagedDumpError
         For another document.
     """
@@ -111,14 +111,14 @@ def groups_of(saved: Saved) -> tuple[AliasGroup, ...]:
 
 
 def timelines_of(saved: Saved, wanted: str) -> tuple[Timeline, ...]:
-    """The timelines that `timeline --json` printed of a buffer; of a report its allocation and its findings.
+    """The timelines of a buffer that `timeline --json` printed; for a report, its allocation and its findings.
 
     Raises
     ------
     UnknownBufferError
-        When it has no buffer of that name or address.
+        When the document has no buffer of that name or address.
     UsageError
-        When the name is the end of those of several.
+        When the name is the end of several names.
     ForeignFileError, NewerDumpError, DamagedDumpError
         For another document.
     """

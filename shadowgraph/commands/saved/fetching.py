@@ -1,4 +1,4 @@
-"""Asks a status server of this machine for its JSON, in the thread of a verb. No other machine is asked."""
+"""HTTP client for the JSON of a status server, run in the verb's thread. Connects to the local machine only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shadowgraph.common.errors import DamagedDumpError, MissingFileError, UsageE
 MOST = 256 << 20  # bytes of a document
 _LOOPBACK = {"127.0.0.1": "127.0.0.1", "localhost": "127.0.0.1", "::1": "::1"}
 _SOCKET = "unix:"
-_PATH = re.compile(r"/?(?:([\w-]{16,})/?)?(?:json)?")  # with a token before what is asked for
+_PATH = re.compile(r"/?(?:([\w-]{16,})/?)?(?:json)?")  # with a token before the page
 _PATIENCE = 10.0  # seconds without a byte
 _IN_ALL = 60.0
 _CHUNK = 1 << 20
@@ -23,7 +23,7 @@ _FORM = "http://127.0.0.1:PORT/TOKEN/, as `shadowgraph wrap --status` prints it 
 
 
 class _Place(NamedTuple):
-    """Where a status server answers: at a port, or at a socket in the file system."""
+    """Address of a status server: a port, or a socket in the file system."""
 
     host: str
     port: int
@@ -43,12 +43,12 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def is_url(text: str) -> bool:
-    """Whether a word means a server and no file."""
+    """Whether an argument names a server and no file."""
     return "://" in text or text.startswith(_SOCKET)
 
 
 def shown(url: str) -> str:
-    """An address as it may be printed and saved: without its token."""
+    """An address to print and save: without its token."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -60,16 +60,16 @@ def shown(url: str) -> str:
 
 
 def fetched(url: str) -> bytes:
-    """The JSON of a status server, as ``http://127.0.0.1:PORT/TOKEN/`` or ``unix:PATH`` names it.
+    """The JSON of a status server at ``http://127.0.0.1:PORT/TOKEN/`` or ``unix:PATH``.
 
     Raises
     ------
     UsageError
         For another scheme, another machine, no port, or another page than the JSON.
     MissingFileError
-        When there is no answer, or a refusal.
+        When the server does not answer, or refuses.
     DamagedDumpError
-        When the answer does not end.
+        When the response does not end.
     """
     place = _place(url)
     connection = (

@@ -1,4 +1,4 @@
-"""A report that was printed as JSON, or that a status server gives, as a page."""
+"""HTML page of a saved report: printed as JSON, or fetched from a status server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shadowgraph.render.html.page import Page, live_page, with_run
 
 
 def saved_page(report: SavedReport) -> Page:
-    """The page of a report: all that it holds. Nodes, launches and maps are in dumps."""
+    """The page of a report. It has no nodes, launches and maps: these are only in dumps."""
     page, run, source = live_page(report.facts), report.run(), report.saved.source
     return replace(
         with_run(page, run) if run is not None else replace(page, head=said_of(report.head_lines())),

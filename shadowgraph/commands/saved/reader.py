@@ -1,4 +1,4 @@
-"""Reads a document back: from a file, or from a status server."""
+"""Reader of saved documents: from a file, or from a status server."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _PROBE = 64  # bytes that tell whether a file is text
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A document of ours, read.
+    """A shadowgraph document.
 
     Attributes
     ----------
     source
-        Where it is from, as the user named it.
+        The file or address as the user named it.
     schema
         Such as ``shadowgraph.report/1``.
     document
-        As it stands there.
+        The decoded JSON.
     text
-        The very bytes.
+        Its bytes.
     """
 
     source: str
@@ -57,7 +57,7 @@ class Saved:
         return self.schema == SCHEMA
 
     def facts(self) -> RunFacts:
-        """What a report is made of.
+        """The facts of a report.
 
         Raises
         ------
@@ -69,7 +69,7 @@ class Saved:
         return self.decoded(RunFacts)
 
     def decoded(self, kind: type[T]) -> T:
-        """The document as typed data; what it holds beside is left out.
+        """The document as typed data; further fields are left out.
 
         Raises
         ------
@@ -100,7 +100,7 @@ class Saved:
 
 
 def is_saved(path: str) -> bool:
-    """Whether a path means a document: a server, a ``.json`` file, or a file that begins as one."""
+    """Whether a path means a document: a server, a ``.json`` file, or a file that begins like one."""
     if is_url(path):
         return True
     try:
@@ -111,23 +111,23 @@ def is_saved(path: str) -> bool:
         with open(path, "rb") as file:
             head = file.read(_PROBE)
     except (OSError, ValueError):
-        return False  # whoever opens it says what is wrong
+        return False  # the error is raised when the file is opened
     return head.lstrip()[:1] in (b"{", b"[") and b"\0" not in head  # a dump begins with a number of eight bytes
 
 
 def read_saved(path: str) -> Saved:
-    """A document, proven to be one of ours.
+    """Read a document, and check that it is one of shadowgraph's.
 
     Raises
     ------
     MissingFileError
-        When it cannot be had.
+        When it cannot be read.
     ForeignFileError
-        When it is none of ours, or empty.
+        When it is another kind of file, or empty.
     DamagedDumpError
         When it was cut or changed.
     UsageError
-        For a server that is not on this machine.
+        For a server on another machine.
     """
     source = shown(path) if is_url(path) else tame(path)
     text = fetched(path) if is_url(path) else _file(path)

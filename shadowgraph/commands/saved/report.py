@@ -1,4 +1,4 @@
-"""A report that was printed as JSON, ready to be shown again: as text, or as the very document."""
+"""Saved report, to be shown again: as text, or as the same JSON document."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from shadowgraph.wrap.folder.reader import Run
 
 
 class _About(msgspec.Struct, frozen=True):
-    """What the document of a dump says of it."""
+    """The fields of a dump's document about the dump."""
 
     reason: str
     time: float
@@ -38,7 +38,7 @@ class _About(msgspec.Struct, frozen=True):
 
 
 class _Process(msgspec.Struct, frozen=True):
-    """What the document of a run says of a process."""
+    """The fields of a run's document about a process."""
 
     pid: int
     ppid: int
@@ -65,7 +65,7 @@ class _Processes(msgspec.Struct, frozen=True):
 
 
 class _Whole(msgspec.Struct, frozen=True):
-    """What stands in a document beside the facts."""
+    """The fields of a document beside the facts."""
 
     versions: dict[str, str]
     dump: _About | None = None
@@ -74,7 +74,7 @@ class _Whole(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Counted(ProcessRecord):
-    """A process of which the findings are only counted."""
+    """A process with the number of its findings only."""
 
     told: int = 0
 
@@ -84,12 +84,12 @@ class _Counted(ProcessRecord):
 
 
 class SavedReport:
-    """A report that was saved. Holds data only.
+    """A saved report. Holds data only.
 
     Raises
     ------
     ForeignFileError, NewerDumpError, DamagedDumpError
-        When it is none, a later one, or makes no sense.
+        When it is another document, a newer one, or inconsistent.
     """
 
     def __init__(self, saved: Saved) -> None:
@@ -99,7 +99,7 @@ class SavedReport:
 
     @property
     def folder(self) -> str:
-        """The run folder that it is of, empty where it is of none or does not say."""
+        """The run folder of the report; empty where it has none or does not name it."""
         return self._whole.run.folder if self._whole.run is not None else ""
 
     def to_json(self) -> str:
@@ -109,24 +109,24 @@ class SavedReport:
         return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode()
 
     def lines(self, width: int | None = None) -> Iterator[Text]:
-        """The lines of the report. What they say comes from a file, and gives a terminal no orders."""
+        """The lines of the report, with control characters neutralised: the text comes from a file."""
         for line in self._lines():
             line.plain = tame(line.plain)
             yield line
 
     def run(self) -> Run | None:
-        """The run that it is of, with its processes; None where it is of none."""
+        """The run of the report, with its processes; None for another report."""
         said = self._whole.run
         return _run_of(said, self.saved.document["run"]) if said is not None else None
 
     def head_lines(self) -> Iterator[Text]:
-        """Of which dump it is; nothing where it is of none."""
+        """Origin of the report's dump; no lines for another report."""
         dump = self._whole.dump
         if dump is not None:
             yield from about_lines(msgspec.structs.replace(dump, versions=self._whole.versions))
 
     def tail_lines(self) -> Iterator[Text]:
-        """Where what it does not hold is."""
+        """Where to find the data that the report lacks."""
         run, dump = self._whole.run, self._whole.dump
         if dump is not None:
             yield from missing_lines(dump.unread, dump.left_out)

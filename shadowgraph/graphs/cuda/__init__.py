@@ -1,1 +1,1 @@
-"""Capture and replay of `torch.cuda.CUDAGraph`, its pools, and its nodes as the driver knows them."""
+"""The CUDA backend: captures and replays of `torch.cuda.CUDAGraph`, its memory pools, and its nodes from the driver."""

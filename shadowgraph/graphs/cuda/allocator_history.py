@@ -1,4 +1,7 @@
-"""The caching allocator's own record of allocations, switched on for the time of captures."""
+"""Memory history of the caching allocator, switched on while captures run: the source of requested sizes in pools.
+
+Called in the capturing thread; has a lock of its own.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ _ENTRIES = 1_000_000
 
 
 class History:
-    """Counts the captures that need the record, so that the last one to end switches it off. Thread-safe."""
+    """Counts the captures that need the history, so that the last one to end switches it off. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
 
     def begin(self) -> bool:
-        """Switch the record on; False where the program has it on for itself, which must not be disturbed."""
+        """Switch the history on; False where the program has it on for itself, which must not be disturbed."""
         with self._lock:
             if not self._users:
                 if torch._C._cuda_isHistoryEnabled():
@@ -37,6 +40,6 @@ class History:
 
 
 def is_complete(tenants: Mapping[int, int], made: Iterable[int], ours: Any) -> bool:
-    """Whether every tensor that a capture was seen to make in a pool is among the allocations on record: the program
-    may record less than we need, or have recorded more than there was room for."""
+    """Whether every tensor that a capture was seen to allocate in a pool is in the history: the program may record less
+    than is needed, or may have recorded more than there was room for."""
     return all(address in tenants for address in made if address in ours)

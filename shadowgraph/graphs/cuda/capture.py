@@ -1,7 +1,7 @@
-"""What a CUDA capture launches, as far as a dispatch mode and Triton's launcher see it.
+"""The launches of a CUDA capture, recorded by a dispatch mode and by a hook on Triton's launcher.
 
-A capture must stay fast, so each operator is only noted down; what it pointed at is read off when the capture ends,
-and the model is built from that when somebody first asks for it.
+A capture must stay fast, so each operator is only noted; its pointers are read when the capture ends, and the model is
+built on first use. Runs in the capturing thread, or in a thread whose current stream belongs to the capture; no lock.
 """
 
 from __future__ import annotations
@@ -54,21 +54,22 @@ class _Operator:
 
 
 class CaptureMode(ObserverMode):
-    """Notes each operator while one thread captures; changes nothing that runs.
+    """Notes each operator while one thread captures; does not change the operators.
 
     Parameters
     ----------
     isolate
-        Keep every tensor until the capture ends, so that no block of the pool has two tenants in it.
+        Keep every tensor until the capture ends, so that no block of the pool gets a second tenant.
     marks
-        Told after every launch, so that nodes can be joined to launches; None where the driver is too old for it.
+        Notes the graph's newest nodes around every launch, so that nodes can be joined to launches; None where the
+        driver is too old.
 
     Attributes
     ----------
     made
-        Form and stack of each tensor that the capture allocated, by address; complete after `finish`.
+        Dtype, shape and stack of each tensor that the capture allocated, by address; complete after `finish`.
     launches
-        Index of a launch in the graph by the number under which `marks` has it; complete after `finish`.
+        Index of a launch in the graph by its number in `marks`; complete after `finish`.
     """
 
     def __init__(self, graph: Graph, ledger: Ledger, isolate: bool, marks: Marks | None = None) -> None:
@@ -81,8 +82,8 @@ class CaptureMode(ObserverMode):
         self._noted: list[_Noted | tuple[Launch, int]] = []
         self._steps: list[_Operator | Launch] = []
         self.launches: dict[int, int] = {}
-        self._inputs: set[tuple[int, int]] = set()  # storages that the ledger has for sure
-        self._known: dict[int, _Facts] = {}  # by identity of tensors that are kept
+        self._inputs: set[tuple[int, int]] = set()  # storages that are certainly in the ledger
+        self._known: dict[int, _Facts] = {}  # by id of the tensors that are kept
         self.made: dict[int, Form] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -104,7 +105,8 @@ class CaptureMode(ObserverMode):
 
     @contextmanager
     def triton(self, launch: Launch) -> Iterator[None]:
-        """Around a Triton launch in the capturing thread. Nobody else needs to look meanwhile what C code launches."""
+        """Around a Triton launch in the capturing thread; `marks` attributes its nodes, so that the `CaptureTracer`
+        ignores it."""
         marks, token = self.marks, self._next()
         if marks is not None:
             marks.begin(token)
@@ -122,7 +124,7 @@ class CaptureMode(ObserverMode):
         return self._token
 
     def finish(self) -> None:
-        """Read off what was noted and let the capture's tensors go; the model is built when it is first used."""
+        """Read the noted operators and release the capture's tensors; the model is built on first use."""
         self._settle()
         self._known.clear()
         steps = self._steps
@@ -145,7 +147,7 @@ class CaptureMode(ObserverMode):
 
     def _read(self, func: OpOverload, args: Any, kwargs: Any, results: Any, trace: Trace, token: int) -> None:
         schema = schema_of(func)
-        if schema.pure_view and not schema.allocates:  # it may have changed what we know of its tensors
+        if schema.pure_view and not schema.allocates:  # it may have changed the known facts of its tensors
             self._known.clear()
             return
         inputs, known = [], set()
@@ -165,14 +167,15 @@ class CaptureMode(ObserverMode):
             self._steps.append(_Operator(func, inputs, fresh, trace))
 
     def _note_owners(self, launch: Launch) -> None:
-        """The ledger's buffers that a kernel was given; those of pools may be this capture's own."""
+        """Note the ledger's buffers that a kernel was given; buffers of pools may be this capture's own."""
         for view in (pointer.view for pointer in launch.pointers):
             owner = self._ledger.owner(view.storage_address, view.storage_address + view.storage_nbytes)
             if owner is not None and owner.role is not Role.POOL:
                 self._graph.inputs[owner.serial] = owner
 
     def _facts(self, tensor: torch.Tensor, result: bool = False) -> _Facts | None:
-        """A tensor's facts, None for one without plain device memory; inputs that nobody made here are entered."""
+        """A tensor's facts, None for one without plain device memory; inputs not made in the capture are entered into
+        the ledger."""
         facts = self._known.get(id(tensor))
         if facts is not None:
             return facts
@@ -212,11 +215,11 @@ class _Local(threading.local):
 
 
 _local = _Local()
-_by_graph: dict[int, CaptureMode] = {}  # of captures under way; autograd's thread launches into its caller's
+_by_graph: dict[int, CaptureMode] = {}  # of running captures; autograd's thread launches into the capture of its caller
 
 
 def current() -> CaptureMode | None:
-    """The mode of the capture in this thread, else of the one that the current stream belongs to, if any."""
+    """The mode of this thread's capture, else of the capture that the current stream belongs to, if any."""
     if _local.mode is not None or not _by_graph:
         return _local.mode
     with error_barrier("capture in another thread"):
@@ -225,7 +228,7 @@ def current() -> CaptureMode | None:
 
 
 def enter(mode: CaptureMode) -> None:
-    """Begin to note this thread's operators; the eager mode stands aside."""
+    """Start noting this thread's operators; the eager mode is suspended."""
     eager.suspend()
     mode.before, _local.mode = _local.mode, mode
     if mode.marks is not None:

@@ -1,4 +1,7 @@
-"""The device nodes of a captured CUDA graph, joined to the launches and lines that made them."""
+"""Device nodes of a captured CUDA graph, joined to the launches and source lines that made them.
+
+The nodes are read from the driver on first use, in the requesting thread, under the model's lock `Graph.reading`.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,12 @@ _FRAMES = 6
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a capture left of who made its nodes.
+    """A capture's record of the owners of its nodes.
 
     Attributes
     ----------
     log
-        Newest nodes after each mark, and who had run by then: the number of a launch, or a C function that was called.
+        Newest nodes at each mark, and their owner: the number of a launch, or a C function that was called.
     launches
         Index in `Graph.nodes` by the number of a launch.
     """
@@ -38,7 +41,7 @@ class Origin:
 
 
 def read_later(graph: Any, model: Graph, ledger: Ledger, origin: Origin) -> None:
-    """Let a model read its device nodes when somebody asks, as long as the graph holds them.
+    """Let a model read its device nodes on request, as long as the graph holds them.
 
     Parameters
     ----------
@@ -53,7 +56,7 @@ def _read(alive: Callable[[], Any], model: Graph, ledger: Ledger, origin: Origin
     graph = alive()
     state = getattr(graph, "_shadowgraph", None)
     if graph is None or state is None or state.model is not model:
-        model.unread = "the graph was gone before anybody asked for its nodes"
+        model.unread = "the graph was gone before its nodes were read"
         return None
     try:
         calls = driver()
@@ -76,7 +79,7 @@ def _begins(ledger: Ledger) -> Callable[[int], bool]:
 
 
 def joining(owners: Sequence[Owner | None], launches: dict[int, int], model: Graph) -> Callable[[int], Join]:
-    """Who made the node at a place: the launch, with its names of tensors by where they begin, or a stack."""
+    """The owner of the node at a place: the launch, with its argument names by tensor address, or a stack."""
     called = [owner for owner in owners if isinstance(owner, Called)]
     stacks: dict[int, Stack] = {
         id(owner): stack for owner, stack in zip(called, stacks_of([c.trace for c in called], _FRAMES), strict=True)

@@ -1,9 +1,9 @@
-"""The driver's view of a captured graph: nodes, edges, parameters, read and changed through ``libcuda`` itself.
+"""Bindings to the CUDA driver for captured graphs: nodes, edges and parameters, read and changed through ``libcuda``.
 
-cuda-bindings would do, and wraps every call; a graph of 10,000 nodes must be read while a server waits. The symbols
+cuda-bindings would do, but wraps every call; a graph of 10,000 nodes must be read while a server waits. The symbols
 used here keep their binary interface from one driver to the next, which the bindings' own do not (edges and capture
-information changed with CUDA 13). The interpreter's lock is held during the short calls; whoever reads or changes a
-graph sees to it that nobody destroys it meanwhile (`Graph.reading`).
+information changed with CUDA 13). The GIL is held during the short calls. A caller that reads or changes a graph must
+ensure that it is not destroyed meanwhile (`Graph.reading`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shadowgraph.common.errors import BackendError
 
 _P, _U, _S = ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t
 RANGE_START, RANGE_SIZE = 11, 12  # CUpointer_attribute
-CONDITIONAL, MOST_BODIES = 13, 4096  # CUgraphNodeType; of a switch
+CONDITIONAL, MOST_BODIES = 13, 4096  # CUgraphNodeType; most bodies of a switch
 
 
 class KernelParameters(ctypes.Structure):
@@ -71,26 +71,26 @@ class DriverError(BackendError):
 
 
 class Driver:
-    """Calls by name; every one raises `DriverError` with CUDA's own name of the error."""
+    """Driver functions by name; every call raises `DriverError` with CUDA's own name of the error."""
 
     def __init__(self, library: Any, patient: Any) -> None:
         self._library = library
-        self._patient = patient  # the same, without the interpreter's lock
+        self._patient = patient  # the same, but releases the GIL
 
     def call(self, name: str, *arguments: Any) -> None:
-        """One call.
+        """Call a function.
 
         Raises
         ------
         DriverError
-            When it fails, or when this driver has no such function.
+            When the call fails, or when this driver has no such function.
         """
         code = self.function(name)(*arguments)
         if code:
             raise DriverError(f"{name}: {self._name_of(code)}")
 
     def has(self, name: str) -> bool:
-        """Whether this driver has a function."""
+        """Whether this driver has the function."""
         return hasattr(self._library, name)
 
     def function(self, name: str) -> Any:
@@ -99,7 +99,7 @@ class Driver:
         Raises
         ------
         DriverError
-            When this driver has none of that name.
+            When this driver has no function of that name.
         """
         try:
             return getattr(self._library, name)
@@ -112,13 +112,13 @@ class Driver:
             return f"error {code}"
         return f"{text.value.decode()} ({code})"
 
-    # -- what a graph is ---------------------------------------------------------------------------------------
+    # -- reading a graph ---------------------------------------------------------------------------------------
 
     def capturing(self, stream: int) -> int | None:
         """Handle of the graph that a stream captures into; valid until the capture ends. None while it does not."""
         status, graph = ctypes.c_int(), _P()
         ask = self.function("cuStreamGetCaptureInfo_v2")
-        ask(_P(stream), ctypes.byref(status), None, ctypes.byref(graph), None, None)  # answered without the nodes
+        ask(_P(stream), ctypes.byref(status), None, ctypes.byref(graph), None, None)  # a query without the nodes
         return graph.value if status.value == 1 else None
 
     def nodes(self, graph: int) -> list[int]:
@@ -147,13 +147,13 @@ class Driver:
         return kind.value
 
     def name_of(self, function: int, kernel: bool = False) -> str:
-        """A mangled name, of a ``CUfunction`` or a ``CUkernel``."""
+        """The mangled name of a ``CUfunction`` or a ``CUkernel``."""
         text = ctypes.c_char_p()
         self.call("cuKernelGetName" if kernel else "cuFuncGetName", ctypes.byref(text), _P(function))
         return (text.value or b"").decode("utf-8", "replace")
 
     def layout_of(self, function: int, kernel: bool = False) -> tuple[tuple[int, int], ...]:
-        """Offset and size of each parameter, of a ``CUfunction`` or a ``CUkernel``."""
+        """Offset and size of each parameter of a ``CUfunction`` or a ``CUkernel``."""
         offset, size = _S(), _S()
         ask, found = self.function("cuKernelGetParamInfo" if kernel else "cuFuncGetParamInfo"), list[tuple[int, int]]()
         while not ask(_P(function), _S(len(found)), ctypes.byref(offset), ctypes.byref(size)):
@@ -186,7 +186,7 @@ class Driver:
         Raises
         ------
         DriverError
-            Also where the driver is too old to tell.
+            Also where the driver is too old to return the bodies.
         """
         held = ConditionalParameters()
         self.call("cuGraphNodeGetParams", _P(node), ctypes.byref(held))
@@ -195,15 +195,15 @@ class Driver:
         return int(held.condition), [int(held.graphs[place] or 0) for place in range(held.size)]
 
     def allocated_by(self, node: int) -> tuple[int, int]:
-        """Start and size of what an allocation node allocates in each replay."""
+        """Start and size of the allocation that an allocation node makes in each replay."""
         held = AllocationParameters()
         self.call("cuGraphMemAllocNodeGetParams", _P(node), ctypes.byref(held))
         return int(held.start or 0), int(held.nbytes or 0)
 
-    # -- changing one ------------------------------------------------------------------------------------------
+    # -- changing a graph -----------------------------------------------------------------------------------------
 
     def add_kernel(self, graph: int, after: Sequence[int], parameters: KernelParameters) -> int:
-        """A new kernel node that waits for some."""
+        """Add a kernel node that depends on the nodes `after`."""
         node, before = _P(), (_P * max(1, len(after)))(*after)
         self.call(
             "cuGraphAddKernelNode_v2", ctypes.byref(node), _P(graph), before, _S(len(after)), ctypes.byref(parameters)
@@ -211,43 +211,43 @@ class Driver:
         return int(node.value or 0)
 
     def add_edges(self, graph: int, pairs: Sequence[tuple[int, int]]) -> None:
-        """New edges, none of which may exist."""
+        """Add edges, none of which may exist."""
         if pairs:
             first, second = (_P * len(pairs))(*(a for a, _ in pairs)), (_P * len(pairs))(*(b for _, b in pairs))
             self.call("cuGraphAddDependencies", _P(graph), first, second, _S(len(pairs)))
 
     def kinds(self, nodes: Sequence[int]) -> set[int]:
-        """``CUgraphNodeType`` of nodes."""
+        """The ``CUgraphNodeType`` values of nodes."""
         return {self.kind(node) for node in nodes}
 
     def remove(self, node: int) -> None:
-        """Take a node out, and its edges."""
+        """Destroy a node and its edges."""
         self.call("cuGraphDestroyNode", _P(node))
 
     def try_instantiate(self, graph: int) -> None:
-        """Raise if a graph cannot be made executable as it is, as torch would; leaves nothing behind."""
+        """Raise if the graph cannot be instantiated as it is, as torch would; leaves nothing behind."""
         self.destroy_executable(self.instantiate(graph))
 
-    # -- copies and executable forms ---------------------------------------------------------------------------
+    # -- clones and executable graphs --------------------------------------------------------------------------
 
     def clone(self, graph: int) -> int:
-        """A copy of a graph, owned by the caller, who destroys it."""
+        """A clone of a graph; the caller owns and destroys it."""
         made = _P()
         self.call("cuGraphClone", ctypes.byref(made), _P(graph))
         return int(made.value or 0)
 
     def in_copy(self, node: int, copy: int) -> int:
-        """The node of a copy that a node of the original has become."""
+        """The node in a clone that corresponds to a node of the original."""
         found = _P()
         self.call("cuGraphNodeFindInClone", ctypes.byref(found), _P(node), _P(copy))
         return int(found.value or 0)
 
     def destroy_graph(self, graph: int) -> None:
-        """Let go of a copy."""
+        """Destroy a clone."""
         self.call("cuGraphDestroy", _P(graph))
 
     def instantiate(self, graph: int) -> int:
-        """An executable form as torch would make it, owned by the caller, who destroys it."""
+        """Instantiate a graph as torch would; the caller owns and destroys the result."""
         made, flags = _P(), ctypes.c_ulonglong(1 | 8)  # free on launch, priorities of nodes
         code = self._patient.cuGraphInstantiateWithFlags(ctypes.byref(made), _P(graph), flags)
         if code:
@@ -255,33 +255,34 @@ class Driver:
         return int(made.value or 0)
 
     def destroy_executable(self, executable: int) -> None:
-        """Let go of an executable form."""
+        """Destroy an executable graph."""
         self._patient.cuGraphExecDestroy(_P(executable))
 
     def launch(self, executable: int, stream: int) -> None:
-        """Launch an executable form once; returns before it has run."""
+        """Launch an executable graph once, asynchronously."""
         code = self._patient.cuGraphLaunch(_P(executable), _P(stream))
         if code:
             raise DriverError(f"cuGraphLaunch: {self._name_of(code)}")
 
     def enable(self, executable: int, node: int, on: bool) -> None:
-        """Let a kernel, a copy or a set run in the next launches, or leave it out; the node is the graph's own."""
+        """Enable or disable a kernel, copy or set node for the next launches; `node` is a handle of the original
+        graph."""
         self.call("cuGraphNodeSetEnabled", _P(executable), _P(node), _U(on))
 
     def is_enabled(self, executable: int, node: int) -> bool:
-        """Whether a kernel, a copy or a set runs."""
+        """Whether a kernel, copy or set node is enabled."""
         on = _U()
         self.call("cuGraphNodeGetEnabled", _P(executable), _P(node), ctypes.byref(on))
         return bool(on.value)
 
 
 def raw_graph(graph: Any) -> int:
-    """The ``cudaGraph_t`` of a ``torch.cuda.CUDAGraph`` that keeps it, whoever wished so; owned by that object.
+    """The ``cudaGraph_t`` of a ``torch.cuda.CUDAGraph`` that keeps it, for the program or for us; owned by that object.
 
     Raises
     ------
     RuntimeError
-        When it keeps none.
+        When the object keeps none.
     """
     return int(torch._C._CUDAGraph.raw_cuda_graph(graph))
 
@@ -293,7 +294,7 @@ def driver() -> Driver:
     Raises
     ------
     BackendError
-        Where there is none.
+        Where no driver is installed.
     """
     try:
         return Driver(ctypes.PyDLL("libcuda.so.1"), ctypes.CDLL("libcuda.so.1"))
@@ -303,7 +304,7 @@ def driver() -> Driver:
 
 @cache
 def demangled(name: str) -> str:
-    """A C++ name as it was written; the name itself where it is none, or where no C++ runtime is loaded."""
+    """A demangled C++ name; the name itself where it is not mangled, or where no C++ runtime is loaded."""
     if not name.startswith("_Z"):
         return name
     try:

@@ -1,4 +1,8 @@
-"""The program's own `torch.cuda.CUDAGraph`: its captures, replays and resets, seen by patching the class's methods."""
+"""Hooks on `torch.cuda.CUDAGraph`: captures, replays, resets and ends of graphs, seen by patching the class's methods.
+
+The patched methods run in the program's threads and emit the events of `graphs.events` there; no lock is held. A graph
+that is garbage collected is reported through `defer`, outside the collector and outside locks.
+"""
 
 from __future__ import annotations
 
@@ -42,19 +46,19 @@ _history = History()
 
 @dataclass(slots=True)
 class _State:
-    """What is known of one CUDAGraph object; lives on the object."""
+    """The state of one CUDAGraph object; stored on the object."""
 
     model: Graph
     mode: CaptureMode | None = None
     pool: IsolatedPool | None = None
-    native: bool = False  # whether guards may stand in the pool that the program itself would have
-    history: bool = False  # whether we switched the allocator's history on
+    native: bool = False  # whether guards may stand in the program's own pool
+    history: bool = False  # whether this capture switched the allocator's history on
     finalizer: Any = field(default=None, repr=False)
 
 
 @dataclass(slots=True)
 class _Open:
-    """A capture that runs, on its CUDAGraph object."""
+    """A running capture, stored on its CUDAGraph object."""
 
     running: RunningCapture
     finalizer: Any = field(repr=False)  # for a graph that dies without `capture_end`
@@ -64,18 +68,18 @@ _ELSEWHERE = _State(Graph(0, "a graph of another device"))
 
 
 class CudaGraphs:
-    """Watches every `torch.cuda.CUDAGraph` of the process between `install` and `uninstall`.
+    """Hooks on every `torch.cuda.CUDAGraph` of the process between `install` and `uninstall`.
 
     Parameters
     ----------
     pools
-        Guarded pools to put in place of private ones (layout ``isolate``), or None.
+        Guarded pools that replace private ones (layout ``isolate``), or None.
     native
-        Guards for the pools that stay as they are.
+        Guards for the program's own pools.
     expandable
-        Whether the allocator maps memory piecemeal, so that no pool has guards.
+        Whether expandable segments are on, so that no pool has guards.
     prober
-        Runs replays that somebody put a probe on.
+        Runs the replays for which a probe is set.
     """
 
     def __init__(
@@ -88,7 +92,7 @@ class CudaGraphs:
     ) -> None:
         self._allocator, self._pools, self._native, self._expandable = allocator, pools, native, expandable
         self._prober = prober
-        self._live: set[int] = set()  # serials of captures that count
+        self._live: set[int] = set()  # serials of live captures
 
     def install(self) -> None:
         """Patch the class; undone by `uninstall`."""
@@ -105,7 +109,7 @@ class CudaGraphs:
         _patches.install([(torch.cuda.CUDAGraph, name, wrap) for name, wrap in wraps.items()])
 
     def uninstall(self) -> None:
-        """Put the methods back; guards that only this debugger looks at go."""
+        """Restore the methods, and remove the guards in the program's own pools."""
         _patches.uninstall()
         self._native.close()
 
@@ -124,7 +128,7 @@ class CudaGraphs:
                 original(graph, inside, *args, **kwargs)
             except BaseException:
                 running.end()
-                if state is not None and state is not _ELSEWHERE:  # refused: the graph keeps the capture that it had
+                if state is not None and state is not _ELSEWHERE:  # refused: the graph keeps its former capture
                     self._drop(state)
                 raise
             with error_barrier_all("capture_begin"):
@@ -166,7 +170,7 @@ class CudaGraphs:
         cuda_capture.enter(state.mode)
 
     def _drop(self, state: _State) -> None:
-        """A capture comes to nothing."""
+        """A capture has failed or is dropped."""
         with error_barrier("capture"):
             if state.mode is not None:
                 mode, state.mode = state.mode, None
@@ -182,7 +186,7 @@ class CudaGraphs:
         self._gone(state.model)
 
     def _gone(self, model: Graph) -> None:
-        """A graph is over; its pool may go with it."""
+        """A graph has ended; its pool may end with it."""
         self._live.discard(model.serial)
         self._native.dropped(model)
         emit("graph_reset", model)
@@ -212,7 +216,8 @@ class CudaGraphs:
         return capture_end
 
     def _end(self, graph: Any, state: _State, mode: CaptureMode) -> None:
-        """What must be read off now; the rest waits until somebody looks, so that a capture does not wait for it."""
+        """Read the facts that are lost later; the rest is read on first use, so that the capture does not wait for
+        it."""
         try:
             snapshot = torch.cuda.memory._snapshot() if state.pool is not None or state.native else None
             mode.finish()
@@ -287,7 +292,7 @@ class CudaGraphs:
         return replay
 
     def _probed(self, original: Callable[..., Any], graph: Any, model: Graph) -> None:
-        """A replay in which memory is looked at after every node; plain where the executable graph is not ours."""
+        """Replay with a comparison after every node; a plain replay where the executable graph cannot be replaced."""
         probe, model.probe = model.probe, None
         assert probe is not None
         refused = _not_probed(graph)
@@ -319,17 +324,17 @@ class CudaGraphs:
         return pool
 
     def _forget(self, graph: Any) -> None:
-        """The graph's capture is over: its ledger ends."""
+        """Drop the graph's capture."""
         state: _State | None = getattr(graph, "_shadowgraph", None)
         if state is not None:
-            with state.model.reading:  # whoever reads its nodes comes to an end, and nobody begins to
+            with state.model.reading:  # waits for readers of its nodes, and keeps new ones out
                 graph._shadowgraph = None
             if state is not _ELSEWHERE:
                 self._drop(state)
 
 
 def _close(graph: Any) -> None:
-    """A graph's capture is over, if one ran."""
+    """End the record of a running capture, if there is one."""
     opened: _Open | None = getattr(graph, "_shadowgraph_open", None)
     if opened is not None:
         graph._shadowgraph_open = None
@@ -339,8 +344,8 @@ def _close(graph: Any) -> None:
 
 def _wrap_del(original: Callable[..., Any]) -> Callable[..., Any]:
     def __del__(graph: Any) -> None:
-        """A graph that dies while any thread captures is destroyed in the relaxed mode, in which that capture goes on;
-        its own destructor then finds nothing left to destroy."""
+        """Destroy a graph that dies while any thread captures in the relaxed mode, so that the capture goes on; the
+        graph's own destructor then finds it destroyed."""
         original(graph)
         if captures.running and getattr(graph, "_shadowgraph_open", None) is None:
             with error_barrier_all("end of a graph"), relaxed_capture():
@@ -356,7 +361,7 @@ def _wrap_init(original: Callable[..., Any]) -> Callable[..., Any]:
             original(graph, *args, **kwargs)
             graph._shadowgraph_keeps = "program" if asked else None
             return
-        original(graph, True)  # ``keep_graph``: its nodes are read when somebody asks
+        original(graph, True)  # ``keep_graph``: its nodes are read on request
         graph._shadowgraph_keeps = "us"
 
     return __init__
@@ -364,7 +369,7 @@ def _wrap_init(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _wrap_exec(original: Callable[..., Any]) -> Callable[..., Any]:
     def raw_cuda_graph_exec(graph: Any) -> Any:
-        graph._shadowgraph_lent = True  # the program may change it, or keep the handle: it is not made anew any more
+        graph._shadowgraph_lent = True  # the program may change it, or keep the handle: it is no longer replaced
         return original(graph)
 
     return raw_cuda_graph_exec
@@ -376,7 +381,7 @@ def _keeps(graph: Any) -> bool:
 
 
 def _not_probed(graph: Any) -> str | None:
-    """Why a graph's nodes are not run one by one, or None."""
+    """Why the graph's nodes cannot be run one by one, or None."""
     if getattr(graph, "_shadowgraph_lent", False):
         return "the program holds its executable form"
     if _keeps_for_us(graph):
@@ -385,12 +390,12 @@ def _not_probed(graph: Any) -> str | None:
 
 
 def _keeps_for_us(graph: Any) -> bool:
-    """Whether it does so because we wished it, so that the program does not make it executable by itself."""
+    """Whether it does so at our request, so that the program does not instantiate it itself."""
     return getattr(graph, "_shadowgraph_keeps", None) == "us"
 
 
 def _inductor_captures() -> bool:
-    """Whether inductor's cudagraph trees are the caller: they account for their pool by themselves."""
+    """Whether inductor's cudagraph trees are the caller: they do their own accounting of the pool."""
     frame: FrameType | None = sys._getframe(2)
     for _ in range(12):
         if frame is None:

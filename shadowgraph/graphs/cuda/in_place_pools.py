@@ -1,4 +1,8 @@
-"""Guards inside the program's own private pools (layout ``faithful``): nothing is added, moved or kept from reuse."""
+"""Guards inside the program's own private pools (layout ``faithful``): no memory is added, moved or kept from reuse.
+
+`captured`, `dropped`, `refuse` and `close` take the allocator's lock; `confirm`, `may_arm` and `refit` are called by
+the allocator with that lock held.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ UNMAPPABLE = "a pool whose memory may be unmapped (a memory saver or a sleep mod
 
 @dataclass(slots=True, eq=False)
 class _Native:
-    """One pool: what its live graphs were given in it, and the buffers that stand for that, by start."""
+    """One pool: the allocations of its live graphs, and the buffers that stand for them, by start address."""
 
     handle: PoolHandle
     tenants: dict[int, Tenants] = field(default_factory=dict)
@@ -33,16 +37,16 @@ class _Native:
 
 
 class InPlacePools:
-    """Guards in bytes that the caching allocator gave to nobody: what rounding adds, and the rest of segments.
+    """Guards in bytes that the caching allocator has not handed out: rounding slack, and unused parts of segments.
 
     The memory stays the allocator's own. A check therefore never writes there: broken guards are armed again once the
-    host knows that the bytes are nobody's still (`may_arm`). The segments exist as long as a graph of the pool
-    does; with the last one their guards go, before the pool can.
+    host knows that the bytes are still unallocated (`may_arm`). The segments exist as long as a graph of the pool does;
+    with the last graph the guards are removed, before the pool can be released.
 
     Attributes
     ----------
     left_alone
-        Captures whose pools have no guards, by reason.
+        Captures without guards in their pools, by reason.
     """
 
     def __init__(self, allocator: CudaAllocator, near: int) -> None:
@@ -50,7 +54,7 @@ class InPlacePools:
         self.left_alone: Counter[str] = Counter()
         self._pools: dict[PoolHandle, _Native] = {}
         self._refused: set[PoolHandle] = set()
-        self._moved: dict[int, tuple[int, ByteRange]] = {}  # guards that made way: when, and where they stood
+        self._moved: dict[int, tuple[int, ByteRange]] = {}  # moved guards: when, and where they stood
 
     def may_guard(self, handle: PoolHandle | None, expandable: bool) -> bool:
         """Whether a capture that is about to begin uses a pool that is known from its first allocation on."""
@@ -65,7 +69,7 @@ class InPlacePools:
         return True
 
     def captured(self, handle: PoolHandle, graph: Graph, tenants: Tenants, made: Made) -> None:
-        """A capture into a pool is complete; guards are laid when they are first looked at."""
+        """A capture into a pool is complete; guards are placed when they are first needed."""
         with self._allocator.lock.section:
             pool = self._pools.get(handle)
             if pool is None:
@@ -75,7 +79,7 @@ class InPlacePools:
         self._allocator.waiting.append(partial(self._enter, pool, graph, made))
 
     def dropped(self, graph: Graph) -> None:
-        """A graph is going. With the last one of a pool its guards go, too."""
+        """A graph is going. The guards of its pool go with the pool's last graph."""
         with self._allocator.lock.section:
             for pool in [pool for pool in self._pools.values() if graph.serial in pool.tenants]:
                 del pool.tenants[graph.serial]
@@ -83,7 +87,7 @@ class InPlacePools:
                     self._let_go(pool)
 
     def refuse(self, handle: PoolHandle, reason: str) -> None:
-        """No guards can stand in a pool after a capture into it, nor from here on."""
+        """A pool can have no guards after a capture into it, and from here on."""
         with self._allocator.lock.section:
             self.left_alone[reason] += 1
             self._refused.add(handle)
@@ -92,23 +96,23 @@ class InPlacePools:
                 self._let_go(pool)
 
     def close(self) -> None:
-        """Take every guard away."""
+        """Remove every guard."""
         with self._allocator.lock.section:
             for pool in list(self._pools.values()):
                 self._let_go(pool)
 
     def confirm(self, guard: Guard, extent: tuple[int, int], order: int, clock: Iterator[int]) -> bool:
-        """Whether what changed in a guard is damage. Called with the allocator's lock.
+        """Whether a change in a guard is damage. The caller holds the allocator's lock.
 
-        If the program has allocated there meanwhile it is none, and guards are laid around what it allocated; checks
-        that ran before that see its own bytes once more. Where a later capture has moved the guard it is damage.
+        It is not if the program has allocated there meanwhile; guards are then placed around the allocation, and checks
+        that ran before see the program's own bytes once more. Where a later capture has moved the guard it is damage.
 
         Parameters
         ----------
         extent
             First and last changed byte.
         order
-            When the check ran, by `clock`.
+            Time of the check, by `clock`.
         """
         moved = self._moved.get(guard.whole.start)
         if moved is not None and order < moved[0]:
@@ -117,20 +121,20 @@ class InPlacePools:
         return pool is None or self._is_nobodys(guard, pool, clock)
 
     def may_arm(self, guard: Guard, clock: Iterator[int]) -> bool:
-        """Whether a guard stands still and its bytes are nobody's. Called with the allocator's lock.
+        """Whether a guard is in place and its bytes are unallocated. The caller holds the allocator's lock.
 
-        If the program has allocated there, guards are laid around it.
+        If the program has allocated there, guards are placed around the allocation.
         """
         pool = self._pool_where_it_stands(guard)
         return pool is not None and self._is_nobodys(guard, pool, clock)
 
     def refit(self) -> None:
-        """Let guards stand only in what is nobody's by now. Called with the allocator's lock."""
+        """Restrict guards to bytes that are unallocated by now. The caller holds the allocator's lock."""
         for pool in self._pools.values():
             self._lay(pool)
 
     def _pool_where_it_stands(self, guard: Guard) -> _Native | None:
-        """The pool of a guard that stands still; None while the pool must not be changed, too."""
+        """The pool of a guard that is in place; None also while the pool must not be changed."""
         pool = next((p for p in self._pools.values() if guard.buffer.start in p.buffers), None)
         if pool is None or not self._stands(guard, pool) or torch.cuda.is_current_stream_capturing():
             return None
@@ -145,7 +149,7 @@ class InPlacePools:
         return False
 
     def _stands(self, guard: Guard, pool: _Native) -> bool:
-        """Whether a guard is where it was, and no tenant of a graph of the pool is."""
+        """Whether a guard is where it was, and overlaps no tenant of a graph of the pool."""
         buffer = guard.buffer
         standing = [one.whole for one in guards_of(buffer, self._near)]
         if self._allocator.tenants.get(buffer.start) is not buffer or guard.whole not in standing:
@@ -184,7 +188,7 @@ class InPlacePools:
             self._lay(pool)
 
     def _lay(self, pool: _Native) -> None:
-        """Let guards stand where no live graph's tenant and no live block is; those that need not move are left."""
+        """Place guards where there is no live graph's tenant and no live block; guards that need not move stay."""
         segments, live = _state_of(pool.handle)
         blocks = {start: buffer.stop for start, buffer in pool.buffers.items()}
         for tenants in pool.tenants.values():

@@ -1,4 +1,7 @@
-"""Private pools whose every tensor has a segment of its own, and so room for guards around it."""
+"""Private pools in which every tensor has a segment of its own, with room for guards around it (layout ``isolate``).
+
+Torch calls the allocation callbacks in any thread, under its own allocator's lock. `stand_in` takes a lock of its own.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ _Free = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, c
 
 @dataclass(slots=True)
 class Segment:
-    """Memory that torch took for one tensor: `start` is what torch was given, `head` guard bytes lie before it."""
+    """Memory of one tensor: torch was given `start`; `head` guard bytes lie before it, `tail` bytes behind it."""
 
     start: int
     nbytes: int
@@ -36,13 +39,13 @@ class Segment:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class IsolatedPool:
-    """A torch `MemPool` that never splits a segment. It dies with the last graph that uses it, but never while a stream
-    captures: torch aborts the process then.
+    """A torch `MemPool` that never splits a segment. It ends with the last graph that uses it, but never while a stream
+    captures: torch would abort the process.
 
     Attributes
     ----------
     tenancies
-        Requested bytes of the largest tenant of each segment, by graph serial.
+        Requested bytes of the largest tenant of each segment, by address and graph serial.
     """
 
     pool: torch.cuda.MemPool
@@ -60,22 +63,22 @@ class IsolatedPool:
 
 
 class IsolatedPools:
-    """Makes guarded pools and stands them in for the pool handles that a program uses.
+    """Makes guarded pools, and substitutes them for the pool handles that a program uses.
 
     Parameters
     ----------
     arena
-        Where segments come from and go back to. A capture begins with a wait for the device, so that nothing queued
-        earlier can still write a segment that is handed out again.
+        The source of segments. A capture begins with a wait for the device, so that no work queued earlier can still
+        write a segment that is handed out again.
     budget
-        Most bytes that rounding and guards may add in all. Past it new captures keep their own pools.
+        Most bytes that segments and their guards may take in all. Past it new captures keep their own pools.
     before_free
         Called with a segment's address before its memory goes back to CUDA.
 
     Attributes
     ----------
     added
-        Bytes that segments take beyond what was asked for, as far as known.
+        Bytes of the guarded segments and their guards.
     left_alone
         Captures and allocations that have no guards, by reason.
     """
@@ -110,12 +113,12 @@ class IsolatedPools:
             if given is not None:
                 self._by_handle[given] = made
                 self._by_id[made.pool.id] = given
-            else:  # lives as long as the graphs that use it
+            else:  # it lives as long as the graphs that use it
                 self._private[made.pool.id] = made
             return made
 
     def handle_of(self, pool_id: PoolHandle) -> PoolHandle:
-        """What the program calls a pool: the handle that it gave, or the pool's own id."""
+        """The program's name for a pool: the handle that it passed, or the pool's own id."""
         return self._by_id.get(_pair(pool_id), _pair(pool_id))
 
     def _make(self) -> IsolatedPool:

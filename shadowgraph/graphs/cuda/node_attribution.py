@@ -1,8 +1,9 @@
-"""Which nodes a capture had by when: how a node gets the launch, or the Python line, that made it.
+"""Attribution of graph nodes to the launch, or the Python line, that made them.
 
-While a stream captures, the driver tells for a microsecond which nodes its next one would wait for: the newest. Asked
-before and after every launch that somebody sees, these divide the graph: what leads up to the newest nodes, and did not
-before, was made in between. Nodes that another stream got meanwhile do not lead there, and are nobody's until they do.
+While a stream captures, the driver tells in a microsecond which nodes the stream's next node would depend on: the
+newest. Queried before and after every observed launch, they partition the graph: the nodes that lead up to the newest
+ones, and did not before, were made in between. Nodes that another stream got meanwhile do not lead there, and have no
+owner until they do. `Marks` is used in the capturing thread, without a lock.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 
 from shadowgraph.graphs.cuda.driver import Driver, DriverError
 
-Owner = Any  # whatever tells the caller who made a node; None for nobody
+Owner = Any  # the caller's token for the maker of a node; None for no owner
 Newest = tuple[int, ...]
 
 
@@ -27,9 +28,9 @@ class Marks:
     graph
         Handle of the graph that is being captured.
     log
-        Newest nodes at each mark, and who had run by then.
+        Newest nodes at each mark, and their owner.
     open
-        Launches that run now and will mark their end, outermost first.
+        Launches that are running and will mark their end, outermost first.
     """
 
     def __init__(self, driver: Driver, device: int) -> None:
@@ -38,7 +39,7 @@ class Marks:
         self._nodes, self._count = ctypes.POINTER(ctypes.c_void_p)(), ctypes.c_size_t()
         nodes, count = ctypes.byref(self._nodes), ctypes.byref(self._count)
         places = ctypes.byref(self._status), None, ctypes.byref(self._graph), nodes
-        if driver.has("cuStreamGetCaptureInfo_v3"):  # which also answers where edges carry data
+        if driver.has("cuStreamGetCaptureInfo_v3"):  # also answers where edges carry data
             self._edges = ctypes.c_void_p()
             self._ask = driver.function("cuStreamGetCaptureInfo_v3")
             self._places: tuple[Any, ...] = (*places, ctypes.byref(self._edges), count)
@@ -55,7 +56,8 @@ class Marks:
         self.graph = int(self._graph.value or 0)
 
     def newest(self) -> Newest:
-        """Handles of the nodes that the current stream's next one would wait for; as before where nobody can tell."""
+        """Handles of the nodes that the current stream's next node would depend on; unchanged where the driver cannot
+        tell."""
         stream = torch._C._cuda_getCurrentRawStream(self._device)
         if self._ask(ctypes.c_void_p(stream), *self._places):
             self._blind = True
@@ -63,8 +65,8 @@ class Marks:
         return tuple(self._nodes[: self._count.value]) if self._status.value == 1 else self._last
 
     def begin(self, owner: Owner) -> None:
-        """A launch begins: what is new by now belongs to the one around it, if any."""
-        self.open.append(owner)  # first: whoever is told of a C function meanwhile must see that a launch runs
+        """A launch begins: nodes that are new by now belong to the launch around it, if any."""
+        self.open.append(owner)  # first: the tracer of C functions must see that a launch runs
         newest = self.newest()
         if newest != self._last:
             self.mark(self.open[-2] if len(self.open) > 1 else None, newest)
@@ -77,13 +79,13 @@ class Marks:
         self.open.pop()  # last, as in `begin`
 
     def mark(self, owner: Owner, newest: Newest) -> None:
-        """What is new since the last mark was made by `owner`."""
+        """Attribute the nodes that are new since the last mark to `owner`."""
         self._last = newest
         self.log.append((newest, None if self._blind else owner))
         self._blind = False
 
     def advanced(self) -> Newest | None:
-        """The newest nodes if they are others than at the last mark."""
+        """The newest nodes, if they differ from those at the last mark."""
         newest = self.newest()
         return newest if newest != self._last else None
 
@@ -91,7 +93,7 @@ class Marks:
 def owners_of(
     handles: Sequence[int], edges: Sequence[tuple[int, int]], log: Sequence[tuple[Newest, Owner]]
 ) -> list[Owner]:
-    """Who made each node; None where the marks do not say.
+    """The owner of each node; None where the marks do not tell.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""An order in which the nodes of a graph may run one after the other."""
+"""Topological order of a graph's nodes, for running them one after the other."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from shadowgraph.graphs.cuda.driver import DriverError
 
 
 def in_order(nodes: list[int], edges: list[tuple[int, int]]) -> list[int]:
-    """Nodes so that each comes after those that it waits for; those without an order between them as they are listed.
+    """Nodes in topological order; nodes without an order between them stay as listed.
 
     Raises
     ------
     DriverError
-        For edges that go round.
+        For edges with a cycle.
     """
     waits = dict.fromkeys(nodes, 0)
     following: dict[int, list[int]] = {node: [] for node in nodes}

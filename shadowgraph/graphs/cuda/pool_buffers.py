@@ -1,4 +1,7 @@
-"""After a capture: which tensors its pool holds, of which requested size, and where guards may stand around them."""
+"""Pool buffers after a capture: the tensors in its pool, their requested sizes, and the room for guards around them.
+
+`tenants_of` runs as a capture ends; the buffers are entered later, as work in `HostAllocator.waiting`.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ from shadowgraph.tracking.traces import Trace, stacks_of
 
 Made = Mapping[int, tuple[torch.dtype, tuple[int, ...], Trace]]
 Stacks = Mapping[int, Stack]
-Tenants = Mapping[int, int]  # largest bytes asked for, by address
+Tenants = Mapping[int, int]  # largest requested size, by address
 _FRAMES = 6
 
 
 def enter_pool_buffers(
     allocator: CudaAllocator, pool: IsolatedPool, graph: Graph, requested: Tenants, made: Made
 ) -> None:
-    """Enter the capture's tensors into the ledger and let their guards stand.
+    """Enter the capture's tensors into the ledger and place their guards.
 
     A segment's guard starts behind its largest tenant of any live graph; it is exact where that is the tenant's size.
     """
@@ -49,8 +52,8 @@ def enter_pool_buffers(
 def pool_buffer(
     allocator: CudaAllocator, graph: Graph, start: int, nbytes: int, largest: int, made: Made, stacks: Stacks
 ) -> Buffer:
-    """A ledger entry, without guards so far, for what a capture was given at an address: `nbytes` of the `largest` that
-    any live graph was given there."""
+    """A ledger entry, without guards so far, for the tensor of a capture at an address: `nbytes` of the `largest` size
+    that any live graph was given there."""
     dtype, shape, _ = made.get(start, (torch.uint8, (nbytes,), None))
     return Buffer(
         serial=allocator.ledger.next_serial(),
@@ -68,15 +71,15 @@ def pool_buffer(
 
 
 def stacks_at(addresses: Iterable[int], made: Made) -> Stacks:
-    """Who allocated what a capture made, by address."""
+    """Allocation stacks of a capture's tensors, by address."""
     known = [address for address in addresses if address in made]
     return dict(zip(known, stacks_of([made[address][2] for address in known], _FRAMES), strict=True))
 
 
 def tenants_of(snapshot: Mapping[str, object], ours: Callable[[int], bool]) -> Tenants:
-    """Largest requested size at each address in the capture that just ended, from the allocator's own trace.
+    """Largest requested size at each address in the capture that just ended, from the allocator's history.
 
-    Blocks that live now are taken from the snapshot's segments as well, in case the trace was full.
+    Live blocks are also taken from the snapshot's segments, in case the history was full.
     """
     sizes: dict[int, int] = {}
     traces: list[list[dict[str, object]]] = snapshot["device_traces"]  # type: ignore[assignment]

@@ -1,4 +1,7 @@
-"""Who changed some bytes in a CUDA graph that takes no look behind every node: searched for before its replay."""
+"""Search by prefixes in a CUDA graph that cannot be probed: finds the node that changed some bytes, before a replay.
+
+Runs in the replaying thread, with the model's lock `Graph.reading` held by the caller.
+"""
 
 from __future__ import annotations
 
@@ -21,28 +24,28 @@ from shadowgraph.model.ranges import ByteRange
 
 
 def searched(device: Device, graph: Any, lent: bool, expandable: bool, refused: Outcome, probe: Probe) -> Outcome:
-    """What a search by prefixes shows of a graph that is about to replay and that cannot be probed.
+    """The outcome of a search by prefixes of a graph that is about to replay and that cannot be probed.
 
-    All memory that the graph may write is put back afterwards, so that the replay is what it would have been. What
-    other threads launch meanwhile, and what it writes there, would be lost: the caller sees to it that nobody does.
+    All memory that the graph may write is restored afterwards, so that the replay computes the same results. Launches
+    of other threads meanwhile, and their writes there, would be lost: the caller must prevent them.
 
     Parameters
     ----------
     graph
         A ``torch.cuda.CUDAGraph`` that keeps its ``cudaGraph_t`` and is executable.
     lent
-        Whether its executable form is the program's, or may have been changed by it.
+        Whether the program holds the executable graph, or may have changed it.
     expandable
-        Whether torch's allocator maps memory piecemeal, so that not all of an allocation need be there.
+        Whether expandable segments are on, so that not all of an allocation need be mapped.
     refused
-        Why it cannot be probed.
+        The outcome that says why it cannot be probed.
     """
     if probe.fallback is None or not probe.fallback.targets:
         return refused
     try:
         with relaxed_capture():
             return _searched(device, graph, lent, expandable, refused, probe)
-    except Exception as error:  # the replay comes in any case, and tells of a device that is lost
+    except Exception as error:  # the replay runs in any case, and shows a lost device
         why = str(error).split("\n", 1)[0] or type(error).__name__
         return replace(refused, refused=f"{refused.refused}; {why}")
 
@@ -55,7 +58,7 @@ def _searched(device: Device, graph: Any, lent: bool, expandable: bool, refused:
     why = must_not_run_alone(name for _, _, name in inside if name)
     if why is not None:
         raise NotRerun(why)
-    if not device.wait():  # what other streams are about to write must not be put back
+    if not device.wait():  # writes of other streams must not be undone
         raise NotRerun("another thread captures")
     own = [calls.allocated_by(node) for node, kind, _ in inside if kind == ALLOCATION]
     ranges = fallback.state(partial(_allocation_of, calls, own, expandable))
@@ -78,7 +81,7 @@ def _searched(device: Device, graph: Any, lent: bool, expandable: bool, refused:
 
 
 def _inside(calls: Driver, graph: int) -> Iterator[tuple[int, int, str]]:
-    """Handle, kind and, of kernels, name of every node, those of child graphs included."""
+    """Handle, kind and, for kernels, name of every node, including those of child graphs."""
     for node in calls.nodes(graph):
         kind = calls.kind(node)
         yield node, kind, calls.kernel_of(node) if not kind else ""
@@ -89,7 +92,7 @@ def _inside(calls: Driver, graph: int) -> Iterator[tuple[int, int, str]]:
 def _allocation_of(
     calls: Driver, own: Sequence[tuple[int, int]], expandable: bool, address: int
 ) -> tuple[int, int] | None:
-    """The allocation that holds an address; of no size where the graph makes it anew in each replay."""
+    """The allocation that holds an address; of size 0 where the graph allocates it in each replay."""
     if any(ByteRange(start, start + nbytes).contains(address) for start, nbytes in own):
         return address, 0
     return None if expandable else calls.allocation_of(address)

@@ -1,8 +1,8 @@
-"""The first nodes of a CUDA graph, run several times from one state: for graphs that take no look behind every node.
+"""Runners for prefixes of a CUDA graph: the first nodes, run several times from one state, for graphs without probes.
 
-Where the driver makes copies of a graph, the nodes that are not to run, and those that wait for others or that others
-wait for, are taken out of a copy. A graph that allocates cannot be copied: there nodes are disabled in the executable
-form that torch has, and enabled again afterwards.
+Where the driver can clone the graph, the other nodes are removed from a clone, and so are nodes that depend on other
+work or that other work depends on. A graph that allocates cannot be cloned: there, nodes are disabled in the executable
+graph that torch holds, and enabled again afterwards. Used by `prefix_search`, in the replaying thread.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from shadowgraph.graphs.rerunning import NotRerun
 from shadowgraph.model.ranges import ByteRange
 
 KERNEL, MEMCPY, MEMSET, HOST, CHILD = 0, 1, 2, 3, 4
-OUTWARD = frozenset((6, 7, 8, 9, 12))  # events, semaphores, memory: what waits for others, or they for it
+OUTWARD = frozenset((6, 7, 8, 9, 12))  # events, semaphores, memory operations: synchronization with other work
 ALLOCATION = 10
 UNCOPIED = frozenset((10, 11))  # allocations, frees
-_ABLE = frozenset((KERNEL, MEMCPY, MEMSET))  # what can be disabled
+_ABLE = frozenset((KERNEL, MEMCPY, MEMSET))  # kinds that can be disabled
 _TOGETHER = ("nccl", "nvshmem", "allreduce", "all_reduce", "allgather", "all_gather", "reducescatter", "reduce_scatter")
 
 
 def must_not_run_alone(kernels: Iterable[str]) -> str | None:
-    """Why a graph cannot run more often than others expect it to, or None.
+    """Why a graph must not run more often than its peers expect, or None.
 
     Parameters
     ----------
@@ -49,14 +49,14 @@ def must_not_run_alone(kernels: Iterable[str]) -> str | None:
 
 
 class State:
-    """Copies of device memory, and what to compare.
+    """Copies of device memory, and the ranges to compare.
 
     Parameters
     ----------
     targets
-        What is compared.
+        The ranges that are compared.
     ranges
-        What is put back; holds the targets too.
+        The ranges that are restored; includes the targets.
     """
 
     def __init__(self, device: Device, targets: Sequence[ByteRange], ranges: Sequence[ByteRange]) -> None:
@@ -70,12 +70,12 @@ class State:
         self._before = [self._bytes(where) for where in targets]
 
     def restore(self) -> None:
-        """Every byte as it was, at this point of the stream."""
+        """Restore every byte, at this point of the stream."""
         for where, copy in zip(self._ranges, self._copies, strict=True):
             self._copy(where.start, int(copy.data.ptr), where.nbytes)
 
     def changed(self) -> list[Changed | None]:
-        """What of each target is not as it was; waits."""
+        """The change of each target, None where there is none; waits."""
         self.wait()
         return [_difference(w.start, b, self._bytes(w)) for w, b in zip(self._targets, self._before, strict=True)]
 
@@ -85,7 +85,7 @@ class State:
             torch.cuda.current_stream(self._device.index).synchronize()
 
     def close(self) -> None:
-        """Give the memory back; nothing that was launched may still use it."""
+        """Free the copies; no launched work may still use them."""
         self._copies = []
         with self._device.context.current():
             self._pool.free_all_blocks()
@@ -110,7 +110,7 @@ def _difference(start: int, before: np.ndarray[Any, Any], now: np.ndarray[Any, A
 
 
 class Copied:
-    """Runs copies of a graph without the nodes that are not to run.
+    """Runs clones of a graph from which the other nodes are removed.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ class Copied:
         self.order: Sequence[int] = [places[node] for node in self._nodes]
 
     def run(self, count: int) -> list[Changed | None]:
-        """Put everything back, run the first `count` nodes, and tell what that changed of each target."""
+        """Restore the state, run the first `count` nodes, and return the change of each target."""
         calls = self._calls
         with ExitStack() as made:
             with relaxed_capture():
@@ -146,10 +146,10 @@ class Copied:
             return self._state.changed()
 
     def close(self) -> None:
-        """Nothing of the program's was changed."""
+        """No restoration is needed: the program's graph was not changed."""
 
     def _cut(self, copy: int, count: int) -> None:
-        """Leave the first nodes in a copy, one after the other: edges over what is taken out would be missing."""
+        """Keep the first nodes in a clone, in a chain: edges through removed nodes would be missing."""
         calls = self._calls
         kept = [calls.in_copy(node, copy) for node in self._nodes[:count]]
         for node in set(calls.nodes(copy)) - set(kept):
@@ -159,14 +159,15 @@ class Copied:
 
 
 class Disabled:
-    """Runs the executable form of a graph with all but its first nodes disabled.
+    """Runs the executable graph with all but its first nodes disabled.
 
-    Only kernels, copies and sets can be; the rest always runs.
+    Only kernels, copies and sets can be disabled; the rest always runs.
 
     Parameters
     ----------
     executable
-        Handle of the ``cudaGraphExec_t`` that was made of `graph`. `close` enables what it found enabled.
+        Handle of the ``cudaGraphExec_t`` instantiated from `graph`. All its nodes are enabled, and `close` enables them
+        again.
     """
 
     how = "disabled"
@@ -181,12 +182,12 @@ class Disabled:
             raise NotRerun("it has nodes that cannot be disabled")
         self._nodes = [node for node in order if kinds[node] in _ABLE]
         if not all(calls.is_enabled(executable, node) for node in self._nodes):
-            raise NotRerun("somebody has disabled some of its nodes")
+            raise NotRerun("some of its nodes are disabled")
         places = {node: place for place, node in enumerate(nodes)}
         self.order: Sequence[int] = [places[node] for node in self._nodes]
 
     def run(self, count: int) -> list[Changed | None]:
-        """Put everything back, run the first `count` nodes, and tell what that changed of each target."""
+        """Restore the state, run the first `count` nodes, and return the change of each target."""
         for place, node in enumerate(self._nodes):
             self._calls.enable(self._executable, node, place < count)
         self._state.restore()

@@ -1,7 +1,8 @@
-"""One replay of a CUDA graph with its nodes one after the other and a look at memory after each.
+"""Probed replay of a CUDA graph: its nodes run one after the other, with a comparison of memory after each.
 
-The look is a kernel node of ours behind every node of the program's graph itself, which torch then makes executable
-again: random numbers, pools and streams are torch's business as in any replay. Afterwards our nodes are taken out.
+The comparison is a kernel node added behind every node of the program's own graph, which torch then instantiates again:
+random numbers, pools and streams are handled by torch as in any replay. Afterwards the added nodes are removed. Runs in
+the replaying thread, with the model's lock `Graph.reading` held by the caller.
 """
 
 from __future__ import annotations
@@ -42,22 +43,22 @@ class Prober:
     function
         ``probe`` of kernels.cu, kept loaded by the caller.
     expandable
-        Whether torch's allocator maps memory piecemeal.
+        Whether torch's allocator uses expandable segments.
     """
 
     def __init__(self, device: Device, function: int, expandable: bool = False) -> None:
         self._device, self._function, self._expandable = device, function, expandable
-        self._lost: list[ProbeTable] = []  # of graphs that could not be restored: their probes may still run
+        self._lost: list[ProbeTable] = []  # tables of graphs that could not be restored: their probes may still run
 
     def run(self, graph: Any, replay: int, probe: Probe, original: Callable[[Any], None]) -> Outcome:
-        """Replay a graph once, probed where that can be done, else plainly; waits for the replay.
+        """Replay a graph once, probed where that is possible, else plainly; waits for the replay.
 
         The caller holds the model's lock `reading`.
 
         Parameters
         ----------
         graph
-            A ``torch.cuda.CUDAGraph`` that keeps its ``cudaGraph_t`` for us and is executable.
+            A ``torch.cuda.CUDAGraph`` that keeps its ``cudaGraph_t`` at our request and is executable.
         replay
             Number of this replay.
         """
@@ -83,7 +84,7 @@ class Prober:
         return outcome
 
     def search(self, graph: Any, refused: Outcome, probe: Probe, lent: bool) -> Outcome:
-        """Search by prefixes before a replay that cannot be probed, where that can be done.
+        """Search by prefixes before a replay that cannot be probed, where that is possible.
 
         The caller holds the model's lock `reading`, and replays the graph afterwards; otherwise as in `searched`.
         """
@@ -92,19 +93,19 @@ class Prober:
         return searched(self._device, graph, lent, self._expandable, refused, probe)
 
     def _restore(self, look: _Look) -> None:
-        """The graph as the program captured it, executable."""
+        """Restore the graph as the program captured it, executable."""
         try:
             with relaxed_capture():
                 look.restore()
-        except Exception as error:  # a lost device, for which nothing can be done: the program hears of it by itself
+        except Exception as error:  # a lost device: the program gets its own error
             internal_errors.note("probed replay", error)
-            look.graph._shadowgraph_keeps = "program"  # never again
+            look.graph._shadowgraph_keeps = "program"  # never probed again
             if look.table is not None:
                 self._lost.append(look.table)
 
 
 class _Look:
-    """One graph with our nodes in it, for one replay."""
+    """One graph with the added nodes in it, for one replay."""
 
     def __init__(self, graph: Any) -> None:
         self.graph = graph
@@ -114,7 +115,7 @@ class _Look:
         self._replaced = False
 
     def prepare(self, device: Device, function: int, probe: Probe) -> None:
-        """Put our nodes in and make the graph executable with them."""
+        """Add the nodes and instantiate the graph with them."""
         calls = self._calls
         self._raw = raw_graph(self.graph)
         own = calls.nodes(self._raw)
@@ -125,13 +126,13 @@ class _Look:
         self.table = ProbeTable(device, function, probe.parts)
         self._own = own
         insert(calls, self._raw, self.table)
-        calls.try_instantiate(self._raw)  # torch gives up the executable graph before it has a new one
+        calls.try_instantiate(self._raw)  # torch destroys the executable graph before it has a new one
         self._replaced = True
         torch._C._CUDAGraph.instantiate(self.graph)
         self.table.take(device.raw_stream())
 
     def restore(self) -> None:
-        """Take our nodes out, and make the graph executable again if it was replaced."""
+        """Remove the added nodes, and instantiate the graph again if it was replaced."""
         if self._own is not None:
             own, self._own = set(self._own), None
             for node in self._calls.nodes(self._raw):
@@ -147,7 +148,7 @@ class _Look:
 
 
 def _drives_several_devices() -> bool:
-    """Whether one process may have launched, or be about to launch, what a kernel of another device waits for."""
+    """Whether this process may have launched, or be about to launch, work that a kernel of another device waits for."""
     alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
     return alone and torch.cuda.device_count() > 1
 
@@ -167,7 +168,7 @@ def _outcome(replay: int, look: _Look) -> Outcome:
 
 
 def insert(calls: Driver, graph: int, table: ProbeTable) -> list[int]:
-    """Put a look behind every node of a graph, and every node behind the look before it.
+    """Add a probe node behind every node of a graph, and make every node wait for the probe before it.
 
     Returns
     -------
@@ -177,7 +178,7 @@ def insert(calls: Driver, graph: int, table: ProbeTable) -> list[int]:
     Raises
     ------
     DriverError
-        When the driver refuses one; nodes made so far stay.
+        When the driver refuses a node; nodes added so far stay.
     """
     nodes = calls.nodes(graph)
     order = in_order(nodes, calls.edges(graph))
@@ -194,7 +195,7 @@ def insert(calls: Driver, graph: int, table: ProbeTable) -> list[int]:
 
 
 def merged(rows: npt.NDArray[np.void]) -> tuple[Hit, ...]:
-    """Rows of `HIT`, of which several may be of one part, as one hit a node and part, in order."""
+    """Rows of `HIT`, of which several may be for one part, as one hit for each node and part, in order."""
     found: dict[tuple[int, int], Hit] = {}
     for node, part, first, last, count in rows.tolist():
         known = found.get((node, part))

@@ -1,4 +1,7 @@
-"""Reads a captured graph: what each node runs, which words of its arguments hold addresses, what it waits for."""
+"""Reader of a captured graph: each node's kernel, the words of its arguments that hold addresses, its dependencies.
+
+Calls the driver, in the thread that requests the nodes, under the model's lock `Graph.reading`.
+"""
 
 from __future__ import annotations
 
@@ -34,18 +37,18 @@ _KINDS = {
     13: NodeKind.CONDITIONAL,
 }
 _CONDITIONS = {0: "if", 1: "while", 2: "switch"}
-_LOWEST, _HIGHEST = 1 << 20, 1 << 57  # of what may be an address
-_DEPTH = 4  # of child graphs in child graphs
+_LOWEST, _HIGHEST = 1 << 20, 1 << 57  # bounds of possible addresses
+_DEPTH = 4  # most levels of child graphs
 _END, _BUFFER, _SIZE = 0, 1, 2  # CU_LAUNCH_PARAM_*
 
 
 class Allocations:
-    """Which addresses are device memory: ranges that somebody knows, and whatever the driver says of the rest."""
+    """Set of device memory addresses: known ranges, and the driver's answer for the rest."""
 
     def __init__(self, allocation_of: Callable[[int], tuple[int, int] | None], known: Iterable[ByteRange]) -> None:
         self._allocation_of = allocation_of
         self._known = RangeSet.of(known)
-        self._asked: dict[int, bool] = {}  # nodes share their addresses
+        self._asked: dict[int, bool] = {}  # answers, since nodes share addresses
 
     def __contains__(self, address: int) -> bool:
         if not _LOWEST <= address < _HIGHEST:
@@ -65,7 +68,7 @@ class Allocations:
 
 
 class _Read(NamedTuple):
-    """What a node's own parameters say."""
+    """The contents of a node's own parameters."""
 
     name: str
     grid: tuple[int, ...] | None = None
@@ -82,17 +85,17 @@ NOBODY: Join = (None, (), {})
 
 
 class GraphReader:
-    """Reads nodes of one graph after the other; kernels are looked up once.
+    """Reads the nodes of one graph; each kernel is looked up once.
 
     Parameters
     ----------
     allocations
-        What counts as device memory.
+        The addresses that count as device memory.
     begins
-        Whether an address is where a buffer begins that somebody tracks.
+        Whether a tracked buffer begins at an address.
     join
-        Of the graph's own nodes, by place: the launch that made it or None, the stack where that is not known, and what
-        the launch calls the tensors that begin at some addresses.
+        For a node of the graph itself, by place: the launch that made it or None, the stack where that is not known,
+        and the launch's argument names by tensor address.
     """
 
     def __init__(
@@ -108,7 +111,7 @@ class GraphReader:
         Raises
         ------
         DriverError
-            When not even its nodes can be listed. What cannot be read of one node is in its `note`.
+            When not even its nodes can be listed. The reason why a node cannot be read is in its `note`.
         """
         handles = self._driver.nodes(graph)
         places = {handle: place for place, handle in enumerate(handles)}
@@ -147,7 +150,7 @@ class GraphReader:
         return _Read("", note="its inside is not read" if unread else "")
 
     def _conditional(self, handle: int, depth: int) -> _Read:
-        """The nodes of all its bodies, counted through."""
+        """The nodes of all its bodies, numbered consecutively."""
         try:
             condition, graphs = self._driver.bodies(handle)
             bodies = [self.read(graph, depth + 1) for graph in graphs]
@@ -225,12 +228,12 @@ def _moved(node: DeviceNode, by: int) -> DeviceNode:
 
 
 def arguments_of(held: KernelParameters, layout: tuple[tuple[int, int], ...]) -> Iterable[tuple[int, int, bytes]]:
-    """Position, offset and bytes of each argument of at least 8 bytes, from the one or the other form of launch.
+    """Position, offset and bytes of each argument of at least 8 bytes, from either form of launch parameters.
 
     Raises
     ------
     DriverError
-        When it was launched in neither form though it has parameters.
+        When the node has parameters in neither form though its kernel takes some.
     """
     if held.parameters:
         values = ctypes.cast(held.parameters, ctypes.POINTER(ctypes.c_void_p))
@@ -247,7 +250,7 @@ def arguments_of(held: KernelParameters, layout: tuple[tuple[int, int], ...]) ->
 
 
 def packed_arguments(extra: int) -> bytes:
-    """The buffer that ``CU_LAUNCH_PARAM_BUFFER_POINTER`` names."""
+    """The buffer given by ``CU_LAUNCH_PARAM_BUFFER_POINTER``."""
     entries = ctypes.cast(extra, ctypes.POINTER(ctypes.c_void_p))
     start = size = place = 0
     while place < 16 and (entries[place] or _END) != _END:
@@ -261,7 +264,7 @@ def packed_arguments(extra: int) -> bytes:
 
 
 def side_of(held: MemcpyParameters, side: str) -> tuple[ByteRange | None, bool]:
-    """One side of a copy: from its first byte to its last, and whether that is on a device; no range for an array."""
+    """One side of a copy: its range from first to last byte, and whether that is on a device; no range for an array."""
     kind = getattr(held, f"{side}_type")
     if kind == 3:
         return None, False

@@ -1,1 +1,1 @@
-"""Dispatch modes and patches that see eager operators in the threads of the program, on either backend."""
+"""Dispatch modes and patches that observe eager operators in the program's threads, on either backend."""

@@ -1,8 +1,9 @@
-"""Whether the program has routed allocations to a memory pool: what is made there must stay there.
+"""Tracks whether the program routes allocations to a memory pool: tensors allocated there must stay there.
 
-`torch.cuda.use_mem_pool`, cudagraph trees of `torch.compile`, symmetric memory of NCCL and memory savers all begin and
-end with the same functions of torch's allocator, which tells no one of its state. They are patched in every module that
-has imported them. Called by the program, on any thread; asked by `eager` before an allocation is moved.
+`torch.cuda.use_mem_pool`, cudagraph trees of `torch.compile`, NCCL symmetric memory and memory savers all begin and end
+with the same functions of torch's allocator, whose state cannot be queried. They are patched in every module that has
+imported them. Called by the program, on any thread, without a lock; `eager` asks `routed` before it moves an
+allocation.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import torch
 from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.common.patching import PatchSet, Target, holders
 
-_BEGIN = "_cuda_beginAllocateCurrentThreadToPool"  # of one thread
-_BEGIN_ALL = ("_cuda_beginAllocateToPool", "_cuda_beginAllocateCurrentStreamToPool")  # of any thread
+_BEGIN = "_cuda_beginAllocateCurrentThreadToPool"  # for one thread
+_BEGIN_ALL = ("_cuda_beginAllocateToPool", "_cuda_beginAllocateCurrentStreamToPool")  # for any thread
 _END = ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool")
 
 _patches = PatchSet()
@@ -25,7 +26,7 @@ _routes: dict[tuple[Any, ...], int | None] = {}  # by device and pool: the threa
 
 
 def install() -> None:
-    """Watch pools being made active; counted, undone by `uninstall`. Names that this torch lacks are left out."""
+    """Patch the functions; counted, undone by `uninstall`. Names that this torch lacks are left out."""
     _patches.install(
         [
             *_targets(_BEGIN, _noting(lambda key: _begin(key, threading.get_ident()))),
@@ -43,12 +44,12 @@ def uninstall() -> None:
 
 
 def routed() -> bool:
-    """Whether what this thread allocates now may go to a pool of the program's."""
+    """Whether an allocation by this thread may go to one of the program's pools now."""
     return bool(_routes) and any(thread in (None, threading.get_ident()) for thread in list(_routes.values()))
 
 
 def _begin(key: tuple[Any, ...], thread: int | None) -> None:
-    # A capture ends its pool's route by itself, unseen; nothing is moved in a capture anyway.
+    # A capture ends its pool's route itself, unseen; no allocation is moved in a capture anyway.
     if not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
         _routes[key] = thread
 

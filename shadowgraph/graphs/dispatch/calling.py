@@ -1,7 +1,8 @@
-"""Calls of an operator with what a dispatch mode or a kernel written in Python was handed for it.
+"""Calls of an operator with the arguments that a dispatch mode or a Python kernel received.
 
-C++ code may make a tensor of a number, and Python is handed the number: TorchScript compares its constants so. Called
-from Python, most operators take none. Then nothing has run yet, and the number is made a tensor again.
+C++ code may convert a number to a tensor, while Python receives the number: TorchScript compares its constants so. Most
+operators refuse a number there when called from Python; no part of the operator has run then, and the number is
+converted to a tensor again. Any thread; no lock.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch._ops import OpOverload
 
 
 def call(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Call an operator from a mode."""
+    """Call an operator from a dispatch mode."""
     try:
         return func(*args, **kwargs) if kwargs else func(*args)
     except RuntimeError as error:
@@ -24,7 +25,7 @@ def call(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 def redispatch(operator: OpOverload, keys: torch._C.DispatchKeySet, args: Any, kwargs: Any) -> Any:
-    """Go on from a kernel to the next one."""
+    """Call the next kernel of an operator from a kernel."""
     try:
         return operator.redispatch(keys, *args, **kwargs)
     except RuntimeError as error:
@@ -38,7 +39,7 @@ def _refused(error: RuntimeError) -> bool:
 
 
 def _numbers(func: Callable[..., Any], args: Any) -> set[int]:
-    """Positions of numbers where an operator's schema has tensors."""
+    """Positions of numbers where the operator's schema has tensors."""
     known = func._schema.arguments if isinstance(func, OpOverload) else ()
     tensors = {at for at, argument in enumerate(known) if str(argument.type) == "Tensor"}
     return {at for at, value in enumerate(args) if at in tensors and isinstance(value, int | float | complex)}

@@ -1,4 +1,9 @@
-"""Eager operators of one thread: guarded allocation while asked for, and writes to tracked buffers noted."""
+"""Dispatch mode for the eager operators of one thread: notes writes to tracked buffers, and guards allocations on
+request.
+
+`__torch_dispatch__` runs in the thread of each operator, without a lock; events are emitted there. State of a thread is
+thread-local.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +41,7 @@ _depth: Callable[[], int] = torch._C._len_torch_dispatch_stack
 
 @dataclass(eq=False)
 class _Rest:
-    """A mode that `follow` took off its thread's stack, and how many were left there."""
+    """A mode that `follow` took off its thread's stack, and the number of modes left there."""
 
     mode: ObserverMode
     depth: int
@@ -45,38 +50,39 @@ class _Rest:
 class _Local(threading.local):
     guard_depth = 0
     capturing = False
-    aside: ObserverMode | None = None  # taken off the stack for the time of a capture
+    aside: ObserverMode | None = None  # mode taken off the stack during a capture
     rest: _Rest | None = None
 
 
 _local = _Local()
-rests: dict[int, weakref.ref[_Rest]] = {}  # of all threads that live, by id
+rests: dict[int, weakref.ref[_Rest]] = {}  # of all living threads, by id
 
 
 class Idle:
-    """Is told of operators before anything is captured; see `shadowgraph.monitor.idleness`."""
+    """Receives operators before any capture; see `shadowgraph.monitor.idleness`."""
 
     counting = False
 
     def operator(self, works: bool) -> None:
-        """One is about to run; `works` as in `Path`."""
+        """An operator is about to run; `works` as in `Path`."""
 
     def passed(self) -> None:
-        """One passed unseen."""
+        """An operator passed unseen."""
 
 
 def _is_made_fx() -> bool:
-    """Whether ``make_fx`` traces this thread; it knows tensors as objects, so that none may be replaced."""
+    """Whether ``make_fx`` traces this thread; it tracks tensor objects, so that none may be replaced."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
 
 
 def set_capturing(on: bool) -> None:
-    """Stand aside in this thread while a capture records it."""
+    """Make the mode inactive in this thread while a capture records it."""
     _local.capturing = on
 
 
 def suspend() -> None:
-    """`set_capturing`, and off this thread's stack if nothing is above: each mode costs every operator microseconds."""
+    """`set_capturing`, and take the mode off this thread's stack if no mode is above it: each mode costs every operator
+    microseconds."""
     _local.capturing = True
     mode = _get_current_dispatch_mode()
     if isinstance(mode, ObserverMode) and mode.steps_aside:
@@ -93,10 +99,10 @@ def resume_mode() -> None:
 
 
 def follow(asleep: bool) -> None:
-    """Take this thread's mode off its stack for the time of a nap, if nothing is above; put it back afterwards.
+    """Take this thread's mode off its stack during a nap, if no mode is above it; put it back afterwards.
 
-    Not above a mode that the program has entered meanwhile: leaving that one, it would take ours off. Then it is put
-    back when this is called later.
+    Not put back above a mode that the program has entered meanwhile: on leaving that one, the program would pop ours.
+    It is then put back by a later call.
     """
     rest = _local.rest
     if rest is None:
@@ -105,7 +111,7 @@ def follow(asleep: bool) -> None:
             mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             _local.rest = rest = _Rest(mode, _depth())
             key = id(rest)
-            rests[key] = weakref.ref(rest, lambda _: rests.pop(key, None) and None)  # its thread has ended
+            rests[key] = weakref.ref(rest, lambda _: rests.pop(key, None) and None)  # the thread has ended
     elif not asleep and not _local.capturing:
         inert = getattr(rest.mode, "inert", False)
         if inert or _depth() <= rest.depth:
@@ -116,31 +122,31 @@ def follow(asleep: bool) -> None:
 
 
 def anyone_rests() -> bool:
-    """Whether the mode of a debugger that watches is off some thread's stack."""
+    """Whether the mode of an active debugger is off any thread's stack."""
     found = [each() for each in list(rests.values())]
     return any(rest is not None and not getattr(rest.mode, "inert", False) for rest in found)
 
 
 class EagerMode(ObserverMode):
-    """Watches one thread between captures and replays.
+    """Observes one thread between captures and replays.
 
     Parameters
     ----------
     allocator
-        Where guarded allocations go.
+        The allocator of guarded memory.
     tracked
-        Whether a byte range belongs to a buffer that somebody wants to hear about.
+        Whether a byte range belongs to a tracked buffer.
     rule
-        Which allocations are guarded outside `guard_allocations`; None for none.
+        Selects the allocations that are guarded outside `guard_allocations`; None for none.
     thorough
-        Tell of every operator that takes indices before it runs, be they tracked or not.
+        Report every operator that takes indices before it runs, tracked or not.
     asleep
-        Whether operators are to pass unseen now, in threads that cannot be rid of their mode too.
+        Whether operators are to pass unseen now, also in threads whose mode cannot be removed.
     idle
-        Counts operators for as long as nothing is captured.
+        Counts operators until the first capture.
     """
 
-    inert = False  # its debugger has stopped, in a thread that could not take it off this one's stack
+    inert = False  # its debugger was stopped in another thread, which could not take it off this stack
     steps_aside = True
 
     def __init__(
@@ -157,7 +163,7 @@ class EagerMode(ObserverMode):
         place = torch.device(allocator.device)
         self._device, self._index, self._place = place.type, -1 if place.index is None else place.index, str(place)
         self._asleep, self._idle = asleep, idle if idle is not None else Idle()
-        self._announces = thorough or self._device != "cpu"  # what runs on the host raises by itself
+        self._announces = thorough or self._device != "cpu"  # operators on the host raise by themselves
         self._relevance = Relevance(allocator.ledger, tracked, self._device, self._index)
 
     def __torch_dispatch__(
@@ -166,12 +172,12 @@ class EagerMode(ObserverMode):
         return self.dispatch(func, args, kwargs or {})
 
     def dispatch(self, func: OpOverload | HigherOrderOperator, args: Any, kwargs: Any) -> Any:
-        """Run an operator and note what it did; for a mode that stands in this one's place too."""
+        """Run an operator and note its effects; also called by a mode that stands in for this one."""
         if self.inert or self._asleep():
             self._idle.passed()
             return call(func, args, kwargs)
         if _local.capturing or not isinstance(func, OpOverload) or func.namespace == "prim":
-            return call(func, args, kwargs)  # a higher-order operator or an attribute of a tensor that only fakes it
+            return call(func, args, kwargs)  # a higher-order operator, or an attribute of a fake tensor
         path = paths.get(id(func))
         if path is not None and path.plain and path.operator is func and self._passes(path, args, kwargs):
             return call(func, args, kwargs)
@@ -189,7 +195,7 @@ class EagerMode(ObserverMode):
         return self._run(path, guarding, args, kwargs)
 
     def _passes(self, path: Path, args: Any, kwargs: Any) -> bool:
-        """Whether nothing is to be done about an operator with a plain path: most operators come by here."""
+        """Whether an operator with a plain path needs no handling: most operators take this path."""
         if self._thorough or _local.guard_depth or (self._rule is not None and self._rule.every):
             return False
         if not path.quiet and self._relevance.of(path, args, kwargs):
@@ -207,7 +213,7 @@ class EagerMode(ObserverMode):
             self._make_room(args[0], args[1])
         launch: Launch | None = None
         told = bool(listeners and (schema.written or schema.takes_indices))
-        moves = bool(schema.resizes or schema.outs)  # what it writes may get its memory only now
+        moves = bool(schema.resizes or schema.outs)  # its output may get memory only now
         told = told and (self._thorough or moves or self._relevance.of(path, args, kwargs))
         if told and self._announces:
             with error_barrier("eager launch"):
@@ -217,7 +223,7 @@ class EagerMode(ObserverMode):
         else:
             lazy = schema.name == "aten._lazy_clone.default"
             results = self._cloned(func, args[0]) if lazy else call(func, args, kwargs)
-        if schema.resizes and self._device != "cpu":  # on the host each replay looks for what has moved
+        if schema.resizes and self._device != "cpu":  # on the host each replay looks for moved storages
             with error_barrier("eager resize"):
                 drop_stale(self._allocator.ledger)
         if told and schema.written:
@@ -241,7 +247,7 @@ class EagerMode(ObserverMode):
             host_reads.note_read(tensor, schema.name, waits)
 
     def _guards(self, schema: Schema) -> bool:
-        """Whether what an operator makes becomes a guarded static buffer."""
+        """Whether the results of an operator become guarded static buffers."""
         rule = self._rule
         wanted = bool(_local.guard_depth) or (rule is not None and rule.active and rule.wants(schema))
         if not wanted:
@@ -252,13 +258,14 @@ class EagerMode(ObserverMode):
         return reason is None
 
     def _cloned(self, func: OpOverload, tensor: torch.Tensor) -> torch.Tensor:
-        """A lazy clone; memory of ours cannot be copied on write, so that of it a clone is made at once."""
+        """A lazy clone; guarded memory cannot be copied on write, so that it is cloned at once."""
         ours = is_plain(tensor, self._device) and not tensor.untyped_storage().resizable()
         made: torch.Tensor = torch.ops.aten.clone.default(tensor) if ours else func(tensor)
         return made
 
     def _copies_to_host(self, schema: Schema, args: Any, kwargs: Any) -> bool:
-        """A device-to-host copy is a host read; on the host backend nothing tells one from any other copy."""
+        """Whether a copy is a host read: from device to host it is; on the host backend it looks like any other
+        copy."""
         if self._device == "cpu":
             return False
         if schema.name.startswith("aten._to_copy"):
@@ -266,7 +273,8 @@ class EagerMode(ObserverMode):
         return bool(args[0].is_cpu and args[1].is_cuda)
 
     def _announce(self, schema: Schema, args: Any, kwargs: Any) -> Launch | None:
-        """Tell of an operator that is about to write tracked memory, or to take indices that matter; what was told."""
+        """Report an operator that is about to write tracked memory, or to take relevant indices; returns the reported
+        launch."""
         pointers = self._pointers(schema, args, kwargs)
         given = {**dict(zip(schema.names, args, strict=False)), **kwargs}
         uses = index_uses(schema.name, given) if schema.takes_indices else ()
@@ -278,9 +286,9 @@ class EagerMode(ObserverMode):
         return None
 
     def _note_write(self, schema: Schema, args: Any, kwargs: Any, launch: Launch | None) -> None:
-        """Tell of a write to tracked memory, by the launch that was told before it ran where there is one."""
+        """Report a write to tracked memory, with the launch reported before it ran if there is one."""
         pointers = launch.pointers if launch is not None else tuple(self._pointers(schema, args, kwargs))
-        # flashinfer's plan copies onto its own buffer what it is about to read: nothing was written
+        # flashinfer's plan copies a buffer onto itself before it reads it: no value changes
         onto_itself = schema.name == "aten.copy_.default" and len({p.view for p in pointers}) < len(pointers)
         if not onto_itself and any(self._is_tracked(p) for p in pointers if p.may_write):
             launch = launch or Launch(LaunchKind.ATEN, schema.name, pointers, current_stack())
@@ -301,7 +309,7 @@ class EagerMode(ObserverMode):
         return self._relevance.tracked(view.address, view.stop - view.address)
 
     def _guarded_constant(self, tensor: torch.Tensor) -> torch.Tensor:
-        """``torch.tensor(data)`` gets a home of its own; ``from_numpy`` keeps sharing the array's memory."""
+        """Move ``torch.tensor(data)`` to guarded memory; ``from_numpy`` keeps sharing the array's memory."""
         if is_plain(tensor, self._device) and tensor.untyped_storage().resizable():
             moved: torch.Tensor = self._guarded(tensor, (), {})
             return moved
@@ -310,7 +318,7 @@ class EagerMode(ObserverMode):
     def _guarded(self, results: Any, args: Any, kwargs: Any) -> Any:
         with error_barrier("guarded allocation"):
             if any(tensor.get_device() != self._index for tensor in tensors_in(results)):
-                return results  # a device that nobody watches
+                return results  # a device that is not watched
             inputs = {storage_key(t) for t in tensors_in((args, kwargs)) if is_plain(t, self._device)}
             allocate = self._allocate if _local.guard_depth else self._allocate_small
             return Rehomed(results, inputs, allocate, self._device).results
@@ -331,7 +339,7 @@ class EagerMode(ObserverMode):
             return None
 
     def _make_room(self, tensor: torch.Tensor, size: Any) -> None:
-        """Storages of ours cannot grow; where one would have to, it is replaced first."""
+        """Guarded storages cannot grow; one that would have to is replaced first."""
         if is_plain(tensor, self._device) and not tensor.untyped_storage().resizable():
             with error_barrier("guarded resize"):
                 grow(tensor, wanted_size(size), self._allocate)
@@ -340,14 +348,14 @@ class EagerMode(ObserverMode):
 def leave_stopped_modes() -> None:
     """Take the modes of stopped debuggers off the top of this thread's stack.
 
-    A mode can be left only in its own thread, and only from the top; below others it stays, inert.
+    A mode can be removed only in its own thread, and only from the top; below others it stays, inert.
     """
     while isinstance(mode := _get_current_dispatch_mode(), EagerMode) and mode.inert:
         mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
 
 class guard_allocations:
-    """Context in which eager allocations of this thread become guarded static buffers (an active `EagerMode`)."""
+    """Context in which eager allocations of this thread become guarded static buffers (with an active `EagerMode`)."""
 
     def __enter__(self) -> None:
         _local.guard_depth += 1

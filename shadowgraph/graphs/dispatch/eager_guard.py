@@ -1,4 +1,8 @@
-"""Which eager allocations become guarded static buffers where no `guard()` block says so."""
+"""Selection of the eager allocations that become guarded static buffers without a `guard()` block:
+`Settings.guard_eager`.
+
+`wants` runs in the allocating thread, inside the dispatch mode; no lock.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from types import FrameType
 from shadowgraph.graphs.dispatch.schemas import Schema
 
 LARGEST = 64 << 20  # bytes; larger ones are weights and caches
-_REPLAYS = 8  # after the latest capture: until then more static buffers may be made, as for a draft model
+_REPLAYS = 8  # replays without a capture after which no more static buffers are expected, as for a draft model
 MAKERS = frozenset(
     f"aten.{name}"
     for name in (
@@ -26,7 +30,7 @@ _FRAMES = 40
 
 
 class EagerGuard:
-    """The setting `guard_eager` at work.
+    """The selector for the setting `guard_eager`.
 
     Parameters
     ----------
@@ -36,9 +40,9 @@ class EagerGuard:
     Attributes
     ----------
     active
-        Whether any allocation may be wanted now.
+        Whether any allocation may be guarded now.
     every
-        Whether results of all operators are wanted, not of allocating ones alone.
+        Whether results of all operators are guarded, not only those of allocating operators.
     """
 
     def __init__(self, rule: str) -> None:
@@ -49,22 +53,22 @@ class EagerGuard:
         self._replays = 0
 
     def capture_began(self) -> None:
-        """Static buffers of further graphs may be made from here on."""
+        """Static buffers of further graphs may be allocated from here on."""
         if self._bounded:
             self._replays, self.active = 0, True
 
     def replay_began(self) -> None:
-        """After some replays with no capture between them the program is through with allocating."""
+        """After some replays without a capture the program has finished allocating."""
         if self._bounded and self.active:
             self._replays += 1
             self.active = self._replays < _REPLAYS
 
     def stop(self) -> None:
-        """For good."""
+        """Stop guarding permanently."""
         self._bounded, self.active = False, False
 
     def wants(self, schema: Schema) -> bool:
-        """Whether what an operator made, called from here, is to be guarded."""
+        """Whether the results of an operator, called from here, are to be guarded."""
         if self.every:
             return True
         if schema.name.rsplit(".", 1)[0] not in MAKERS:
@@ -72,12 +76,12 @@ class EagerGuard:
         return _called_within(self._within) if self._within is not None else not _called_by_nn()
 
     def limit(self) -> int | None:
-        """Bytes of the largest allocation that is guarded; None for no limit."""
+        """Bytes of the largest guarded allocation; None for no limit."""
         return None if self.every else LARGEST
 
 
 def _called_by_nn() -> bool:
-    """Whether a module of torch's allocates: its parameters, and results of its functions."""
+    """Whether a module of `torch.nn` allocates: its parameters, or results of its functions."""
     frame: FrameType | None = sys._getframe(4)
     for _ in range(8):
         if frame is None:

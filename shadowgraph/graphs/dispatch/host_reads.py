@@ -1,7 +1,8 @@
-"""Host reads that no dispatch mode sees: methods of torch.Tensor that hand bytes to Python.
+"""Hooks for host reads that no dispatch mode sees: methods of torch.Tensor that return bytes to Python.
 
-They are patched for instances alone, and what is asked of a tensor here is asked with ``__torch_function__`` off: the
-program's subclasses and torch function modes see the calls that the program makes, with torch's own functions.
+Patched for instances only. Tensors are queried here with ``__torch_function__`` disabled: the program's subclasses and
+torch function modes see only the calls that the program makes, with torch's own functions. Runs in the reading thread;
+no lock.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ class _Local(threading.local):
 _local = _Local()
 _patches = PatchSet(instances_only=True)
 _resting = False
-_of_host_memory = 0  # installs that want to hear of reads of host memory too
+_of_host_memory = 0  # number of installs that also observe reads of host memory
 
 
 def set_refuser(refuse: Callable[[str, torch.Tensor], None] | None) -> None:
-    """During a capture in this thread: called with the method's name before a host read."""
+    """Set a function that is called with the method's name before a host read, during a capture in this thread."""
     _local.refuse = refuse
 
 
 def install(of_host_memory: bool = True) -> None:
-    """Watch the methods; counted, undone by `uninstall`.
+    """Patch the methods; counted, undone by `uninstall`.
 
     Parameters
     ----------
     of_host_memory
-        Tell of tensors in host memory too. A server reads those all the time, and on a GPU no graph works on them.
+        Also report reads of tensors in host memory. A server reads these all the time, and CUDA graphs do not use them.
     """
     global _of_host_memory
     _of_host_memory += of_host_memory
@@ -59,18 +60,18 @@ def uninstall(of_host_memory: bool = True) -> None:
 
 
 def rest(on: bool) -> None:
-    """Tell of no read for a while; what a capture refuses it refuses all the same."""
+    """Stop or resume reporting reads; a capture still refuses them."""
     global _resting
     _resting = on
 
 
 def resting() -> bool:
-    """Whether reads are told to nobody now."""
+    """Whether reads are not reported now."""
     return _resting
 
 
 def note_read(tensor: torch.Tensor, how: str, waits: bool = True) -> None:
-    """Tell the listeners that the host is about to read a tensor, and to wait for it unless `waits` is False."""
+    """Report that the host is about to read a tensor, and to wait for it unless `waits` is False."""
     if _resting or _local.busy or not listeners:
         return
     _local.busy = True

@@ -1,4 +1,8 @@
-"""Operators that take indices: which values the kernel accepts. A device ends its context at any other."""
+"""Operators that take indices, and the range that each accepts. A kernel on a device stops the context at any other
+index.
+
+Pure functions of an operator's name and arguments.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import torch
 from shadowgraph.model.launches import IndexRule
 from shadowgraph.model.views import TensorView
 
-# Operators with `self`, `dim` and `index`; those that count from the end where an index is negative.
+# Operators with `self`, `dim` and `index`; those in which a negative index counts from the end.
 _ALONG = {
     "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_", "gather",
     "index_select", "index_add", "index_add_", "index_copy", "index_copy_", "index_reduce", "index_reduce_",
@@ -33,7 +37,7 @@ class IndexUse:
     target
         The tensor that is indexed.
     dim, low, high
-        Dimension, None for a flattened tensor; values from `low` up to, not including, `high` are fine.
+        Dimension, None for a flattened tensor; values from `low` up to, but not including, `high` are valid.
     """
 
     argument: str
@@ -44,7 +48,7 @@ class IndexUse:
     high: int
 
     def rule(self) -> IndexRule:
-        """The same without the tensors."""
+        """The same facts without the tensors."""
         views = TensorView.of(self.index), TensorView.of(self.target)
         return IndexRule(self.argument, *views, self.dim, self.low, self.high)
 
@@ -58,7 +62,7 @@ _KNOWN = _ALONG | _ADVANCED | _FLAT | {"embedding"}
 
 
 def index_uses(name: str, given: Mapping[str, Any]) -> Iterator[IndexUse]:
-    """The index tensors of a call of `name` with these arguments, those without elements and masks left out."""
+    """The index tensors of a call of operator `name` with these arguments; empty ones and masks are left out."""
     operator = _operator(name)
     if operator in _ALONG:
         yield from _along(operator, given)

@@ -1,8 +1,8 @@
-"""How a mode leaves its thread's stack while it is handling an operator, and how the main thread gets its own back.
+"""Removal of a mode from its thread's stack while it handles an operator, and its return in the main thread.
 
-torch takes a mode off the stack for the time of its ``__torch_dispatch__`` and puts it back afterwards, whatever the
-mode does meanwhile: in there it cannot leave. A profile function can take it off, at the first call or return after the
-operator. It is set for this one thread, where the program has set none, and is gone after a few events.
+torch takes a mode off the stack during its ``__torch_dispatch__`` and puts it back afterwards in any case, so that the
+mode cannot leave inside. A profile function can remove it, at the first call or return after the operator. It is set
+for this thread only, if the program has set none, and removes itself after a few events. Any thread; no lock.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.graphs.dispatch import eager
 from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
 
-_PATIENCE, _OUTSIDE = 64_000, 1000  # it is given up after 64 events outside of operators: a mode stands above ours
+_PATIENCE, _OUTSIDE = 64_000, 1000  # given up after 64 events outside of operators: another mode is above ours
 
 
 def leave_soon(idle: Callable[[], bool]) -> None:
     """Take this thread's mode off its stack once the operator is over, if operators still pass unseen then.
 
-    Not in a thread that runs with the modes of another one, as autograd's threads do: those are put back there.
+    Not in a thread that runs with the modes of another one, as autograd's threads do: those modes are restored there.
     """
     if sys.getprofile() is not None:
         return
@@ -35,7 +35,7 @@ def leave_soon(idle: Callable[[], bool]) -> None:
 
     def look(frame: FrameType, event: str, given: Any) -> None:
         nonlocal left
-        left -= 1 if _len_torch_dispatch_stack() <= within else _OUTSIDE  # a loop of operators calls nothing else
+        left -= 1 if _len_torch_dispatch_stack() <= within else _OUTSIDE  # a loop may call only operators
         with error_barrier("mode that leaves"):
             mode = _get_current_dispatch_mode()
             stands = isinstance(mode, ObserverMode) and mode.steps_aside and mode.home == here
@@ -57,6 +57,7 @@ _pending = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_come_back)
 
 
 def call_main_back() -> None:
-    """Let the main thread put its mode back before it goes on, wherever it is; others do it when they are next seen."""
+    """Let the main thread put its mode back at its next bytecode check; other threads do so at their next observed
+    event."""
     if eager.rests:
         ctypes.pythonapi.Py_AddPendingCall(_pending, None)

@@ -1,16 +1,16 @@
-"""Operators that compute otherwise where a dispatch mode is on: they run outside of ours.
+"""Operators whose results differ under a dispatch mode: they run outside of our modes.
 
-Composite operators and formulas of autograd ask whether they are given a tensor subclass; torch answers yes as soon as
-any mode is on the thread's stack, and they take another way: singular values come with vectors, a product's gradient
-without a division. So a mode that only looks would change bits.
+Composite operators and formulas of autograd test for tensor subclasses; torch says yes as soon as any mode is on the
+thread's stack, and they take another path: singular values are computed with vectors, a product's gradient without a
+division. So even a mode that only observes would change bits.
 
 The dispatcher enters the key `PythonTLSSnapshot` first, before autograd, and only where a mode is on. A kernel there
-for each such operator takes our modes off, hands the operator whole to the topmost of them, and puts them back. Where
-the backward formula is the one that asks, the kernel hangs a hook on the autograd node; it takes our modes off the
-stack that the engine gives each node, and throws away after it.
+for each such operator takes our modes off, hands the whole operator to the topmost of them, and puts them back. Where
+the backward formula makes the test, the kernel hangs a hook on the autograd node; it takes our modes off the stack that
+the engine sets up for each node, and discards after it.
 
-Which operators, `tools/mode_sensitive.py` finds out by running torch's own operator database
-(`mode_sensitive_table.py`). Called by the dispatcher, on any thread; no lock.
+`tools/mode_sensitive.py` finds these operators with torch's own operator database (`mode_sensitive_table.py`). Called
+by the dispatcher, on any thread; no lock.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _kept: list[torch.library.Library] = []
 
 
 def install() -> None:
-    """Register the kernels, once. For the life of the process: where no mode is on, none of them is reached."""
+    """Register the kernels, once for the life of the process: where no mode is on, none of them is reached."""
     if not _kept:
         _kept.append(torch.library.Library("aten", "IMPL"))
         if goes_on():
@@ -44,17 +44,17 @@ def install() -> None:
 
 
 def goes_on() -> bool:
-    """Whether a kernel in Python at `KEY` can go on to what lies below it, modes included.
+    """Whether a Python kernel at `KEY` can redispatch to the keys below it, modes included.
 
     Torch 2.11 keeps the dispatcher's state for modes in the kernel that ours would replace, and aborts the operator
-    ("tls_on_entry.has_value()"). There nothing is registered, and the operators of the table compute otherwise while
-    they are watched. 2.13 is the first that was seen to go on.
+    ("tls_on_entry.has_value()"). There no kernel is registered, and the operators of the table take the other path
+    while they are observed. 2.13 is the first version that was seen to work.
     """
     return torch_version() >= (2, 13)
 
 
 def register(library: torch.library.Library, forward: tuple[str, ...], backward: tuple[str, ...]) -> None:
-    """Put kernels for operators into a library; overloads that this torch does not have are left out."""
+    """Register kernels for operators in a library; overloads that this torch does not have are left out."""
     for names, make in ((forward, whole), (backward, hooked)):
         for operator in filter(None, map(overload, names)):
             library.impl(operator, make(operator), KEY, with_keyset=True)
@@ -68,12 +68,12 @@ def overload(name: str) -> OpOverload | None:
 
 
 def whole(operator: OpOverload) -> Kernel:
-    """A kernel that hands an operator whole to the topmost mode of ours."""
+    """A kernel that hands the whole operator to the topmost of our modes."""
     after = below()
 
     def kernel(keys: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
         stack = mode_stack()
-        # Whatever is differentiated or transformed takes the other way with and without a mode.
+        # Differentiated and transformed calls take the other path with and without a mode.
         if not _all_ours(stack) or _functorch() is not None or _differentiates(args, kwargs):
             return redispatch(operator, keys & after, args, kwargs)
         with taken_off(stack):
@@ -101,12 +101,12 @@ def hooked(operator: OpOverload) -> Kernel:
 
 
 def below() -> torch._C.DispatchKeySet:
-    """The keys that the dispatcher comes to after `KEY`."""
+    """The dispatch keys that follow `KEY`."""
     return torch._C._dispatch_keyset_full_after(KEY)
 
 
 def mode_stack() -> list[Any]:
-    """The modes of this thread, the lowest first."""
+    """The modes of this thread, bottom first."""
     return [torch._C._get_dispatch_stack_at(at) for at in range(_depth())]
 
 
@@ -115,7 +115,7 @@ def _all_ours(stack: list[Any]) -> bool:
 
 
 def all_step_aside(stack: list[Any]) -> bool:
-    """Whether there are modes, and none but those of ours that may be taken off."""
+    """Whether there are modes, and all of them are ours and may be taken off."""
     return _all_ours(stack) and all(getattr(mode, "steps_aside", False) for mode in stack)
 
 
@@ -129,7 +129,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 @contextmanager
 def taken_off(stack: list[Any]) -> Iterator[None]:
-    """Without the modes of a stack, which are all there are."""
+    """Context without the modes of `stack`, which holds all modes of the thread."""
     for _ in stack:
         torch._C._pop_torch_dispatch_stack(None)
     try:
@@ -140,7 +140,7 @@ def taken_off(stack: list[Any]) -> Iterator[None]:
 
 
 def _take_off(gradients: Any) -> None:
-    """Before a node of autograd's runs: the engine puts the stack back after it, whatever becomes of the node."""
+    """Hook before an autograd node: the engine restores the stack after the node in any case."""
     stack = mode_stack()
     if all_step_aside(stack):
         for _ in stack:

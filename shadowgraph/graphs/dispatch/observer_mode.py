@@ -1,8 +1,8 @@
-"""Dispatch modes that cost an operator no more than they must, and that compiled code does not compile into.
+"""Base class of the dispatch modes: minimal cost for each operator, and invisible to compiled code.
 
 torch wraps the ``__torch_dispatch__`` of every mode so that dynamo stays out of it, at several microseconds a call and
 the import of the compiler at the first. Telling dynamo's frame hook once to skip that code and all that it calls has
-the same effect, and costs nothing where nothing is being compiled.
+the same effect, and costs nothing where no code is being compiled.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shadowgraph.graphs.dispatch import mode_sensitive
 
 
 def skip_when_compiling(code: CodeType) -> bool:
-    """Let dynamo run frames of `code`, and all below them, as they are. False where torch has no such switch."""
+    """Make dynamo run frames of `code`, and all frames below them, uncompiled. False where torch has no such switch."""
     try:
         from torch._C._dynamo.eval_frame import (  # type: ignore[attr-defined, unused-ignore]
             _FrameAction,
@@ -30,14 +30,14 @@ def skip_when_compiling(code: CodeType) -> bool:
 
 
 class ObserverMode(TorchDispatchMode):
-    """Base of modes that only look: what is compiled, and into what, stays the same with them, and so do results.
+    """Base of modes that only observe: compiled code stays the same under them, and so do results.
 
     Attributes
     ----------
     steps_aside
-        Whether it may be taken off a thread's stack while something is captured there.
+        Whether the mode may be taken off a thread's stack during a capture there.
     home
-        The thread that it was put into, where it may leave from.
+        The thread that entered the mode, and in which it may leave.
     """
 
     supports_higher_order_operators = True
@@ -62,9 +62,9 @@ class ObserverMode(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Let a compiled function compile exactly as without us; its inside is not seen."""
+        """Make a compiled function compile exactly as without the mode; the operators inside are not seen."""
         return True
 
     def take_whole(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operator whose parts must not meet a mode (`mode_sensitive`)."""
+        """Run an operator whose inner operators must not meet a mode (`mode_sensitive`)."""
         return self.__torch_dispatch__(func, (), args, kwargs)  # type: ignore[no-untyped-call]

@@ -1,4 +1,7 @@
-"""Whether an eager operator can concern anybody, at about a microsecond: most touch nothing that is tracked."""
+"""Fast filter for eager operators: whether one can be relevant, in about a microsecond. Most touch no tracked memory.
+
+Used by the eager mode in the thread of each operator, without a lock.
+"""
 
 from __future__ import annotations
 
@@ -15,32 +18,32 @@ from shadowgraph.graphs.dispatch.tensors import is_lazy_copy
 from shadowgraph.model.buffers import Ledger
 from shadowgraph.model.ranges import ByteRange
 
-_KNOWN = 8192  # ranges remembered, and operators
+_KNOWN = 8192  # most cached ranges, and operators
 _LOADING = MAKERS | {f"aten.{name}" for name in ("fill_", "zero_", "normal_", "uniform_", "set_", "resize_")}
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """What there is to do about an operator.
+    """The handling that an operator needs.
 
     Attributes
     ----------
     operator
-        Kept, so that its id stays its own.
+        Kept, so that its id is not reused.
     schema
         Its facts.
     quiet
-        It writes nothing, takes no indices, hands nothing to the host and changes no storage.
+        It writes no tensor, takes no indices, returns no values to the host and changes no storage.
     copies_to_host
         It may be a copy from a device to the host.
     plain
-        Where it touches nothing tracked there is nothing to do but to run it: it allocates no static buffer either, as
-        long as not every result is to be one.
+        Without tracked memory among its arguments it needs no handling: it does not allocate static buffers either,
+        unless every result is to be guarded.
     works
-        It computes something: no view, no copy, no allocation, as loading a model takes many of.
+        It computes: no view, copy or allocation, of which loading a model takes many.
     concerns
-        Positions and names of the arguments whose memory decides whether anybody cares; None for all arguments.
+        Positions and names of the arguments whose memory decides whether the call is relevant; None for all arguments.
     """
 
     operator: OpOverload
@@ -52,11 +55,11 @@ class Path:
     concerns: tuple[tuple[int, str], ...] | None
 
 
-paths: dict[int, Path] = {}  # by the operator's id, as far as they are known
+paths: dict[int, Path] = {}  # cache, by the operator's id
 
 
 def path_of(operator: OpOverload, args: tuple[Any, ...]) -> Path:
-    """The path of an operator's call, worked out once; one whose facts depend on its arguments each time."""
+    """The path of an operator's call, computed once; each time where it depends on the arguments."""
     known = paths.get(id(operator))
     if known is not None and known.operator is operator:
         return known
@@ -83,16 +86,16 @@ def path_of(operator: OpOverload, args: tuple[Any, ...]) -> Path:
 
 
 class Relevance:
-    """Remembers of address ranges whether they are tracked, for as long as the ledger stays as it is.
+    """Caches for address ranges whether they are tracked, until the ledger changes.
 
     Parameters
     ----------
     ledger
-        Whose buffers count.
+        The ledger of tracked buffers.
     tracked
-        Whether a range belongs to one of them.
+        Whether a range belongs to one of these buffers.
     device, index
-        Type and number of the device whose memory it is about.
+        Type and number of the device whose memory counts.
     """
 
     def __init__(self, ledger: Ledger, tracked: Callable[[ByteRange], bool], device: str, index: int) -> None:
@@ -101,7 +104,7 @@ class Relevance:
         self._known: dict[tuple[int, int], bool] = {}
 
     def of(self, path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether a call may touch tracked memory in the arguments that count; True where that is not easy to tell."""
+        """Whether a call may touch tracked memory in the arguments that count; True where that is not easily known."""
         if path.concerns is None:
             return self._any((*args, *kwargs.values()))
         count = len(args)
@@ -128,7 +131,7 @@ class Relevance:
         try:
             if is_lazy_copy(tensor) or not tensor.is_contiguous():
                 return True
-            if self._version == self._ledger.version:  # what `tracked` does first, without a call
+            if self._version == self._ledger.version:  # the first step of `tracked`, inlined
                 known = self._known.get((tensor.data_ptr(), tensor.nbytes))
                 if known is not None:
                     return known
@@ -137,7 +140,8 @@ class Relevance:
             return True
 
     def tracked(self, address: int, nbytes: int) -> bool:
-        """Whether any of some bytes belong to a buffer of the ledger; of none, whether that address does."""
+        """Whether any byte of a range belongs to a buffer of the ledger; for an empty range, whether its address
+        does."""
         if self._version != self._ledger.version or len(self._known) >= _KNOWN:
             self._version = self._ledger.version
             self._known = {}

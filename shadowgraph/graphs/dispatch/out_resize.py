@@ -1,4 +1,7 @@
-"""Tensors that must grow although their storage is of exact size: new memory behind the same tensor object."""
+"""Growth of tensors whose storage has a fixed size: new memory behind the same tensor object.
+
+Called by the dispatch modes in the thread of the operator; no lock.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,16 @@ from shadowgraph.graphs.dispatch.tensors import Allocate, Rehomed, is_plain, map
 def call_with_outs(
     func: OpOverload, names: tuple[str, ...], args: Any, kwargs: Any, allocate: Allocate, take_empty: bool
 ) -> Any:
-    """Run an operator with ``out=`` tensors; those that have to grow get memory from `allocate`.
+    """Run an operator with ``out=`` tensors; tensors that have to grow get memory from `allocate`.
 
-    Where one of them has no memory that an address describes (a sparse tensor), the operator runs as it is.
+    Where one of them has no memory that an address describes (a sparse tensor), the operator runs unchanged.
 
     Parameters
     ----------
     names
         The operator's ``out=`` arguments.
     take_empty
-        Give memory from `allocate` to empty tensors too, which could grow by themselves.
+        Also give memory from `allocate` to empty tensors, which could grow by themselves.
     """
     outs = {name: kwargs[name] for name in names if name in kwargs}
     given = list(tensors_in(outs))
@@ -66,7 +69,7 @@ def grow(tensor: torch.Tensor, size: torch.Size, allocate: Allocate) -> tuple[to
     Returns
     -------
     tuple or None
-        The new and the old bytes as far as both reach, already copied; None where there was nothing to copy.
+        The new and the old bytes as far as both reach, already copied; None where there were no bytes to copy.
     """
     old = tensor.untyped_storage()
     wanted = tensor.itemsize * (math.prod(size) + int(tensor.storage_offset()))
@@ -82,7 +85,7 @@ def grow(tensor: torch.Tensor, size: torch.Size, allocate: Allocate) -> tuple[to
 
 
 def wanted_size(argument: Any) -> torch.Size:
-    """The size that a resizing operator was asked for: a list of numbers or a tensor to be like."""
+    """The size argument of a resizing operator: a list of numbers, or the size of a template tensor."""
     return argument.size() if isinstance(argument, torch.Tensor) else torch.Size(argument)
 
 
@@ -92,7 +95,7 @@ def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
 
 
 def _settle(tensor: torch.Tensor, result: torch.Tensor, allocate: Allocate) -> None:
-    """Point a tensor object at what `result` holds, in memory from `allocate` if it has some."""
+    """Point a tensor object at the contents of `result`, in memory from `allocate` if that succeeds."""
     made = Rehomed(result, set(), allocate, result.device.type).fresh[0]
     made = result if made is None else made
     tensor.set_(made.untyped_storage(), made.storage_offset(), made.size(), made.stride())

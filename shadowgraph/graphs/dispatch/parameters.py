@@ -1,4 +1,7 @@
-"""Parameters leave guarded memory: what was allocated to become one needs no guards, and would use up their budget."""
+"""Moves tensors out of guarded memory when they become parameters: these need no guards, and would use up the budget.
+
+`torch.nn.Parameter.__new__` is patched; runs in the program's thread, without a lock.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from shadowgraph.graphs.dispatch.tensors import is_plain
 from shadowgraph.tracking.allocator import HostAllocator
 
 _patches = PatchSet()
-_OWNERS = 2  # of a storage that one tensor holds: the tensor, and the handle that is asked
+_OWNERS = 2  # references to a storage with one tensor: the tensor, and the handle used here
 
 
 def install(allocator: HostAllocator) -> None:
-    """Watch `torch.nn.Parameter` being made; counted, undone by `uninstall`."""
+    """Patch the construction of `torch.nn.Parameter`; counted, undone by `uninstall`."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def make(cls: type, data: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -37,7 +40,7 @@ def uninstall() -> None:
 
 
 def leave_guards(tensor: torch.Tensor, allocator: HostAllocator) -> bool:
-    """Move a tensor's bytes out of guarded memory, if no other tensor shares them; whether that was done."""
+    """Move a tensor's bytes out of guarded memory, if no other tensor shares them; returns whether they were moved."""
     if type(tensor) is not torch.Tensor or tensor.requires_grad:
         return False
     if not is_plain(tensor, torch.device(allocator.device).type) or not tensor.numel():

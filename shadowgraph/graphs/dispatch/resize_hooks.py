@@ -1,10 +1,10 @@
-"""Resizing memory of ours, which has one size, where no dispatch mode sees it.
+"""Hooks for resizing guarded memory, which has a fixed size, where no dispatch mode sees the resize.
 
-`UntypedStorage.resize_` is no operator: what does not have to grow is left as it is.
+`UntypedStorage.resize_` is no operator: a resize that does not have to grow the storage leaves it unchanged.
 
-Sharded optimisers free a tensor's storage so, and give it its old size back later. Torch refuses both for memory that
-it did not allocate; a program that did not ask for guards must not see that. `Tensor.resize_` is an operator, and the
-mode that sees it makes room first; where that mode rests, it has to come back before.
+Sharded optimisers free a tensor's storage that way, and restore its size later. Torch refuses both for memory that it
+did not allocate; a program that did not ask for guards must not see that. `Tensor.resize_` is an operator, and the mode
+that sees it makes room first; if the mode is off the thread's stack, it must return before. Any thread; no lock.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _tensors = PatchSet(instances_only=True)
 
 
 def install(allocator: HostAllocator, rouse: Callable[[], None]) -> None:
-    """Watch storages and tensors being resized; counted, undone by `uninstall`.
+    """Patch the resize methods of storages and tensors; counted, undone by `uninstall`.
 
     Parameters
     ----------
     rouse
-        Called before a tensor in memory of ours is resized: from then on this thread's operators are seen.
+        Called before a tensor in guarded memory is resized: from then on this thread's operators are seen.
     """
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:

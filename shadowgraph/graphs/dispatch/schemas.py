@@ -1,4 +1,8 @@
-"""What an operator's schema says: what it writes, whether it only makes a view, whether it reads to the host."""
+"""Facts from an operator's schema: which arguments it writes, whether it only makes a view, whether it reads to the
+host.
+
+Cached for the process; any thread, no lock.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from torch._ops import OpOverload
 from shadowgraph.graphs.dispatch.indexing import takes_indices
 from shadowgraph.model.graphs import Access
 
-# Allocation without a kernel: a graph holds nothing of them.
+# Allocation without a kernel: they leave no node in a graph.
 _ALLOCATIONS = {
     "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided",
     "aten::empty_permuted", "aten::empty_quantized",
@@ -22,14 +26,14 @@ _OVERWRITES = {
     "copy_", "fill_", "zero_", "bernoulli_", "normal_", "uniform_", "random_", "exponential_", "log_normal_", "cauchy_",
     "geometric_", "_foreach_copy_", "_foreach_zero_", "eye_", "set_",
 }  # fmt: skip
-# Change a tensor object and not its bytes.
+# Operators that change a tensor object and not its bytes.
 _METADATA = {"aten::set_", "aten::detach_", "aten::requires_grad_", "aten::_version", "aten::record_stream"}
 _RESIZES = {"aten::resize_", "aten::resize_as_", "aten::_resize_output_"}
-# Where a Python kernel that runs on the host may be registered; without a key it is a composite one.
+# Keys under which a Python kernel for the host may be registered; without a key it is composite.
 _KERNELS = ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd", "")
-# Return nothing and raise if a value is bad.
+# Operators that return nothing and raise if a value is bad.
 _ASSERTIONS = {"aten::_assert_async", "aten::_linalg_check_errors"}
-# Write running statistics that their schema does not mark as written, while training (the argument at that position).
+# Operators that write running statistics, unmarked in their schema, if the argument at that position (training) is set.
 _STATISTICS = frozenset({"running_mean", "running_var"})
 _TRAINS = {"aten::native_batch_norm": 5, "aten::cudnn_batch_norm": 5, "aten::miopen_batch_norm": 5}
 
@@ -45,21 +49,21 @@ class Schema:
     written
         Names of the arguments that the operator writes.
     pure_view
-        Only makes a view, allocates without writing, or changes metadata: nothing to replay.
+        Only makes a view, allocates without writing, or changes metadata: needs no replay.
     host_read
         Returns bytes of its arguments to the host.
     data_shaped
         Its result's shape depends on data.
     overwrites
-        What it writes, it does not read.
+        It does not read the arguments that it writes.
     allocates
-        Gives fresh memory without writing it: nothing to replay.
+        Returns fresh memory without writing it: needs no replay.
     outs
         Names of its ``out=`` arguments.
     composite
-        Nothing but other operators on the host; a graph holds those.
+        Consists of other operators on the host; a graph holds those.
     python_bodied
-        Its kernel is a Python function, whose operators a graph holds instead.
+        Its kernel is a Python function; a graph holds that function's operators instead.
     random
         Draws from a generator.
     resizes
@@ -69,9 +73,9 @@ class Schema:
     asserts
         Returns nothing and raises if a value is bad.
     takes_indices
-        Kernels that stop the device at an index out of range: `indexing` knows what is in range.
+        Its kernels stop the device at an index out of range; `indexing` holds the valid ranges.
     by_call
-        These facts depend on a call's arguments.
+        Whether these facts depend on a call's arguments.
     """
 
     name: str
@@ -93,14 +97,14 @@ class Schema:
     by_call: bool
 
     def access(self, argument: str) -> Access:
-        """What the operator does to an argument, list members (``name[i]``) included."""
+        """How the operator accesses an argument, including list members (``name[i]``)."""
         if argument.split("[")[0] not in self.written:
             return Access.READ
         return Access.WRITE if self.overwrites else Access.READ_WRITE
 
 
 def schema_of(operator: OpOverload, args: tuple[Any, ...] = ()) -> Schema:
-    """The facts of an overload, for a call with these arguments where they matter; cached for the process."""
+    """The facts of an overload, for a call with these arguments if they depend on them; cached for the process."""
     position = _TRAINS.get(operator._schema.name)
     return _facts(operator, position is not None and len(args) > position and bool(args[position]))
 

@@ -1,6 +1,6 @@
-"""How often, and why, the program was left to itself so that it runs as without us.
+"""Counts of operations that were left unobserved, by reason, so that the program runs as without the debugger.
 
-Counted by what steps aside, in any thread; read by the debugger that watches, which begins a new count.
+Incremented in any thread, without a lock; read by the active debugger, which begins a new count.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _counts: Counter[str] = Counter()
 
 
 def stepped_aside(reason: str) -> None:
-    """Count one."""
+    """Count one operation."""
     _counts[reason] += 1
 
 
 def begin_count() -> Counter[str]:
-    """Count from here on into what is returned."""
+    """Begin a new count, and return it."""
     global _counts
     _counts = Counter()
     return _counts

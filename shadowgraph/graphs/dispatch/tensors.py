@@ -1,4 +1,7 @@
-"""Tensors by address: aliases that own nothing, re-homing of results, mapping over an operator's arguments."""
+"""Tensors by address: aliases that own no memory, moving results to other memory, mapping over an operator's arguments.
+
+Any thread; no lock.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ from shadowgraph.tracking.memory import storage_at
 
 Allocate = Callable[[int, torch.dtype, tuple[int, ...]], torch.UntypedStorage | None]
 
-_NUMBERS = frozenset((int, float, bool, str, type(None)))  # most of a launch's arguments, and no tensor is in them
+_NUMBERS = frozenset((int, float, bool, str, type(None)))  # types of most arguments; no tensor is inside
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
-# A copy that is made when somebody asks for its address.
+# A copy-on-write copy, which is made when its address is requested.
 is_lazy_copy = torch._C._is_cow_tensor  # type: ignore[attr-defined, unused-ignore]
 _is_functional = torch._is_functional_tensor
 _is_functorch = torch._C._functorch.is_functorch_wrapped_tensor
@@ -25,7 +28,7 @@ _is_functorch = torch._C._functorch.is_functorch_wrapped_tensor
 def is_plain(tensor: torch.Tensor, device: str = "cpu") -> bool:
     """Whether a tensor has ordinary strided memory, which an address describes, on a device of that type.
 
-    Tensors that only stand for memory are not plain: fake and functional ones, wrappers of others.
+    Tensors without memory of their own are not plain: fake and functional tensors, wrappers of others.
     """
     return (
         (tensor.is_cpu if device == "cpu" else tensor.is_cuda)
@@ -50,7 +53,7 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 def view_facts(tensor: torch.Tensor, device: str = "cpu") -> TensorView:
     """`TensorView.of` for a tensor that is known to be plain and on that device, at a fraction of the cost."""
     if is_lazy_copy(tensor):
-        return TensorView.of(tensor)  # which refuses it
+        return TensorView.of(tensor)  # which raises for it
     storage, dtype = tensor.untyped_storage(), tensor.dtype
     return TensorView(
         tensor.data_ptr(), storage.data_ptr(), storage.nbytes(), tuple(tensor.shape), tensor.stride(), _name_of(dtype),
@@ -64,7 +67,7 @@ def view_of_memory(tensor: torch.Tensor) -> TensorView:
 
 
 def place_of(tensor: torch.Tensor) -> str:
-    """The device of a tensor on a GPU, as views have it."""
+    """The device of a CUDA tensor, as in views."""
     return _place(tensor.get_device())
 
 
@@ -79,19 +82,19 @@ def _name_of(dtype: torch.dtype) -> str:
 
 
 def storage_key(tensor: torch.Tensor) -> int:
-    """Identity of the storage behind a tensor while it lives."""
+    """Identity of the storage behind a tensor, valid while the storage lives."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def alias(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor over the same bytes that keeps nothing alive. Valid as long as somebody else keeps the memory."""
+    """A tensor over the same bytes that keeps no memory alive. Valid as long as the memory is kept alive elsewhere."""
     return Aliases()(tensor)
 
 
 class Aliases:
-    """Makes aliases that are to each other what their originals are: one object stays one, one storage stays one.
+    """Makes aliases that relate to each other as their originals do: one object stays one, one storage stays one.
 
-    Operators look at that: attention takes another way when query and key are the same tensor.
+    Operators depend on that: attention takes another path when query and key are the same tensor.
     """
 
     def __init__(self) -> None:
@@ -116,7 +119,7 @@ class Aliases:
 
 
 def view_of(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
-    """`like`'s geometry over another storage, conjugate and negative bits included."""
+    """The geometry of `like` over another storage, including conjugate and negative bits."""
     blank = torch.empty(0, dtype=like.dtype, device=storage.device)
     made = blank.set_(storage, like.storage_offset(), like.size(), like.stride())
     if like.is_conj():
@@ -169,7 +172,7 @@ def named_tensors(
 
 
 def base_of(value: Any) -> Any:
-    """The tensor behind a Triton descriptor or a tensor seen as another dtype; anything else as it is."""
+    """The tensor behind a Triton descriptor or a tensor reinterpreted as another dtype; any other value unchanged."""
     if type(value) in _NUMBERS:
         return value
     base = None if isinstance(value, torch.Tensor) else getattr(value, "base", None)
@@ -177,21 +180,21 @@ def base_of(value: Any) -> Any:
 
 
 def opened(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A Triton launch's arguments with `base_of` each."""
+    """A Triton launch's arguments with `base_of` applied to each."""
     return tuple(base_of(value) for value in args), {key: base_of(value) for key, value in kwargs.items()}
 
 
 class Rehomed:
-    """Results of an operator moved into memory of ours.
+    """Results of an operator moved to memory from `allocate`.
 
     Attributes
     ----------
     results
-        The operator's results with fresh tensors replaced.
+        The operator's results, with fresh tensors replaced.
     fresh
         The replaced tensors, in order of `tensors_in`; None where a result aliases an input or stayed where it was.
     strange
-        The first result that has no plain memory, or None.
+        The first result without plain memory, or None.
     """
 
     def __init__(self, results: Any, inputs: set[int], allocate: Allocate, device: str = "cpu") -> None:
@@ -226,5 +229,5 @@ class Rehomed:
     def _copy(self, storage: torch.UntypedStorage, home: torch.UntypedStorage) -> None:
         if self._device == "cpu":
             ctypes.memmove(home.data_ptr(), storage.data_ptr(), storage.nbytes())
-        else:  # on the current stream, behind what made the result
+        else:  # on the current stream, behind the producing work
             home.copy_(storage, non_blocking=True)

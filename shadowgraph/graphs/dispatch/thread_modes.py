@@ -1,4 +1,7 @@
-"""Eager operators of every thread: a dispatch mode in each, from when torch is there to when the thread ends."""
+"""A dispatch mode in every thread, from the import of torch, or the thread's start, to the thread's end.
+
+Installed by ``wrap`` and the pytest plugin before a debugger exists. Runs in the thread of each operator; no lock.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,19 @@ from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
 if TYPE_CHECKING:
     from shadowgraph.graphs.dispatch.eager import EagerMode
 
-Target = Callable[[Any, Any], "EagerMode | None"]  # given an operator's arguments, by place and by name
+Target = Callable[[Any, Any], "EagerMode | None"]  # called with an operator's positional and keyword arguments
 
 
 class ThreadMode(ObserverMode):
     """Hands operators to a debugger's `EagerMode` as soon as there is one.
 
     A mode cannot be put into another thread, nor below the modes that a program has entered meanwhile. So this one is
-    there from the beginning and costs little until it has somebody to hand to.
+    there from the beginning, and costs little until there is a debugger.
 
     Parameters
     ----------
     target
-        Who gets the operators now; may start a debugger.
+        Returns the mode that gets the operators now, or None; may start a debugger.
     """
 
     def __init__(self, target: Target) -> None:
@@ -44,7 +47,7 @@ class ThreadMode(ObserverMode):
 
 
 def enter(target: Target) -> ThreadMode:
-    """Put a mode into this thread."""
+    """Enter a mode in this thread."""
     tracing.install()
     mode = ThreadMode(target)
     mode.home = threading.get_ident()
@@ -53,15 +56,15 @@ def enter(target: Target) -> ThreadMode:
 
 
 def leave(mode: ThreadMode) -> None:
-    """Take a mode off this thread's stack, unless the program has put another on top of it and left it there."""
+    """Take a mode off this thread's stack, unless the program has put another mode on top and left it there."""
     tracing.uninstall()
     if _get_current_dispatch_mode() is mode:
         mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
 
 def install_in_new_threads(target: Target) -> Callable[[], None]:
-    """Put a mode into every thread that `threading` starts from here on; what is returned undoes that."""
-    original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]  # `run` is what subclasses replace
+    """Enter a mode in every thread that `threading` starts from here on; the returned function undoes that."""
+    original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]  # subclasses override `run`
 
     def bootstrap(thread: threading.Thread) -> None:
         mode = enter(target)

@@ -1,8 +1,8 @@
-"""`torch.jit` traces a program as if it were not watched: our modes are off the thread's stack meanwhile.
+"""Keeps our modes off the thread's stack while `torch.jit` traces, so that a trace is the same as without them.
 
-Its tracer works above dispatch modes and leaves the parts of some operators to be noted below them, where a mode keeps
-them from being noted. Whatever traces ends up in five functions of torch's. Patched while a debugger or a mode watches;
-called by the program, on any thread.
+Its tracer works above dispatch modes and leaves the parts of some operators to be recorded below them, where a mode
+keeps them from being recorded. All tracing ends up in five functions of torch's. Patched while a debugger or a mode is
+active; called by the program, on any thread, without a lock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _patches = PatchSet()
 
 
 def install() -> None:
-    """Watch tracing begin; counted, undone by `uninstall`. Names that this torch lacks are left out."""
+    """Patch the functions; counted, undone by `uninstall`. Names that this torch lacks are left out."""
     functions: list[Target] = [(module, name, _untroubled) for name in _FUNCTIONS for module in holders(torch._C, name)]
     module = torch._C.ScriptModule
     _patches.install([*functions, *((module, name, _untroubled) for name in _METHODS if hasattr(module, name))])
@@ -37,7 +37,7 @@ def uninstall() -> None:
 def _untroubled(original: Callable[..., Any]) -> Callable[..., Any]:
     def trace(*args: Any, **kwargs: Any) -> Any:
         stack = mode_stack()
-        if not all_step_aside(stack):  # a mode of the program's troubles its trace with and without us
+        if not all_step_aside(stack):  # a mode of the program's affects its trace with and without ours
             return original(*args, **kwargs)
         stepped_aside(TRACED)
         with taken_off(stack):

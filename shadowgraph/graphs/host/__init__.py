@@ -1,1 +1,1 @@
-"""`HostGraph`: capture by a dispatch mode and replay over the same memory, on a machine without a GPU."""
+"""The host backend: `HostGraph`, captured by a dispatch mode and replayed over the same memory, without a GPU."""

@@ -1,4 +1,8 @@
-"""`HostGraph` and `host_graph`: the surfaces of `torch.cuda.CUDAGraph` and `torch.cuda.graph` with no GPU."""
+"""`HostGraph` and `host_graph`: the interfaces of `torch.cuda.CUDAGraph` and `torch.cuda.graph` on the CPU.
+
+Methods run and emit their events in the calling thread, without a lock. A graph's finalizer only queues its work:
+`report_collected` emits the event later.
+"""
 
 from __future__ import annotations
 
@@ -53,10 +57,10 @@ def graph_pool_handle() -> PoolHandle:
 class HostGraph:
     """A graph captured from eager code on the CPU and replayed over the same storage.
 
-    The surface of `torch.cuda.CUDAGraph`. During a capture every aten operator of the capturing thread, every
-    launch in Triton's interpreter and every `call` becomes a node. `replay` runs the nodes again at the captured
-    addresses; the captured Python does not run. As on CUDA, the graph owns the memory of its pool and does not keep
-    static inputs alive: a replay over a freed input raises `FreedInputError`. Its nodes are in `model`.
+    The interface of `torch.cuda.CUDAGraph`. During a capture every aten operator of the capturing thread, every launch
+    in Triton's interpreter and every `call` becomes a node. `replay` runs the nodes again at the captured addresses;
+    the captured Python does not run. As on CUDA, the graph owns the memory of its pool and does not keep static inputs
+    alive: a replay over a freed input raises `FreedInputError`. Its nodes are in `model`.
 
     Parameters
     ----------
@@ -86,16 +90,16 @@ class HostGraph:
         Parameters
         ----------
         pool
-            A handle from `graph_pool_handle` or another graph's `pool`, to share its memory; None: one of its own.
+            A handle from `graph_pool_handle` or another graph's `pool`, to share its memory; None for a new pool.
         capture_error_mode
-            One of torch's three, ``"global"``, ``"thread_local"``, ``"relaxed"``; they differ in nothing here.
+            One of torch's three, ``"global"``, ``"thread_local"``, ``"relaxed"``; they make no difference here.
         check_input_liveness
-            Changes nothing: a host graph always refuses to replay over freed inputs.
+            Has no effect: a host graph always refuses to replay over freed inputs.
 
         Raises
         ------
         CaptureError
-            When this thread captures already, or for an unknown pool handle or error mode.
+            When this thread is capturing already, or for an unknown pool handle or error mode.
         """
         if getattr(_active, "graph", None) is not None:
             raise CaptureError("this thread captures already; end that capture first")
@@ -121,12 +125,12 @@ class HostGraph:
             raise
 
     def capture_end(self) -> None:
-        """Stop recording; static inputs get back the bytes they had before the capture.
+        """Stop recording; restores static inputs to their bytes from before the capture.
 
         Raises
         ------
         CaptureError
-            When no capture is active, or something in it was refused.
+            When no capture is active, or an operation in it was refused.
         """
         recorder = self._stop()
         if recorder.failure is not None:
@@ -138,7 +142,7 @@ class HostGraph:
         emit("capture_ended", self.model)
 
     def _abort(self) -> None:
-        """Stop recording and forget it; for an exception in the captured code."""
+        """Stop recording and drop the capture; for an exception in the captured code."""
         self._stop()
         self.reset()
 
@@ -160,7 +164,7 @@ class HostGraph:
         Raises
         ------
         CaptureError
-            When nothing was captured, or when this thread captures: a graph cannot hold another one here.
+            When there is no capture, or when this thread is capturing: a graph cannot hold another one here.
         FreedInputError
             When a static input outside any guarded memory was freed, or got other memory, since the capture.
         """
@@ -205,7 +209,7 @@ class HostGraph:
                 step.run(False)
 
     def _run_steps(self, watched: bool, probe: Probe | None) -> None:
-        # Below autograd, autocast and version counters: what was captured are the operators that these had led to.
+        # Below autograd, autocast and version counters: the captured operators are the results of these.
         with torch._C._DisableTorchDispatch(), torch._C._ExcludeDispatchKeyGuard(_ABOVE_KERNELS), torch.enable_grad():
             if probe is not None:
                 run_probed(self._steps, self.model, watched, probe)
@@ -231,11 +235,11 @@ class HostGraph:
         Parameters
         ----------
         function
-            Runs at each replay, not now; its result is dropped. The graph holds it until `reset`.
+            Runs at each replay, not now; its result is discarded. The graph holds it until `reset`.
         *args
-            Handed over at each replay; tensors among them are replaced by aliases that own nothing.
+            Passed at each replay; tensors among them are replaced by aliases that own no memory.
         reads, writes
-            Tensors that it touches. Undeclared writes are still caught by the guards.
+            Tensors that it accesses. Undeclared writes are still caught by the guards.
         **kwargs
             As `args`.
 
@@ -249,12 +253,12 @@ class HostGraph:
         self._recorder.record_callable(function, args, kwargs, reads, writes)
 
     def reset(self) -> None:
-        """Forget the capture and release the pool: its memory goes back where no tensor and no other graph holds it.
+        """Drop the capture and release the pool: its memory is freed where no tensor and no other graph holds it.
 
         Raises
         ------
         CaptureError
-            While this graph captures.
+            While this graph is capturing.
         """
         if self._recorder is not None:
             raise CaptureError(f"{self.model.name} captures; end the capture before reset()")
@@ -291,10 +295,10 @@ class HostGraph:
         return (0, self._pool.serial)
 
     def instantiate(self) -> None:
-        """Nothing to do on the host; there for programs that keep their graph."""
+        """No effect on the host; there for programs that keep their graph."""
 
     def register_generator_state(self, generator: torch.Generator) -> None:
-        """Nothing to do on the host: replayed operators draw from the generator they were captured with.
+        """No effect on the host: replayed operators draw from the generator they were captured with.
 
         Parameters
         ----------
@@ -303,7 +307,7 @@ class HostGraph:
         """
 
     def enable_debug_mode(self) -> None:
-        """Nothing to do on the host: the model is always kept."""
+        """No effect on the host: the model is always kept."""
 
     def debug_dump(self, debug_path: str) -> None:
         """Write the nodes as JSON.
@@ -311,12 +315,12 @@ class HostGraph:
         Parameters
         ----------
         debug_path
-            A file, which is replaced.
+            The file to write; an existing one is replaced.
         """
         Path(debug_path).write_bytes(msgspec.json.format(msgspec.json.encode(self.model.nodes), indent=1))
 
     def raw_cuda_graph(self) -> NoReturn:
-        """A host graph has none.
+        """Not available: a host graph has no ``cudaGraph_t``.
 
         Raises
         ------
@@ -348,11 +352,11 @@ class host_graph:
     pool
         A handle from `graph_pool_handle` or another graph's ``pool()``, to share its memory.
     stream
-        Accepted and ignored: the host has one order.
+        Accepted and ignored: the host has no streams.
     capture_error_mode
-        One of torch's three; they differ in nothing here.
+        One of torch's three; they make no difference here.
     enable_annotations
-        Accepted and ignored: there are no kernels of a profiler's to annotate.
+        Accepted and ignored: there are no kernels to annotate.
     check_input_liveness
         Accepted; replays over freed inputs are always refused.
     """
@@ -382,7 +386,7 @@ class host_graph:
 
 
 def _recording(recorder: Recorder) -> ExitStack:
-    """Send this thread's work to a recorder; closing what is returned ends that."""
+    """Send this thread's work to a recorder until the returned stack is closed."""
     with ExitStack() as stack:
         triton_host.install()
         stack.callback(triton_host.uninstall)
@@ -402,7 +406,7 @@ def _recording(recorder: Recorder) -> ExitStack:
 
 
 def report_collected() -> None:
-    """Tell the listeners of graphs that were garbage collected, outside the collector."""
+    """Emit the events for graphs that were garbage collected, outside the collector. Any thread."""
     while _collected:
         emit("graph_reset", _collected.popleft())
 
@@ -414,6 +418,6 @@ def _lookup(handle: PoolHandle) -> Pool:
             f"unknown pool handle {handle!r}; take one from graph_pool_handle() or another graph's pool()"
         )
     pool = _pools.get(key)
-    if pool is None:  # given out and not used yet, or all its users are gone
+    if pool is None:  # issued and not used yet, or all its users are gone
         pool = _pools[key] = Pool(key[1])
     return pool

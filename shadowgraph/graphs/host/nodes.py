@@ -1,4 +1,7 @@
-"""Executable nodes of a host graph: the same work over the same addresses, without the captured Python."""
+"""Executable nodes of a host graph: the captured work over the same addresses, without the captured Python.
+
+Run in the replaying thread; no lock.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class AtenNode:
     Attributes
     ----------
     outputs
-        Where each result tensor belongs, in order; None for one that aliases an input.
+        The destination of each result tensor, in order; None for one that aliases an input.
     """
 
     node: Node
@@ -59,7 +62,7 @@ def _put(result: torch.Tensor, home: torch.Tensor) -> None:
 
 @dataclass(slots=True, eq=False)
 class TritonNode:
-    """A launch in Triton's interpreter over aliases, its grid frozen."""
+    """A launch in Triton's interpreter over aliases, with a fixed grid."""
 
     node: Node
     executor: Any
@@ -74,7 +77,7 @@ class TritonNode:
 
 @dataclass(slots=True, eq=False)
 class CallableNode:
-    """A Python callable put into the graph on purpose; what it keeps alive is the caller's choice."""
+    """A Python callable that the program put into the graph; the program decides what it keeps alive."""
 
     node: Node
     function: Callable[..., object]
@@ -88,13 +91,13 @@ class CallableNode:
 
 @dataclass(slots=True, eq=False)
 class TenancyNode:
-    """A block gets the tenant that was allocated here: the guards move to its size. No work of the program's own."""
+    """A block gets the tenant that was allocated here: the guards move to its size. Runs none of the program's work."""
 
     tenancy: Tenancy
     allocator: HostAllocator
 
     def hand_over(self) -> bool:
-        """Whether that was done without a look at who wrote what: the guards that stand are intact."""
+        """Whether the guards were moved without a check for a culprit, since the present ones are intact."""
         return self.allocator.hand_over(self.tenancy)
 
     def run(self, watched: bool) -> StoreLog | None:

@@ -1,4 +1,5 @@
-"""The nodes of a host graph run one after the other, and listeners are told of them."""
+"""Runs the nodes of a host graph one after the other, and emits the events about them. In the replaying thread; no
+lock."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from shadowgraph.model.graphs import Graph, Node
 
 
 def run_telling_each(steps: Iterable[Step], model: Graph) -> None:
-    """Run the steps of a replay and tell of each node when it has run."""
+    """Run the steps of a replay and emit `node_ran` after each node."""
     for step in steps:
         stores = step.run(True)
         if not isinstance(step, TenancyNode):
@@ -18,10 +19,11 @@ def run_telling_each(steps: Iterable[Step], model: Graph) -> None:
 
 
 def run_telling(steps: Iterable[Step], model: Graph) -> None:
-    """Run the steps of a replay and tell of operators together: that costs a fraction, and each is a few microseconds.
+    """Run the steps of a replay and report operators in groups: that costs a fraction, and each takes a few
+    microseconds.
 
-    They are told of before anything looks who wrote what: before guards that are broken make way, before a node that
-    runs code of the program's or a kernel, when a node raises, and at the end.
+    A group is reported before a check looks for a culprit: before broken guards move, before a node that runs a
+    callable or a kernel, when a node raises, and at the end.
     """
     ran: list[Node] = []
     try:

@@ -1,4 +1,7 @@
-"""The first nodes of a host graph, run several times from one state; afterwards all is as it was."""
+"""Runner for prefixes of a host graph: the first nodes, run several times from one state, which is restored afterwards.
+
+Runs in the replaying thread, before the replay; no lock.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,9 @@ from shadowgraph.tracking.memory import raw_bytes
 
 
 def searched(steps: Sequence[Step], refused: Outcome, probe: Probe) -> Outcome:
-    """What a search by prefixes shows of a replay that is about to run and that cannot be probed.
+    """The outcome of a search by prefixes of a replay that is about to run and that cannot be probed.
 
-    The caller has seen to it that steps run as in a replay.
+    The caller has set up the thread so that steps run as in a replay.
     """
     fallback = probe.fallback
     if fallback is None or not fallback.targets:
@@ -39,19 +42,19 @@ def searched(steps: Sequence[Step], refused: Outcome, probe: Probe) -> Outcome:
 
 
 class HostPrefixes:
-    """A host graph that can be run in part; owns copies of `state` until it is gone.
+    """A host graph that can be run in part; owns copies of `state` for its lifetime.
 
     Parameters
     ----------
     targets
-        What is compared.
+        The ranges that are compared.
     state
         Every byte that a node may write, and the targets.
 
     Raises
     ------
     NotRerun
-        For a graph with host code in it, or one during which guards move.
+        For a graph with host callables, or one during which guards move.
     """
 
     shortest = 0
@@ -72,7 +75,7 @@ class HostPrefixes:
         self._generators = _generators_of(self._steps)
 
     def run(self, count: int) -> list[Changed | None]:
-        """Put everything back, run the first `count` nodes, and tell what that changed of each target."""
+        """Restore the state, run the first `count` nodes, and return the change of each target."""
         self.restore()
         states = Generators()
         try:
@@ -85,7 +88,7 @@ class HostPrefixes:
         return [self._changed(place, kept) for place, kept in enumerate(self._before)]
 
     def restore(self) -> None:
-        """Every byte as it was when the search began."""
+        """Restore every byte to its value when the search began."""
         for view, copy in zip(self._state, self._copies, strict=True):
             np.copyto(view, copy)
 
@@ -98,13 +101,13 @@ class HostPrefixes:
 
 
 def _tenant_at(steps: Sequence[Step], address: int) -> tuple[int, int] | None:
-    """Where a tensor lay that the capture allocated, and that is gone since."""
+    """Range of a tensor that the capture allocated and that was freed since."""
     buffers = (step.tenancy.buffer for step in steps if isinstance(step, TenancyNode))
     return next(((b.start, b.nbytes) for b in buffers if b.range.contains(address)), None)
 
 
 def _stands(step: TenancyNode) -> bool:
-    """Whether the guards of a tenant stand already, and stay as they are when it comes."""
+    """Whether the guards of a tenant are in place already, and stay so when it is allocated."""
     buffer = step.tenancy.buffer
     return step.allocator.tenants.get(buffer.start) is buffer and not buffer.gap
 

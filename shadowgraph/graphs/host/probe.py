@@ -1,4 +1,4 @@
-"""A probed replay on the host: memory is compared with a copy after every node."""
+"""Probed replay on the host: memory is compared with a copy after every node. In the replaying thread; no lock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_ROOM = "no memory for copies"
 
 
 class _Copies:
-    """What the parts held before the node that runs."""
+    """Contents of the parts before the running node."""
 
     def __init__(self, parts: Sequence[ByteRange]) -> None:
         self._views = [raw_bytes(part.start, part.nbytes) for part in parts]
@@ -45,16 +45,16 @@ class _Copies:
             self._unsettled.add(part)
 
     def again(self) -> None:
-        """A block got another tenant: guards moved, which no node of the program did."""
+        """A block got another tenant: guards moved, which is no change by a node of the program."""
         for view, copy in zip(self._views, self._copies, strict=True):
             np.copyto(copy, view)
 
 
 def run_probed(steps: Sequence[Step], model: Graph, watched: bool, probe: Probe) -> None:
-    """Run the steps of a replay, telling listeners as a plain replay does, and deliver what each node changed.
+    """Run the steps of a replay, emitting the events of a plain replay, and deliver the bytes that each node changed.
 
-    Of a replay that raises, what its nodes changed until then is delivered. Faults of ours end the looking only.
-    Without memory for copies it is searched by prefixes before, where that can be done.
+    For a replay that raises, the changes until then are delivered. Internal errors only end the comparison. Without
+    memory for copies a search by prefixes runs before, where that is possible.
     """
     copies: _Copies | None = None
     outcome = Outcome(model.replays, refused=NO_ROOM)

@@ -1,8 +1,8 @@
-"""Records a capture: every operator with the very tensors it touched, every Triton launch, every callable put in.
+"""Recorder of a host capture: every operator with the tensors it touched, every Triton launch, every callable.
 
-A capture on CUDA runs nothing. Here operators must run to shape their results, so the bytes of static inputs that a
-captured operator writes are saved before the first such write and put back at the end of the capture, and the random
-number generator with them.
+A capture on CUDA runs no work. Here operators must run to shape their results, so the bytes of static inputs that a
+captured operator writes are saved before the first such write and restored at the end of the capture, together with the
+random number generators. Runs in the capturing thread; no lock.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Recorder(TorchDispatchMode):
     Attributes
     ----------
     steps
-        What a replay runs.
+        The steps that a replay runs.
     foreign
         Weak references to storages outside the arena, with the node that uses each first.
     constants
@@ -76,12 +76,12 @@ class Recorder(TorchDispatchMode):
         self.failure: CaptureError | None = None
         self._own: set[int] = set()
         self._stack: Stack | None = None
-        self._unwritten: set[int] = set()  # constants that nothing wrote so far
+        self._unwritten: set[int] = set()  # constants that were not written so far
         self._inputs, self._generators = SavedInputs(), Generators()
 
     # -- operators ---------------------------------------------------------------------------------------------
 
-    supports_higher_order_operators = True  # so that they are refused with a reason
+    supports_higher_order_operators = True  # to refuse them with a reason
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -92,19 +92,19 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if any(t.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl for t in types):
-            return NotImplemented  # a subclass unwraps itself first; its inner operators come here
+            return NotImplemented  # a subclass unwraps itself first; its inner operators arrive here
         if not isinstance(func, OpOverload):
             self.refuse(f"the higher-order operator {func}", "its parts cannot be recorded; call them one by one")
         schema = schema_of(func, args)
         if schema.python_bodied or schema.composite:
-            with self:  # its inner operators are what a graph holds
+            with self:  # a graph holds its inner operators
                 if schema.python_bodied:
                     return func.redispatch(_CPU_KERNEL, *args, **kwargs)
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
         return self.take_whole(func, args, kwargs)
 
     def take_whole(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
-        """Run an operator and make it a node, whatever it is made of (`mode_sensitive`)."""
+        """Run an operator and make it one node, whatever its parts (`mode_sensitive`)."""
         schema = schema_of(func, args)
         self._stack = None
         given = list(named_tensors(schema.names, args, kwargs))
@@ -116,7 +116,7 @@ class Recorder(TorchDispatchMode):
                 self._save(tensor)
         if schema.resizes:
             return self._resized(func, schema, args, kwargs)
-        if schema.asserts:  # the values of a capture mean nothing yet
+        if schema.asserts:  # during a capture the values are not meaningful
             self._add_operator(func, schema, args, kwargs, given, [])
             return None
         return self._run(func, schema, args, kwargs, given)
@@ -132,7 +132,7 @@ class Recorder(TorchDispatchMode):
         if moved.strange is not None:
             self._refuse_strange(schema, moved.strange)
         fresh = any(t is not None for t in moved.fresh)
-        # What is a view by its schema may still have had to copy.
+        # A view by its schema may still have made a copy.
         if (schema.written and not schema.pure_view) or (fresh and not schema.allocates):
             self._add_operator(func, schema, args, kwargs, given, moved.fresh)
         return moved.results
@@ -166,7 +166,7 @@ class Recorder(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _add_copy(self, name: str, target: torch.Tensor, source: torch.Tensor) -> None:
-        """A node that copies bytes; it keeps neither side alive."""
+        """Add a node that copies bytes; it keeps neither side alive."""
         pointers = (
             Pointer("self", TensorView.of(source), Access.READ),
             Pointer(RESULT, TensorView.of(target), Access.WRITE),
@@ -184,9 +184,9 @@ class Recorder(TorchDispatchMode):
         return tensor
 
     def _restart_constant(self, storage: torch.UntypedStorage) -> None:
-        """Before a constant is written the first time: a node that gives it its value anew at each replay.
+        """Before the first write to a constant: add a node that restores its value at each replay.
 
-        Memory that the program shares with numpy is left as it is: there the value belongs to the host.
+        Memory shared with numpy is left unchanged: its value belongs to the host.
         """
         self._unwritten.discard(int(storage._cdata))
         if storage.nbytes() and storage.resizable():
@@ -197,7 +197,7 @@ class Recorder(TorchDispatchMode):
     # -- launches and callables --------------------------------------------------------------------------------
 
     def record_triton(self, executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A launch becomes a node; it runs once with stores outside its arguments dropped."""
+        """Make a launch a node; it runs once, with stores outside its arguments dropped."""
         tensors = list(triton_host.tensors_of(args, kwargs))
         for tensor in tensors:
             self._save(tensor)
@@ -215,7 +215,7 @@ class Recorder(TorchDispatchMode):
         reads: tuple[torch.Tensor, ...],
         writes: tuple[torch.Tensor, ...],
     ) -> None:
-        """A callable becomes a node; it is not run now."""
+        """Make a callable a node; it is not run now."""
         pointers = [Pointer(f"reads[{i}]", TensorView.of(t), Access.READ) for i, t in enumerate(reads)]
         pointers += [Pointer(f"writes[{i}]", TensorView.of(t), Access.WRITE) for i, t in enumerate(writes)]
         node = self._node(Launch(LaunchKind.CALLABLE, _callable_name(function), tuple(pointers), current_stack()))
@@ -228,7 +228,7 @@ class Recorder(TorchDispatchMode):
     # -- end ---------------------------------------------------------------------------------------------------
 
     def restore(self) -> None:
-        """Put static inputs and the random number generators back to what they were before the capture."""
+        """Restore static inputs and the random number generators to their state before the capture."""
         self._inputs.restore()
         self._generators.restore()
 
@@ -295,7 +295,7 @@ class Recorder(TorchDispatchMode):
             self.refuse(call_name(schema), reason)
 
     def refuse(self, what: str, why: str) -> NoReturn:
-        """End the capture with one clear error."""
+        """Abort the capture with one clear error."""
         stack = current_stack(1)
         where = f" at {stack[0].file}:{stack[0].line}" if stack else ""
         error = CaptureError(f"cannot capture {what}{where}: {why}")
@@ -303,7 +303,7 @@ class Recorder(TorchDispatchMode):
         raise error
 
     def refuse_host_read(self, method: str, tensor: torch.Tensor) -> None:
-        """For reads that no dispatch mode sees; constants may be read."""
+        """Refuse a read that no dispatch mode sees; constants may be read."""
         if int(tensor.untyped_storage()._cdata) not in self._unwritten:
             self.refuse(READS.get(method, f"Tensor.{method}()"), HOST_READ)
 
@@ -312,7 +312,7 @@ class Recorder(TorchDispatchMode):
 
 
 def _callable_name(function: object) -> str:
-    """What to call a callable: nothing that changes between runs, and none of its arguments."""
+    """The name of a callable: constant between runs, and without its arguments."""
     while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "__qualname__", None)

@@ -1,4 +1,4 @@
-"""What a graph cannot hold, and why: the reason as one clause, or None."""
+"""Operations that a host graph cannot capture, each with the reason as one clause. Pure functions."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _FRIENDLY = {"aten._local_scalar_dense.default": "Tensor.item()", "aten.equal.de
 
 
 def call_name(schema: Schema) -> str:
-    """An operator as its caller knows it."""
+    """An operator by the name that its caller uses."""
     friendly = _FRIENDLY.get(schema.name)
     return f"{friendly} ({schema.name})" if friendly else schema.name
 
 
 def shaped_by_data(schema: Schema, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Results whose shape a replay could change."""
+    """Why a replay could change the shape of the result, or None."""
     if schema.data_shaped and kwargs.get("output_size") is None:
         return _SHAPED
     if schema.indexes and _masked(args):
@@ -38,7 +38,7 @@ def shaped_by_data(schema: Schema, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def no_plain_memory(tensor: torch.Tensor) -> str | None:
-    """Why an address and strides on the host do not describe a tensor that is not plain; None where it has no bytes."""
+    """Why address and strides do not describe a tensor that is not plain; None where it has no bytes."""
     if tensor.is_nested:
         return "nested tensors have no fixed memory here"
     if tensor.layout is not torch.strided:

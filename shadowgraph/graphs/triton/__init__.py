@@ -1,1 +1,1 @@
-"""Triton launches, on a GPU and in Triton's interpreter."""
+"""Hooks on Triton launches, on a GPU and in Triton's interpreter."""

@@ -1,4 +1,7 @@
-"""Triton launches on a GPU: noted into the capture of their thread, or told to the listeners as eager launches."""
+"""Triton launches on a GPU: recorded in the capture of their thread, or reported to the listeners as eager launches.
+
+The patched launchers run in the launching thread, without a lock.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,10 @@ from shadowgraph.model.stacks import cell_label, current_stack
 from shadowgraph.monitor.sampling import passing
 
 _patches = PatchSet()
-_KERNELS = 4096  # whose parameters are remembered
+_KERNELS = 4096  # most kernels with cached parameters
 _Signature = tuple[Any, tuple[str, ...], str, int]  # the code, its parameters, its file and line
 _signatures: dict[int, _Signature] = {}
-# Of an argument of compiled code, by its name.
+# Access to an argument of compiled code, by prefix of its name.
 _PREFIXES = {"in_out_ptr": Access.READ_WRITE, "in_ptr": Access.READ, "out_ptr": Access.WRITE}
 
 
@@ -94,7 +97,7 @@ def _wrap_inductor(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _describe_compiled(kernel: Any, args: tuple[Any, ...]) -> Launch:
-    """A launch of compiled code: inductor says in an argument's name what the kernel does to it."""
+    """A launch of compiled code: inductor encodes in an argument's name how the kernel accesses it."""
     pointers, numbers = [], []
     for name, value in zip(kernel.fn.arg_names, args, strict=False):
         if isinstance(value, torch.Tensor) and is_plain(value, "cuda"):
@@ -134,4 +137,4 @@ def _signature(kernel: Any) -> _Signature:
         _signatures.clear()
     code, names = function.__code__, tuple(parameter.name for parameter in kernel.params)
     known = _signatures[id(code)] = code, names, code.co_filename, code.co_firstlineno
-    return known  # which keeps the code's id its own
+    return known  # keeps the code alive, so that its id is not reused

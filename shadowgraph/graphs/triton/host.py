@@ -1,8 +1,8 @@
-"""Triton launches on the host: seen, recorded into a capture, or run with every store noted.
+"""Triton launches on the host: reported, recorded into a capture, or run with every store logged.
 
 Triton's interpreter (``TRITON_INTERPRET=1``) runs a kernel's programs one after another and stores through raw
-addresses, so an out-of-bounds write is a real one. `GridExecutor.__call__` is the one place that every interpreted
-launch passes, whenever its kernel was created.
+addresses, so an out-of-bounds write is a real one. Every interpreted launch passes `GridExecutor.__call__`, whenever
+its kernel was created. Hooks run in the launching thread; the recorder is thread-local, the patches are global.
 """
 
 from __future__ import annotations
@@ -44,14 +44,15 @@ _pending = 0  # installs that wait for Triton
 
 
 def wait_for_triton() -> None:
-    """From here on `install` neither imports Triton nor waits for another thread that does: what a program sets before
-    its own import must count. Whoever calls this calls `triton_imported` once that is complete."""
+    """From here on `install` neither imports Triton nor waits for another thread's import of it: environment variables
+    that the program sets before its own import must count. The caller calls `triton_imported` once the import is
+    complete."""
     global _waits
     _waits = True
 
 
 def triton_imported() -> None:
-    """Make up for the installs that waited; does nothing the second time."""
+    """Perform the installs that waited; does nothing the second time."""
     global _pending, _waits
     _waits = False
     waiting, _pending = _pending, 0
@@ -60,7 +61,7 @@ def triton_imported() -> None:
 
 
 def set_recorder(recorder: Recorder | None) -> None:
-    """Send this thread's launches to a capture, or no longer."""
+    """Send this thread's launches to a capture; None stops that."""
     _local.recorder = recorder
 
 
@@ -69,10 +70,10 @@ def install() -> None:
     global _pending
     if imported("triton") is None and not _waits:
         try:
-            import triton  # noqa: F401  # waits for another thread that is at it
+            import triton  # noqa: F401  # waits for an import by another thread
         except ImportError:
             return
-    if imported("triton") is None:  # still: it is not wanted yet, or this thread itself is in the middle of its import
+    if imported("triton") is None:  # it is not wanted yet, or this thread is in the middle of its import
         _pending += 1
         return
     triton_imported()
@@ -104,11 +105,11 @@ def uninstall() -> None:
 
 
 def execute(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any], log: StoreLog | None) -> None:
-    """Run a launch with dispatch modes off (it emits operators of its own), noting stores into `log`."""
+    """Run a launch with dispatch modes off (it emits operators of its own), logging stores into `log`."""
     if log is None:
         _run(executor, args, kwargs, Running())
         return
-    install()  # a replay may be watched by somebody who did not
+    install()  # the listener of a replay may not have installed the hooks
     try:
         _run(executor, args, kwargs, Running(log))
     finally:
@@ -118,26 +119,26 @@ def execute(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any], log: S
 def execute_confined(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
     """Run a launch whose loads and stores outside its arguments' storages are dropped; returns the grid it used.
 
-    On CUDA a capture runs nothing. Here it must, so that later operators find plausible values; damage is left to
-    the replays, and addresses computed from values that mean nothing yet are left alone.
+    On CUDA a capture runs no work. Here it must, so that later operators find plausible values; damage is left to the
+    replays, and accesses at addresses computed from values that are not yet meaningful are dropped.
     """
     confined, used = _noting_grid(executor)
     views = [TensorView.of(tensor) for tensor in tensors_of(args, kwargs)]
     allowed = [ByteRange(v.storage_address, v.storage_address + v.storage_nbytes) for v in views]
-    # The interpreter leaves cycles behind that would keep the arguments alive: it gets aliases.
+    # The interpreter leaves reference cycles that would keep the arguments alive: it gets aliases.
     _run(confined, _aliased(args), _aliased(kwargs), Running(None, allowed))
     return used[-1]
 
 
 def frozen(executor: Any, grid: tuple[int, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """An executor and arguments for a node: a fixed grid, tensors as aliases that own nothing."""
+    """An executor and arguments for a node: a fixed grid, and tensors as aliases that own no memory."""
     fixed = copy.copy(executor)
     fixed.grid = grid
     return fixed, _aliased(args), _aliased(kwargs)
 
 
 def _noting_grid(executor: Any) -> tuple[Any, list[tuple[int, ...]]]:
-    """A copy of an executor, and the list that its grid goes to when it runs."""
+    """A copy of an executor, and a list that receives its grid when it runs."""
     used: list[tuple[int, ...]] = []
     grid, noting = executor.grid, copy.copy(executor)
 
@@ -183,7 +184,7 @@ def _aliased(arguments: Any) -> Any:
             return map_tensors(value, aliases)
         borrowed = copy.copy(value)
         borrowed.base = aliases(base)
-        if hasattr(borrowed, "data"):  # of a tensor seen as another dtype
+        if hasattr(borrowed, "data"):  # of a tensor reinterpreted as another dtype
             borrowed.data = borrowed.base.data
         return borrowed
 
@@ -213,21 +214,21 @@ def _wrap_call(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _run_noted(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Run an eager launch and tell the listeners."""
+    """Run an eager launch with its stores logged, and report it to the listeners."""
     log, described = StoreLog(), None
     with error_barrier("describe launch"):
         described = describe(executor, args, kwargs, None)
     noting, used = _noting_grid(executor)
     try:
         execute(noting, _aliased(args), _aliased(kwargs), log)
-    finally:  # an error in the kernel must not lose what it stored before
+    finally:  # an error in the kernel must not lose its stores so far
         if described is not None:
             emit("launch_ran", replace(described, grid=used[-1] if used else None), log)
 
 
 def _wrap_bench(original: Callable[..., Any]) -> Callable[..., Any]:
     def bench(tuner: Any, *args: Any, **kwargs: Any) -> Any:
-        # Timing an interpreter says nothing, and benchmark launches do not belong into a capture: the first wins.
+        # Timings of an interpreter are meaningless, and benchmark launches do not belong in a capture: the first wins.
         if _local.recorder is not None or listeners:
             return [1.0, 1.0, 1.0]
         return original(tuner, *args, **kwargs)

@@ -1,7 +1,8 @@
-"""What the hooks inside Triton's interpreter do while a launch of ours runs: note its stores, or confine its accesses.
+"""Hooks inside Triton's interpreter, active while one of our launches runs: they log its stores, or confine its
+accesses.
 
-Every store of a kernel, through block pointers and tensor descriptors too, ends in one of three methods of the
-interpreter's builder, with an address and a mask for each lane.
+Every store of a kernel, including those through block pointers and tensor descriptors, ends in one of three methods of
+the interpreter's builder, with an address and a mask for each lane. The running launch is thread-local; no lock.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Running:
     Attributes
     ----------
     log
-        Where its stores are noted.
+        The log that receives its stores.
     allowed
         The only bytes that it may load and store; None for no limit.
     """
@@ -47,7 +48,7 @@ _local = _Local()
 
 @contextmanager
 def running(launch: Running) -> Iterator[None]:
-    """Let the hooks of this thread work for a launch."""
+    """Context in which the hooks of this thread serve a launch."""
     before, _local.running = _local.running, launch
     try:
         yield
@@ -105,7 +106,7 @@ def wrap_cas(original: Callable[..., Any]) -> Callable[..., Any]:
         if launch is None:
             return original(builder, ptr, cmp, val, *rest)
         if launch.allowed is not None and not _inside(ptr.data, val.data.dtype.itemsize, launch.allowed).all():
-            return cmp  # as if another value had been there first
+            return cmp  # as if another value had been stored first
         result = original(builder, ptr, cmp, val, *rest)
         if launch.log is not None:
             with error_barrier("note stores"):
@@ -143,7 +144,7 @@ def _note(
 
 
 def _note_memory(log: StoreLog, builder: Any, addresses: Any, dtype: np.dtype[Any], lanes: Mask) -> None:
-    """Note an atomic's lanes with what they left in memory: its operand is not what was stored."""
+    """Log an atomic's lanes with the values that it left in memory: its operand is not the stored value."""
     from triton._C.libtriton import interpreter
 
     lanes = np.broadcast_to(lanes, np.shape(addresses))

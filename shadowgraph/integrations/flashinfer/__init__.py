@@ -1,1 +1,1 @@
-"""The adapter for flashinfer's wrapper classes: names, plans, captured pointers."""
+"""Adapter for flashinfer's wrapper classes: names, plans, and pointers recorded at capture."""

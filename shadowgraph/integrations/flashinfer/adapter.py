@@ -1,4 +1,7 @@
-"""Attaches to flashinfer's wrapper classes once it has been imported; the patches do nothing while nobody watches."""
+"""Attaches to flashinfer's wrapper classes after their import; the patches have no effect while no debugger watches.
+
+Called by the import hook, at the start of a debugger and at captures, in any thread; a lock serialises patching.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.imported_modules import imported
 from shadowgraph.common.patching import PatchSet
 from shadowgraph.graphs.events import listeners
-from shadowgraph.integrations import notices as arrivals
+from shadowgraph.integrations import notices
 from shadowgraph.integrations.flashinfer.hooks import Hooks
 from shadowgraph.integrations.flashinfer.planner import MODULE, ModuleAttribute
 from shadowgraph.integrations.flashinfer.versions import PACKAGE, Wrapper, installed, known, why_off
@@ -25,14 +28,14 @@ _attaching = fork_safe(threading.RLock())  # the import hook and the first captu
 
 
 class Attachment:
-    """The patches on wrapper classes, and the hooks that they lead to.
+    """The patches on wrapper classes, and their hooks.
 
     Parameters
     ----------
     wrappers
-        The classes that `look` is to find.
+        The classes that `look` patches.
     release
-        Version of flashinfer, for what is said.
+        Version of flashinfer, for notices.
     """
 
     def __init__(self, hooks: Hooks, wrappers: Iterable[Wrapper] = (), release: str | None = None) -> None:
@@ -43,13 +46,13 @@ class Attachment:
 
     @property
     def settled(self) -> bool:
-        """Whether no class is waited for any more."""
+        """Whether no further class is awaited."""
         return not self._awaited
 
     def look(self) -> None:
-        """Patch the classes that have been imported since the last time; of one that will never be a line is said."""
+        """Patch the classes imported since the last call; gives a notice for each class that will never be imported."""
         with _attaching:
-            may_come = [wrapper for wrapper in self._awaited if _may_come(wrapper)]  # before: it may come at any time
+            may_come = [wrapper for wrapper in self._awaited if _may_come(wrapper)]  # first: an import may end any time
             there = [(cls, wrapper) for wrapper in self._awaited if (cls := _class_of(wrapper)) is not None]
             taken = [wrapper for _, wrapper in there]
             missing = [wrapper for wrapper in self._awaited if wrapper not in taken]
@@ -58,10 +61,10 @@ class Attachment:
             if there:
                 self.hang(there)
         for wrapper in lacking:
-            arrivals.tell_once(f"the flashinfer adapter does without {wrapper.name}, which {self._release} has not")
+            notices.tell_once(f"the flashinfer adapter does without {wrapper.name}, which {self._release} has not")
 
     def hang(self, found: Iterable[tuple[type, Wrapper]]) -> None:
-        """Patch classes, and hear of captures."""
+        """Patch classes, and listen to captures."""
         targets = []
         for cls, wrapper in found:
             self.hooks.knows(cls, wrapper)
@@ -79,7 +82,7 @@ class Attachment:
             listeners.append(self.hooks)
 
     def take_down(self) -> None:
-        """Undo all of it."""
+        """Remove all patches and listeners."""
         for patches in self._patches:
             patches.uninstall()
         self._patches.clear()
@@ -93,13 +96,13 @@ class Attachment:
         session.observers[:] = [each for each in session.observers if each is not self]
 
     def started(self, debugger: object) -> None:
-        """Another debugger watches: it is to hear of a capture before we do."""
+        """Another debugger watches: its listener must run before this one."""
         with _attaching:
             self.ended()
             listeners.append(self.hooks)
 
     def ended(self, debugger: object = None) -> None:
-        """Nobody watches."""
+        """No debugger watches."""
         self.hooks.forget()
         if self.hooks in listeners:
             listeners.remove(self.hooks)
@@ -112,17 +115,17 @@ class Attachment:
 
 
 def attach() -> Attachment | None:
-    """Attach to the flashinfer that has been imported; says a line where that is one that nobody knows.
+    """Attach to the imported flashinfer; gives a notice for an unknown version.
 
-    Called again, it attaches to the classes that were not imported yet, and does nothing once it is settled. Of a
-    flashinfer whose import is under way it may find some classes or none.
+    A later call attaches to classes that were not imported before, and does nothing once all are patched. While the
+    import of flashinfer is in progress, it may find some classes or none.
     """
     global _attached
     if _attached is None:
         release = installed()
         reason = why_off(release)
         if reason is not None:
-            arrivals.tell_once(reason)
+            notices.tell_once(reason)
             return None
         with _attaching:
             if _attached is None:
@@ -133,18 +136,18 @@ def attach() -> Attachment | None:
 
 
 def attached() -> Attachment | None:
-    """What `attach` has made, if anything."""
+    """The attachment that `attach` created, or None."""
     return _attached
 
 
 def _class_of(wrapper: Wrapper) -> type | None:
-    """A wrapper class, if its module has come as far as to define it."""
+    """A wrapper class, if its module has already defined it."""
     cls = getattr(sys.modules.get(wrapper.module), wrapper.name, None)
     return cls if isinstance(cls, type) else None
 
 
 def _may_come(wrapper: Wrapper) -> bool:
-    """Whether more may come of a class's module: it is being imported, or exists and is not imported."""
+    """Whether a module may still define its class: it is being imported, or exists and is not imported."""
     if wrapper.module in sys.modules:
         return imported(wrapper.module) is None
     path = getattr(sys.modules.get(PACKAGE), "__path__", None)  # `importlib.util` would wait for the package's import

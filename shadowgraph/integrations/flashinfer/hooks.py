@@ -1,7 +1,7 @@
-"""What the debugger is told of flashinfer's wrappers: names, captured pointers, plans and what they were made from.
+"""Hooks around flashinfer's wrappers: report names, pointers recorded at capture, and plans with their inputs.
 
-None of it changes what flashinfer is given or returns, waits for a device or reads one: values are those of the copies
-in host memory that a plan makes anyway.
+Run in the program's threads and take no lock of their own. They change neither arguments nor results of flashinfer,
+never wait for a device and never read one: values come from the host copies that a plan makes anyway.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ _WORKSPACES = 3  # leading arguments of a planner: float, int and pinned workspa
 
 
 class Hooks(Listener):
-    """Told of captures, of plans and of kernels; keeps no object of flashinfer's alive."""
+    """Receives captures, plans and kernel launches; keeps no object of flashinfer alive."""
 
     def __init__(self) -> None:
         self._kinds: dict[type, Wrapper] = {}
-        self._layouts: dict[type, Wrapper | None] = {}  # by classes of wrappers, derived ones too
+        self._layouts: dict[type, Wrapper | None] = {}  # by class of the wrapper, derived classes included
         self._local = threading.local()
         self._named: weakref.WeakKeyDictionary[Debugger, set[int]] = weakref.WeakKeyDictionary()
-        self._latest: tuple[weakref.ref[Debugger], set[int]] | None = None  # of those, on the path of each plan
-        self._steady: dict[int, Steady] = {}  # of wrappers, by id; until graphs change
+        self._latest: tuple[weakref.ref[Debugger], set[int]] | None = None  # latest of `_named`
+        self._steady: dict[int, Steady] = {}  # by id of the wrapper; cleared when graphs change
         self._count = 0
 
     def knows(self, cls: type, wrapper: Wrapper) -> None:
-        """Instances of a class, and of those derived from it, are such wrappers."""
+        """Register a wrapper class; its subclasses count as well."""
         self._kinds[cls] = wrapper
         self._layouts.clear()
 
@@ -63,11 +63,11 @@ class Hooks(Listener):
 
     @property
     def watching(self) -> bool:
-        """Whether a debugger wants to hear."""
+        """Whether a debugger is active."""
         return session.current() is not None
 
     def stand_in(self, module: Any, wrapper: Any) -> StandIn:
-        """What is handed out for a wrapper's module."""
+        """The proxy for a wrapper's module."""
         if passing.on:
             steady = self._steady.get(id(wrapper))
             if steady is not None and steady.wrapper() is wrapper:
@@ -89,7 +89,7 @@ class Hooks(Listener):
             self._local.capturing = None
 
     def run(self, wrapper: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """A wrapper launches a kernel; in a capture, with pointers that the graph keeps."""
+        """A wrapper launches a kernel; in a capture, its pointers become part of the graph."""
         graph = getattr(self._local, "capturing", None)
         if graph is not None:
             with _harmless():
@@ -98,7 +98,7 @@ class Hooks(Listener):
         return original(*args, **kwargs)
 
     def run_by_attribute(self, original: Callable[..., Any], wrapper: Any, *args: Any, **kwargs: Any) -> Any:
-        """Around a wrapper's own method, where its kernels are launched by another object."""
+        """Hook around a wrapper's own method, for wrappers whose kernels another object launches."""
         graph = getattr(self._local, "capturing", None)
         if graph is not None and self.watching:
             with _harmless():
@@ -118,7 +118,7 @@ class Hooks(Listener):
     # -- plans -------------------------------------------------------------------------------------------------
 
     def prepare(self, original: Callable[..., Any], wrapper: Any, *args: Any, **kwargs: Any) -> Any:
-        """Around a wrapper's own ``plan``: what it launches prepares a replay of the graph that captured it."""
+        """Hook around a wrapper's ``plan``: its launches prepare a replay of the graph that captured it."""
         marked = self._mark(wrapper)
         try:
             return original(wrapper, *args, **kwargs)
@@ -127,13 +127,13 @@ class Hooks(Listener):
                 marked[0].end(marked[1])
 
     def plan(self, wrapper: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """A wrapper's planner is called, on behalf of whatever function plans."""
+        """Hook around a wrapper's planner, whichever function calls it."""
         plan: HostPlan | None = None
         with _harmless():
             plan = self._note(wrapper, args)
         for argument in args[_WORKSPACES:] if not host_reads.resting() else ():
             if isinstance(argument, torch.Tensor) and argument.is_cpu:
-                host_reads.note_read(argument, PLANNER)  # compiled code reads it; on the host it is tracked memory
+                host_reads.note_read(argument, PLANNER)  # read by compiled code; tracked on the host
         marked = self._mark(wrapper)
         try:
             return original(*args, **kwargs)
@@ -146,11 +146,13 @@ class Hooks(Listener):
                 marked[0].end(marked[1])
 
     def failed(self, plan: HostPlan | Again, error: BaseException) -> None:
-        """A planner raised; told at once, since a server may catch it and have itself killed."""
+        """A planner raised; recorded at once, since a server may catch the error and have itself killed."""
         with _harmless():
             debugger = session.current()
             if debugger is not None:
-                debugger.monitor.journal.host_plans.whole(plan).error = telling_line(error) or type(error).__name__
+                debugger.monitor.flight_recorder.host_plans.whole(plan).error = (
+                    telling_line(error) or type(error).__name__
+                )
                 join(debugger.monitor, error)
 
     def _note(self, wrapper: Any, args: tuple[Any, ...]) -> HostPlan | None:
@@ -176,11 +178,11 @@ class Hooks(Listener):
             replay=graph.replays + 1 if graph is not None else None,
         )
         work = debugger.monitor
-        work.journal.host_plans.note(plan)
+        work.flight_recorder.host_plans.note(plan)
         if plan.into is not None and plan.into.dtype == plan.dtype:
             work.checks.mutation.planned(plan.into, plan.indptr)
         self._keep(wrapper, work, plan, graph, kv_indptr, _WORKSPACES + (qo_indptr is not None))
-        if not work.naps.blind:  # else what it is compared with passes unseen
+        if not work.naps.blind:  # otherwise replays that need the comparison are not observed
             values = {layout.kv_indptr: kv_indptr, layout.qo_indptr: qo_indptr, layout.kv_lens: kv_lens}
             planned = _planned(next(work.context.clock), wrapper, layout, values, args)
             if planned is not None:
@@ -190,20 +192,20 @@ class Hooks(Listener):
     def _keep(
         self, wrapper: Any, work: Monitor, plan: HostPlan, graph: Graph | None, given: torch.Tensor, place: int
     ) -> None:
-        """Keep what the wrapper's next plan is compared with while replays pass."""
+        """Keep the data that the wrapper's next plan is compared with during unobserved replays."""
         into, key = vars(wrapper).get(plan.attribute), id(wrapper)
         if not isinstance(into, torch.Tensor):
             self._steady.pop(key, None)
             return
         owner = weakref.ref(wrapper, lambda _: self._steady.pop(key, None) and None)
         facts = into.data_ptr(), into.numel(), into.dtype
-        plans, graphs = work.journal.host_plans, work.checks.rebound.graphs_of(wrapper)
+        plans, graphs = work.flight_recorder.host_plans, work.checks.rebound.graphs_of(wrapper)
         alone = (graphs[0] if len(graphs) == 1 else None) is graph
         self._steady[key] = Steady(owner, plans, plan, place, given.dtype, facts, work.preparing, graph, alone)
 
     def _graph(self, debugger: Debugger, wrapper: Any) -> Graph | None:
-        """The graph whose coming replay a wrapper plans for: the one that was announced, or the only one that captured
-        the wrapper."""
+        """The graph whose coming replay a wrapper plans for: the one announced by a prepare block, or the only one that
+        captured the wrapper."""
         announced = debugger.monitor.preparing.graph
         if announced is not None:
             return announced
@@ -211,8 +213,8 @@ class Hooks(Listener):
         return graphs[0] if len(graphs) == 1 else None
 
     def _mark(self, wrapper: Any) -> tuple[Preparing, Mark] | None:
-        """Mark what the calling thread launches from here on, unless it has been said what that is: what was told, and
-        the block that the caller is to end there."""
+        """Open a prepare block for the calling thread's launches, unless one is open; returns the registry and the
+        block, which the caller must end."""
         if passing.on:
             return None
         with _harmless():
@@ -233,8 +235,8 @@ class Hooks(Listener):
         return self._layouts[kind]
 
     def _introduce(self, debugger: Debugger, wrapper: Any, layout: Wrapper) -> None:
-        """Give a wrapper a name, unless a path that the program is known by leads to it; say that its workspaces hold
-        nothing that anybody must refresh."""
+        """Name a wrapper, unless an owner path of the program leads to it, and declare that its workspaces need no
+        refresh."""
         latest = self._latest
         if latest is None or latest[0]() is not debugger:
             latest = self._latest = weakref.ref(debugger), self._named.setdefault(debugger, set())
@@ -261,7 +263,7 @@ class Hooks(Listener):
 def _planned(
     order: int, wrapper: Any, layout: Wrapper, values: dict[str, torch.Tensor | None], args: tuple[Any, ...]
 ) -> Planned | None:
-    """What the graphs of a wrapper must find in its buffers, for a wrapper that keeps its buffers for graphs."""
+    """Required buffer contents at the replays of a wrapper's graphs; None without CUDA graph buffers."""
     if not (vars(wrapper).get("_use_cuda_graph") or getattr(wrapper, "is_cuda_graph_enabled", False)):
         return None
     wanted: dict[str, bytes] = {}
@@ -284,8 +286,8 @@ def _planned(
 def _index_arguments(
     args: tuple[Any, ...],
 ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor | None] | None:
-    """Query index pointers, index pointers of the cache, and lengths, of the arguments of a planner; None for what does
-    not look like them. They come right after the workspaces: one tensor, or three."""
+    """Query indptr, KV-cache indptr and lengths among a planner's arguments; None when they do not match. They follow
+    the workspaces directly: one tensor, or three."""
     given: list[torch.Tensor] = []
     for argument in args[_WORKSPACES : _WORKSPACES + 4]:
         if not (isinstance(argument, torch.Tensor) and argument.is_cpu):
@@ -301,10 +303,10 @@ def _index_arguments(
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
-    """A host tensor's bytes from its address: no read by the program."""
+    """A host tensor's bytes, read by address, so that no read by the program is recorded."""
     return ctypes.string_at(tensor.data_ptr(), tensor.nbytes)
 
 
 def _harmless() -> error_barrier_all:
-    """No exception of ours leaves it, those for users included."""
+    """Suppresses every exception of the debugger, those meant for users included."""
     return error_barrier_all("flashinfer adapter")

@@ -1,8 +1,8 @@
-"""Looks over the shoulder of a wrapper's compiled module: what its planner and its kernels are given.
+"""Proxy for a wrapper's compiled module, which reports the arguments of its planner and its kernels.
 
-Every way to plan, flashinfer's own, its fast one and those of servers, and every way to run goes through the wrapper's
-attribute ``_cached_module``. A descriptor of that name on the class hands out the module behind a thin proxy. It stays
-where it was, in the instance, and is handed out itself while nobody watches.
+Every way to plan, whether flashinfer's own, its fast one or a server's, and every way to run goes through the wrapper's
+attribute ``_cached_module``. A descriptor of that name on the class returns the module behind a thin proxy. The module
+itself stays in the instance, and is returned unchanged while no debugger watches.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ RUNS = frozenset({"run", "paged_run", "ragged_run"})
 
 
 class Onlooker(Protocol):
-    """Hears of the calls. None of its methods may change what is given, returned or raised."""
+    """Receives the calls. Its methods must not change arguments, results or exceptions."""
 
     @property
     def watching(self) -> bool:
-        """Whether anybody wants to hear."""
+        """Whether a debugger is active."""
 
     def stand_in(self, module: Any, wrapper: Any) -> StandIn:
-        """What is handed out for a wrapper's module."""
+        """The proxy for a wrapper's module."""
 
     def plan(self, wrapper: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a planner."""
@@ -35,9 +35,9 @@ class Onlooker(Protocol):
 
 
 class StandIn:
-    """Stands for a compiled module while somebody watches; anything but planner and kernels is the module's own.
+    """Proxy for a compiled module while a debugger watches; other attributes are the module's own.
 
-    A copy of it is a copy of the module.
+    A copy of the proxy is a copy of the module.
     """
 
     __slots__ = ("_module", "_onlooker", "_wrapper")
@@ -58,12 +58,12 @@ class StandIn:
 
 
 class ModuleAttribute:
-    """The descriptor. It keeps nothing: values are in the instances' own dictionaries, under the same name.
+    """The descriptor. It holds no values: these are in the instances' own dictionaries, under the same name.
 
     Parameters
     ----------
     before
-        What the class has under that name, or None.
+        The class's attribute of that name, or None.
     """
 
     def __init__(self, onlooker: Onlooker, before: Any = None) -> None:
@@ -78,7 +78,7 @@ class ModuleAttribute:
             if self.before is not None:
                 return self.before
             raise AttributeError(f"{type(wrapper).__name__!r} object has no attribute {MODULE!r}") from None
-        if module is None or not (passing.on or self._onlooker.watching):  # where replays pass, somebody watches
+        if module is None or not (passing.on or self._onlooker.watching):  # `passing.on` implies a debugger
             return module
         return self._onlooker.stand_in(module, wrapper)
 

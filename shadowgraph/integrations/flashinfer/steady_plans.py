@@ -1,6 +1,7 @@
-"""A wrapper that plans again and again, while replays pass: of each plan only what differs from the last one is noted.
+"""Fast path for repeated plans of one wrapper during unobserved replays: records only the values that changed.
 
-Nothing looks at those replays, yet a server's crash is explained with the plan before it, whichever that is.
+No check examines those replays, but the report of a server's crash needs the plan before it, whichever that is. Runs in
+the planning thread; takes no lock.
 """
 
 from __future__ import annotations
@@ -22,31 +23,31 @@ if TYPE_CHECKING:
 
 
 class Planner(Onlooker, Protocol):
-    """Hears of what cannot be noted here."""
+    """Receives the calls that the fast path does not handle."""
 
     def failed(self, plan: HostPlan | Again, error: BaseException) -> None:
         """A planner raised."""
 
 
 class Steady(NamedTuple):
-    """A wrapper's last plan, and what must be the same for the next one to differ in values only.
+    """A wrapper's last plan, and the conditions under which the next one differs in values only.
 
     Attributes
     ----------
     wrapper
-        Whose it is.
+        The planning wrapper.
     plans, plan
-        Where plans are kept, and the last one there.
+        The record of plans, and the last one in it.
     place, given
-        Where index pointers are among the planner's arguments, and their type.
+        Position of the index pointers among the planner's arguments, and their dtype.
     into
-        Address, length and type of the wrapper's own index pointers.
+        Address, number of elements and dtype of the wrapper's own index pointers.
     preparing
-        Which graph was announced, to the thread that plans.
+        Open prepare blocks, which announce a graph to the planning thread.
     graph
-        Which one it plans for; None where nobody knows.
+        The graph that the wrapper plans for; None when unknown.
     alone
-        Whether that is known without its being announced.
+        Whether the graph is known without an announcement.
     """
 
     wrapper: weakref.ref[Any]
@@ -61,7 +62,7 @@ class Steady(NamedTuple):
 
 
 class SteadyModule(StandIn):
-    """Stands for the compiled module of a wrapper whose plans are steady."""
+    """Proxy for the compiled module of a wrapper with repeated plans."""
 
     _onlooker: Planner
     __slots__ = ("_steady",)
@@ -70,7 +71,7 @@ class SteadyModule(StandIn):
         self._module, self._wrapper, self._onlooker, self._steady = module, wrapper, onlooker, steady
 
     def plan(self, *args: Any, **kwargs: Any) -> Any:
-        """Note a plan, and call the planner."""
+        """Record a plan, and call the planner."""
         noted = self._noted(args) if passing.on else None
         if noted is None:
             return self._onlooker.plan(self._wrapper, self._module.plan, *args, **kwargs)
@@ -81,11 +82,11 @@ class SteadyModule(StandIn):
             raise
 
     def _noted(self, args: tuple[Any, ...]) -> Again | None:
-        """Note a plan that differs from the last one in its values only, if it does; few calls, on the path of each."""
+        """Record a plan that differs from the last one in values only; on the path of every plan."""
         steady = self._steady
         graph = steady.graph
         announced = steady.preparing
-        if announced.graph is not graph if announced else not steady.alone:  # it is for another graph
+        if announced.graph is not graph if announced else not steady.alone:  # planned for another graph
             return None
         try:
             given, into = args[steady.place], vars(self._wrapper).get(steady.plan.attribute)
@@ -96,7 +97,7 @@ class SteadyModule(StandIn):
             data = ctypes.string_at(given.data_ptr(), min(given.nbytes, LARGEST))
             replay = graph.replays + 1 if graph is not None else None
             return steady.plans.note_again(steady.plan, data, given.numel(), replay)
-        except (AttributeError, IndexError):  # no tensor, or no argument
+        except (AttributeError, IndexError):  # not a tensor, or a missing argument
             return None
         except Exception as error:
             internal_errors.note("flashinfer adapter", error)

@@ -1,4 +1,4 @@
-"""Which versions of flashinfer the adapter knows, and where its wrappers keep what their kernels are given."""
+"""Supported versions of flashinfer, and the wrapper attributes that hold the arguments of kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 PACKAGE = "flashinfer"
 Version = tuple[int, int]
-FIRST, LAST = (0, 4), (0, 7)  # with all their patch releases
+FIRST, LAST = (0, 4), (0, 7)  # patch releases included
 FLOAT_WORKSPACE, INT_WORKSPACE = "_float_workspace_buffer", "_int_workspace_buffer"
 
 
@@ -19,19 +19,19 @@ class Wrapper:
     Attributes
     ----------
     module, name
-        Where the class is found.
+        The module and name of the class.
     kind
-        What it plans for.
+        What the wrapper plans, for reports.
     kv_indptr, qo_indptr, indices, kv_lens
-        Attributes that lead to index pointers, indices and lengths; empty where there is none, or where a plan says
-        nothing of their values.
+        Attributes with index pointers, indices and lengths; empty when there is none, or when a plan does not determine
+        their values.
     others
-        Further attributes that are refreshed for each plan.
+        Other attributes that are refreshed for each plan.
     first, last
-        Versions that have it like this, both included.
+        First and last version with this layout, both included.
     by_attribute
-        Attributes that another object, which launches its kernels, hands to these as they are when it runs; of the
-        index pointers and lengths MLA's kernels are given nothing but the plan.
+        Attributes that another object passes to the kernels that it launches, as they are at run time; MLA's kernels
+        receive the plan instead of index pointers and lengths.
     """
 
     module: str
@@ -48,7 +48,7 @@ class Wrapper:
 
     @property
     def attributes(self) -> tuple[str, ...]:
-        """Those that a graph is bound to by a capture; the float workspace is scratch, and shared on purpose."""
+        """Attributes that a capture binds to the graph; the float workspace is scratch, and shared on purpose."""
         if self.by_attribute:
             return self.by_attribute
         named = (self.kv_indptr, self.qo_indptr, self.indices, self.kv_lens)
@@ -91,7 +91,7 @@ WRAPPERS = (
 
 
 def installed() -> str | None:
-    """Version of the installed flashinfer, or None where there is none. Imports nothing."""
+    """Version of the installed flashinfer, or None when it is not installed. Imports nothing."""
     for name in ("flashinfer-python", "flashinfer"):
         try:
             return version(name)
@@ -101,13 +101,13 @@ def installed() -> str | None:
 
 
 def parsed(text: str | None) -> Version | None:
-    """The first two numbers of a version; None for what does not begin with them."""
+    """The first two numbers of a version; None for other texts."""
     found = re.match(r"(\d+)\.(\d+)(\.|$)", text or "")
     return (int(found[1]), int(found[2])) if found else None
 
 
 def known(text: str | None) -> tuple[Wrapper, ...]:
-    """The wrappers of a version; none for one that nobody knows."""
+    """The wrappers of a version; empty for an unknown version."""
     release = parsed(text)
     if release is None:
         return ()
@@ -115,7 +115,7 @@ def known(text: str | None) -> tuple[Wrapper, ...]:
 
 
 def why_off(text: str | None) -> str | None:
-    """Why the adapter does not attach to a version, as one line, or None where it does."""
+    """Why the adapter does not attach to a version, as one line, or None when it does."""
     if known(text):
         return None
     first, last = (".".join(map(str, end)) for end in (FIRST, LAST))

@@ -1,1 +1,1 @@
-"""The magics ``%%shadowgraph`` and ``%shadowgraph``."""
+"""The IPython magics ``%%shadowgraph`` and ``%shadowgraph``."""

@@ -1,5 +1,7 @@
-"""A notebook's cell as a program of its own: compiled as the notebook would, run in its namespace, told of when it
-fails as if nobody stood between."""
+"""Compiles and runs a notebook cell as IPython does: same transformations, same namespace, same tracebacks.
+
+Called by the magics, in the thread that runs the cell.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ _AWAITS = ("'await' outside", "outside async function", "outside of async")
 
 
 class CellSyntaxError(ShadowgraphError):
-    """A cell that does not compile, shown as the notebook shows one: where it is, without the way there."""
+    """A cell that does not compile; rendered like IPython's own syntax errors, without a traceback."""
 
     def __init__(self, shell: Any, error: SyntaxError) -> None:
         super().__init__(str(error))
@@ -33,9 +35,9 @@ class Cell:
     Attributes
     ----------
     name
-        What its lines are known by in tracebacks and stacks.
+        File name of its lines in tracebacks and stacks.
     body, last
-        All of it, but for an expression at its end, whose value is the cell's.
+        The statements, and the final expression, whose value is the cell's result.
     """
 
     name: str
@@ -43,23 +45,23 @@ class Cell:
     last: CodeType | None
 
     def run(self, shell: Any) -> Any:
-        """Run it in the user's namespace; the value of its last expression."""
+        """Run the cell in the user's namespace; returns the value of its last expression."""
         exec(self.body, shell.user_global_ns, shell.user_ns)
         return None if self.last is None else eval(self.last, shell.user_global_ns, shell.user_ns)
 
 
 def compiled(shell: Any, first: str, text: str) -> Cell:
-    """The cell below its first line, with line numbers as the notebook shows them.
+    """Compile the cell below its first line, with the notebook's line numbers.
 
     Raises
     ------
     CellSyntaxError
-        When it is no Python.
+        When it is not valid Python.
     UsageError
         For an ``await`` outside of functions.
     """
     lines = text.splitlines(keepends=True)
-    blank = next((at for at, line in enumerate(lines) if line.strip()), len(lines))  # these `transform_cell` takes away
+    blank = next((at for at, line in enumerate(lines) if line.strip()), len(lines))  # `transform_cell` drops these
     code = first + "\n" * (1 + blank) + shell.transform_cell(text)
     name = shell.compile.cache(code, _number(shell), raw_code=f"{first}\n{text}")
     try:
@@ -74,7 +76,7 @@ def compiled(shell: Any, first: str, text: str) -> Cell:
 
 
 def _number(shell: Any) -> int:
-    """The number of the cell that runs now. The shell's own counter is one ahead in some versions of IPython."""
+    """The number of the running cell. The shell's own counter is one ahead in some versions of IPython."""
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
@@ -93,7 +95,7 @@ def _compiled(shell: Any, code: str, name: str) -> Cell:
 
 
 def as_its_own(shell: Any, error: BaseException, name: str) -> BaseException:
-    """An error of a cell's code, so that it is shown as when the cell had run without us: once, from its line on."""
+    """An error of a cell's code, rendered as without the magic: once, starting at the cell's own line."""
     found = _from(error.__traceback__, name)
 
     def render() -> Any:
@@ -106,7 +108,7 @@ def as_its_own(shell: Any, error: BaseException, name: str) -> BaseException:
 
 
 def _from(trace: TracebackType | None, name: str) -> TracebackType | None:
-    """A traceback from the first line of a file on; None where it is not in it."""
+    """The part of a traceback from a file's first frame on; None when the file is not in it."""
     while trace is not None and trace.tb_frame.f_code.co_filename != name:
         trace = trace.tb_next
     return trace

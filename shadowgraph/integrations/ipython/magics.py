@@ -1,4 +1,4 @@
-"""Magics for notebooks: ``%%shadowgraph`` runs a cell under a debugger, ``%shadowgraph`` asks one."""
+"""IPython magics: ``%%shadowgraph`` runs a cell under a debugger, ``%shadowgraph`` queries or controls it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ShadowgraphMagics(Magics):  # type: ignore[misc]  # a class without types
         try:
             with debug(**options.settings) as debugger:
                 value, failed = self._run(cell, debugger, options)
-        except FindingsError as error:  # of the last check
+        except FindingsError as error:  # raised by the last check
             failed = failed or error
         if debugger is not None:
             self._latest = debugger
@@ -61,18 +61,18 @@ class ShadowgraphMagics(Magics):  # type: ignore[misc]  # a class without types
                 raise as_its_own(self.shell, failed, cell.name)
             return value
         finally:
-            failed = None  # its traceback leads here
+            failed = None  # its traceback refers to this frame
 
     def _run(self, cell: Cell, debugger: Debugger, options: CellOptions) -> tuple[Any, BaseException | None]:
-        """Run the cell; its value, or what it raised: the debugger ends in order either way."""
+        """Run the cell; returns its value, or its exception, so that the debugger ends properly either way."""
         self.shell.user_ns[options.name] = debugger
-        debugger.name_variables(now=False)  # variables may lead elsewhere when the cell has run
+        debugger.name_variables(now=False)  # variables may lead elsewhere after the cell
         try:
             return cell.run(self.shell), None
         except BaseException as error:
             return None, error
         finally:
-            debugger.name_variables()  # for maps and dumps: findings named theirs when they were made
+            debugger.name_variables()  # for maps and dumps: findings were named when they were made
 
     def _ask(self, asked: LineOptions) -> Any:
         if asked.verb == "explain":
@@ -113,24 +113,24 @@ def _map(debugger: Debugger, asked: LineOptions) -> Any:
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """Our own complaints as IPython shows those of a magic: one line, no traceback."""
+    """Render errors of the magic itself as IPython does: one line, no traceback."""
     try:
         yield
     except FindingsError:
-        raise  # the cell's, with its line
+        raise  # raised by the cell, with its line
     except ShadowgraphError as error:
         if hasattr(error, "_render_traceback_"):
-            raise  # the cell's too
+            raise  # raised by the cell as well
         raise MagicUsageError(str(error)) from None
 
 
 def load(shell: Any) -> None:
-    """Give a shell the magics."""
+    """Register the magics with a shell."""
     shell.register_magics(ShadowgraphMagics(shell))
 
 
 def unload(shell: Any) -> None:
-    """Take them away."""
+    """Remove the magics from a shell."""
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop(_NAME, None)
     shell.magics_manager.registry.pop(ShadowgraphMagics.__name__, None)

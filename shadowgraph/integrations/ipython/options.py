@@ -1,4 +1,4 @@
-"""The words after ``%%shadowgraph`` and ``%shadowgraph``."""
+"""Parsers for the arguments of ``%%shadowgraph`` and ``%shadowgraph``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAME = "dbg"
 
 @dataclass(frozen=True, slots=True)
 class CellOptions:
-    """What a cell asks for: a debugger's options, and the variable that it is left in."""
+    """Arguments of a cell magic: a debugger's options, and the variable that receives it."""
 
     settings: dict[str, Any]
     name: str
@@ -24,7 +24,7 @@ class CellOptions:
 
 @dataclass(frozen=True, slots=True)
 class LineOptions:
-    """What a line asks for: a verb, the code to explain or the file to write, and the map's scripts."""
+    """Arguments of a line magic: a verb, the code to explain or the file to write, and the map's scripts."""
 
     verb: str
     what: str | None
@@ -37,12 +37,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def cell_options(line: str) -> CellOptions:
-    """Options of `Settings`, with dashes: ``--backend host --sync --no-infer --far-guard 64K --name dbg``.
+    """Parse options of `Settings`, with dashes: ``--backend host --sync --no-infer --far-guard 64K --name dbg``.
 
     Raises
     ------
     UsageError
-        For one that does not exist or does not fit; nothing has happened then.
+        For an unknown option or an invalid value; raised before anything is run.
     """
     parser = _Parser(prog="%%shadowgraph", add_help=False, allow_abbrev=False)
     parser.add_argument("--name", default=NAME)
@@ -61,17 +61,17 @@ def cell_options(line: str) -> CellOptions:
         for each, value in given.items()
         if value is not None
     }
-    Settings.from_environment().with_options(**options)  # complains now, before anything is run
+    Settings.from_environment().with_options(**options)  # raises now, before any code is run
     return CellOptions(options, name)
 
 
 def line_options(line: str) -> LineOptions:
-    """A verb and what it takes.
+    """Parse a verb and its arguments.
 
     Raises
     ------
     UsageError
-        For an unknown verb, or words that it does not take.
+        For an unknown verb, or surplus arguments.
     """
     parser = _Parser(prog="%shadowgraph", add_help=False, allow_abbrev=False)
     parser.add_argument("verb", nargs="?")

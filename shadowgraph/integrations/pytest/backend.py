@@ -1,4 +1,4 @@
-"""Which backend tests are watched on, found out before anything that depends on it is imported."""
+"""Selection of the backend for tests, before any module that depends on it is imported."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def interpret_triton() -> bool:
-    """Let Triton's kernels run on the CPU; False where it was imported for a GPU before."""
+    """Make Triton run kernels on the CPU; False when it was already imported for a GPU."""
     if "triton" in sys.modules:
         return os.environ.get("TRITON_INTERPRET") == "1"
     os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -15,19 +15,19 @@ def interpret_triton() -> bool:
 
 
 def is_host() -> bool:
-    """Whether there is no GPU to look at; whoever asks has asked for torch too."""
+    """Whether no GPU is available; imports torch, so call it only for a run that uses shadowgraph."""
     named = os.environ.get("SHADOWGRAPH_BACKEND")
     if named:
         return named == "host"
     try:
         return resolved_auto() == "host"
-    except ImportError:  # no torch: nothing will be watched, and the usage error says so
+    except ImportError:  # no torch: no test is watched, and the usage error says so
         return False
 
 
 def resolved_auto() -> str:
-    """The backend ``auto`` by its name."""
-    import torch  # noqa: F401  # first: under `shadowgraph wrap` its arrival imports the module below
+    """The backend that ``auto`` stands for."""
+    import torch  # noqa: F401  # first: under `shadowgraph wrap`, importing torch imports the module below
 
     from shadowgraph.common.compat import resolved
 

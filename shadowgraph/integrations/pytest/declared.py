@@ -1,4 +1,4 @@
-"""What a test's markers say."""
+"""Parses the markers of a test."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _NAMES = ("shadowgraph", "no_shadowgraph")
 
 @dataclass(frozen=True)
 class Declared:
-    """How one test wants to be watched.
+    """How one test is watched.
 
     Attributes
     ----------
     watched
-        Whether at all.
+        Whether the test is watched at all.
     by_itself
-        Its author thought of shadowgraph: by a marker or the fixture.
+        Whether a marker or the fixture asks for shadowgraph.
     options
         Fields of `Settings`.
     expect
-        Codes that must be found, and no others; None where nobody expects any.
+        Codes that must be found, and no others; None when none are expected.
     allow
-        Codes that do not fail it.
+        Codes that do not fail the test.
     """
 
     watched: bool
@@ -38,17 +38,17 @@ class Declared:
     allow: frozenset[str] = frozenset()
 
     def fails(self, code: str) -> bool:
-        """Whether a finding of this code fails the test."""
+        """Whether a finding with this code fails the test."""
         return code not in self.allow and code not in (self.expect or ())
 
 
 def declared_by(item: pytest.Item, everywhere: bool) -> Declared:
-    """The markers of a test, its class and its module; the closest one counts where several say something.
+    """Merge the markers of a test, its class and its module; the closest one wins.
 
     Raises
     ------
     UsageError
-        For a marker that makes no sense.
+        For an invalid marker.
     """
     markers = [marker for marker in item.iter_markers() if marker.name in _NAMES]
     if markers and markers[0].name == "no_shadowgraph":

@@ -1,4 +1,4 @@
-"""A dump for each failing test, made while the memory is as it was found."""
+"""Writes a dump for each failing test, while its memory is still as at the finding."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from shadowgraph.integrations.pytest.windows import Sighting, Window
 if TYPE_CHECKING:
     from shadowgraph.integrations.pytest.watcher import Watcher
 
-_LONGEST = 100  # characters of a test's id in a file's name
+_LONGEST = 100  # characters of a test's id in a file name
 
 
 class Dumps:
-    """Writes one dump a test.
+    """Writes at most one dump per test.
 
     Parameters
     ----------
     folder
-        Where to; None: nowhere.
+        Target folder; None for no dumps.
     """
 
     watcher: Watcher
@@ -33,12 +33,12 @@ class Dumps:
         self._folder = folder
 
     def noticed(self, window: Window, sighting: Sighting) -> None:
-        """A test has a finding. Its buffers may be gone when the test has ended."""
+        """A test has a finding. Its buffers may be freed when the test has ended."""
         if window.declared.fails(sighting.finding.code):
             self._write(window, "finding")
 
     def failed(self, window: Window, report: pytest.TestReport) -> None:
-        """A test's phase is over; one that fails by itself is worth a dump too."""
+        """A phase of a test is over; a test that fails by itself is dumped too."""
         if report.failed:
             self._write(window, "failure")
 
@@ -49,6 +49,6 @@ class Dumps:
 
 
 def _stem(nodeid: str) -> str:
-    """A file's name that no two tests share."""
+    """A file name that is unique to the test."""
     readable = re.sub(r"[^\w.-]+", "-", nodeid).strip("-")[-_LONGEST:]
     return f"{readable}-{hashlib.sha256(nodeid.encode()).hexdigest()[:8]}"

@@ -1,4 +1,4 @@
-"""A finding as the failure of a test."""
+"""Turns the findings of a test into its failure."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from shadowgraph.integrations.pytest.windows import Sighting, Window
 from shadowgraph.render.text.text import finding_lines
 
 TITLE = "shadowgraph"
-_Failed: Any = pytest.fail.Exception  # which type checkers do not take for a class
+_Failed: Any = pytest.fail.Exception  # type checkers do not accept it as a class
 
 
 class Findings(_Failed):  # type: ignore[misc]
-    """What a test fails with."""
+    """The failure of a test with findings."""
 
     __module__ = "shadowgraph"  # in the short summary
 
     def __init__(self, text: str) -> None:
-        super().__init__(text, pytrace=False)  # it happened in a kernel, not in a frame of ours
+        super().__init__(text, pytrace=False)  # the cause is a kernel, not a Python frame of the plugin
 
 
 def verdict_of(window: Window) -> Findings | None:
-    """Why a test fails for what was found, or was not, up to the end of its call; None when it does not."""
+    """The failure for findings, or for missing expected ones, up to the end of the call; None when the test passes."""
     missing, failing = window.missing(), window.failing()
     if missing:
         found = f"; found {', '.join(window.codes())}" if window.sightings and window.codes() else ""
@@ -37,7 +37,7 @@ def verdict_of(window: Window) -> Findings | None:
 
 
 def told(window: Window, sightings: Iterable[Sighting]) -> str:
-    """Sightings as text; the first line says most."""
+    """Sightings as text, with the most important line first."""
     shown = list(sightings)
     first = shown[0].finding.message or verdict(shown[0].finding)
     head = [] if len(shown) == 1 else [f"{plural(len(shown), 'finding')}: {first}"]
@@ -45,14 +45,14 @@ def told(window: Window, sightings: Iterable[Sighting]) -> str:
 
 
 def shown(sighting: Sighting) -> list[str]:
-    """One sighting as a report shows a finding."""
+    """One sighting, formatted as in a report."""
     where = [row("seen", sighting.where)] if sighting.where else []
     first, *rest = [line.plain.rstrip() for line in finding_lines(sighting.finding)]
     return [first, *where, *rest]
 
 
 def row(label: str, text: str) -> str:
-    """A line below a finding's first, as its report has them."""
+    """A line below a finding's first, formatted as in a report."""
     return f"  {label:<11}{text}"
 
 

@@ -1,4 +1,4 @@
-"""What the fixture `shadowgraph` gives to a test."""
+"""The object that the fixture `shadowgraph` returns to a test."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class WatchedTest:
-    """The debugger as seen from one test.
+    """The debugger from the point of view of one test.
 
-    Everything of `Debugger` (``guard()``, ``name()``, ``protect()``, ``prepare()``, ``report()``...), with the findings
-    and notes that were seen in this test alone. Valid until the test's tear-down has ended.
+    All methods of `Debugger` (``guard()``, ``name()``, ``protect()``, ``prepare()``, ``report()``...), with only the
+    findings and notes seen in this test. Valid until the test's tear-down has ended.
     """
 
     def __init__(self, watcher: Watcher, window: Window) -> None:
@@ -25,12 +25,12 @@ class WatchedTest:
 
     @property
     def debugger(self) -> Debugger:
-        """The debugger, which other tests may share.
+        """The debugger, which may be shared with other tests.
 
         Raises
         ------
         UsageError
-            When nobody watches now: the test has started a debugger of its own, or ours could not start.
+            When no debugger watches: the test has started its own, or the plugin's could not start.
         """
         debugger = self._watcher.debugger
         if debugger is None:
@@ -39,13 +39,13 @@ class WatchedTest:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What has been found in this test so far; never waits."""
-        self.debugger.findings  # noqa: B018  # takes in what has arrived
+        """Findings of this test so far; never waits."""
+        self.debugger.findings  # noqa: B018  # fetches findings that have arrived
         return self._of(Severity.ERROR)
 
     @property
     def notes(self) -> tuple[Finding, ...]:
-        """What is worth knowing and no fault, of this test."""
+        """Notes of this test, which are worth knowing and are not errors."""
         return self._of(Severity.NOTE)
 
     def check(self) -> tuple[Finding, ...]:

@@ -1,7 +1,7 @@
-"""The hooks that watch: what pytest does, as windows of the watcher.
+"""The pytest hooks that watch tests and open and close windows of the `Watcher`.
 
-A test's findings fail its call, those of its set-up too; what is seen in its tear-down fails the tear-down. A test that
-fails by itself keeps its own failure, with the findings below it.
+Findings of a test's set-up and call fail its call; findings of its tear-down fail the tear-down. A test that fails by
+itself keeps its own failure, with the findings below it. Runs in pytest's main thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Passing = Generator[None, Any, Any]
 
 
 class Hooks:
-    """Registered only in a run that asks for it."""
+    """Registered only in a run that uses shadowgraph."""
 
     def __init__(self, config: pytest.Config, asked: Asked) -> None:
         self._config, self._asked = config, asked
@@ -38,16 +38,16 @@ class Hooks:
         self.watcher = Watcher(self._dumps.noticed)
         self._dumps.watcher = self.watcher
         self._faults_before = internal_errors.counts
-        self._refusal: Findings | None = None  # of the test that is being set up
+        self._refusal: Findings | None = None  # for the test in set-up
         self.aside = FaultsAside()
-        if not is_wrapped():  # which tells of them itself
+        if not is_wrapped():  # `wrap` reports internal errors itself
             logger.addFilter(self.aside)
 
     def handle(self, item: pytest.Item) -> WatchedTest:
-        """What the fixture gives to a test."""
+        """The fixture's value for a test."""
         window = self.watcher.window
         late = window is None or not window.declared.watched
-        if late and declared_by(item, everywhere=True).watched:  # asked for by name, in a test that is under way
+        if late and declared_by(item, everywhere=True).watched:  # requested by name during the test
             self._begin(item, by_itself=True)
             window = self.watcher.window
             if self._refusal is not None:
@@ -58,7 +58,7 @@ class Hooks:
             window.phase = "call"
         return WatchedTest(self.watcher, window)
 
-    # -- outside of tests --------------------------------------------------------------------------------------
+    # -- outside tests -----------------------------------------------------------------------------------------
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection(self) -> Passing:
@@ -79,7 +79,7 @@ class Hooks:
             self.watcher.check()
         return result
 
-    @pytest.hookimpl(wrapper=True, trylast=True)  # before the summary, and before a worker says goodbye
+    @pytest.hookimpl(wrapper=True, trylast=True)  # before the summary, and before a worker reports its end
     def pytest_sessionfinish(self, session: pytest.Session) -> Passing:
         with self.watcher.at("at the end of the run"):
             result = yield
@@ -107,7 +107,7 @@ class Hooks:
         window.fixtures.append((fixturedef.argname, fixturedef.scope))
         try:
             result = yield
-            if fixturedef.scope != "function":  # what it did is not laid on the test that happens to be first
+            if fixturedef.scope != "function":  # its damage must not be attributed to the first test
                 self.watcher.check()
         finally:
             window.fixtures.pop()
@@ -135,7 +135,7 @@ class Hooks:
 
     @pytest.hookimpl(specname="pytest_runtest_setup", tryfirst=True)
     def pytest_runtest_setup_refused(self) -> None:
-        """What is wrong with a test's marker, inside of the wrappers of others: their tear-down relies on them."""
+        """Raise the error of a test's marker inside the wrappers of other plugins: their tear-down relies on set-up."""
         if self._refusal is not None:
             raise self._refusal
 
@@ -144,7 +144,7 @@ class Hooks:
         window = self._enter("call")
         try:
             result = yield
-        except FindingsError:  # of `sync`; the test may expect it
+        except FindingsError:  # raised by `sync`; the test may expect it
             self.watcher.check()
             if window is None or not window.declared.expect or verdict_of(window) is not None:
                 raise
@@ -189,7 +189,7 @@ class Hooks:
     # -- parts -------------------------------------------------------------------------------------------------
 
     def _begin(self, item: pytest.Item, by_itself: bool = False) -> None:
-        """Open a test's window, with a debugger that has the settings it wants."""
+        """Open a test's window, with a debugger that has the test's settings."""
         self.watcher.close()
         self.watcher.sweep()
         self._refusal = None
@@ -206,7 +206,7 @@ class Hooks:
             self._refusal = Findings(f"shadowgraph: {error}")
 
     def _enter(self, phase: str) -> Window | None:
-        """A later phase of the test begins; a debugger that a test has started and ended gives way to ours again."""
+        """Begin a later phase of the test; restarts the plugin's debugger after one that the test started and ended."""
         window = self.watcher.window
         if window is None:
             return None

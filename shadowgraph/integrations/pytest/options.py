@@ -1,4 +1,4 @@
-"""What the command line, the ini file and the environment ask for, checked before anything runs."""
+"""Options from the command line, the ini file and the environment, validated before any test runs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import pytest
 if TYPE_CHECKING:
     from shadowgraph.common.settings import Settings
 
-_EAGER = "auto"  # tests are as they are: nobody has put `guard()` blocks into them
+_EAGER = "auto"  # tests are unmodified: they contain no `guard()` blocks
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a run asks for.
+    """Options of a run.
 
     Attributes
     ----------
     everywhere
-        Every test is watched, not only those that ask for it.
+        Whether every test is watched, not only marked ones.
     backend
-        ``"host"``, ``"cuda"`` or ``"auto"``; None when nobody said.
+        ``"host"``, ``"cuda"`` or ``"auto"``; None when not given.
     options
         Fields of `Settings`.
     dumps
@@ -38,12 +38,12 @@ class Asked:
     dumps: Path | None
 
     def settings(self, more: dict[str, Any]) -> Settings:
-        """Settings of a test with options of its own. With ``auto`` torch is imported to look for a GPU.
+        """Settings of a test with its own options. With ``auto``, torch is imported to look for a GPU.
 
         Raises
         ------
         UsageError
-            For an option that does not exist or a value that does not fit.
+            For an unknown option or an invalid value.
         """
         from shadowgraph.common.settings import PREFIX, Settings
 
@@ -60,12 +60,12 @@ class Asked:
 
 
 def asked_for(config: pytest.Config) -> Asked:
-    """Read and check everything.
+    """Read and validate all options.
 
     Raises
     ------
     pytest.UsageError
-        In one line, for what does not exist or does not fit.
+        In one line, for an unknown option or an invalid value.
     """
     from shadowgraph.common.errors import ShadowgraphError
 
@@ -90,7 +90,7 @@ def asked_for(config: pytest.Config) -> Asked:
 
 
 def _parsed(words: Iterable[str]) -> dict[str, Any]:
-    """``key=value`` words as options."""
+    """Parse ``key=value`` words into options."""
     from shadowgraph.common.errors import UsageError
     from shadowgraph.common.settings import Settings, parse_option
 
@@ -109,7 +109,7 @@ def _parsed(words: Iterable[str]) -> dict[str, Any]:
 
 
 def _try_out(asked: Asked) -> None:
-    """Whether the options fit each other, files can be read and the backend works here."""
+    """Validate that the options fit together, that files can be read and that the backend works."""
     settings = asked.settings({} if asked.everywhere else {"backend": "host"})  # the latter without torch
     if settings.suppressions is not None:
         from shadowgraph.monitor.finding_store import read_suppressions

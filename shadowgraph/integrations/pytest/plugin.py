@@ -1,4 +1,4 @@
-"""What pytest loads in every run: options, markers, the fixture. Everything else is imported when somebody asks."""
+"""The pytest entry point, loaded in every run: options, markers, the fixture. Other modules load on demand."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Before the first conftest can import Triton: on a host its kernels must be made for the interpreter."""
+    """Select Triton's interpreter on a host, before the first conftest can import Triton."""
     known = early_config.known_args_namespace
     asked = known.shadowgraph or early_config.getini("shadowgraph")
     if known.shadowgraph_backend != "host" and (not asked or known.shadowgraph_backend == "cuda"):
@@ -81,9 +81,9 @@ def _shadowgraph(request: pytest.FixtureRequest) -> WatchedTest:
 
 
 def hooks_of(config: pytest.Config) -> Hooks:
-    """The hooks that watch tests, registered once."""
+    """The hooks that watch tests; registered once."""
     if _hooks not in config.stash:
-        import torch  # noqa: F401  # first: under `shadowgraph wrap` its arrival imports what these import
+        import torch  # noqa: F401  # first: under `shadowgraph wrap`, importing torch imports what these modules import
 
         from shadowgraph.integrations.pytest.hooks import Hooks
         from shadowgraph.integrations.pytest.options import asked_for
@@ -103,13 +103,13 @@ def _summarise(config: pytest.Config) -> None:
 
 
 def _is_asked(config: pytest.Config) -> bool:
-    """Whether any of our options was given."""
+    """Whether any option of the plugin was given."""
     words = ("shadowgraph", "shadowgraph_backend", "shadowgraph_option", "shadowgraph_dump")
     return any(map(config.getoption, words)) or bool(config.getini("shadowgraph"))
 
 
 def _spreads(config: pytest.Config) -> bool:
-    """Whether this process only hands tests to workers (pytest-xdist)."""
+    """Whether this process only distributes tests to workers (pytest-xdist)."""
     return config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput")
 
 

@@ -1,4 +1,4 @@
-"""Faults of ours are shown in the summary, and not among what a test logs: it may look at that."""
+"""Log filter that moves internal errors from a test's log, which the test may inspect, to the summary."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _MOST = 20
 
 
 class FaultsAside(logging.Filter):
-    """Lets findings pass and keeps everything below them.
+    """Passes findings and keeps all records below their level.
 
     Attributes
     ----------

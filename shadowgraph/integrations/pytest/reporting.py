@@ -1,4 +1,4 @@
-"""Findings in a test's report."""
+"""Adds findings to a test's report."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from shadowgraph.integrations.pytest.windows import Sighting, Window
 
 
 def complete(window: Window, call: pytest.CallInfo[Any], report: pytest.TestReport) -> None:
-    """Put what was seen and not yet shown into the report of a phase that has just ended.
+    """Add sightings that no report has shown to the report of the phase that has just ended.
 
-    A test's own failure keeps its place. A test that was expected to fail stays that. One that skips itself after it
-    has broken memory fails.
+    A test's own failure keeps its place. An expected failure stays one. A test that breaks memory and then skips itself
+    fails.
     """
     ours = call.excinfo is not None and isinstance(call.excinfo.value, Findings)
     if ours and report.failed:
         _shorten(report)
     fresh = [sighting for sighting in window.errors() if not sighting.told]
-    if not fresh or (report.when == "setup" and report.passed):  # told with the call
+    if not fresh or (report.when == "setup" and report.passed):  # shown with the call
         return
     failing = [sighting for sighting in fresh if window.declared.fails(sighting.finding.code)]
     if report.failed:
@@ -34,7 +34,7 @@ def complete(window: Window, call: pytest.CallInfo[Any], report: pytest.TestRepo
 
 
 def _add_section(report: pytest.TestReport, text: str) -> None:
-    """Where the failure itself is shown, if it can hold more; among what was captured otherwise."""
+    """Add to the failure's own sections when it supports them, else to the captured output."""
     add = getattr(report.longrepr, "addsection", None)
     if add is not None:
         add(TITLE, text)
@@ -43,7 +43,7 @@ def _add_section(report: pytest.TestReport, text: str) -> None:
 
 
 def _shorten(report: pytest.TestReport) -> None:
-    """The short summary and JUnit's message get the finding's first line, without the name of an exception."""
+    """Use the finding's first line, without an exception name, in the short summary and in JUnit's message."""
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is not None:
         crash.message = str(report.longrepr).split("\n", 1)[0]

@@ -1,4 +1,4 @@
-"""The section at the end of a run, of this process or of all workers."""
+"""Summary section at the end of a run, for this process or for all workers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _TITLE = "shadowgraph"
 
 
 class Summary:
-    """Gathers codes from the tests' reports, and the rest from each process's tally."""
+    """Collects codes from the tests' reports, and a tally from each process."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._codes: dict[str, str] = {}  # by test
+        self._codes: dict[str, str] = {}  # by test id
         self._tallies: list[tuple[str, Tally]] = []
 
     def add(self, worker: str, tally: Tally) -> None:
@@ -61,7 +61,8 @@ class Summary:
     def _ends(self, verbose: bool) -> list[str]:
         lines = []
         for worker, tally in self._tallies:
-            said = [*tally.lines, *(f"own fault, {n} times (tests go on): {what}" for what, n in tally.faults.items())]
+            errors = (f"internal error, {n} times (tests go on): {what}" for what, n in tally.faults.items())
+            said = [*tally.lines, *errors]
             said += [part for text in tally.details for part in text.splitlines()] if verbose else []
             if tally.checks:
                 slow = f"slowest {tally.slowest * 1e3:,.1f} ms {_place(tally.slowest_in)}"

@@ -1,4 +1,4 @@
-"""What a process of a run has to say at its end, besides its tests' reports."""
+"""Final results of one process of a run, beyond its tests' reports."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """The end of one process.
+    """Final results of one process.
 
     Attributes
     ----------
     outside
         Code and text of each finding that no test's report shows.
     checks, slowest, slowest_in
-        How often everything was checked, and the longest that took, in seconds, with where.
+        Number of full checks, and the duration of the longest in seconds, with its place.
     coverage
-        One sentence, or empty when no debugger was on.
+        One sentence, or empty when no debugger ran.
     lines
-        What else must be said.
+        Other lines for the summary.
     faults
-        Our own, counted.
+        Internal errors, counted.
     details
-        Their messages, with tracebacks.
+        Messages of internal errors, with tracebacks.
     """
 
     outside: tuple[tuple[str, str], ...] = ()
@@ -42,17 +42,17 @@ class Tally(msgspec.Struct, frozen=True):
     details: tuple[str, ...] = ()
 
     def encoded(self) -> str:
-        """As text that passes between processes."""
+        """Encode as text to pass between processes."""
         return msgspec.json.encode(self).decode()
 
 
 def decoded(text: str) -> Tally:
-    """The reverse of `Tally.encoded`."""
+    """The inverse of `Tally.encoded`."""
     return msgspec.json.decode(text, type=Tally)
 
 
 def tally_of(watcher: Watcher, aside: FaultsAside, faults_before: Mapping[str, int]) -> Tally:
-    """All that is left to say; our own faults on the way are among it."""
+    """The tally of this process; includes internal errors that occur while it is made."""
     from shadowgraph.common.internal_errors import error_barrier, internal_errors
 
     told: list[tuple[str, str]] = []
@@ -84,7 +84,7 @@ def _outside(watcher: Watcher) -> list[tuple[str, str]]:
 
 
 def _facts(watcher: Watcher) -> tuple[str, tuple[str, ...]]:
-    """Coverage over all debuggers, and their lines on what they could not do."""
+    """Coverage over all debuggers, and their lines on limits."""
     from shadowgraph.common.words import plural
     from shadowgraph.wrap.folder.merging import coverage_of
 

@@ -1,7 +1,9 @@
-"""The debuggers of a test run, and to which test each finding belongs.
+"""The debuggers of a test run, and the assignment of findings to tests.
 
-One debugger watches all tests that want the same settings: a graph that a module's fixture captured is watched through
-every test that replays it. A test that wants other settings gets another debugger, and the first one goes on after it.
+One debugger watches all tests with the same settings: a graph captured by a module's fixture is watched through every
+test that replays it. A test with other settings gets another debugger, and the first one resumes after it. Findings
+arrive in any thread, under the watcher's own lock; the rest runs in pytest's main thread, except `_target`, which
+operators of every thread call.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from shadowgraph.common.errors import FindingsError
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.common.settings import Settings
 from shadowgraph.debugger import Debugger
-from shadowgraph.graphs.dispatch import thread_modes as modes
+from shadowgraph.graphs.dispatch import thread_modes
 from shadowgraph.graphs.host.graph import report_collected
 from shadowgraph.integrations import late_attach
 from shadowgraph.integrations.pytest.backend import interpret_triton
@@ -39,22 +41,22 @@ NO_TRITON = (
 
 
 class Watcher:
-    """Starts, changes and ends the debuggers of this process, and hears what they find.
+    """Starts, switches and ends the debuggers of this process, and receives their findings.
 
     Attributes
     ----------
     window
-        The test that runs.
+        The window of the running test.
     place
-        Where we are outside of tests, in words.
+        The current place outside tests, in words.
     outside
-        What was seen there.
+        Sightings outside tests.
     heard
         Called with the window of a test and each new sighting in it.
     said
         Lines for the summary.
     checks, slowest
-        How often everything was checked on our behalf, and the longest that took in seconds, with where.
+        Number of full checks that the plugin requested, and the duration of the longest in seconds, with its place.
     """
 
     def __init__(self, heard: Callable[[Window, Sighting], None]) -> None:
@@ -65,46 +67,46 @@ class Watcher:
         self.said: dict[str, None] = {}
         self.checks, self.slowest = 0, (0.0, "")
         self._made: dict[Settings, Debugger] = {}
-        self._active: Debugger | None = None  # of ours
+        self._active: Debugger | None = None  # one of `_made`
         self._followed: dict[int, Debugger] = {}
         self._known: dict[tuple[int, int], Finding] = {}
         self._latest: dict[tuple[int, int], Sighting] = {}
-        self._mode: modes.ThreadMode | None = None
+        self._mode: thread_modes.ThreadMode | None = None
         self._leave_threads: Callable[[], None] = lambda: None
         self._lock = threading.RLock()
-        self._swept: set[int] = set()  # graphs that were looked at
+        self._swept: set[int] = set()  # serials of graphs already examined
         late_attach.register()
         session.observers.append(self)
 
-    # -- who watches -------------------------------------------------------------------------------------------
+    # -- active debugger ---------------------------------------------------------------------------------------
 
     @property
     def debugger(self) -> Debugger | None:
-        """The debugger that watches now, if its findings are told of here."""
+        """The active debugger, if the plugin reports its findings."""
         current = session.current()
         return current if current is not None and id(current) in self._followed else None
 
     @property
     def debuggers(self) -> list[Debugger]:
-        """All that were ever heard."""
+        """All debuggers whose findings were received."""
         return list(self._followed.values())
 
     def watch(self, settings: Callable[[], Settings], lenient: bool) -> None:
-        """Let a debugger with these settings watch, unless the program, or `shadowgraph wrap`, has one.
+        """Activate a debugger with these settings, unless the program, or `shadowgraph wrap`, runs one.
 
         Raises
         ------
         ShadowgraphError
-            Where these settings make no sense here.
+            When the settings are invalid here.
         """
         current = wraps_debugger() if is_wrapped() else session.current()
         if current is not None and current is not self._active:
-            self._follow(current)  # of the conftest, or of somebody who left it on
+            self._follow(current)  # started by the conftest, or left on by earlier code
         elif not is_wrapped():
             self._activate(settings())
         if self.debugger is not None:
             work = self.debugger.monitor
-            work.outside.capture_began()  # each test makes static buffers of its own
+            work.hooks.capture_began()  # each test creates its own static buffers
             if self.debugger is self._active:
                 work.checks.stale_rows.lenient = lenient
 
@@ -127,39 +129,39 @@ class Watcher:
         self._enter()
 
     def go_on(self) -> None:
-        """In a later phase of a test: start again if a debugger of the test's own has come and gone."""
+        """In a later phase of a test: restart if the test has started and ended a debugger of its own."""
         if self._active is not None and session.current() is None and not is_wrapped():
             session.attach(self._active)
             self._enter()
 
     def rest(self) -> None:
-        """Watch nothing until `watch`; what somebody else started goes on."""
+        """Stop watching until `watch`; debuggers started by other code continue."""
         if self._active is not None and session.current() is self._active:
             session.uninstall()
         if self._mode is not None and _get_current_dispatch_mode() is self._mode:
-            modes.leave(self._mode)  # below a mode of the program's it stays, and has nobody to hand to
+            thread_modes.leave(self._mode)  # below a mode of the program it stays, without a target
             self._mode = None
         self._leave_threads()
         self._leave_threads = lambda: None
 
     def end(self) -> None:
-        """Check a last time and hear nothing from here on."""
+        """Check a last time and stop receiving findings."""
         self.rest()
         session.observers.remove(self)
 
     def _enter(self) -> None:
         if self._mode is None:
-            self._mode = modes.enter(self._target)
+            self._mode = thread_modes.enter(self._target)
         self._leave_threads()
-        self._leave_threads = modes.install_in_new_threads(self._target)
+        self._leave_threads = thread_modes.install_in_new_threads(self._target)
 
     def _target(self, args: Any, kwargs: Any) -> EagerMode | None:
         return self._active.eager_mode if self._active is not None else None
 
-    # -- what it finds -----------------------------------------------------------------------------------------
+    # -- findings ----------------------------------------------------------------------------------------------
 
     def started(self, debugger: Debugger) -> None:
-        """A debugger watches. One that a test starts itself is that test's own matter; any other is heard."""
+        """A debugger watches. Its findings are received unless a test started it."""
         window = self.window
         shared = window is not None and bool(window.fixtures) and window.fixtures[-1][1] != "function"
         if session.steps_aside(debugger) or window is None or shared:
@@ -171,10 +173,10 @@ class Watcher:
     def _follow(self, debugger: Debugger) -> None:
         if id(debugger) not in self._followed:
             self._followed[id(debugger)] = debugger
-            debugger.monitor.outside.finding_listeners.append(partial(self._hear, id(debugger)))
+            debugger.monitor.hooks.finding_listeners.append(partial(self._hear, id(debugger)))
 
     def _hear(self, owner: int, finding: Finding) -> None:
-        """A finding is new, was seen again, or is known better."""
+        """A finding is new, was seen again, or was revised."""
         key = owner, finding.id
         with self._lock:
             before, self._known[key] = self._known.get(key), finding
@@ -200,24 +202,24 @@ class Watcher:
             self.heard(window, sighting)
 
     def check(self) -> None:
-        """Look at everything now, so that what was done here is told here."""
+        """Check now, so that findings are assigned to the current place."""
         debugger = self.debugger
         if debugger is None:
             return
         began = time.perf_counter()
         try:
             debugger.check()
-        except FindingsError:  # with `sync`; it was heard
+        except FindingsError:  # raised by `sync`; already received
             pass
-        except Exception as error:  # deliberate ones too: nobody in the test asked
+        except Exception as error:  # expected errors too: the test did not request the check
             internal_errors.note("check of a test", error)
         self.checks += 1
         where = self.window.nodeid if self.window is not None else self.place
         self.slowest = max(self.slowest, (time.perf_counter() - began, where))
 
     def sweep(self) -> None:
-        """Between two tests: graphs that only garbage holds are no part of the next one. Triton's interpreter leaves
-        cycles that hold tensors and graphs."""
+        """Between two tests: free graphs held only by garbage, so that they do not reach into the next test. Triton's
+        interpreter leaves reference cycles that hold tensors and graphs."""
         if self._captured() - self._swept:
             gc.collect()
         self._swept = self._captured()
@@ -227,7 +229,7 @@ class Watcher:
         return {graph.serial for debugger in self._made.values() for graph in debugger.graphs}
 
     def close(self) -> None:
-        """A test is over; what no report of it has shown is told in the summary."""
+        """A test is over; findings that none of its reports has shown go to the summary."""
         window, self.window = self.window, None
         if window is None:
             return
@@ -237,7 +239,7 @@ class Watcher:
 
     @contextlib.contextmanager
     def at(self, place: str) -> Iterator[None]:
-        """Outside of tests: where we are."""
+        """Set the current place outside tests."""
         before, self.place = self.place, place
         try:
             yield

@@ -1,4 +1,4 @@
-"""Findings by the test, fixture or import that they were seen in."""
+"""Findings grouped by the test, fixture or import in which they were seen."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class Sighting:
     Attributes
     ----------
     finding
-        As known now.
+        The finding in its latest state.
     phase
-        ``setup``, ``call`` or ``teardown`` of a test; empty outside of tests.
+        ``setup``, ``call`` or ``teardown`` of a test; empty outside tests.
     where
-        In words; may be empty for a test's own call.
+        The place in words; may be empty for a test's own call.
     told
-        Whether a test's report has shown it.
+        Whether a test's report has shown the sighting.
     """
 
     finding: Finding
@@ -38,7 +38,7 @@ class Window:
     Attributes
     ----------
     fixtures
-        Name and scope of the fixtures that are being made, innermost last.
+        Name and scope of the fixtures being set up, innermost last.
     """
 
     nodeid: str
@@ -49,18 +49,18 @@ class Window:
     dump: Path | None = None
 
     def where(self) -> str:
-        """Where in the test we are, unless in its own call."""
+        """The current place within the test; empty in its call."""
         if self.fixtures:
             name, scope = self.fixtures[-1]
             return f"in fixture {name!r} ({scope} scope)"
         return {"setup": "in set-up", "teardown": "in tear-down"}.get(self.phase, "")
 
     def failing(self, untold: bool = False) -> list[Sighting]:
-        """Sightings that fail the test; only those of this phase that no report has shown with `untold`."""
+        """Sightings that fail the test; with `untold`, only those that no report has shown."""
         return [s for s in self.errors() if self.declared.fails(s.finding.code) and not (untold and s.told)]
 
     def errors(self) -> list[Sighting]:
-        """Sightings of findings, not of notes."""
+        """Sightings of findings, without notes."""
         return [s for s in self.sightings if s.finding.severity is Severity.ERROR]
 
     def codes(self) -> list[str]:

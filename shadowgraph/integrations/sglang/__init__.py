@@ -1,1 +1,1 @@
-"""The adapter for sglang, and what drives unmodified sglang code on a machine without a GPU."""
+"""The adapter for sglang, and drivers that run unmodified sglang code on a machine without a GPU."""

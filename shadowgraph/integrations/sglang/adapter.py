@@ -1,7 +1,7 @@
-"""Hangs hooks into sglang through its own registry, each when the module that it is for has been imported.
+"""Registers hooks with sglang's own registry, each once its target module is imported.
 
-Nothing of sglang is imported for a hook's sake where `shadowgraph wrap` runs the process: the order of imports, and
-what a process imports at all, stay the program's own.
+Under `shadowgraph wrap`, no sglang module is imported for a hook: the set and order of the program's imports stay
+unchanged. Called from sglang's plugin entry point and from import hooks, in the importing thread.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from shadowgraph.integrations.notices import tell
 from shadowgraph.integrations.sglang.hooks import Hooks, harmless
 from shadowgraph.integrations.sglang.versions import NAME, Layout, installed, layout_of
 
-_WRAP_HOOK = "_shadowgraph_hook"  # the start-up hook of `wrap`, where that runs this process
-Hook = tuple[str, Callable[..., Any], str]  # full dotted name of a method, what to call, the kind of hook
+_WRAP_HOOK = "_shadowgraph_hook"  # the start-up hook of `wrap`, in a process that it runs
+Hook = tuple[str, Callable[..., Any], str]  # full dotted name of a method, callback, kind of hook
 
 _attached: Hooks | None = None
 
 
 def attach() -> Hooks | None:
-    """Register the hooks for the installed version; None, and a line said by somebody else, for one that nobody knows.
+    """Register the hooks for the installed version; None for an unknown version, on which `wrap` gives a notice.
 
-    Does nothing the second time.
+    Later calls have no effect.
     """
     global _attached
     layout = layout_of(installed())
@@ -40,14 +40,14 @@ def attach() -> Hooks | None:
     for module, group in by_module.items():
         if wrap is None or imported(module) is not None:
             with harmless():
-                register(module, group)  # sglang's loader applies what its plugins have registered
+                register(module, group)  # sglang's loader applies the hooks that plugins have registered
         else:
             wrap.when_imported(module, partial(_register_late, module, group))
     return hooks
 
 
 def hooks_of(layout: Layout, hooks: Hooks) -> list[Hook]:
-    """What is hung where in a range of versions."""
+    """The hooks for a layout."""
     drafts = [
         hook
         for whole, replay in layout.drafts
@@ -64,10 +64,10 @@ def hooks_of(layout: Layout, hooks: Hooks) -> list[Hook]:
 
 
 def register(module: str, group: list[Hook]) -> None:
-    """Hand hooks of one module to sglang's registry; for a method that is not there a line is said instead."""
+    """Pass the hooks of one module to sglang's registry; gives a notice for each missing method."""
     registry = import_module("sglang.srt.plugins.hook_registry")
     loaded = import_module(module)
-    source = registry.HookSource(NAME, NAME)  # which sglang logs
+    source = registry.HookSource(NAME, NAME)  # named in sglang's log
     for target, function, kind in group:
         _, name, method = target.rsplit(".", 2)
         if callable(getattr(getattr(loaded, name, None), method, None)):

@@ -1,4 +1,7 @@
-"""What the latest replays were prepared for: sizes, lengths and ids of requests, never what they say."""
+"""Batches of the latest replays: sizes, lengths and request ids, never request contents.
+
+Written in the thread that prepares a replay, read where a finding or an exception is recorded; takes no lock.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import torch
 from shadowgraph.model.findings import Batch
 from shadowgraph.model.graphs import Graph
 
-_KEPT = 256  # replays: a check on a device is judged a few of them later
+_KEPT = 256  # replays: a device check is dispatched a few replays later
 _INTEGERS = {torch.int32: np.int32, torch.int64: np.int64}
 
 _Noted = tuple[int, int, bytes, torch.dtype | None, tuple[str, ...]]
@@ -25,11 +28,11 @@ class Batches:
         self._noted: OrderedDict[tuple[int, int], _Noted] = OrderedDict()
 
     def note(self, graph: Graph, padded_to: int, batch: Any) -> None:
-        """A graph's coming replay is being prepared for a ``ForwardBatch``; this is on the path of each replay."""
+        """Record the ``ForwardBatch`` of a graph's coming replay; runs on the path of every replay."""
         lengths = getattr(batch, "seq_lens_cpu", None)
         data, dtype = b"", None
         if _plain(lengths):
-            # As bytes from its address: `tolist` and the like are reads by the program, as far as checks can tell.
+            # Read by address: checks would see `tolist` as a read by the program.
             data, dtype = ctypes.string_at(lengths.data_ptr(), lengths.nbytes), lengths.dtype
         ids = tuple(getattr(batch, "rids", None) or ())
         self._noted[graph.serial, graph.replays + 1] = batch.batch_size, padded_to, data, dtype, ids
@@ -37,7 +40,7 @@ class Batches:
             self._noted.popitem(last=False)
 
     def of(self, graph: Graph, replay: int) -> Batch | None:
-        """What a replay was prepared for, if it is one of the latest."""
+        """The batch of a replay, if it is one of the latest."""
         noted = self._noted.get((graph.serial, replay))
         if noted is None:
             return None
@@ -47,7 +50,7 @@ class Batches:
 
 
 def _plain(lengths: object) -> TypeGuard[torch.Tensor]:
-    """Whether something is a tensor of integers in the host's memory, one after the other."""
+    """Whether an object is a contiguous tensor of integers in host memory."""
     if not isinstance(lengths, torch.Tensor):
         return False
     return lengths.is_cpu and lengths.dtype in _INTEGERS and lengths.is_contiguous()

@@ -1,4 +1,4 @@
-"""Decode-time buffers of sglang: aiter's index buffer, and on the CPU the graph runner's static inputs."""
+"""Decode-time buffers of sglang: aiter's index buffer, and the graph runner's static inputs on the CPU or on a GPU."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from shadowgraph.integrations.sglang.load import ITEM_BYTES, check_lengths, forw
 class AiterKvIndices:
     """The decode index buffer of the real ``AiterAttnBackend``: allocated by pages, filled by tokens.
 
-    The backend is made without its ``__init__``, which needs a process group and a model; the attributes that its
-    graph methods read are set by hand. Both methods then run unmodified.
+    The backend is created without its ``__init__``, which needs a process group and a model; the attributes that its
+    graph methods read are set directly. Both methods then run unmodified.
 
     Parameters
     ----------
     max_bs : int
-        Most requests in a batch.
+        Maximum number of requests in a batch.
     ctx : int
-        Longest context, in tokens.
+        Maximum context length, in tokens.
     page : int
-        Tokens of a KV page.
+        Tokens per KV page.
     device : torch.device or str
         The CPU or a CUDA device; the backend is AMD's, but neither its sizes nor its kernel depend on that.
 
@@ -54,19 +54,19 @@ class AiterKvIndices:
 
     @property
     def page_entries(self) -> int:
-        """Entries that sglang allocates: one a page."""
+        """Number of entries that sglang allocates: one per page."""
         return self.max_bs * -(-self.ctx // self.page)
 
     def allocate(self, fixed: bool = False) -> None:
-        """Let sglang allocate its static buffers; ``fixed`` gives it an index buffer of one entry a token instead."""
+        """Let sglang allocate its static buffers; with ``fixed``, the index buffer has one entry per token instead."""
         entries = self.page_entries * self.page
         buffer = torch.zeros(entries, dtype=torch.int32, device=self.device) if fixed else None
         self.backend.init_cuda_graph_state(self.max_bs, self.max_bs, kv_indices_buf=buffer)
 
     def fill(self, seq_lens: Sequence[int]) -> None:
-        """Fill the index buffer for one replay, as sglang does just before it; one length, at most ``ctx``, a request.
+        """Fill the index buffer as sglang does just before a replay; one length, at most ``ctx``, per request.
 
-        Writes `bytes_past_end` bytes behind the buffer.
+        Writes `bytes_past_end` bytes past the end of the buffer.
         """
         check_lengths(seq_lens, self.max_bs, self.ctx)
         batch = forward_batch(seq_lens, device=self.device)
@@ -82,19 +82,19 @@ class AiterKvIndices:
         )
 
     def bytes_past_end(self, seq_lens: Sequence[int]) -> int:
-        """Bytes that `fill` writes past the end of the buffer, from arithmetic alone."""
+        """Bytes that `fill` writes past the end of the buffer; computed, not measured."""
         buffer: torch.Tensor | None = getattr(self.backend, "cuda_graph_kv_indices", None)
         entries = self.page_entries if buffer is None else buffer.numel()
         return ITEM_BYTES * max(0, sum(seq_lens) - entries)
 
     def expected(self, seq_lens: Sequence[int]) -> torch.Tensor:
-        """What the buffer is meant to hold: int32, ``(sum(seq_lens),)``, the tokens of each request in turn."""
+        """The correct contents of the buffer: int32, ``(sum(seq_lens),)``, the tokens of each request in turn."""
         return torch.cat([self.backend.req_to_token[slot, :n] for slot, n in enumerate(seq_lens, start=1)])
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeRow:
-    """One request of a decode step: the token to feed, the request's pool slot, and its length with that token."""
+    """One request of a decode step: the input token, the request's pool slot, and its length with that token."""
 
     input_id: int
     req_pool_index: int
@@ -107,11 +107,11 @@ class PaddedDecode:
     Parameters
     ----------
     max_bs : int
-        Rows of every buffer.
+        Number of rows of every buffer.
     fixed : bool
-        Zero what later versions zero before a padded step: ``req_pool_indices`` and ``positions``.
+        Zero the inputs that later versions zero before a padded step: ``req_pool_indices`` and ``positions``.
     device : torch.device or str
-        Where the buffers are; ``seq_lens_cpu`` stays on the host.
+        Device of the buffers; ``seq_lens_cpu`` stays on the host.
 
     Attributes
     ----------
@@ -144,7 +144,7 @@ class PaddedDecode:
     def prepare(self, rows: Sequence[DecodeRow], padded_to: int | None = None) -> None:
         """Refresh the buffers for a replay of ``rows``, padded to a captured batch size (by default not padded).
 
-        Rows ``len(rows)`` to ``padded_to - 1`` take part in the replay with whatever the buffers hold.
+        Rows ``len(rows)`` to ``padded_to - 1`` take part in the replay with the current contents of the buffers.
         """
         count = len(rows)
         padded = count if padded_to is None else padded_to

@@ -1,4 +1,4 @@
-"""EAGLE's draft attention backend of sglang, on the CPU or on a GPU."""
+"""Driver for the attention backend of sglang's EAGLE draft steps, on the CPU or on a GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shadowgraph.integrations.sglang.load import ITEM_BYTES, check_lengths, forw
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftPlan:
-    """What one draft step's attention backend was told to plan with.
+    """Arguments of a plan of one draft step's attention backend.
 
     Attributes
     ----------
@@ -34,12 +34,12 @@ class DraftPlan:
 
 
 class PlanRecorder:
-    """In place of ``FlashInferAttnBackend``: holds the buffers of one draft step and keeps the last plan.
+    """Replacement for ``FlashInferAttnBackend``: holds the buffers of one draft step and records the last plan.
 
     Attributes
     ----------
     cuda_graph_kv_indices : list of torch.Tensor
-        The row it was given, in a list as in sglang.
+        The row that was passed in, in a list as in sglang.
     last_plan : DraftPlan or None
         Arguments of the latest capture or replay metadata call.
     """
@@ -87,17 +87,17 @@ class EagleDraft:
     Parameters
     ----------
     max_bs : int
-        Most requests in a batch.
+        Maximum number of requests in a batch.
     topk : int
-        Draft branches of a request.
+        Draft branches per request.
     ctx : int
-        Longest context, in tokens.
+        Maximum context length, in tokens.
     steps : int
-        Draft steps, at least 2.
+        Number of draft steps, at least 2.
     page_size : int
-        Tokens of a KV page.
+        Tokens per KV page.
     device : torch.device or str
-        The CPU, where the kernel is interpreted and what asks for CUDA is sent there, or the current CUDA device.
+        The CPU, where the kernel is interpreted and CUDA device arguments are redirected, or the current CUDA device.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ class EagleDraft:
         self.device = torch.device(device)
         flashinfer_backend = load("sglang.srt.layers.attention.flashinfer_backend")
         load("sglang.srt.speculative.eagle_info")
-        # A branch reads its own new slots behind the context; with pages each branch starts on a page of its own.
+        # A branch reads its own new slots behind the context; with pages each branch starts on its own page.
         pages = -(-(page_size - 1 + steps) // page_size)
         self.pool = token_pool(max_bs, ctx + topk * pages * page_size, self.device)
         runner = SimpleNamespace(
@@ -141,7 +141,7 @@ class EagleDraft:
         Parameters
         ----------
         fixed : bool
-            Allocate what later versions do, ``topk`` times as much. The same line of sglang allocates it, told of a
+            Allocate ``topk`` times as much, as later versions do. The same line of sglang allocates it, given a
             ``topk`` times longer context.
         """
         longest = self.ctx * (self.topk if fixed else 1)
@@ -150,7 +150,7 @@ class EagleDraft:
             self.backend.init_cuda_graph_state(self.max_bs, self.max_bs * self.topk)
 
     def use_buffer(self, buffer: torch.Tensor) -> None:
-        """Put another index buffer in place of the allocated one, its rows handed to the draft steps.
+        """Replace the allocated index buffer, and pass the new rows to the draft steps.
 
         Parameters
         ----------
@@ -165,9 +165,9 @@ class EagleDraft:
             recorder.init_cuda_graph_state(self.max_bs, self.max_bs * self.topk, kv_indices_buf=buffer[step])
 
     def prepare(self, seq_lens: Sequence[int]) -> None:
-        """Fill the index buffer for one replay, as sglang does just before it; one length, at most ``ctx``, a request.
+        """Fill the index buffer as sglang does just before a replay; one length, at most ``ctx``, per request.
 
-        Writes `bytes_past_end` bytes behind the buffer.
+        Writes `bytes_past_end` bytes past the end of the buffer.
         """
         check_lengths(seq_lens, self.max_bs, self.ctx)
         batch = forward_batch(
@@ -181,7 +181,7 @@ class EagleDraft:
 
     @property
     def row_entries(self) -> int:
-        """Entries of one row of the index buffer: the allocated width, before that the width sglang would allocate."""
+        """Entries of one row of the index buffer: the allocated width, or the width sglang would allocate."""
         buffer: torch.Tensor | None = getattr(self.backend, "cuda_graph_kv_indices", None)
         return self.max_bs * self.ctx if buffer is None else buffer.shape[1]
 
@@ -190,11 +190,11 @@ class EagleDraft:
         return self.topk * (sum(seq_lens) + len(seq_lens) * (step + 1))
 
     def bytes_past_end(self, seq_lens: Sequence[int]) -> int:
-        """Bytes that `prepare` writes past the end of the whole buffer, from arithmetic alone."""
+        """Bytes that `prepare` writes past the end of the whole buffer; computed, not measured."""
         return ITEM_BYTES * max(0, self.entries_needed(self.steps - 1, seq_lens) - self.row_entries)
 
     def expected_row(self, step: int, seq_lens: Sequence[int]) -> torch.Tensor:
-        """What row ``step`` is meant to hold.
+        """The correct contents of row ``step``.
 
         Returns
         -------
@@ -218,7 +218,7 @@ class EagleDraft:
         return length - used + branch * pages * self.page_size + used
 
     def wrong_entries(self, memory: torch.Tensor, seq_lens: Sequence[int]) -> list[int]:
-        """How many entries of each row read back wrong after `prepare`.
+        """Count the entries of each row that read back wrong after `prepare`.
 
         Parameters
         ----------
@@ -226,12 +226,12 @@ class EagleDraft:
             int32, 1-D, on the driver's device: the buffer's memory from its first byte, with at least `bytes_past_end`
             behind the buffer.
         seq_lens : sequence of int
-            The lengths of that `prepare`.
+            The lengths passed to that `prepare`.
 
         Returns
         -------
         list of int
-            One count a row; a row is read as far as it was written, across its end.
+            One count per row; a row is read as far as it was written, across its end.
         """
         counts = []
         for step in range(self.steps):

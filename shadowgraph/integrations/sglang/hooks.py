@@ -1,6 +1,7 @@
-"""The bodies of the hooks: names for what sglang has made, what padding means to it, where it prepares a replay.
+"""Hook bodies for sglang: report names of its objects, declare padding, and mark the preparation of replays.
 
-None of them changes what sglang's method is given or returns, and no failure of ours reaches it.
+Run in sglang's threads; `_Alarm` runs in a watchdog's. They change neither arguments nor results of sglang's methods,
+and no error of the debugger reaches these.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from shadowgraph.common.internal_errors import error_barrier_all, log
-from shadowgraph.integrations import notices as arrivals
+from shadowgraph.integrations import notices
 from shadowgraph.integrations.sglang import padding as sglang_padding
 from shadowgraph.integrations.sglang.batches import Batches
 from shadowgraph.monitor.exception_context import join, join_timeout
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from shadowgraph.monitor.preparing import Mark, Preparing
     from shadowgraph.tracking.allocator import HostAllocator
 
-Marked = tuple["Preparing", "Mark"]  # what was told that a replay is being prepared, and the block that this opened
+Marked = tuple["Preparing", "Mark"]  # the registry of open prepare blocks, and the block to end
 _ROLES = {
     "CudaGraphRunner": "decode",
     "DecodeCudaGraphRunner": "decode",
@@ -32,24 +33,24 @@ _ROLES = {
     "EAGLEDraftExtendCudaGraphRunner": "draft_extend",
 }
 _BACKENDS = ("draft_attn_backend", "draft_extend_attn_backend", "attn_backend")
-# Data-parallel ranks agree on a size, a stream has graphs of its own, LoRA has variants, ragged batches other keys.
+# Each makes other data than the batch size select a graph: data-parallel size, stream, LoRA variant, ragged batch.
 _DECIDERS = ("require_mlp_tp_gather", "enable_pdmux", "record_nolora_graph", "ragged_verify_mode")
 
 
 class Hooks:
-    """What this process's sglang has made, told to whichever debugger watches. Keeps no object of sglang's alive."""
+    """Reports this process's sglang objects to the active debugger. Keeps no object of sglang alive."""
 
     def __init__(self) -> None:
         self._known: dict[str, weakref.ref[Any]] = {}
         self._padded: list[weakref.ref[Any]] = []  # graph runners
-        self._marks: dict[int, Marked] = {}  # of draft runners that prepare now, by id
+        self._marks: dict[int, Marked] = {}  # by id of a draft runner that is preparing
         self._listens = False
         self.batches = Batches()
 
     # -- hooks -------------------------------------------------------------------------------------------------
 
     def backends_made(self, result: Any, runner: Any, *args: Any, **kwargs: Any) -> None:
-        """After a model runner has made its attention backends; its memory pools are there too."""
+        """After a model runner has created its attention backends; its memory pools exist as well."""
         with harmless():
             role = "draft_model" if runner.is_draft_worker else "target"
             self._know(f"{role}.attn_backend", getattr(runner, "attn_backend", None))
@@ -85,7 +86,7 @@ class Hooks:
     def prepare_and_replay(
         self, original: Callable[..., Any], runner: Any, batch: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """Around a method that prepares, and then replays through one that `before_replay` is hung into."""
+        """Around a method that prepares, then replays through a method hooked by `before_replay`."""
         if passing.on:
             return original(runner, batch, *args, **kwargs)
         mark = self._begin(runner, batch)
@@ -97,12 +98,12 @@ class Hooks:
             _end(self._marks.pop(id(runner), None))
 
     def before_replay(self, runner: Any, *args: Any, **kwargs: Any) -> None:
-        """Preparation ends here."""
+        """End the preparation."""
         if self._marks:
             _end(self._marks.pop(id(runner), None))
 
     def serving(self, original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-        """Around a scheduler's set-up, or loop: whoever catches what leaves it logs it and has the process killed."""
+        """Around a scheduler's set-up, or loop: sglang logs exceptions that leave it and kills the process."""
         try:
             return original(scheduler, *args, **kwargs)
         except Exception as error:
@@ -113,14 +114,14 @@ class Hooks:
             raise
 
     def watchdog_made(self, result: Any, watchdog: Any, *args: Any, **kwargs: Any) -> None:
-        """After a watchdog was made: what it asks for information when time is up, it asks before it kills."""
+        """After the creation of a watchdog: it calls `dump_info` when its time is up, before it kills the process."""
         with harmless():
             watchdog.dump_info = _Alarm(watchdog, getattr(watchdog, "dump_info", None))
 
-    # -- what is told ------------------------------------------------------------------------------------------
+    # -- reports to the debugger -------------------------------------------------------------------------------
 
     def started(self, debugger: Debugger) -> None:
-        """Another debugger watches from here on: it is told all."""
+        """Another debugger watches from here on: report all known objects to it."""
         with harmless():
             for name, known in list(self._known.items()):
                 owner = known()
@@ -132,7 +133,7 @@ class Hooks:
                     _declare(debugger, runner)
 
     def ended(self, debugger: Debugger) -> None:
-        """It does not watch any more; nothing is kept of it."""
+        """The debugger watches no longer; no reference to it is kept."""
 
     def _debugger(self) -> Debugger | None:
         from shadowgraph import session
@@ -143,10 +144,10 @@ class Hooks:
         return session.current()
 
     def _introduce(self, runner: Any) -> None:
-        """Names of a graph runner's backend and inputs, and what it does with padded rows."""
+        """Report names of a graph runner's backend and inputs, and its treatment of padded rows."""
         role = _role(runner)
         backend = next((getattr(runner, name) for name in _BACKENDS if hasattr(runner, name)), None)
-        self._know(role if role == "draft" else f"{role}.attn_backend", backend)  # a draft's has backends of its own
+        self._know(role if role == "draft" else f"{role}.attn_backend", backend)  # a draft has several backends
         self._know(f"{role}.buffers", getattr(runner, "buffers", None))
         if role == "decode":
             if all(padded() is not runner for padded in self._padded):
@@ -156,7 +157,7 @@ class Hooks:
                 _declare(debugger, runner)
 
     def _know(self, name: str, owner: Any) -> None:
-        """Give an object a name, or walk it again under the one that it has."""
+        """Name an object, or walk it again under its existing name."""
         if owner is None:
             return
         debugger = self._debugger()
@@ -168,19 +169,19 @@ class Hooks:
                 known = f"{name}#{number}"
             try:
                 self._known[known] = weakref.ref(owner)
-            except TypeError:  # a dictionary: walked now and never again
+            except TypeError:  # a dictionary cannot be weakly referenced: walked only now
                 self._known.pop(known, None)
         if debugger is not None:
             debugger.name(known, owner)
 
     def _begin(self, runner: Any, batch: Any) -> Marked | None:
-        """Mark what the calling thread does from here on as preparing a replay, if it can be told of which graph."""
+        """Open a prepare block for the calling thread, if the graph of the coming replay can be determined."""
         with harmless():
             debugger = self._debugger()
             coming = _coming(runner, batch) if debugger is not None else None
             if debugger is not None and coming is not None:
                 model, size = coming
-                debugger.monitor.outside.batch_of = self.batches.of
+                debugger.monitor.hooks.batch_of = self.batches.of
                 self.batches.note(model, size, batch)
                 preparing = debugger.monitor.preparing
                 return preparing, preparing.begin(model)
@@ -188,7 +189,7 @@ class Hooks:
 
 
 def tell_memory(allocator: HostAllocator, tokens: object) -> None:
-    """Say how much of a device was ours when sglang looked how much of it is free, and so has room for fewer tokens."""
+    """Report the device memory that shadowgraph held when sglang sized its pools, and so sized them smaller."""
     if allocator.device == "cpu" or not isinstance(tokens, int):
         return
     ours = allocator.arena.reserved / (1 << 20)
@@ -196,27 +197,27 @@ def tell_memory(allocator: HostAllocator, tokens: object) -> None:
         f"{ours:,.0f} MiB of {allocator.device} were shadowgraph's when sglang sized its pools: "
         f"its max_total_num_tokens, {tokens:,}, is smaller by at least what fits in there"
     )
-    arrivals.tell_once(text)
+    notices.tell_once(text)
     log(logging.WARNING, "shadowgraph: %s", text)
 
 
 def _place(runner: Any) -> None:
-    """Say which rank of its server a model runner is, as sglang numbers them: tensor ranks of each stage in turn.
+    """Report the rank of a model runner within its server, numbered as in sglang: tensor ranks of each stage in turn.
 
-    Groups that serve side by side count on from each other; with attention in parallel they are in one group.
+    Data-parallel groups are numbered consecutively; with data-parallel attention they form one group.
     """
     size, rank = getattr(runner, "tp_size", 1), getattr(runner, "tp_rank", 0)
     stages, stage = getattr(runner, "pp_size", 1), getattr(runner, "pp_rank", 0)
     group = getattr(runner, "dp_rank", None)
     if group is None or getattr(getattr(runner, "server_args", None), "enable_dp_attention", False):
         if size * stages > 1:
-            arrivals.place(size * stage + rank)
+            notices.place(size * stage + rank)
     else:
-        arrivals.place((group * stages + stage) * size + rank)
+        notices.place((group * stages + stage) * size + rank)
 
 
 class _Alarm:
-    """Called by a watchdog, in its own thread, when it has not been fed in time; in place of what gives it a text."""
+    """Replaces the function that gives a watchdog its text; called in the watchdog's thread on a timeout."""
 
     def __init__(self, watchdog: Any, before: Callable[[], str] | None) -> None:
         self._name, self._seconds = str(watchdog.debug_name), watchdog.watchdog_timeout
@@ -239,7 +240,7 @@ def _end(mark: Marked | None) -> None:
 
 
 def _role(runner: Any) -> str:
-    """What names of a graph runner's parts begin with: of one that nobody knows, its class."""
+    """Prefix for names of a graph runner's parts: its role, or its class name if unknown."""
     name = type(runner).__name__
     return _ROLES.get(name, name)
 
@@ -254,8 +255,8 @@ def _declare(debugger: Debugger, runner: Any) -> None:
 
 
 def _coming(runner: Any, batch: Any) -> tuple[Graph, int] | None:
-    """The graph that a runner will replay for a batch, with its batch size; None where more than the batch's size
-    decides, or the graph is nobody's that is watched."""
+    """The graph that a runner will replay for a batch, with its batch size; None when the choice depends on more than
+    the batch size, or the graph is not watched."""
     from shadowgraph.graphs.lookup import model_of
 
     if any(getattr(runner, name, False) for name in _DECIDERS):
@@ -271,5 +272,5 @@ def _coming(runner: Any, batch: Any) -> tuple[Graph, int] | None:
 
 
 def harmless() -> error_barrier_all:
-    """No exception of ours leaves it, those for users included."""
+    """Suppresses every exception of the debugger, those meant for users included."""
     return error_barrier_all("sglang adapter")

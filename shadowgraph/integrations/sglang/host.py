@@ -1,12 +1,12 @@
-"""Drive real, unmodified sglang 0.5.12.post1, on a machine without a GPU or on one.
+"""Drivers for real, unmodified sglang 0.5.12.post1, on a machine without a GPU or on one.
 
 The drivers run sglang's own allocation and prepare code. On the CPU its Triton kernels go through Triton's interpreter;
-`EagleDraft` and `AiterKvIndices` also take a CUDA device, where the kernels are compiled.
-What sglang would hand to a GPU library goes to objects that keep what they were given. Importing this module imports
-neither sglang nor Triton; constructing a driver does.
+`EagleDraft` and `AiterKvIndices` also take a CUDA device, where the kernels are compiled. Arguments that sglang would
+pass to a GPU library go to objects that record them. Importing this module imports neither sglang nor Triton;
+constructing a driver does.
 
 The kernels really write where sglang's arithmetic sends them, also past the end of a buffer. Either run them over
-memory that has room behind it, or keep to lengths for which ``bytes_past_end`` is 0.
+memory with room behind it, or use only lengths for which ``bytes_past_end`` is 0.
 """
 
 from shadowgraph.integrations.sglang.decode import AiterKvIndices, DecodeRow, PaddedDecode

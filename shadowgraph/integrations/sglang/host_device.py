@@ -1,4 +1,4 @@
-"""Run code that hard-codes the CUDA device on the host."""
+"""Torch function mode that redirects hard-coded CUDA devices to the host."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class HostDeviceMode(TorchFunctionMode):
     """Rewrite CUDA device arguments of torch functions to the CPU.
 
     Works above dispatch: a ``TorchDispatchMode`` that is active at the same time sees the rewritten call as an ordinary
-    CPU one. Code should enter it through `host_device`.
+    CPU call. Enter it through `host_device`.
     """
 
     def __torch_function__(
@@ -48,7 +48,7 @@ class HostDeviceMode(TorchFunctionMode):
 
 @contextmanager
 def host_device() -> Iterator[None]:
-    """Send ``device="cuda"`` of torch factories, ``Tensor.to`` and ``Tensor.cuda`` to the CPU inside the block.
+    """Redirect ``device="cuda"`` of torch factories, ``Tensor.to`` and ``Tensor.cuda`` to the CPU inside the block.
 
     Yields
     ------
@@ -56,9 +56,9 @@ def host_device() -> Iterator[None]:
 
     Notes
     -----
-    Holds for the calling thread, may be nested, and ends with the block. As on a GPU, moving a tensor to the device
-    where it already is returns the tensor itself; unlike there, that includes tensors that came from the host. Pinned
-    memory, streams, events and a default device set outside the block are left as they are.
+    Applies to the calling thread, may be nested, and ends with the block. As on a GPU, moving a tensor to the device
+    that already holds it returns the tensor itself; unlike there, that includes tensors that came from the host. Pinned
+    memory, streams, events and a default device set outside the block are not affected.
     """
     with HostDeviceMode():
         yield

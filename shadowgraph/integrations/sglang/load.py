@@ -1,4 +1,4 @@
-"""Import sglang's modules so that they run where they are: kernels compiled on a GPU, interpreted without one."""
+"""Imports sglang's modules for the current machine: kernels compiled on a GPU, interpreted without one."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from shadowgraph.common.errors import BackendError, MissingPackageError
 from shadowgraph.integrations.sglang.stub_modules import install_standins
 
 SGLANG_VERSION = "0.5.12.post1"
-ITEM_BYTES = 4  # of an int32, the type of every index buffer
+ITEM_BYTES = 4  # size of int32, the dtype of every index buffer
 
 
 def sglang_version() -> str | None:
-    """Version of the installed sglang, or None where there is none. Imports nothing."""
+    """Version of the installed sglang, or None when it is not installed. Imports nothing."""
     try:
         return version("sglang")
     except PackageNotFoundError:
@@ -32,7 +32,7 @@ def sglang_version() -> str | None:
 
 
 def require_sglang() -> None:
-    """Raise `MissingPackageError`, saying what to install, unless the sglang that the drivers fit is there."""
+    """Raise `MissingPackageError`, with the install command, unless the drivers' sglang version is installed."""
     found = sglang_version()
     if found != SGLANG_VERSION:
         raise MissingPackageError(
@@ -44,16 +44,16 @@ def require_sglang() -> None:
 def enable_interpreter() -> None:
     """Set ``TRITON_INTERPRET=1``, so that Triton kernels defined from now on run on the CPU.
 
-    Does nothing where there is a CUDA device: Triton compiles for it.
+    Does nothing when there is a CUDA device: Triton compiles for it.
 
     Raises
     ------
     BackendError
-        When ``triton.language`` was imported without it: its own functions are then compiled ones for good.
+        When ``triton.language`` was imported without it: its own functions then stay compiled ones.
 
     Notes
     -----
-    Torch imports Triton by itself, for one at the first operation under a Python ``TorchDispatchMode``: call this
+    Torch imports Triton by itself, for example at the first operation under a Python ``TorchDispatchMode``: call this
     before any such mode is entered.
     """
     if torch.cuda.is_available():
@@ -69,7 +69,7 @@ def enable_interpreter() -> None:
 
 @functools.cache
 def load(name: str) -> ModuleType:
-    """Import one sglang module; where there is no GPU, or packages are missing, that is prepared for first.
+    """Import one sglang module, after preparing for a missing GPU and missing packages.
 
     Parameters
     ----------
@@ -87,14 +87,14 @@ def load(name: str) -> ModuleType:
         transformers = sys.modules.get("transformers")
         if transformers is not None and not transformers.is_torchvision_available():
             raise BackendError("transformers was imported before install_standins(): call it, or load(), first")
-    # On import sglang prints and warns about accelerators that are not there.
+    # On import sglang prints and warns about missing accelerators.
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return import_module(name)
 
 
 def token_pool(size: int, width: int, device: torch.device | str = "cpu") -> Any:
-    """A real ``ReqToTokenPool``, every entry of which is a different value above 0 (row 0 included)."""
+    """A real ``ReqToTokenPool`` in which every entry is a different value above 0 (row 0 included)."""
     pool = load("sglang.srt.mem_cache.memory_pool").ReqToTokenPool(size, width, str(device), enable_memory_saver=False)
     table = pool.req_to_token
     table.copy_(torch.arange(1, table.numel() + 1, dtype=torch.int32, device=table.device).view_as(table))
@@ -113,9 +113,9 @@ def forward_batch(seq_lens: Sequence[int], *, device: torch.device | str = "cpu"
     Parameters
     ----------
     device : torch.device or str
-        Where its tensors are; ``seq_lens_cpu`` stays on the host.
+        Device of its tensors; ``seq_lens_cpu`` stays on the host.
     fields
-        Fields of a ``ForwardBatch`` to set or to replace.
+        Fields of a ``ForwardBatch`` to set or replace.
     """
     info = load("sglang.srt.model_executor.forward_batch_info")
     lens_cpu = torch.tensor(seq_lens, dtype=torch.int32)

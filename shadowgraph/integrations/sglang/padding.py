@@ -1,9 +1,9 @@
-"""What sglang means to do with padded rows of its graph runners' static inputs.
+"""Declarations for sglang's padding: the treatment of padded rows in its graph runners' static inputs.
 
-Versions up to 0.5.12 say so in no place that can be read; from 0.5.13 on each input is a slot of a registry, with a
-``PaddingPolicy``. The names are the same in both. Inputs that are kept on purpose are declared not to matter. Those
-that are reset (``ZERO``, ``FILL_SENTINEL``) are declared to be judged, which makes SG103 an error of them under
-``wrap`` too; without a debugger that is lenient it is what happens anyway.
+Versions up to 0.5.12 do not expose it; from 0.5.13 on each input is a slot of a registry, with a ``PaddingPolicy``. The
+names are the same in both. Inputs that are kept on purpose are declared not to matter. Inputs that are reset (``ZERO``,
+``FILL_SENTINEL``) are declared ``"judged"``, so that SG103 is an error for them under ``wrap`` too; with a debugger
+that is not lenient, that is the default.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import torch
 
 from shadowgraph.common.errors import UnknownBufferError
 
-# Whatever an embedding of a padded row is, nobody reads what becomes of it; lengths of encoders are filled once.
+# No code reads the results of padded rows' embeddings; encoder lengths are filled once.
 KEPT = ("input_ids", "input_embeds", "encoder_lens", "ngram_embedding_info", "pp_proxy_tensors")
-# What a padded row must not keep: attention and the KV cache are indexed by it. Of the others nothing is said.
+# Padded rows must not keep old values here: they index attention and the KV cache. Other inputs stay undeclared.
 RESET = (
     *("req_pool_indices", "seq_lens", "out_cache_loc", "out_cache_loc_swa", "positions"),
     *("mamba_track_indices", "mamba_track_mask"),
@@ -32,14 +32,14 @@ def declare_padding(debugger: Any, buffers: object) -> tuple[str, ...]:
     Parameters
     ----------
     debugger : Debugger
-        Takes the declarations, as ``padding(tensor, "dont_care")``.
+        Receives the declarations, as ``padding(tensor, "dont_care")``.
     buffers : DecodeInputBuffers
-        Any object with sglang's names as attributes; those that it lacks, or that hold no elements, are left out.
+        Any object with sglang's names as attributes; missing attributes and empty tensors are left out.
 
     Returns
     -------
     tuple of str
-        Names that were declared.
+        The declared names.
     """
     return _declare(debugger, buffers, KEPT, "dont_care")
 
@@ -53,7 +53,7 @@ def judge_padding(debugger: Any, buffers: object) -> tuple[str, ...]:
 
 
 def declare_registry(debugger: Any, registry: Any) -> tuple[str, ...]:
-    """Declare what a ``CudaGraphBufferRegistry`` (0.5.13 and later) says of its slots; result as of `declare_padding`.
+    """Declare the slots of a ``CudaGraphBufferRegistry`` (0.5.13 and later); result as of `declare_padding`.
 
     Slots whose buffer is not on the debugger's device are left out.
     """

@@ -1,7 +1,7 @@
-"""sglang's plugin of ours: an entry point that sglang 0.5.11 and later calls in every process, wrapped or not.
+"""Entry point of the shadowgraph plugin that sglang 0.5.11 and later calls in every process, wrapped or not.
 
-Nothing else of this package is imported unless a run is on here: under `shadowgraph wrap`, or where the program has
-started a debugger of its own.
+No other module of this package is imported unless a debugger is in use: under `shadowgraph wrap`, or in a program that
+has started a debugger itself.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ _RUN = "SHADOWGRAPH_WRAP"
 
 
 def plugin() -> None:
-    """Hang the adapter into sglang if somebody watches this process; else return at once."""
-    current = getattr(sys.modules.get("shadowgraph.session"), "current", None)  # missing while it is being imported
+    """Attach the adapter to sglang if a debugger watches, or will watch, this process; else return at once."""
+    current = getattr(sys.modules.get("shadowgraph.session"), "current", None)  # missing during its import
     if not os.environ.get(_RUN) and (current is None or current() is None):
         return
     from shadowgraph.integrations.sglang.adapter import attach

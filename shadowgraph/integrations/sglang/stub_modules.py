@@ -1,8 +1,8 @@
-"""Small stand-in modules that let sglang's code be imported on a machine without a GPU.
+"""Small stand-in modules with which sglang's code can be imported on a machine without a GPU.
 
 sglang imports image and kernel packages at the top of modules whose attention backends never use them. Each stand-in
-carries the imported names and nothing else, and says so when one of them is used. A package that is really there is
-never replaced, and flashinfer is never faked: its absence changes which branches sglang takes.
+has the imported names and no code, and raises an explaining error when one of them is used. An installed package is
+never replaced, and flashinfer has no stand-in: its absence changes which branches sglang takes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class MissingFunction:
 
 
 class StandinModule(ModuleType):
-    """A module with a fixed set of names and no code; the rest is an ``AttributeError`` that says what it is.
+    """A module with a fixed set of names and no code; other names raise an explaining ``AttributeError``.
 
     Parameters
     ----------
@@ -94,23 +94,23 @@ _installed: dict[str, StandinModule] = {}
 
 
 def install_standins(*, engine: bool = False) -> tuple[str, ...]:
-    """Register stand-ins for the packages that sglang imports without need and that are missing here.
+    """Register stand-ins for missing packages that sglang imports without need.
 
     Parameters
     ----------
     engine : bool
         Also stand in for ``sgl_kernel`` and ``vllm``, which the scheduler and the rotary embedding import. The
-        attention backends do not need them, and sglang takes other branches where it finds them: hence not by default.
+        attention backends do not need them, and sglang takes other branches when it finds them: hence not by default.
 
     Returns
     -------
     tuple of str
-        Root packages that now have a stand-in, in alphabetical order. Empty where all of them are really installed.
+        Root packages that now have a stand-in, in alphabetical order. Empty when all of them are installed.
 
     Notes
     -----
     Idempotent. The stand-ins live in ``sys.modules`` of this process until `remove_standins`; spawned processes do not
-    inherit them. Call it before ``transformers`` is imported, which looks for torchvision once and keeps the answer.
+    inherit them. Call it before ``transformers`` is imported, which looks for torchvision once and caches the answer.
     """
     for root, contents in {**_BACKENDS, **(_ENGINE if engine else {})}.items():
         if find_spec(root) is None:
@@ -121,7 +121,7 @@ def install_standins(*, engine: bool = False) -> tuple[str, ...]:
 
 
 def remove_standins() -> None:
-    """Take every stand-in out of ``sys.modules`` again. Names that other modules imported from them stay bound."""
+    """Remove every stand-in from ``sys.modules``. Names that other modules imported from them stay bound."""
     for name, module in _installed.items():
         if sys.modules.get(name) is module:
             del sys.modules[name]

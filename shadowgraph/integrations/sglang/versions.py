@@ -1,4 +1,4 @@
-"""Which versions of sglang the adapter knows, where each range keeps what it hooks into, and why it may be off."""
+"""Supported versions of sglang, the hooked methods of each range, and reasons for the adapter to be off."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _DRAFTS = (
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where a range of versions, both ends included, keeps what the adapter hooks into; full dotted names.
+    """Full dotted names of the hooked methods for a range of versions, both ends included.
 
     Attributes
     ----------
     backends
-        The model runner's method that makes its attention backends; its memory pools are there by then.
+        The model runner's method that creates its attention backends; its memory pools exist by then.
     capture
-        The graph runner's method that captures all batch sizes; its buffers are there by then. Draft runners call it or
+        The graph runner's method that captures all batch sizes; its buffers exist by then. Draft runners call it or
         inherit it.
     prepare
         The graph runner's method that refreshes the inputs of a replay.
     loops
-        The scheduler's methods in which all its work is done. Its process catches what they raise, logs it, and has
-        its parent kill all.
+        The scheduler's methods that do all its work. Its process catches their exceptions, logs them, and has its
+        parent kill all processes.
     watchdog
-        The constructor of what watches that the scheduler goes on.
+        The constructor of the scheduler's watchdog.
     drafts
         Methods that both prepare and replay, each with the method that it calls between the two.
     """
@@ -72,7 +72,7 @@ LAYOUTS = (
 
 
 def installed() -> str | None:
-    """Version of the installed sglang, or None where there is none. Imports nothing."""
+    """Version of the installed sglang, or None when it is not installed. Imports nothing."""
     try:
         return version("sglang")
     except PackageNotFoundError:
@@ -80,13 +80,13 @@ def installed() -> str | None:
 
 
 def parsed(text: str) -> Version | None:
-    """The release number of a version; post-releases count as their release. None for others, pre-releases included."""
+    """The release number of a version, without post-release; None for other texts and pre-releases."""
     found = re.match(r"(\d+)\.(\d+)\.(\d+)(?:\.post\d+)?(?:\+.*)?$", text)
     return (int(found[1]), int(found[2]), int(found[3])) if found else None
 
 
 def layout_of(text: str | None) -> Layout | None:
-    """The layout of a version, or None for one that no range has."""
+    """The layout of a version, or None for an unsupported version."""
     release = parsed(text or "")
     if release is None:
         return None
@@ -94,7 +94,7 @@ def layout_of(text: str | None) -> Layout | None:
 
 
 def why_off(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Why sglang will not start the adapter in this environment, as one line, or None where it will."""
+    """Why sglang will not start the adapter in this environment, as one line, or None when it will."""
     found = installed()
     first, last = (".".join(map(str, end)) for end in (LAYOUTS[0].first, LAYOUTS[-1].last))
     reason = None

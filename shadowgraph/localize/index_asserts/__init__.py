@@ -1,1 +1,1 @@
-"""What the indices that compiled code asserts would have been, worked out on the host from what a launch was given."""
+"""Evaluation, on the host, of index assertions in inductor's Triton kernels, from copies of a launch's arguments."""

@@ -1,7 +1,8 @@
-"""Runs a kernel's code on the host, one program after another, as far as its values follow from what is at hand.
+"""Interpreter for the source of a Triton kernel: runs its programs on the host, as far as values follow from the
+copies.
 
-Nothing of the kernel is executed as Python. An operation that is not listed makes its result unknown, control flow that
-depends on the unknown ends the run.
+No kernel code is executed as Python. The result of an operation that is not listed here is unknown; control flow that
+depends on an unknown value ends the run. Called after the device was lost, in the thread that reports; takes no lock.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from shadowgraph.localize.index_asserts.values import (
 )
 
 WORK = 1 << 26  # lanes computed
-SECONDS = 2.0  # of this thread's own time: a busy machine must not change the answer
+SECONDS = 2.0  # CPU time of this thread: a busy machine must not change the answer
 _DEEP = 8  # helpers inside helpers
 _NOT_UNDERSTOOD = (
     ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError, ArithmeticError,
@@ -44,12 +45,12 @@ class _Returned(Exception):
 
 
 class Evaluator:
-    """One launch of a kernel.
+    """Evaluator of one launch of a kernel.
 
     Attributes
     ----------
     program
-        Number of the program along each axis.
+        Program id along each axis.
     """
 
     def __init__(self, memory: Memory, names: Mapping[str, Any], grid: tuple[int, int, int]) -> None:
@@ -59,7 +60,7 @@ class Evaluator:
         self._depth = 0
 
     def asserted(self, node: ast.Call, names: dict[str, object]) -> None:
-        """An assertion is met, with the values that names have there."""
+        """The run meets an assertion; `names` holds the values of the names there."""
 
     def run(self, body: list[ast.stmt], names: dict[str, object]) -> None:  # noqa: C901  a branch a kind of statement
         """Run statements.
@@ -67,7 +68,7 @@ class Evaluator:
         Raises
         ------
         BeyondError
-            What follows is not known any more, or the work got too much.
+            The following values are no longer known, or the work limit is reached.
         """
         for statement in body:
             self._spend(1)
@@ -91,7 +92,7 @@ class Evaluator:
                 raise BeyondError("a statement of another kind")
 
     def value(self, node: ast.expr, names: dict[str, object]) -> Any:
-        """What an expression is; unknown, and perhaps a pointer, where it is not understood."""
+        """The value of an expression; unknown, and possibly a pointer, where the expression is not supported."""
         try:
             with np.errstate(all="ignore"):
                 found = self._value(node, names)
@@ -157,7 +158,7 @@ class Evaluator:
         return lambda *args: self._helped(function, args)
 
     def _helped(self, function: Any, args: tuple[object, ...]) -> Any:
-        """Run a jitted function that the kernel calls."""
+        """Run a jitted function called by the kernel."""
         definition = definition_of(function)
         parameters = [arg.arg for arg in definition.args.args]
         if len(parameters) != len(args) or self._depth == _DEEP:
@@ -222,7 +223,7 @@ class Evaluator:
             if isinstance(owner, Value) and node.func.attr in METHODS:
                 return METHODS[node.func.attr](owner, *args, **more)
         if said not in _HARMLESS and any(map(leads, (owner, *args, *more.values()))):
-            self.memory.forget()  # it may have written there
+            self.memory.forget()  # it may have written through the pointer
         return unknown(pointer=OTHER if any(map(leads, (owner, *args, *more.values()))) else "")
 
     def _tl_load(self, pointer: Value, mask: object = None, other: object = None, **_: object) -> Value:

@@ -1,4 +1,7 @@
-"""Which values an index takes that a launch of compiled code asserts, from what the launch was given."""
+"""The out-of-range index behind a failed device assertion of a compiled kernel, from copies of the launch's arguments.
+
+Called by `CrashRecorder` once the device is lost, in the thread that reports; takes no lock and needs no device.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +20,22 @@ from shadowgraph.localize.index_asserts.values import BeyondError, Value, joint_
 from shadowgraph.model.launch_arguments import AssertedIndex
 from shadowgraph.model.launches import CompiledCall, Launch, Pointer
 
-PROGRAMS = 1 << 16  # more would take too long
-_PLACES = 8  # along x, that are told
+PROGRAMS = 1 << 16  # with more programs the run takes too long
+_PLACES = 8  # reported places along x
 
 
 def asserted_index(launch: Launch, copies: Iterable[tuple[int, bytes]]) -> AssertedIndex | None:
-    """What a launch of compiled code would have asserted in vain.
+    """The first index assertion of a compiled launch that does not hold.
 
     Parameters
     ----------
     copies
-        Address and bytes of what it was given, as they were just before it.
+        Address and bytes of its arguments, as they were just before the launch.
 
     Returns
     -------
     AssertedIndex or None
-        Of the first assertion, in order of line, that does not hold; None where all hold, and where the values do not
+        The first assertion, in order of line, that does not hold; None where all hold, and where the values do not
         follow from the copies alone.
     """
     call = launch.compiled
@@ -56,7 +59,8 @@ def asserted_index(launch: Launch, copies: Iterable[tuple[int, bytes]]) -> Asser
 
 
 def source_copied(launch: Launch, argument: str) -> str:
-    """The argument that a launch of compiled code fills all of another with, row by row; empty if it does not."""
+    """The argument whose elements a compiled launch copies to all of another argument, row by row; empty if there is
+    none."""
     call = launch.compiled
     if call is None:
         return ""
@@ -82,7 +86,7 @@ def _asserts(call: CompiledCall) -> bool:
 
 
 def _given(kernel: Kernel, numbers: Mapping[str, int], pointers: Iterable[Pointer]) -> dict[str, object]:
-    """Parameters by name; one that is neither a known number nor a known pointer may lead anywhere."""
+    """Parameters by name; one that is neither a known number nor a known pointer counts as a pointer to anywhere."""
     views = {pointer.argument: pointer.view for pointer in pointers}
     given: dict[str, object] = {}
     for name in kernel.names:
@@ -122,7 +126,7 @@ class _Seen:
 
 
 class _Watch(Evaluator):
-    """Notes what is asserted; by line."""
+    """Evaluator that records the assertions of the kernel, by line."""
 
     def __init__(
         self, memory: Memory, names: Mapping[str, object], grid: tuple[int, int, int], numbers: Mapping[str, int]
@@ -169,7 +173,7 @@ class _Watch(Evaluator):
             seen.places.update(np.unique(where[where < (self._xnumel or 0)]).tolist())
 
     def _active(self, condition: ast.expr, names: dict[str, object]) -> Value:
-        """The lanes that an assertion is about: ``holds | ~mask``."""
+        """The lanes that an assertion covers: ``holds | ~mask``."""
         if isinstance(condition, ast.BinOp) and isinstance(condition.op, ast.BitOr):
             rest = condition.right
             if isinstance(rest, ast.UnaryOp) and isinstance(rest.op, ast.Invert):

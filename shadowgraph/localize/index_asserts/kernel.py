@@ -1,4 +1,7 @@
-"""A kernel of compiled code as its source has it: parameters, blocks, what it asserts, what it copies."""
+"""Static model of an inductor-generated Triton kernel, parsed from its source: parameters, blocks, assertions, copies.
+
+Pure functions of the source text; the kernel is not run.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,18 @@ from shadowgraph.localize.index_asserts.values import BeyondError
 SAID = "index out of bounds: "
 _BLOCK = re.compile(r"([XYZ]|R\d?_?)BLOCK")
 _AXES = {"x": 0, "y": 1, "z": 2}
-# The programs' numbers may do this and nothing else, or another grid than the plain one is meant.
+# The only allowed uses of program ids; any other means that the grid is not the plain one.
 _PLAIN = {
     "tl.program_id(0) * XBLOCK",
     "tl.program_id(1) * YBLOCK",
     "(tl.program_id(1) + tl.program_id(2) * tl.num_programs(1)) * YBLOCK",
     "tl.program_id(2) * ZBLOCK",
 }
-_WIDEST, _ACROSS = 1 << 16, 1 << 10  # lanes of a block, and of one along an axis of a reduction
+_WIDEST, _ACROSS = 1 << 16, 1 << 10  # most lanes of a block, and along a reduction axis
 
 
 def source_of(function: Any) -> str:
-    """The source of a jitted function, from memory where it is held there."""
+    """The source of a jitted function, from the object where it holds it."""
     held = getattr(function, "src", None)
     return held if isinstance(held, str) else textwrap.dedent(inspect.getsource(getattr(function, "fn", function)))
 
@@ -38,7 +41,7 @@ def definition_of(function: Any) -> ast.FunctionDef:
     Raises
     ------
     BeyondError
-        Its source is not there, or is none.
+        The source is missing, or defines no function.
     """
     try:
         tree = ast.parse(source_of(function))
@@ -52,15 +55,15 @@ def definition_of(function: Any) -> ast.FunctionDef:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A jitted function of which nothing but its source is at hand, and those that stand beside it."""
+    """A jitted function that is known by its source only, and the other functions of the same file."""
 
     src: str
     beside: Mapping[str, Any]
 
 
 def names_of(function: Any, file: str = "") -> Mapping[str, Any]:
-    """The functions that a jitted function may call. One that inductor compiled in another process, or took from its
-    cache, has lost them; they are read from the generated file then."""
+    """The functions that a jitted function may call. A function that inductor compiled in another process, or took from
+    its cache, has lost its globals; they are then read from the generated file."""
     if isinstance(function, _Written):
         return function.beside
     known = getattr(getattr(function, "fn", function), "__globals__", None)
@@ -80,7 +83,7 @@ def _defined_in(file: str) -> Mapping[str, Any]:
 
 
 def dotted(node: ast.expr) -> str:
-    """``tl.load`` for the expression that says so; empty for any other."""
+    """``tl.load`` for an expression of that form; empty for any other."""
     if isinstance(node, ast.Attribute):
         base = dotted(node.value)
         return f"{base}.{node.attr}" if base else ""
@@ -88,7 +91,7 @@ def dotted(node: ast.expr) -> str:
 
 
 def calls(tree: ast.AST, *names: str) -> Iterator[ast.Call]:
-    """Calls of functions of Triton's language, in order of line."""
+    """Calls of Triton functions with the given names, in order of line."""
     found = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and dotted(node.func) in names)
     yield from sorted(found, key=lambda node: (node.lineno, node.col_offset))
 
@@ -99,7 +102,7 @@ class Kernel:
     Attributes
     ----------
     names
-        Its parameters that are no constants.
+        The parameters that are not constexpr.
     """
 
     def __init__(self, function: Any, file: str = "") -> None:
@@ -112,7 +115,7 @@ class Kernel:
         self._constants = [arg.arg for arg, fixed in zip(parameters, constant, strict=True) if fixed]
 
     def blocks(self, numbers: Mapping[str, int]) -> dict[str, int]:
-        """Block sizes that fit, for those that the caller chooses; what the kernel computes does not depend on them."""
+        """Fitting sizes for the blocks that the caller chooses; the kernel's result does not depend on them."""
         chosen: dict[str, int] = {}
         left = _WIDEST
         for name in sorted(self._constants, key=lambda name: not name.startswith("R")):
@@ -134,7 +137,7 @@ class Kernel:
         return counts[0], counts[1], counts[2]
 
     def elements(self, numbers: Mapping[str, int]) -> int:
-        """Of all axes together."""
+        """Number of elements of all axes together."""
         named = {name for name in (*self.names, *numbers) if re.fullmatch(r"[xyz]numel|r\d?_?numel", name)}
         total = 1
         for name in named:
@@ -142,7 +145,7 @@ class Kernel:
         return total
 
     def indexed_by(self, name: str) -> str:
-        """The argument that is first read or written at a place that a name leads to; empty where none is."""
+        """The argument that is first read or written at a place that depends on a name; empty where there is none."""
         for call in calls(self.body, "tl.load", "tl.store"):
             place = call.args[0] if call.args else None
             if not (isinstance(place, ast.BinOp) and isinstance(place.left, ast.Name)):
@@ -152,7 +155,8 @@ class Kernel:
         return ""
 
     def copied_into(self, argument: str) -> str:
-        """The argument whose elements go to the same places of another, unchanged; empty where none do."""
+        """The argument whose elements are copied unchanged to the same places of `argument`; empty where there is
+        none."""
         if "tl.atomic" in self.text or any(
             isinstance(node, ast.For | ast.If | ast.While) for node in ast.walk(self.body)
         ):
@@ -183,7 +187,7 @@ class Kernel:
             raise BeyondError("another grid")
 
     def _fitting(self, axis: str, numbers: Mapping[str, int], most: int) -> int:
-        """The smallest power of two that covers an axis, or a smaller one; without a mask it divides the axis."""
+        """The smallest power of two that covers an axis, or a smaller one; without a mask it must divide the axis."""
         numel = self._number(f"{axis}numel", numbers)
         size = 1
         while size < numel and size < most:
@@ -197,7 +201,7 @@ class Kernel:
         return numbers[name] if name in numbers else self._fixed(name)
 
     def _fixed(self, name: str) -> int:
-        """What the kernel itself sets a number to."""
+        """The value that the kernel itself assigns to a name."""
         for node in self.body.body:
             targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
             value = getattr(node, "value", None)

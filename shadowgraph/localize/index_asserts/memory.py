@@ -1,4 +1,5 @@
-"""Device memory as far as copies of it are at hand."""
+"""Device memory as seen by the evaluator: loads are answered from copies of the arguments, stores make bytes
+unknown."""
 
 from __future__ import annotations
 
@@ -10,13 +11,13 @@ from shadowgraph.localize.index_asserts.values import DTYPES, SIZES, Integers, V
 
 
 class Memory:
-    """Copies by address. What the kernel itself may have written before is not known any more."""
+    """Copies by address. Bytes that the kernel itself may have written are unknown from then on."""
 
     def __init__(self, copies: Iterable[tuple[int, bytes]]) -> None:
         self._parts = [(start, data, np.zeros(len(data), dtype=np.bool_)) for start, data in copies]
 
     def load(self, pointer: Value, active: Value, other: Value | None) -> Value:
-        """What the active lanes point at; the others hold `other`, or nothing that is known."""
+        """The values at the addresses of the active lanes; the other lanes hold `other`, or are unknown."""
         dtype, shape = pointer.pointer, np.broadcast_shapes(pointer.data.shape, active.data.shape)
         if dtype not in DTYPES or dtype not in SIZES:
             return unknown(shape)
@@ -39,7 +40,7 @@ class Memory:
         return Value(np.where(on, data, rest.data), known, dtype)
 
     def store(self, pointer: Value, active: Value) -> None:
-        """Forget what lies where active lanes point."""
+        """Mark the bytes at the addresses of active lanes as unknown."""
         maybe = (active.data != 0) | ~active.known
         shape = np.broadcast_shapes(pointer.data.shape, maybe.shape)
         maybe, sure = np.broadcast_to(maybe, shape), np.broadcast_to(pointer.known, shape)
@@ -49,7 +50,7 @@ class Memory:
         self._forget(np.broadcast_to(pointer.data, shape)[maybe], SIZES[pointer.pointer])
 
     def forget(self) -> None:
-        """Forget everything: something wrote nobody knows where."""
+        """Mark all bytes as unknown: a store went to an unknown address."""
         for _, _, written in self._parts:
             written[:] = True
 

@@ -1,4 +1,4 @@
-"""Functions of Triton's language, and of the helpers that inductor's code calls, on values."""
+"""Functions of the Triton language, and of the helpers that inductor's kernels call, on evaluator values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def scalar(operand: object) -> int:
     Raises
     ------
     ValueError
-        It is not.
+        The number is unknown.
     """
     number = operand.scalar if isinstance(operand, Value) else operand
     if not isinstance(number, int):
@@ -40,7 +40,7 @@ def scalar(operand: object) -> int:
 
 
 def shape_of(sizes: object) -> tuple[int, ...]:
-    """A shape as the kernel's code gives it."""
+    """A shape as given in the kernel's code."""
     shape = tuple(scalar(size) for size in sizes) if isinstance(sizes, tuple) else (scalar(sizes),)
     if math.prod(shape) > LANES:
         raise BeyondError("too many lanes")
@@ -151,7 +151,7 @@ def folded(
     running: bool,
     keep_dims: bool = False,
 ) -> tuple[Value, ...]:
-    """A scan, or with `running` off a reduction, one place along the axis after another."""
+    """A scan, or with `running` off a reduction, one place along the axis at a time."""
     pieces = [
         tuple(Value(_at(v.data, place, axis), _at(v.known, place, axis), v.dtype, v.pointer) for v in values)
         for place in range(values[0].data.shape[axis])
@@ -174,7 +174,7 @@ def _at(array: Any, place: int, axis: int) -> Any:
 
 
 def _wide(value: Value) -> Value:
-    """As a sum is done in."""
+    """The value in the dtype that a sum is computed in."""
     narrow = value.dtype not in ("int32", "int64", "uint32", OTHER)
     return fitted(value, "uint32" if value.dtype.startswith("u") else "int32") if narrow else fitted(value, value.dtype)
 
@@ -186,7 +186,7 @@ def _reduced(value: Value, data: Any, axis: object, keep_dims: object) -> Value:
     return expand_dims(found, along) if keep_dims else found
 
 
-# By the name that code has for the module, then by function; keywords as there.
+# By module name as in the kernel's code, then by function; keywords as in Triton.
 FUNCTIONS: dict[str, dict[str, Callable[..., Value]]] = {
     "tl": {
         "arange": arange, "full": full, "zeros": zeros, "broadcast_to": broadcast_to, "reshape": reshape,

@@ -1,4 +1,4 @@
-"""Operators of a kernel's code: between its constants as Python has them, else as the device does them."""
+"""Operators of a kernel's code: Python semantics between constants, device semantics otherwise."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def apply(operator: ast.AST, one: Any, other: Any) -> Any:
     Raises
     ------
     ValueError
-        Between constants that are no integers, or by an operator that is not listed here.
+        For constants that are not integers, or an operator that is not listed here.
     """
     said = OPERATORS.get(type(operator), "")
     if isinstance(one, Value) or isinstance(other, Value):
@@ -53,12 +53,12 @@ def leads(operand: object) -> bool:
 
 
 def sure(operand: Any) -> int:
-    """What control flow depends on.
+    """The value of a condition or loop bound, which must be known.
 
     Raises
     ------
     BeyondError
-        It is not known.
+        The value is unknown.
     """
     try:
         return scalar(operand)

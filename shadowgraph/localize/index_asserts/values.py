@@ -1,7 +1,7 @@
-"""Integers of a kernel as numpy arrays, with what is known of each lane, and the arithmetic that a GPU does with them.
+"""Integer values of a kernel as numpy arrays with a known-mask per lane, and integer arithmetic with device semantics.
 
-A lane is known only if it follows from bytes that are at hand: whatever overflows where the device would wrap, is
-divided by zero or is no integer becomes unknown rather than wrong.
+A lane is known only if it follows from the copied bytes: an overflow where the device would wrap, a division by zero
+and a non-integer make it unknown rather than wrong.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy.typing as npt
 Integers: TypeAlias = npt.NDArray[np.int64]
 Known: TypeAlias = npt.NDArray[np.bool_]
 
-OTHER = "other"  # floats, and what is too wide for the arrays here: never known
-LANES = 1 << 18  # of one array
+OTHER = "other"  # floats, and integers too wide for the arrays here: never known
+LANES = 1 << 18  # most lanes of one array
 _SIGNED, _UNSIGNED = (8, 16, 32, 64), (8, 16, 32)
 _RANGES = {
     "int1": (0, 1),
@@ -26,7 +26,7 @@ _RANGES = {
     **{f"uint{bits}": (0, (1 << bits) - 1) for bits in _UNSIGNED},
 }
 DTYPES = frozenset(_RANGES)
-# Bytes of an element, of what is pointed at.
+# Bytes of an element that a pointer leads to.
 SIZES = {
     "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8,
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16,
@@ -34,7 +34,7 @@ SIZES = {
 
 
 class BeyondError(Exception):
-    """The kernel does what is not understood, or asks for too much work: nothing can be said of it."""
+    """The kernel uses an unsupported construct, or needs too much work: no conclusion is possible."""
 
 
 class Dtype(str):
@@ -43,7 +43,7 @@ class Dtype(str):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Lanes of one dtype; `pointer` is the dtype of what they point at, empty where they do not."""
+    """Lanes of one dtype; `pointer` is the dtype that they point at, empty where they are no pointers."""
 
     data: Integers
     known: Known
@@ -52,18 +52,18 @@ class Value:
 
     @property
     def scalar(self) -> int | None:
-        """The value of a single lane that is known."""
+        """The value of a single known lane."""
         return int(self.data.reshape(-1)[0]) if self.data.size == 1 and self.known.all() else None
 
 
 def value_of(data: npt.ArrayLike, dtype: str, pointer: str = "") -> Value:
-    """Lanes that are known."""
+    """Known lanes."""
     array = np.asarray(data, dtype=np.int64)
     return Value(array, np.broadcast_to(np.True_, array.shape), dtype, pointer)
 
 
 def unknown(shape: tuple[int, ...] = (), dtype: str = OTHER, pointer: str = "") -> Value:
-    """Lanes of which nothing is known."""
+    """Unknown lanes."""
     return Value(np.broadcast_to(np.int64(0), shape), np.broadcast_to(np.False_, shape), dtype, pointer)
 
 
@@ -76,7 +76,7 @@ def joint_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def lifted(operand: object, like: str = OTHER) -> Value:
-    """A value, or a literal that takes the dtype of what it meets; nothing is known of a float."""
+    """A value, or a literal converted to the dtype of the other operand; a float is unknown."""
     if isinstance(operand, Value):
         return operand
     if isinstance(operand, bool):
@@ -99,7 +99,7 @@ def promoted(one: str, other: str) -> str:
 
 
 def fitted(value: Value, dtype: str) -> Value:
-    """The same in another dtype; lanes that it cannot hold are not known."""
+    """The same values in another dtype; lanes out of its range become unknown."""
     if dtype not in _RANGES:
         return unknown(value.data.shape)
     low, high = _RANGES[dtype]
@@ -108,7 +108,7 @@ def fitted(value: Value, dtype: str) -> Value:
 
 
 def cast(value: Value, dtype: str) -> Value:
-    """An explicit conversion, which wraps."""
+    """An explicit conversion, with wrap-around."""
     if dtype not in _RANGES or value.dtype not in _RANGES or value.pointer:
         return unknown(value.data.shape, dtype if dtype in _RANGES else OTHER, value.pointer)
     if dtype == "int1":
@@ -173,7 +173,7 @@ def unary(operator: str, operand: Value) -> Value:
 
 
 def where(condition: object, one: object, other: object) -> Value:
-    """Lane by lane one or the other; only what is chosen must be known."""
+    """Lane-wise selection; only the selected value must be known."""
     chosen = lifted(condition)
     if any(isinstance(operand, Value) and operand.pointer for operand in (condition, one, other)):
         return unknown(pointer=OTHER)
@@ -185,13 +185,13 @@ def where(condition: object, one: object, other: object) -> Value:
 
 
 def extreme(one: object, other: object, largest: bool) -> Value:
-    """The larger or the smaller."""
+    """The elementwise maximum or minimum."""
     a, b, dtype = pair(one, other)
     return Value((np.maximum if largest else np.minimum)(a.data, b.data), a.known & b.known, dtype)
 
 
 def _moved(operator: str, one: object, other: object) -> Value:
-    """A pointer and a number of elements."""
+    """A pointer plus a number of elements."""
     base, offset = (one, other) if isinstance(one, Value) and one.pointer else (other, one)
     assert isinstance(base, Value)
     step = lifted(offset)

@@ -1,1 +1,1 @@
-"""Sampling of replays: which are checked in full, in part, or not at all."""
+"""Sampling of replays: decides which replays are checked in full, which in part, and which are not observed at all."""

@@ -1,1 +1,1 @@
-"""Reports as HTML: the same data as the text, in one file or in a notebook's cell."""
+"""Reports as HTML, with the same data as the text report: one self-contained file, or a notebook cell."""

@@ -1,4 +1,4 @@
-"""The bytes that dumps hold around what findings are about."""
+"""Byte tables of findings on HTML pages: the bytes that dumps hold around each finding."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from shadowgraph.render.text.bytes_text import byte_notes
 from shadowgraph.views.byte_dump import dumped_buffer
 from shadowgraph.views.byte_rows import ByteLine, ByteRow, byte_rows
 
-_ROWS = 2_400  # of a page: later findings show what they kept themselves
+_ROWS = 2_400  # for a whole page: later findings show only the bytes that they kept themselves
 _Key = tuple[int, int, str, str]
 
 
 def bytes_of(dumps: Sequence[Dump]) -> Callable[[Finding], HexTable | None]:
-    """What tells for a finding of one of these dumps, or of the run that left them, the bytes around it.
+    """A function from a finding of these dumps, or of the run that left them, to the bytes around it.
 
-    None for one that is about no bytes, or of which no dump knows the buffer, and when the page has enough.
+    It returns None for a finding without bytes or with a buffer in no dump, and when the page has enough rows.
     """
     known: dict[_Key, tuple[Dump, Finding]] = {}
     for dump in dumps:
@@ -48,10 +48,10 @@ def _key(finding: Finding, pid: int) -> _Key:
 def _table(dump: Dump, finding: Finding, shown_as: int) -> HexTable | None:
     serial, start = finding.buffer.serial, finding.buffer.address
     buffer = next((b for b in (*dump.buffers, *dump.freed) if b.serial == serial), None)
-    if buffer is None or buffer.start != start:  # a finding on a part counts from where that part starts
+    if buffer is None or buffer.start != start:  # offsets of a finding on a part count from the start of that part
         return None
     held = dumped_buffer(dump, buffer, dump.names.name(buffer), finding, None, None)
-    own = tuple(mark for mark in held.marks if mark.finding == finding.id)[:1]  # not what others saw change there
+    own = tuple(mark for mark in held.marks if mark.finding == finding.id)[:1]  # not the changes of other findings
     rows = [_renumbered(row, shown_as) for row in byte_rows(msgspec.structs.replace(held, marks=own), held.dtype)]
     if not rows:
         return None
@@ -60,5 +60,5 @@ def _table(dump: Dump, finding: Finding, shown_as: int) -> HexTable | None:
 
 
 def _renumbered(row: ByteLine, shown_as: int) -> ByteLine:
-    """A run's report counts findings anew over all processes."""
+    """The row with the finding's id in the run's report, which numbers findings anew over all processes."""
     return row._replace(finding=shown_as) if isinstance(row, ByteRow) and row.finding is not None else row

@@ -1,4 +1,4 @@
-"""A finding as a page shows it: its rows by label, its bytes, what to do."""
+"""Cards: findings as data for HTML templates, with their rows by label, their bytes and the advice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shadowgraph.render.text.finding_rows import ADVICE, FactRow, end_rows, fact
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Texts under one label; `spare` ones are folded. Of `css` is how they are shown: as facts, stack or advice."""
+    """Texts under one label; `spare` texts are folded. `css` selects the style: facts, stack or advice."""
 
     label: str
     lines: tuple[str, ...]
@@ -39,7 +39,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A line of a report; `tone` is bad, warn or nothing."""
+    """A line of a report; `tone` is bad, warn, head or empty."""
 
     text: str
     tone: str = ""
@@ -49,7 +49,7 @@ _STACKS = {"allocated", "launched"}
 
 
 def card_of(finding: Finding, bytes: HexTable | None = None, more: Iterable[FactRow] = ()) -> Card:
-    """A finding with the bytes that are known around it, without any those that it kept itself, and more rows."""
+    """The card of a finding with the known bytes around it, by default those that the finding kept, and `more` rows."""
     return Card(
         id=finding.id,
         code=finding.code,
@@ -64,7 +64,7 @@ def card_of(finding: Finding, bytes: HexTable | None = None, more: Iterable[Fact
 
 
 def grouped(rows: Iterable[FactRow]) -> tuple[Group, ...]:
-    """Rows by label, in order; rows without a label, and those with the label before, belong to it."""
+    """Rows by label, in order; a row without a label, or with the same label as the row before, joins its group."""
     groups: list[tuple[str, list[FactRow]]] = []
     for row in rows:
         if not groups or (row.label and row.label != groups[-1][0]):
@@ -80,7 +80,7 @@ def _group(label: str, rows: Sequence[FactRow]) -> Group:
 
 
 def said_of(lines: Iterable[Text]) -> tuple[Said, ...]:
-    """Lines of a text report, as loud as they are there; empty ones are left out."""
+    """Lines of a text report with their tones; empty lines are left out."""
     return tuple(Said(line.plain, _tone(str(line.style))) for line in lines if line.plain.strip())
 
 

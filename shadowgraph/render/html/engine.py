@@ -1,4 +1,4 @@
-"""The template engine: every text is escaped, and gives neither a terminal nor a browser orders."""
+"""Template engine of HTML pages: every text is escaped, and its control characters are neutralised."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _TEMPLATES = Path(__file__).with_name("templates")
-_LONGEST = 2_000  # characters of one text: a made-up dump may have names of a megabyte
+_LONGEST = 2_000  # characters of one text: a forged dump may have names of a megabyte
 
 
 def render(template: str, **values: Any) -> str:
@@ -23,22 +23,22 @@ def render(template: str, **values: Any) -> str:
 
 
 def style() -> str:
-    """The style of pages and fragments."""
+    """The style sheet of pages and fragments."""
     return (_TEMPLATES / "style.css").read_text("utf-8").strip()
 
 
 def script() -> str:
-    """What filters a page; it works without."""
+    """The script that filters a page; the page works without it."""
     return (_TEMPLATES / "filter.js").read_text("utf-8").strip()
 
 
 def digest(text: str) -> str:
-    """What a content security policy calls an inline script, so that no other one runs."""
+    """The hash of an inline script for a content security policy, which then blocks all other scripts."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def harmless(value: Any) -> Any:
-    """What stands for a value on a page; markup of our own templates stays what it is."""
+    """The safe form of a value for a page; markup of the package's own templates is kept as it is."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
         return value
     text = tame(value)
@@ -47,7 +47,7 @@ def harmless(value: Any) -> Any:
 
 @cache
 def _environment() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # heavy, and no other verb needs it
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # slow to import, and used by no other verb
 
     made = Environment(
         loader=FileSystemLoader(_TEMPLATES),

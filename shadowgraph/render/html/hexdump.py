@@ -1,4 +1,4 @@
-"""Bytes around the damage as rows of a table: runs of bytes of one kind, so that a page stays small."""
+"""Hex dumps as HTML tables: each row is a few runs of bytes of one kind, so that a page stays small."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST = 64  # rows of one table
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Bytes that follow each other and are of one kind: `css` names it."""
+    """Adjacent bytes of one kind; `css` names the kind."""
 
     text: str
     css: str
@@ -24,7 +24,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class HexLine:
-    """A row of a table; without runs `note` says what is left out there.
+    """A row of a table; without runs, `note` describes the omitted rows.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class HexLine:
 
 @dataclass(frozen=True, slots=True)
 class HexTable:
-    """Rows of one buffer, and what has to be said of them; `all` shows those that are left out."""
+    """Rows of one buffer with notes; `all` is the command that shows the omitted rows."""
 
     caption: str
     lines: tuple[HexLine, ...]
@@ -52,7 +52,7 @@ class HexTable:
 
 
 def window_table(finding: Finding) -> HexTable | None:
-    """What a finding itself kept of the bytes: those rows that changed; None where it kept none."""
+    """The changed rows of the bytes that a finding itself kept; None where it kept none."""
     rows = list(_window_rows(finding))
     return table("bytes as the finding saw them", rows, unlike=unlike_what(finding)) if rows else None
 
@@ -60,7 +60,7 @@ def window_table(finding: Finding) -> HexTable | None:
 def table(
     caption: str, rows: Iterable[ByteLine], notes: Iterable[str] = (), all: str = "", unlike: str = "was"
 ) -> HexTable:
-    """Rows as a table of at most `MOST` lines; `unlike` is said of the bytes that the found ones are not like."""
+    """Rows as a table of at most `MOST` lines; `unlike` is the label of expected bytes."""
     lines = [_line(row, unlike) for row in rows]
     return HexTable(caption, tuple(lines[:MOST]), tuple(notes), max(0, len(lines) - MOST), all)
 
@@ -89,7 +89,7 @@ def _line(row: ByteLine, unlike: str) -> HexLine:
     label = {Kind.HELD: "", Kind.FOUND: "found", Kind.EXPECTED: unlike}[row.kind]
     if row.kind is Kind.FOUND and row.finding is not None:
         label = f"#{row.finding} found"
-    again = row.kind is Kind.EXPECTED or row.finding is not None  # of the row above
+    again = row.kind is Kind.EXPECTED or row.finding is not None  # same offset as the row above
     offset = "" if again else f"{row.offset:+,}"
     return HexLine(str(row.kind), offset, label, tuple(_runs(row.cells)), row.values)
 

@@ -1,4 +1,4 @@
-"""Everything a page shows, as data: of a live run, of a dump, of a run folder."""
+"""Content of an HTML report as data: of a live run, of a dump, of a run folder. The template is `page.html`."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from shadowgraph.wrap.folder.reader import Run
 _FINDINGS = 200
 _PROCESSES = 200
 _PARTS = 8  # processes whose memory, graphs and launches are shown
-_GRAPHS = 50  # graphs that are counted one by one
+_GRAPHS = 50  # graphs that are listed one by one
 
 BytesOf = Callable[[Finding], HexTable | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What the dump of one process adds: its graphs, what ran last, its memory."""
+    """The dump of one process: its graphs, last launches and memory map."""
 
     title: str
     file: str
@@ -61,7 +61,7 @@ class Page:
     summary
         The last line of the text report.
     file
-        What to call the dump or the run folder in a command; empty for a live run.
+        Path of the dump or the run folder for a command line; empty for a live run.
     """
 
     title: str
@@ -88,7 +88,7 @@ class Page:
 
 
 def live_page(facts: RunFacts, bytes_of: BytesOf | None = None) -> Page:
-    """The page of a run's facts; `bytes_of` knows more bytes around a finding than the finding itself."""
+    """The page of a run's facts; `bytes_of` gives more bytes around a finding than the finding itself kept."""
     kept, damage, named = folded(facts), {id(finding) for finding in facts.damage}, in_processes(facts)
     shown = [
         (
@@ -124,7 +124,7 @@ def dump_page(dump: Dump) -> Page:
 
 
 def dump_report(dump: Dump) -> Page:
-    """The same without its nodes, launches and map."""
+    """The page of a dump without its nodes, launches and map."""
     return replace(
         live_page(dump.facts(), bytes_of([dump])),
         title=f"shadowgraph report: {dump.path.name}",
@@ -135,7 +135,7 @@ def dump_report(dump: Dump) -> Page:
 
 
 def run_page(report: RunReport, dumps: Sequence[Dump]) -> Page:
-    """The page of a run folder with those of its dumps that are open, one of each process."""
+    """The page of a run folder; `dumps` are its open dumps, one for each process."""
     run = report.run
     found = {finding.pid for finding in report.facts.findings}
     order = sorted(dumps, key=lambda dump: (dump.manifest.pid not in found, dump.manifest.pid))
@@ -151,7 +151,7 @@ def run_page(report: RunReport, dumps: Sequence[Dump]) -> Page:
 
 
 def with_run(page: Page, run: Run) -> Page:
-    """A page with what ran, how it ended, and its processes."""
+    """The page with the run's command, exit status and processes."""
     return replace(
         page,
         head=(

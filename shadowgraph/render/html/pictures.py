@@ -1,4 +1,4 @@
-"""The memory map as a picture inside of a page."""
+"""Memory map as an image embedded in an HTML page."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from shadowgraph.render.text.map_text import DumpedMap, MapReport
 from shadowgraph.views.memory_map import MemoryMap
 
 ROWS = 40  # buffers with a row of their own
-_DAMAGES = 60  # findings that are drawn; each takes some ten milliseconds
-_LARGEST = 1_000_000  # bytes of a picture as SVG; larger ones become pixels
+_DAMAGES = 60  # findings that are drawn; each takes about ten milliseconds
+_LARGEST = 1_000_000  # bytes of an SVG image; a larger one is rasterised
 
 
 @dataclass(frozen=True, slots=True)
 class MapView:
-    """A memory map: its picture as a data address, or why there is none; its lines; and findings left out of both."""
+    """A memory map: its image as a data URL, or the reason for none; its lines; the number of omitted findings."""
 
     picture: str
     why: str
@@ -27,7 +27,7 @@ class MapView:
 
 
 def map_view(drawn: DumpedMap) -> MapView:
-    """The map of a process, as a picture where matplotlib is there, and in lines."""
+    """The map of a process, as an image where matplotlib is installed, and as lines."""
     map, left_out = drawn.map, max(0, len(drawn.map.damages) - _DAMAGES)
     if left_out:
         map = dataclasses.replace(map, damages=map.damages[:_DAMAGES])
@@ -39,7 +39,7 @@ def map_view(drawn: DumpedMap) -> MapView:
 
 
 def picture_of(map: MemoryMap, title: str) -> str:
-    """A data address for an ``img``: no script of a picture runs there, whatever its texts say.
+    """A data URL for an ``img`` element, in which no script of an SVG image runs, whatever its texts contain.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a cell of a notebook shows of an object: fragments of the page of a report, without scripts."""
+"""Notebook representations of objects: fragments of the report page, without scripts. Called by ``_repr_html_``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LINES = 400
 
 @singledispatch
 def html_of(thing: object) -> str | None:
-    """The fragment of an object; None for one that has no better form than its text."""
+    """The HTML fragment of an object; None for an object without a better form than its text."""
     return None
 
 

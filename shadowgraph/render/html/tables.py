@@ -1,4 +1,4 @@
-"""Nodes, launches and processes as rows of tables, cut to what a page can hold; what is left out is counted."""
+"""Nodes, launches and processes as rows of HTML tables, cut to the size of a page with a count of the omitted rows."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from shadowgraph.views.node_list import ListedGraph, ListedNode, Named, listed
 from shadowgraph.wrap.folder.process_record import ProcessRecord
 
 _NAME = 140  # columns of a kernel's name
-_DETAILS = 8  # lines on what a node points at
-_GRAPHS = 6  # of a dump whose nodes are listed
-_FIRST = 60  # nodes of a graph, beside those that a finding names
-_NEAR = 6  # nodes on either side of such a one
-_BLAMED = 20  # such ones
+_DETAILS = 8  # lines on a node's arguments
+_GRAPHS = 6  # graphs of a dump whose nodes are listed
+_FIRST = 60  # first nodes of a graph, besides culprits and candidates
+_NEAR = 6  # nodes on either side of a culprit or candidate
+_BLAMED = 20  # most culprits and candidates
 _LAUNCHES = 40
 _LIVE = "print(shadowgraph.render.text.nodes_text.nodes_text(graph))"
-_GIVEN = 4  # names of what a launch was given
+_GIVEN = 4  # arguments of a launch
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """A node; or, with `skipped`, a count of those that are left out here."""
+    """A node; or, with `skipped`, the number of nodes omitted here."""
 
     place: str = ""
     kind: str = ""
@@ -45,7 +45,7 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class GraphTable:
-    """A graph and the nodes of it that are shown; `all` says what shows the others."""
+    """A graph and its shown nodes; `all` is the command that shows all nodes."""
 
     title: str
     rows: tuple[NodeRow, ...]
@@ -57,7 +57,7 @@ class GraphTable:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRow:
-    """A launch that ran lately."""
+    """A recent launch."""
 
     time: str
     phase: str
@@ -84,7 +84,7 @@ class ProcessRow:
 
 
 def graph_tables(dump: Dump, book: BufferNames, file: str) -> tuple[tuple[GraphTable, ...], int]:
-    """The graphs that findings name and those that replayed most; how many there are beside these."""
+    """The graphs with findings and the most replayed ones; the number of other graphs."""
     found = (*dump.manifest.facts.findings, *dump.manifest.facts.notes)
     named = {finding.graph for finding in found}
     graphs = sorted(dump.graphs, key=lambda graph: (graph.name not in named, -graph.replays, graph.serial))
@@ -94,12 +94,12 @@ def graph_tables(dump: Dump, book: BufferNames, file: str) -> tuple[tuple[GraphT
 
 
 def graph_table(graph: Graph, named: Named, findings: Sequence[Finding] = (), all: str = "") -> GraphTable:
-    """A graph's first nodes, and those that findings name with their neighbours."""
+    """A graph's first nodes, and the nodes named in findings with their neighbours."""
     return listed_table(listed(graph, named, findings), all)
 
 
 def listed_table(made: ListedGraph, all: str = "") -> GraphTable:
-    """The same of a list of nodes."""
+    """The table of a node list."""
     return GraphTable(
         title=f"{made.name}: {plural(made.total, 'node')}, {plural(made.replays, 'replay')}",
         rows=tuple(_rows(made)),
@@ -141,7 +141,7 @@ def _row(node: ListedNode) -> NodeRow:
 
 
 def launch_rows(dump: Dump, book: BufferNames) -> tuple[tuple[LaunchRow, ...], int]:
-    """What ran last, the latest first; how many launches the journal has beside these."""
+    """The last launches, the latest first; the number of other launches in the journal."""
     manifest = dump.manifest
     names = {row.serial: row.name for row in manifest.graphs}
     rows = []
@@ -169,7 +169,7 @@ def clock(seconds: float) -> str:
 
 
 def process_row(process: ProcessRecord) -> ProcessRow:
-    """A process as the run's report tells it, with the last numbers that it gave."""
+    """A process as in the run's report, with the counters of its last heartbeat."""
     pulse = process.pulse
     return ProcessRow(
         pid=process.pid,

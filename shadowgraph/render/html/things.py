@@ -1,4 +1,4 @@
-"""Buffers and groups of owners as rows, for a notebook."""
+"""Buffers and alias groups as table rows for a notebook cell."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from shadowgraph.render.text.finding_rows import FactRow
 from shadowgraph.tracking.names import Owner
 from shadowgraph.views.alias_list import AliasGroup, AliasOwner
 
-_OWNERS = 40  # of one group
+_OWNERS = 40  # owners of one group
 
 
 @dataclass(frozen=True, slots=True)
 class BufferRow:
-    """A buffer among others."""
+    """A buffer in a list."""
 
     name: str
     form: str
@@ -32,7 +32,7 @@ class BufferRow:
 
 @dataclass(frozen=True, slots=True)
 class OwnerRow:
-    """An owner, the bytes that it covers from the first owner's start, and what it is of that."""
+    """An owner, its bytes from the first owner's start, and its relation to the first owner."""
 
     path: str
     form: str
@@ -49,13 +49,13 @@ class OwnersTable:
 
 
 def name_of(buffer: Buffer) -> str:
-    """The best name that a live run or an open dump has for a buffer, else the line that allocated it."""
+    """The best name of a buffer in a live run or an open dump, else its allocation site."""
     namer = namer_of(buffer)
     return namer.called(buffer) if namer is not None else allocation_name(buffer)
 
 
 def buffer_rows(buffers: Iterable[Buffer]) -> tuple[BufferRow, ...]:
-    """Buffers, a row each."""
+    """One row for each buffer."""
     return tuple(_buffer_row(buffer) for buffer in buffers)
 
 
@@ -73,7 +73,7 @@ def _buffer_row(buffer: Buffer) -> BufferRow:
 
 
 def buffer_facts(buffer: Buffer) -> Iterator[FactRow]:
-    """What the ledger has of a buffer."""
+    """The facts of a buffer as rows."""
     where = f"{plural(buffer.nbytes, 'byte')} at {buffer.start:#x} on {buffer.device}"
     yield FactRow("buffer", f"{form(buffer.dtype, buffer.shape)}  {where}, {buffer.role}, allocation {buffer.serial}")
     if buffer.graph is not None:
@@ -88,7 +88,7 @@ def buffer_facts(buffer: Buffer) -> Iterator[FactRow]:
 
 
 def live_owners(group: Sequence[Owner]) -> OwnersTable:
-    """Owners of a live run that share bytes."""
+    """A group of owners of a live run."""
     ranked = sorted(group, key=lambda o: (-o.view.hull.nbytes, len(o.path), o.path))
     chief = ranked[0].view
     rows = []
@@ -103,7 +103,7 @@ def live_owners(group: Sequence[Owner]) -> OwnersTable:
 
 
 def dumped_owners(group: AliasGroup) -> OwnersTable:
-    """Owners of a dump that share bytes."""
+    """A group of owners of a dump."""
     chief = group.owners[0]
     rows = tuple(_owner_row(owner, chief) for owner in group.owners[:_OWNERS])
     return OwnersTable(rows, len(group.owners) - len(rows))

@@ -1,4 +1,4 @@
-"""A page into a file."""
+"""HTML pages as files."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from shadowgraph.render.html.page import Page
 
 
 def page_html(page: Page) -> str:
-    """A whole page: one file, nothing of it elsewhere."""
+    """A whole page in one self-contained file."""
     filtering = script()
     ours = {"style": Markup(style()), "script": Markup(filtering), "digest": digest(filtering)}
     return render("page.html", page=page, version=VERSION, **ours) + "\n"
 
 
 def require_target(path: str | os.PathLike[str]) -> Path:
-    """Refuse, before a large dump is read, what cannot become a page.
+    """Refuse a path that cannot become a page, before a large dump is read.
 
     Raises
     ------
     UsageError
         For ``-``.
     MissingFileError
-        For a folder, and for a file in a folder that is not there.
+        For a folder, and for a file in a folder that does not exist.
     """
     target = Path(path)
     if os.fspath(path) == "-":
@@ -42,7 +42,7 @@ def require_target(path: str | os.PathLike[str]) -> Path:
 
 
 def write_page(text: str, path: str | os.PathLike[str]) -> Path:
-    """Write the text of a page, whole or not at all.
+    """Write the text of a page atomically.
 
     Raises
     ------

@@ -1,18 +1,18 @@
-"""Pictures of memory (matplotlib, extra `plot`), and maps to zoom into (Bokeh, extra `notebook`).
+"""Plots of memory (matplotlib, extra `plot`), and interactive maps (Bokeh, extra `notebook`).
 
-Each kind is data, made from a debugger or an open dump by ``of``, and a module that draws it: a figure that the caller
-owns, or a PNG, SVG or PDF file.
+Each kind has a data class in `shadowgraph.views`, made from a debugger or an open dump by ``of``, and a module here
+that draws it: into a figure that the caller owns, or into a PNG, SVG or PDF file.
 
-| data | drawing |
+| data, in `shadowgraph.views` | drawing |
 |---|---|
-| `model.MemoryMap` (of a debugger), `dumped_map.dumped_map` (of a dump) | `memory_map.memory_map`, `save_memory_map` |
-| `alias_model.AliasMap` | `alias_map.alias_map`, `save_alias_map` |
-| `write_model.WriteMap` | `write_map.write_map`, `save_write_map` |
-| `byte_model.ByteMap` | `byte_map.byte_map`, `save_byte_map` |
-| `row_model.RowMap` | `row_map.row_map`, `save_row_map` |
+| `memory_map.MemoryMap` (of a debugger), `dumped_map.dumped_map` (of a dump) | `memory_map`, `save_memory_map` |
+| `alias_map.AliasMap` | `alias_map`, `save_alias_map` |
+| `write_map.WriteMap` | `write_map`, `save_write_map` |
+| `byte_map.ByteMap` | `byte_map`, `save_byte_map` |
+| `row_map.RowMap` | `row_map`, `save_row_map` |
 
 `interactive_map` makes a page of either memory map. `memory_viz.memory_snapshot` and `save_memory_viz` give the ledger
-as a memory snapshot of torch's format.
+as a memory snapshot in torch's format.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["InteractiveMap", "interactive_map"]
 
 
-def __getattr__(name: str) -> Any:  # what draws is loaded by whoever draws
+def __getattr__(name: str) -> Any:  # a drawing module is imported on first use
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from shadowgraph.render.plots import interactive

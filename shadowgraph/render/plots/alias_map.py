@@ -1,6 +1,6 @@
-"""The alias map: groups of owners over the same bytes, each group at a scale of its own.
+"""Drawing of an alias map: groups of owners over the same bytes, each group at a scale of its own.
 
-A strip on top of each group tells how many owners each byte has; below, every view has a bar where its bytes lie. Gids:
+A strip on top of each group shows the number of owners of each byte; below, every view has a bar over its bytes. Gids:
 ``depth:2:3`` for the bytes of group 3 with two owners, ``owner:3:1`` for its line 1, ``damage:1`` for finding 1.
 """
 
@@ -27,10 +27,10 @@ from shadowgraph.views.scales import Span, Steps, joined, widened
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_DEPTHS = {1: PALE, 2: SKY, 3: BLUE, 4: "#00304F"}  # ever darker; the last is for more, too
+_DEPTHS = {1: PALE, 2: SKY, 3: BLUE, 4: "#00304F"}  # darker with depth; the last also stands for more owners
 _GROUP, _LINE, _FOLD, _REST = 0.52, 0.18, 0.21, 0.08
 _STRIP = 0.17
-_LINES = 12  # of one group
+_LINES = 12  # lines of one group
 _SLIVER = 0.01
 _PAGE = 1_500  # lines on one page
 
@@ -49,10 +49,10 @@ def alias_map(map: AliasMap, *, limit: int = 40, title: str | None = None) -> Fi
     Parameters
     ----------
     map
-        What to draw; without groups the figure says so.
+        The map to draw; without groups the figure says so.
     limit
-        Groups that are drawn, 1 to 200: those with findings first, then those in which others than the widest owner
-        share bytes, then those of the most owners; runs of the rest are folded.
+        Groups that are drawn, 1 to 200: groups with findings first, then groups in which other owners than the widest
+        share bytes, then groups with the most owners; runs of the rest are folded.
     title
         First line, instead of "Alias map".
 
@@ -89,18 +89,18 @@ def alias_map(map: AliasMap, *, limit: int = 40, title: str | None = None) -> Fi
 
 
 def save_alias_map(map: AliasMap, path: str | os.PathLike[str], *, limit: int = 40, title: str | None = None) -> Path:
-    """Draw an alias map into a file, whole or not at all.
+    """Draw an alias map into a file, atomically.
 
     Parameters
     ----------
     map
-        What to draw.
+        The map to draw.
     path
-        The suffix png, svg or pdf says which kind of picture.
+        The suffix png, svg or pdf selects the format.
     limit
         Groups at most; the rest is folded.
     title
-        Above the drawing; by default what it is of.
+        Above the drawing; by default the kind of map and its subject.
 
     Returns
     -------
@@ -226,7 +226,7 @@ def _damages(pen: Pen, panel: AliasPanel, scale: Steps, y: float) -> None:
 
 
 def _broken(damage: MapDamage, scale: Steps) -> list[Span]:
-    """Bars of broken bytes; those beyond the owners' bytes just outside of the strip."""
+    """Bars of damaged bytes; bytes outside of the owners' range get a bar just outside of the strip."""
     room = (BARS[0] - LEAST_DAMAGE * 1.5, BARS[1] + LEAST_DAMAGE * 1.5)
     spans = []
     for first, last in damage.pieces:

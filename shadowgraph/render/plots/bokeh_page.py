@@ -1,6 +1,7 @@
-"""The page of an interactive map as Bokeh models: two scales as tabs, a strip of all memory, tables that lead there.
+"""Page of an interactive map as Bokeh models: two scales as tabs, an overview strip of all memory, and tables to
+navigate by.
 
-What is in sight is drawn by ``browsing.js`` in the browser, in detail or joined, out of columns that it gets once.
+``browsing.js`` draws the visible part in the browser, in detail or joined, from columns that are sent once.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from shadowgraph.render.plots.page import role_color
 from shadowgraph.render.plots.pen import BLACK, FAINT, GREY, PALE, PURPLE, VERMILLION
 from shadowgraph.views.memory_map import MemoryMap
 
-STEP = 1.8  # from one row of buffers to the next, a bar being 1 high
+STEP = 1.8  # from one row of buffers to the next, in bar heights
 _HEIGHT, _PER_LANE = 270, 100  # pixels of the map with one row, and of each further one
-_FRAME, _FINDING, _FINDINGS = 520, 25, 5  # of all else on the page; of a row of findings, and how many are in sight
+_FRAME, _FINDING, _FINDINGS = 520, 25, 5  # pixels: page without map, a row of findings; visible rows
 _TABS = {
     "log": ("every part visible", "each part as wide as the logarithm of its length; hover for addresses"),
     "bytes": ("bytes in proportion", "address; wide gaps are folded"),
@@ -99,7 +100,7 @@ return "0x" + Math.round(address[low] + share * (address[high] - address[low])).
 
 
 def page_of(memory: MemoryMap, chart: Chart | None, title: str, counts: str) -> Document:
-    """A document with the whole page; without a chart it says only what `counts` says."""
+    """A document with the whole page; without a chart it shows only the text `counts`."""
     head = f"<b style='font-size: 15px'>{html.escape(title)}</b><br>{html.escape(counts)}"
     parts: list[Any] = [Div(text=head, sizing_mode="stretch_width")]
     document = Document()
@@ -112,7 +113,7 @@ def page_of(memory: MemoryMap, chart: Chart | None, title: str, counts: str) -> 
 
 
 def height_of(memory: MemoryMap, chart: Chart | None) -> int:
-    """Pixels that the page needs."""
+    """Height of the page in pixels."""
     if chart is None:
         return 80
     findings = _findings_height(memory) if memory.damages else 0
@@ -153,7 +154,7 @@ class _Drawing:
             self.sources[kind].selected.js_on_change("indices", self.script)
 
     def _script(self) -> CustomJS:
-        """``browsing.js`` with all that it needs."""
+        """``browsing.js`` with its arguments."""
         roles = {buffer.role for buffer in self.memory.buffers}
         args = {
             **{kind: self.sources[kind] for kind in _KINDS},
@@ -202,7 +203,7 @@ class _Drawing:
         return plot
 
     def _ticks(self, plot: Any, scale: str) -> None:
-        """Addresses below the scale in bytes; on the other one a place says nothing by itself."""
+        """Addresses below the scale in bytes; on the logarithmic scale a position has no readable address."""
         if scale != "bytes":
             plot.xaxis.ticker = []
             return
@@ -229,7 +230,7 @@ class _Drawing:
             )
 
     def _findings(self, plot: Any, scale: str) -> None:
-        """A mark below each damaged place, as large at any zoom."""
+        """A mark below each damaged place, of the same size at any zoom."""
         if not self.memory.damages:
             return
         source = self.sources["marks"]
@@ -249,7 +250,7 @@ class _Drawing:
         plot.add_tools(HoverTool(renderers=[marks], tooltips=tip, visible=False))
 
     def _legend(self, plot: Any) -> None:
-        """What stands in this map, and no more."""
+        """Entries for the kinds of bars in this map only."""
         buffers = self.memory.buffers
         shown = {role: role_color(role) for role in sorted({buffer.role for buffer in buffers if buffer.alive})}
         if any(not buffer.alive for buffer in buffers):
@@ -273,7 +274,7 @@ class _Drawing:
         )  # fmt: skip
 
     def _strip(self, scale: str) -> Any:
-        """All memory, with a window that shows and moves what is seen above."""
+        """All memory, with a window that shows and moves the visible range above."""
         plot = figure(
             height=64, sizing_mode="stretch_width", x_range=Range1d(*self.chart.ends[scale]), y_range=(-0.15, 1.15),
             tools="", toolbar_location=None, name=f"strip:{scale}",
@@ -292,7 +293,7 @@ class _Drawing:
         return plot
 
     def tables(self) -> list[Any]:
-        """Findings and buffers; a row that is clicked is shown above."""
+        """Findings and buffers; a click on a row moves the map there."""
         columns = [
             TableColumn(field="name", title="buffer", width=260),
             TableColumn(field="form", title="form", width=110),

@@ -1,6 +1,6 @@
-"""What an interactive map is made of, as columns: every part with its place on two scales, and what is said of it.
+"""Data of an interactive map as columns: every part with its position on two scales, and its hover text.
 
-Nothing is judged here: buffers, owners and damage are those of `shadowgraph.views.memory_map`. Draws nothing.
+Nothing is judged here: buffers, owners and damage come from `shadowgraph.views.memory_map`. Draws nothing.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ Columns = dict[str, list[str] | list[int] | Floats]
 
 SCALES = ("log", "bytes")
 LANES = 6  # rows for buffers that overlap; the rest share the last one
-_OWNERS = 4  # told of each buffer
+_OWNERS = 4  # listed for each buffer
 _LONGEST = 160
-_STRIP = 1_200  # places in the strip of all memory
+_STRIP = 1_200  # bins of the strip of all memory
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
     """Columns of equal length, by name, for each kind of part.
 
-    Every part has ``left_log``, ``right_log``, ``left_bytes``, ``right_bytes``: its place on the two scales. Addresses
+    Every part has ``left_log``, ``right_log``, ``left_bytes``, ``right_bytes``: its ends on the two scales. Addresses
     and sizes are float64, which holds whole numbers up to 2**53.
 
     Attributes
     ----------
     buffers
-        One a buffer, in order of address: ``name``, ``start``, ``nbytes``, ``form``, ``role``, ``alive``, ``lane``,
-        ``head_guard``, ``tail_guard``, ``gap``, ``also`` (other owners), ``findings``.
+        One row for each buffer, in order of address: ``name``, ``start``, ``nbytes``, ``form``, ``role``, ``alive``,
+        ``lane``, ``head_guard``, ``tail_guard``, ``gap``, ``also`` (other owners), ``findings``.
     guards
-        One a guard, in order of its ``buffer``, an index; ``start``, ``nbytes``.
+        One row for each guard, in order of its ``buffer``, an index; ``start``, ``nbytes``.
     owners
         Other owners of a buffer's bytes, the first few of each: ``buffer``, ``place`` (from 0), ``name``,
         ``relation``, ``start``, ``nbytes``.
     damages
-        One a stretch of broken bytes: ``buffer``, ``finding``, ``start``, ``nbytes``, ``exact``.
+        One row for each stretch of damaged bytes: ``buffer``, ``finding``, ``start``, ``nbytes``, ``exact``.
     marks
-        One a finding: ``buffer``, ``finding``, ``label``, ``told``, ``name``, ``lane``.
+        One row for each finding: ``buffer``, ``finding``, ``label``, ``told``, ``name``, ``lane``.
     gaps
         Stretches without a buffer that the scale in bytes folds: ``start``, ``nbytes``.
     """
@@ -66,7 +66,7 @@ class Chart:
 
     @property
     def ends(self) -> dict[str, tuple[float, float]]:
-        """Where each scale begins and ends."""
+        """First and last position of each scale."""
         return {name: (float(scale.places[0]), float(scale.places[-1])) for name, scale in self.scales.items()}
 
 
@@ -98,12 +98,13 @@ def chart_of(memory: MemoryMap) -> Chart:
 
 
 def lanes_of(buffers: Sequence[MapBuffer]) -> list[int]:
-    """A row for each buffer, so that those which overlap do not hide each other: living ones from row 0 on, freed ones
-    below them."""
+    """A lane for each buffer, so that overlapping buffers do not hide each other: live buffers from lane 0 on, freed
+    ones below them.
+    """
     lanes = [0] * len(buffers)
     base = 0
     for alive in (True, False):
-        ends: list[int] = []  # of each row, so far
+        ends: list[int] = []  # of each lane, so far
         for index, buffer in enumerate(buffers):
             if buffer.alive is alive:
                 lane = next((at for at, end in enumerate(ends) if end <= buffer.start), len(ends))
@@ -160,7 +161,7 @@ def shown(text: str) -> str:
 
 
 def _role(buffer: MapBuffer) -> str:
-    """The role is the first word."""
+    """The role as text; its first word is the role itself."""
     graph = f" of {shown(buffer.graph)}" if buffer.graph is not None else ""
     return f"{buffer.role}{graph}{'' if buffer.alive else ', freed'}"
 
@@ -204,7 +205,7 @@ def _owners(memory: MemoryMap, scales: dict[str, Scale]) -> Columns:
 
 
 def _marks(memory: MemoryMap, scales: dict[str, Scale], lanes: Sequence[int]) -> Columns:
-    """A mark for each finding; one without bytes of its own stands for its whole buffer."""
+    """A mark for each finding; a finding without bytes of its own marks its whole buffer."""
     return {
         **_placed(scales, [(damage.first, damage.last + 1) for damage in memory.damages]),
         "buffer": [damage.buffer for damage in memory.damages],
@@ -222,8 +223,9 @@ def _gaps(islands: Floats, scales: dict[str, Scale]) -> Columns:
 
 
 def strip_of(memory: MemoryMap, chart: Chart, scale: str) -> dict[str, tuple[Floats, Floats]]:
-    """Left and right ends of the bars of each role in the strip of all memory: at each of its places the role that
-    covers most of it, however many buffers there are."""
+    """Left and right ends of the bars of each role in the strip of all memory: each bin shows the role that covers most
+    of it, whatever the number of buffers.
+    """
     edges = np.linspace(*chart.ends[scale], _STRIP + 1)
     roles = sorted({buffer.role for buffer in memory.buffers})
     covered = [_covered(chart, scale, np.array([b.role == role for b in memory.buffers]), edges) for role in roles]
@@ -232,13 +234,13 @@ def strip_of(memory: MemoryMap, chart: Chart, scale: str) -> dict[str, tuple[Flo
 
 
 def _runs(mine: npt.NDArray[np.bool_], edges: Floats) -> tuple[Floats, Floats]:
-    """Where runs of places begin and end."""
+    """Ends of the runs of true bins."""
     change = np.diff(np.concatenate(([0], mine.astype(np.int8), [0])))
     return edges[np.flatnonzero(change == 1)], edges[np.flatnonzero(change == -1)]
 
 
 def _covered(chart: Chart, scale: str, own: npt.NDArray[np.bool_], edges: Floats) -> Floats:
-    """How much of each stretch between edges some of the buffers cover."""
+    """The covered length of each bin between `edges`, by the selected buffers."""
     left, right = np.asarray(chart.buffers[f"left_{scale}"])[own], np.asarray(chart.buffers[f"right_{scale}"])[own]
     stops = np.maximum.accumulate(right)
     starts = np.maximum(left, np.concatenate((left[:1], stops[:-1])))

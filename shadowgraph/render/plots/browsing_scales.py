@@ -1,6 +1,6 @@
 """The two scales of an interactive map: bytes in proportion, and every part as wide as the logarithm of its length.
 
-Both are monotonic and piecewise linear in the address, so that what is drawn at a place is at that address.
+Both are monotonic and piecewise linear in the address, so that each position stands for one address.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Spans = Sequence[tuple[int, int]]
 
-_GUARD = 0.35  # of the width that a buffer of that length has
-_GAP = 2.0  # a stretch between buffers, as wide as a buffer of three bytes
-_FOLD = 1 / 80  # of the whole, for a folded gap
+_GUARD = 0.35  # of the width of a buffer of the same length
+_GAP = 2.0  # width of a stretch between buffers: that of a buffer of three bytes
+_FOLD = 1 / 80  # width of a folded gap, as a share of the whole
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Places of addresses; clamped at both ends.
+    """Positions of addresses; clamped at both ends.
 
     Attributes
     ----------
     addresses, places
-        The points that it goes through, ascending.
+        The points of the scale, ascending.
     """
 
     addresses: Floats
     places: Floats
 
     def at(self, addresses: Floats) -> Floats:
-        """Places of some addresses."""
+        """Positions of the given addresses."""
         return np.interp(addresses, self.addresses, self.places)
 
 
 def islands_of(spans: Spans) -> Floats:
-    """``[start, stop)`` rows that cover some spans, at least one, with what lies close together joined.
+    """``[start, stop)`` rows that cover the spans, at least one, with close spans joined.
 
-    A gap stands between two islands when it is longer than a quarter of the used bytes spread over all of them.
+    Two islands are separated by a gap longer than a quarter of the used bytes spread over all of them.
     """
     islands = _joined(np.array(sorted(spans), dtype=np.float64), 0.0)
     used = float((islands[:, 1] - islands[:, 0]).sum())
@@ -55,10 +55,10 @@ def _joined(ordered: Floats, reach: float) -> Floats:
 
 
 def proportional(islands: Floats) -> Scale:
-    """A place a byte inside islands; the gaps between them take a quarter of the whole at most."""
+    """One unit for each byte inside islands; the gaps between them take a quarter of the whole at most."""
     lengths = islands[:, 1] - islands[:, 0]
     gaps = len(islands) - 1
-    fold = np.ceil(lengths.sum() * min(_FOLD, 1 / (4 * max(1, gaps))))  # whole bytes, so that all places are exact
+    fold = np.ceil(lengths.sum() * min(_FOLD, 1 / (4 * max(1, gaps))))  # whole bytes, so that all positions are exact
     starts = np.concatenate(([0.0], np.cumsum(lengths + fold)[:-1]))
     return Scale(islands.reshape(-1), np.column_stack((starts, starts + lengths)).reshape(-1))
 

@@ -1,7 +1,7 @@
-"""The byte map: sixteen bytes a row around a fault, whose each is, what changed, what should have been there.
+"""Drawing of a byte map: sixteen bytes a row around damage, with the owner of each byte, changed and expected values.
 
-Gids: ``bytes:own``, ``bytes:guard``, ``bytes:other``, ``bytes:nobody`` for bytes of each kind, ``changed``, ``as was``
-for those that a finding is about, ``edges`` for where something begins or ends.
+Gids: ``bytes:own``, ``bytes:guard``, ``bytes:other``, ``bytes:free`` for bytes of each kind, ``changed`` and
+``as was`` for the bytes of a finding, ``edges`` for boundaries of buffers, guards and owners.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _LEFT = 1.3
 _RIGHT = _LEFT + ROW * _CELL
 _VALUES = (_RIGHT + 0.15, 9.9)
 _EDGES = (10.05, WIDTH - MARGIN)
-_ROW, _BEFORE, _FOLD = 0.25, 0.17, 0.22  # a row, what should have been below it, a fold
-_COLORS = {Ground.OWN: SKY, Ground.GUARD: "white", Ground.OTHER: GREEN, Ground.NOBODY: PALE}
-_GIDS = {Ground.OWN: "own", Ground.GUARD: "guard", Ground.OTHER: "other", Ground.NOBODY: "nobody"}
+_ROW, _BEFORE, _FOLD = 0.25, 0.17, 0.22  # a row, the expected values below it, a fold
+_COLORS = {Ground.OWN: SKY, Ground.GUARD: "white", Ground.OTHER: GREEN, Ground.FREE: PALE}
+_GIDS = {Ground.OWN: "own", Ground.GUARD: "guard", Ground.OTHER: "other", Ground.FREE: "free"}
 
 
 def byte_map(map: ByteMap, *, limit: int = 40, title: str | None = None) -> Figure:
@@ -55,9 +55,9 @@ def byte_map(map: ByteMap, *, limit: int = 40, title: str | None = None) -> Figu
     Parameters
     ----------
     map
-        What to draw.
+        The map to draw.
     limit
-        Rows that are drawn, 1 to 200: those where changed bytes begin and end, and what is next to them.
+        Rows that are drawn, 1 to 200: rows where changed bytes begin and end, and their neighbours.
     title
         First line, instead of "Bytes of" and the buffer's name.
 
@@ -87,18 +87,18 @@ def byte_map(map: ByteMap, *, limit: int = 40, title: str | None = None) -> Figu
 
 
 def save_byte_map(map: ByteMap, path: str | os.PathLike[str], *, limit: int = 40, title: str | None = None) -> Path:
-    """Draw a byte map into a file, whole or not at all.
+    """Draw a byte map into a file, atomically.
 
     Parameters
     ----------
     map
-        What to draw.
+        The map to draw.
     path
-        The suffix png, svg or pdf says which kind of picture.
+        The suffix png, svg or pdf selects the format.
     limit
         Rows at most; the rest is folded.
     title
-        Above the drawing; by default what it is of.
+        Above the drawing; by default the kind of map and its subject.
 
     Returns
     -------
@@ -119,7 +119,7 @@ def save_byte_map(map: ByteMap, path: str | os.PathLike[str], *, limit: int = 40
 
 
 def map_height(row: ByteRow | ByteFold) -> float:
-    """Inches that a row takes."""
+    """Height of a row in inches."""
     if isinstance(row, ByteFold):
         return _FOLD
     return _ROW + (_BEFORE if _before(row) else 0.0)
@@ -161,7 +161,7 @@ def _headings(pen: Pen, map: ByteMap, y: float) -> None:
 
 
 class _Drawing:
-    """Collects boxes by look, so that each look is one artist."""
+    """Collects boxes by style, so that each style is one artist."""
 
     def __init__(self, pen: Pen, map: ByteMap) -> None:
         self.pen = pen
@@ -209,7 +209,7 @@ class _Drawing:
         pen.text(_EDGES[0], y, self._edges_said(row.offset), size=7, room=_EDGES[1] - _EDGES[0])
 
     def _edges_said(self, offset: int) -> str:
-        """What begins and ends in a row; the first and how many more where there is no room for all."""
+        """Boundaries inside a row as text; the first one and a count where there is no room for all."""
         texts = [edge.text for edge in self.edges.get(offset, ())]
         said = "; ".join(texts)
         for kept in range(len(texts) - 1, 0, -1):

@@ -1,4 +1,4 @@
-"""Nodes of a graph, or replays, from left to right: where each is drawn, however many there are."""
+"""Horizontal axis of nodes or replays: a column for each, merged where there are too many to tell apart."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from shadowgraph.render.plots.page import MARGIN, WIDTH
 from shadowgraph.render.plots.pen import FAINT, GREY, Pen
 from shadowgraph.views.scales import Span
 
-EAGER = -1  # the column of what ran before the graph
+EAGER = -1  # the column of eager code before the graph
 _LEFT = 3.7
-_WIDEST = 1.2  # inches of one
+_WIDEST = 1.2  # inches of one column
 _BIN = 0.02  # columns closer together are drawn as one
 _TICK = 6.5
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Columns of one width, from `left` on.
+    """Columns of equal width, from `left` on.
 
     Attributes
     ----------
     eager
-        Place of the column before all, or None.
+        Position of the extra first column, or None.
     """
 
     left: float
@@ -33,7 +33,7 @@ class Axis:
 
     @classmethod
     def of(cls, count: int, *, eager: bool = False, left: float = _LEFT, right: float = WIDTH - MARGIN) -> Axis:
-        """Columns that fill the room, those of a few no wider than they need be."""
+        """Columns that fill the width, each no wider than needed."""
         before = (left, left + 0.4) if eager else None
         start = left + 0.5 if eager else left
         return cls(start, min(_WIDEST, (right - start) / max(1, count)), count, before)
@@ -45,7 +45,7 @@ class Axis:
         return first, self.left + self.unit * self.count
 
     def cell(self, index: int) -> Span:
-        """Where a column is drawn; those that cannot be told apart come out the same."""
+        """Position of a column; columns that cannot be told apart share one position."""
         if index == EAGER and self.eager is not None:
             return self.eager[0] + 0.05, self.eager[1] - 0.05
         start = self.left + self.unit * index
@@ -82,7 +82,7 @@ def draw_axis(pen: Pen, axis: Axis, labels: Sequence[str], y: float, top: float,
 
 
 def _step(pen: Pen, axis: Axis, labels: Sequence[str]) -> int:
-    """Every how manieth column gets its label: 1, 2, 5, 10, ..."""
+    """Step between labelled columns: 1, 2, 5, 10, ..."""
     widest = max((pen.measure(label, size=_TICK) for label in (*labels[:1], *labels[-1:])), default=0.1)
     step, factors = 1, (2, 2.5, 2)
     turn = 0

@@ -1,4 +1,4 @@
-"""What every page begins with: a title, a line of counts, a legend of what stands in the picture."""
+"""Header of every page: a title, a line of counts, and a legend of the styles in the picture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BOX = 0.28
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One look and what it stands for; `edge` in the color of the hatch, where there is one."""
+    """A style and its meaning; `edge` is the hatch's colour, where there is one."""
 
     color: str
     text: str
@@ -24,7 +24,7 @@ class Entry:
 
 
 def draw_head(pen: Pen, title: str, counts: str, legend: Iterable[Entry] = ()) -> None:
-    """Write title, counts and legend into the first `HEAD` inches; last entries without room are left out."""
+    """Write title, counts and legend into the first `HEAD` inches; last legend entries without room are dropped."""
     room = WIDTH - 2 * MARGIN
     pen.text(MARGIN, 0.3, title, size=13, bold=True, room=room, gid="title")
     pen.text(MARGIN, 0.54, counts, size=9, room=room, gid="counts")
@@ -40,7 +40,7 @@ def draw_head(pen: Pen, title: str, counts: str, legend: Iterable[Entry] = ()) -
 
 
 def blank_page(title: str, said: str) -> Pen:
-    """A page that says why there is nothing on it."""
+    """A page that explains why it is empty."""
     pen = Pen(WIDTH, 0.85)
     draw_head(pen, title, said)
     return pen

@@ -1,4 +1,4 @@
-"""The interactive memory map: zoom, pan and hover over the buffers of a run, in a notebook or a file of its own.
+"""Interactive memory map: zoom, pan and hover over the buffers of a run, in a notebook or a file of its own.
 
 Drawn by Bokeh: bars on a canvas with hover, and a page in one file that needs no server. (plotly draws bars as SVG and
 its figure in a notebook needs anywidget, ipympl shows nothing without a kernel, anywidget has no drawing of its own.)
@@ -29,16 +29,16 @@ _TITLE = "Memory map"
 
 
 class InteractiveMap:
-    """A memory map to zoom into. Shows itself as the last value of a notebook's cell, in a frame of its own.
+    """A memory map with zoom. As the last value of a notebook cell it shows itself in a frame of its own.
 
-    Holds plain data: nothing of the debugger, dump or tensors that it was made of. A page carries Bokeh's scripts,
-    so that it works anywhere and asks nobody; with ``scripts="cdn"`` the browser fetches them from
-    Bokeh's own site. Nothing of the run is sent anywhere in either case.
+    Holds plain data: nothing of the debugger, dump or tensors behind it. A page carries Bokeh's scripts, so that it
+    works offline; with ``scripts="cdn"`` the browser fetches them from Bokeh's own site. Nothing of the run is sent
+    anywhere in either case.
 
     Attributes
     ----------
     map
-        What is drawn.
+        The drawn map.
     """
 
     def __init__(self, map: MemoryMap, title: str = _TITLE, scripts: Scripts = "inline") -> None:
@@ -58,12 +58,12 @@ class InteractiveMap:
 
         from shadowgraph.render.plots.bokeh_page import page_of
 
-        resource = Resources(mode=self.scripts)  # of these, only the scripts that the page uses
+        resource = Resources(mode=self.scripts)  # only the scripts that the page uses
         page = page_of(self.map, self._chart, tame(self.title), counts(self.map))
         return str(file_html(page, resource, title=tame(self.title)))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page into a file, whole or not at all.
+        """Write the page into a file, atomically.
 
         Parameters
         ----------
@@ -84,7 +84,7 @@ class InteractiveMap:
 
     @property
     def height(self) -> int:
-        """Pixels that the page needs."""
+        """Height of the page in pixels."""
         from shadowgraph.render.plots.bokeh_page import height_of
 
         return height_of(self.map, self._chart)
@@ -112,11 +112,11 @@ def interactive_map(
     Parameters
     ----------
     source
-        A debugger (what it knows now; checks nothing), an opened dump, or a map.
+        A debugger (its present state; no check runs), an opened dump, or a map.
     title
         First line, instead of "Memory map".
     scripts
-        ``"inline"``: a page holds all that it needs. ``"cdn"``: small pages, whose scripts the browser fetches.
+        ``"inline"``: a page contains all its scripts. ``"cdn"``: small pages, whose scripts the browser fetches.
 
     Raises
     ------
@@ -132,7 +132,7 @@ def interactive_map(
 
 
 def require_html(path: str | os.PathLike[str]) -> None:
-    """Refuse a file's name that no browser would take for a page.
+    """Refuse a file name that browsers do not open as a page.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def require_html(path: str | os.PathLike[str]) -> None:
 
 
 def counts(memory: MemoryMap) -> str:
-    """What there is in one line."""
+    """Counts of buffers and findings in one line."""
     if not memory.buffers:
         return "no buffers: nothing was allocated under guard(), captured or declared"
     guarded = sum(buffer.tail_guard > 0 for buffer in memory.buffers)

@@ -1,4 +1,4 @@
-"""Numbers of findings above their marks: each its own where there is room, else one label for several."""
+"""Labels of findings above their marks: one each where there is room, else one for several."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ _FAR = 0.2  # inches that a label may lie beside its mark
 def draw_ids(
     pen: Pen, places: list[tuple[float, int]], y: float, within: Span, said: Mapping[int, str] | None = None
 ) -> None:
-    """Label marks at ascending places with the ids of their findings; with `said`, each with some words as long as
-    they all fit."""
+    """Label marks at ascending positions with the ids of their findings; with `said`, each with its text as long as
+    all texts fit.
+    """
     for left, text in _labels(pen, places, within, said or {}) if places else ():
         pen.text(left, y, text, size=SIZE, bold=True)
 
@@ -38,7 +39,7 @@ def _labels(
 
 
 def _groups(places: list[tuple[float, int]], together: float) -> list[tuple[float, list[int]]]:
-    """Findings whose marks lie within a distance share a label at the first one."""
+    """Findings whose marks lie within a distance share a label at the first mark."""
     groups: list[tuple[float, list[int]]] = []
     for x, finding in places:
         if groups and x - groups[-1][0] <= together:

@@ -1,8 +1,8 @@
-"""The memory map: address ranges by owner, with guards, other owners of the same bytes, and broken bytes.
+"""Drawing of a memory map: address ranges by owner, with guards, other owners of the same bytes, and damaged bytes.
 
 On top a strip shows all memory on one axis. Below, each buffer has a row at a scale of its own, in order of address;
-where there are too many, runs of buffers that matter little share one line. Every artist that stands for data carries
-a gid, such as ``damage:3``, which an SVG keeps as the id of its element.
+with too many, runs of unremarkable buffers share one line. Every artist that stands for data carries a gid, such as
+``damage:3``, which an SVG keeps as the id of its element.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def memory_map(map: MemoryMap, *, limit: int = 40, title: str | None = None) -> 
     Parameters
     ----------
     map
-        What to draw; with no buffers the figure says so.
+        The map to draw; with no buffers the figure says so.
     limit
         Buffers with a row of their own, 1 to 200; damaged ones keep theirs beyond it (up to 200).
     title
@@ -67,12 +67,12 @@ def memory_map(map: MemoryMap, *, limit: int = 40, title: str | None = None) -> 
 
 
 def save_memory_map(map: MemoryMap, path: str | os.PathLike[str], *, limit: int = 40, title: str | None = None) -> Path:
-    """Draw a memory map into a file, whose suffix (png, svg, pdf) names the format; written whole or not at all.
+    """Draw a memory map into a file, atomically; its suffix (png, svg, pdf) selects the format.
 
     Parameters
     ----------
     map
-        What to draw; with no buffers the figure says so.
+        The map to draw; with no buffers the figure says so.
     path
         The file, which is replaced.
     limit, title
@@ -141,7 +141,7 @@ _ENTRIES: dict[str, Any] = {
 
 
 def _legend(pen: Pen, map: MemoryMap, y: float) -> None:
-    """What stands in this picture, and no more."""
+    """Entries for the styles in this picture only."""
     box, x = 0.28, MARGIN
 
     def entry(color: str, text: str, height: float = 0.14, hatch: str | None = None, dashed: bool = False) -> None:

@@ -1,9 +1,9 @@
 """The ledger as torch's memory snapshot, for pytorch.org/memory_viz and `torch.cuda._memory_viz`.
 
-A segment is a stretch of memory that buffers with their guards fill without a gap worth speaking of; it is cut into
-blocks as torch's allocator would have it: a live buffer is ``active_allocated``, its guard behind it counts as rounding
-(`size` beyond `requested_size`), all else is ``inactive``. The trace has allocations and frees in the order of the
-ledger. What has no place there is left out: names but one, views, graphs and their nodes, findings, times.
+A segment is a range of memory that buffers with their guards fill almost without gaps; it is cut into blocks as torch's
+allocator does it: a live buffer is ``active_allocated``, the guard behind it counts as rounding (`size` beyond
+`requested_size`), all else is ``inactive``. The trace has allocations and frees in the order of the ledger. The format
+has no place for further names, views, graphs and their nodes, findings, times: they are left out.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from shadowgraph.common.words import form
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.views.source import Source, Watched, source_of
 
-PROTOCOL = 4  # what the viewer's reader of pickles knows
+PROTOCOL = 4  # pickle protocol that the viewer reads
 _NEAR = 4096  # bytes between two buffers of one segment, at most
-_SMALL = 1 << 20  # torch calls a segment of larger blocks "large"
+_SMALL = 1 << 20  # torch calls a segment "large" above this size
 
 Entry = dict[str, Any]
 
 
 def memory_snapshot(watched: Watched) -> Entry:
-    """What ``torch.cuda.memory._snapshot()`` would give of the buffers of a debugger or of an open dump.
+    """The buffers of a debugger or of an open dump in the format of ``torch.cuda.memory._snapshot()``.
 
     Parameters
     ----------
@@ -52,14 +52,14 @@ def memory_snapshot(watched: Watched) -> Entry:
 
 
 def save_memory_viz(watched: Watched, path: str | os.PathLike[str]) -> Path:
-    """Pickle `memory_snapshot` into a file, written whole or not at all.
+    """Pickle `memory_snapshot` into a file, atomically.
 
     Parameters
     ----------
     watched
         A debugger, or an open dump.
     path
-        Where; a file that is there is replaced.
+        The file; an existing one is replaced.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def _device(buffer: Buffer) -> int:
 
 
 def _apart(buffers: Iterable[Buffer]) -> Iterator[Buffer]:
-    """Buffers in order without those that lie in one before: a block has one tenant."""
+    """Buffers in order, without buffers inside an earlier one: a block has one tenant."""
     reach: tuple[int, int] = (-1, 0)
     for buffer in buffers:
         if (_device(buffer), buffer.start) >= reach:
@@ -84,7 +84,7 @@ def _apart(buffers: Iterable[Buffer]) -> Iterator[Buffer]:
 
 
 def _segments(buffers: Iterable[Buffer]) -> list[list[Buffer]]:
-    """Buffers, cut where there is a gap between their guards."""
+    """Buffers, split at gaps between their guards."""
     parts: list[list[Buffer]] = []
     for buffer in buffers:
         last = parts[-1][-1] if parts else None
@@ -132,14 +132,14 @@ def _free(start: int, nbytes: int) -> Entry:
 
 
 def _frames(source: Source, buffer: Buffer) -> list[Entry]:
-    """The stack that allocated a buffer, innermost first, before it a frame that says what the buffer is called."""
+    """The stack that allocated a buffer, innermost first, after a frame with the buffer's name."""
     named = f"{source.book.name(buffer)} {form(buffer.dtype, buffer.shape)} {buffer.role}"
     known = [{"filename": frame.file, "line": frame.line, "name": frame.function} for frame in buffer.stack]
     return [{"filename": "shadowgraph", "line": buffer.serial, "name": named}, *known]
 
 
 def _events(source: Source, buffers: Iterable[Buffer]) -> Iterator[tuple[int, int, Entry]]:
-    """When, on which device, and what: serials of allocations and of frees are of one row of numbers."""
+    """Order, device and entry of each event: allocations and frees share one sequence of serials."""
     for buffer in buffers:
         facts = {"addr": buffer.start, "size": buffer.nbytes, "stream": 0, "frames": _frames(source, buffer)}
         yield buffer.serial, _device(buffer), {"action": "alloc", **facts}

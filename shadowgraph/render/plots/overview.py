@@ -1,4 +1,4 @@
-"""The strip on top of a memory map: all buffers on one address axis, every damaged place marked."""
+"""Overview strip on top of a memory map: all buffers on one address axis, every damaged place marked."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from shadowgraph.views.scales import AddressAxis, Span, address_axis, joined_bar
 
 HEIGHT = 0.95
 _STRIP = 0.2
-_SLIVER = 0.01  # least width of what is drawn; whatever lies closer together is drawn as one
-_ISLANDS = 1_000  # more have no room of their own
+_SLIVER = 0.01  # least width of a bar; bars closer together are joined
+_ISLANDS = 1_000  # with more of them not each gets a bar of its own
 
 
 def draw_overview(pen: Pen, memory: MemoryMap, top: float) -> None:
@@ -48,7 +48,7 @@ def _buffers(pen: Pen, memory: MemoryMap, axis: AddressAxis, guarded: Iterable[t
 
 
 def _joined(axis: AddressAxis, spans: Iterable[tuple[int, int]]) -> list[Span]:
-    """Places of spans, those too close to be told apart joined: as many bars as fit, however many spans."""
+    """Positions of spans; spans too close to tell apart are joined, so that the width bounds the number of bars."""
     return joined_bars(axis.scale, spans, _SLIVER, _SLIVER / 2)
 
 
@@ -71,7 +71,7 @@ def _marks(pen: Pen, damages: Iterable[MapDamage], axis: AddressAxis, y: float) 
 
 
 def _addresses(pen: Pen, axis: AddressAxis, y: float) -> None:
-    """The first address of as many islands as have room, and the end of the last."""
+    """Start addresses of as many islands as fit, and the end of the last."""
     end = f"{axis.islands[-1][1]:#x}"
     limit = WIDTH - MARGIN - pen.measure(end, size=6.5, mono=True) - 0.15
     pen.text(WIDTH - MARGIN, y, end, size=6.5, mono=True, color=GREY, align="right")

@@ -1,7 +1,7 @@
-"""Drawing on a page measured in inches from its top left corner, in colours that colour-blind readers can tell apart.
+"""Drawing primitives on a page in inches from its top left corner, in colours that colour-blind readers can tell apart.
 
-Uses matplotlib's object-oriented interface alone: no display, no global state, any thread. What a user's style sheet
-sets is overridden, so that lengths measured here hold.
+Uses only matplotlib's object-oriented interface: no display, no global state, any thread. Overrides the user's style
+sheet, so that lengths measured here hold.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 SKY, GREEN, YELLOW, PURPLE, VERMILLION, BLUE = "#56B4E9", "#009E73", "#F0E442", "#CC79A7", "#D55E00", "#0072B2"
 BLACK, GREY, PALE, FAINT, TINT = "#000000", "#595959", "#F2F2F2", "#D0D0D0", "#FBEADF"
 GUARD_HATCH, SOME_HATCH = "/////", "xxxx"
-_SANS, _MONO = "DejaVu Sans", "DejaVu Sans Mono"  # matplotlib brings both
+_SANS, _MONO = "DejaVu Sans", "DejaVu Sans Mono"  # shipped with matplotlib
 _POINTS = 72.0
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 def require_matplotlib() -> None:
-    """Check that pictures can be drawn.
+    """Check that matplotlib is installed.
 
     Raises
     ------
@@ -44,7 +44,7 @@ def require_matplotlib() -> None:
 
 
 class Pen:
-    """A figure of a given size and what can be drawn on it.
+    """A figure of a given size with methods to draw on it.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ class Pen:
         return float(width) / _POINTS
 
     def fit(self, text: str, room: float, *, size: float, mono: bool = False, bold: bool = False) -> str:
-        """The text with its middle left out where it is wider than `room`; both ends of a path matter."""
+        """The text with its middle left out where it is wider than `room`: both ends of a path matter."""
         text = drawable(text)
         if self.measure(text, size=size, mono=mono, bold=bold) <= room:
             return text
@@ -128,7 +128,7 @@ class Pen:
         gid: str | None = None,
         order: float = 1.0,
     ) -> Artist:
-        """Bars of one look at one height, as one artist."""
+        """Bars of one style at one height, as one artist."""
         from matplotlib.collections import PolyCollection
 
         corners = [[(x0, y), (x1, y), (x1, y + height), (x0, y + height)] for x0, x1 in spans]
@@ -158,7 +158,7 @@ class Pen:
         gid: str | None = None,
         order: float = 1.0,
     ) -> Artist:
-        """Rectangles (left, top, right, bottom) of one look, as one artist. `width` of their edges in points."""
+        """Rectangles (left, top, right, bottom) of one style, as one artist. `width` of their edges in points."""
         from matplotlib.collections import PolyCollection
 
         corners = [[(x0, y0), (x1, y0), (x1, y1), (x0, y1)] for x0, y0, x1, y1 in boxes]
@@ -191,7 +191,7 @@ class Pen:
         gid: str | None = None,
         order: float = 0.5,
     ) -> Artist:
-        """Straight lines of one look, as one artist. `width` in points."""
+        """Straight lines of one style, as one artist. `width` in points."""
         from matplotlib.collections import LineCollection
 
         style = "--" if dashed else "-"
@@ -213,12 +213,12 @@ class Pen:
 
 
 def drawable(text: str) -> str:
-    """The text on one line, with escapes for what the fonts lack: names may hold any dictionary key."""
+    """The text on one line, with escapes for characters that the fonts lack: a name may hold any dictionary key."""
     return "".join(c if _drawn(c) else c.encode("unicode_escape").decode() for c in text)
 
 
 def _drawn(character: str) -> bool:
-    """Whether a character prints, in a script of which both fonts have the letters."""
+    """Whether a character prints, in a script that both fonts contain."""
     if character.isascii():
         return character.isprintable()
     if character in "…↳":

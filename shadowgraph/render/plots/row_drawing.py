@@ -1,4 +1,4 @@
-"""One row of a memory map: a buffer with its guards and damage, the bytes around the damage, other owners."""
+"""Drawing of one row of a memory map: a buffer with guards and damage, the bytes around the damage, other owners."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BEAM = "#F3CDB2"
 
 
 def height_of(row: Row | Fold) -> float:
-    """Inches that a row takes."""
+    """Height of a row in inches."""
     if isinstance(row, Fold):
         return _FOLD
     owners = len(row.owners) + (row.more_owners > 0)
@@ -101,7 +101,7 @@ def _buffer(pen: Pen, index: int, buffer: MapBuffer, scale: Steps, y: float) -> 
 
 
 def _damage(pen: Pen, damage: MapDamage, buffer: MapBuffer, scale: Steps, y: float) -> Span:
-    """Draw damage on the buffer's bar, no narrower than the eye needs; returns where it is."""
+    """Draw damage on the buffer's bar, no narrower than visible; returns its position."""
     gid = f"damage:{damage.finding}"
     if not damage.located:
         pen.bars([COLUMNS.payload], y - 0.035, _BAR + 0.07, "none", edge=VERMILLION, dashed=True, gid=gid, order=3.0)
@@ -119,12 +119,12 @@ def _damage(pen: Pen, damage: MapDamage, buffer: MapBuffer, scale: Steps, y: flo
 
 
 def _beam(pen: Pen, mark: Span, top: float, bottom: float) -> None:
-    """What leads the eye from a mark to the line that shows it large."""
+    """A wedge from a mark to its enlarged line below."""
     pen.shape([(mark[0], top), (mark[1], top), (BARS[1], bottom), (BARS[0], bottom)], _BEAM, order=0.3)
 
 
 def _mark_labels(pen: Pen, row: Row, buffer: MapBuffer, places: list[float], y: float) -> None:
-    """Numbers and reach above the bar; one word for all where there is no room for each."""
+    """Ids and extents above the bar; one common label where there is no room for each."""
     labels = sorted(
         (place, f"#{damage.finding} {map_places.reach(damage, buffer)}")
         for place, damage in zip(places, row.damages, strict=True)

@@ -1,4 +1,4 @@
-"""The stale-row map: rows of the static inputs of graphs against replays, and which a finding says were forgotten.
+"""Drawing of a stale-row map: rows of the static inputs of graphs against replays, with the stale rows of findings.
 
 Each input has a grid: replays from left to right, rows from top to bottom. Gids: ``kept:3`` for the rows of input 3 of
 `RowMap.panels` that were kept (``refreshed``, ``padded``, ``unknown``), ``stale:1`` for the rows of finding 1.
@@ -48,7 +48,7 @@ _SAID = {
     RowState.UNKNOWN: "set-up, an older fill, or not known",
 }
 _GRID = (4.2, NOTES[0] - 0.15)
-_ROW, _LEAST, _MOST = 0.13, 0.3, 1.2  # inches of a row, and of all of them
+_ROW, _LEAST, _MOST = 0.13, 0.3, 1.2  # inches of a row; least and most height of all rows
 _ABOVE, _BELOW, _FOLD = 0.24, 0.3, 0.21
 _THIN = 0.02
 _PAGE = 220.0  # inches
@@ -68,10 +68,10 @@ def row_map(map: RowMap, *, limit: int = 40, title: str | None = None) -> Figure
     Parameters
     ----------
     map
-        What to draw; without inputs the figure says so.
+        The map to draw; without inputs the figure says so.
     limit
-        Inputs that are drawn, 1 to 200: those with findings first, then those of which rows were written in part, then
-        the others of these graphs; runs of the rest are folded.
+        Inputs that are drawn, 1 to 200: inputs with findings first, then inputs with partly written rows, then the
+        other inputs of these graphs; runs of the rest are folded.
     title
         First line, instead of "Rows of static inputs".
 
@@ -110,18 +110,18 @@ def row_map(map: RowMap, *, limit: int = 40, title: str | None = None) -> Figure
 
 
 def save_row_map(map: RowMap, path: str | os.PathLike[str], *, limit: int = 40, title: str | None = None) -> Path:
-    """Draw a stale-row map into a file, whole or not at all.
+    """Draw a stale-row map into a file, atomically.
 
     Parameters
     ----------
     map
-        What to draw.
+        The map to draw.
     path
-        The suffix png, svg or pdf says which kind of picture.
+        The suffix png, svg or pdf selects the format.
     limit
         Inputs at most; the rest is folded.
     title
-        Above the drawing; by default what it is of.
+        Above the drawing; by default the kind of map and its subject.
 
     Returns
     -------
@@ -228,7 +228,7 @@ def _label(pen: Pen, panel: RowPanel, y: float, height: float) -> None:
 
 
 def _skips(pen: Pen, panel: RowPanel, axis: Axis, y: float, height: float) -> None:
-    """A dashed line where replays between were not kept."""
+    """A dashed line where replays in between were not kept."""
     skipped = [
         place
         for place in range(1, len(panel.replays))

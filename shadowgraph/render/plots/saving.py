@@ -1,4 +1,4 @@
-"""Figures to files: whole or not at all."""
+"""Figures as files, written atomically."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NO_DATE: dict[str, dict[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf":
 
 
 def format_of(path: str | os.PathLike[str]) -> str:
-    """The picture format that a path's suffix names.
+    """The picture format of a path's suffix.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""The write map: the nodes of a graph in order against the buffers that they write, culprits and broken bytes marked.
+"""Drawing of a write map: the nodes of a graph in order against the buffers that they write, with culprits and damage.
 
-Each buffer has a row in order of address, its bytes from top to bottom with its guards above and below; where there are
-too many, runs of them share one line. What stands for data carries a gid: ``write:seen:3`` for writes to the buffer 3
-of `WriteMap.memory`, ``mark:1`` for the bytes of finding 1, ``culprit:1`` for the line at the node that did it.
+Each buffer has a row in order of address, its bytes from top to bottom with its guards above and below; with too many,
+runs of them share one line. Artists that stand for data carry a gid: ``write:seen:3`` for writes to the buffer 3 of
+`WriteMap.memory`, ``mark:1`` for the bytes of finding 1, ``culprit:1`` for the line at its culprit node.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ _LABELS = (MARGIN, 3.5)
 _ROW, _FOLD, _LINE = 0.5, 0.21, 0.17
 _AXIS = 0.55  # labels of marks and numbers of nodes
 _SIDE, _BODY = 0.07, 0.26  # of a row: each guard, and the buffer
-_MARK = 0.08  # inches of a mark, among however many nodes
-_LEAST = 0.045  # inches of bytes that can be seen
-_LISTED = 16  # nodes below the picture
+_MARK = 0.08  # inches of a mark, whatever the number of nodes
+_LEAST = 0.045  # least visible height of bytes, in inches
+_LISTED = 16  # nodes listed below the picture
 
 
 def write_map(map: WriteMap, *, limit: int = 40, title: str | None = None) -> Figure:
@@ -63,7 +63,7 @@ def write_map(map: WriteMap, *, limit: int = 40, title: str | None = None) -> Fi
     Parameters
     ----------
     map
-        What to draw; without nodes or writes the figure says so.
+        The map to draw; without nodes or writes the figure says so.
     limit
         Buffers with a row of their own, 1 to 200; damaged ones keep theirs beyond it (up to 200).
     title
@@ -101,18 +101,18 @@ def write_map(map: WriteMap, *, limit: int = 40, title: str | None = None) -> Fi
 
 
 def save_write_map(map: WriteMap, path: str | os.PathLike[str], *, limit: int = 40, title: str | None = None) -> Path:
-    """Draw a write map into a file, whole or not at all.
+    """Draw a write map into a file, atomically.
 
     Parameters
     ----------
     map
-        What to draw.
+        The map to draw.
     path
-        The suffix png, svg or pdf says which kind of picture.
+        The suffix png, svg or pdf selects the format.
     limit
         Buffers at most; the rest is folded.
     title
-        Above the drawing; by default what it is of.
+        Above the drawing; by default the kind of map and its subject.
 
     Returns
     -------
@@ -138,7 +138,7 @@ def _counts(map: WriteMap) -> str:
     if map.replay is not None:
         parts.append(f"changed bytes as of the probed replay {map.replay}")
     if map.untracked:
-        parts.append(f"{plural(map.untracked, 'pointer')} to memory that nobody tracks")
+        parts.append(f"{plural(map.untracked, 'pointer')} to memory that is not tracked")
     if map.unread:
         parts.append(f"launches, since the nodes are not known ({map.unread})")
     parts.append(plural(len(map.marks), "finding") if map.marks else "no findings")
@@ -231,7 +231,7 @@ def _mark(pen: Pen, mark: WriteMark, damage: MapDamage, buffer: MapBuffer, axis:
 
 
 def _box(axis: Axis, scale: Steps, node: int, start: int, stop: int) -> Box:
-    """Where bytes of a node are drawn, no smaller than can be seen; what cannot be told apart comes out the same."""
+    """The box of a node's bytes, no smaller than visible; boxes that cannot be told apart are equal."""
     left, right = axis.cell(node)
     low, high = scale.span(start, stop)
     if high - low < _LEAST:
@@ -241,7 +241,7 @@ def _box(axis: Axis, scale: Steps, node: int, start: int, stop: int) -> Box:
 
 
 def _fold(pen: Pen, fold: Fold, writes: list[NodeWrite], axis: Axis, top: float) -> None:
-    """One line for a run of buffers: which nodes write any of them."""
+    """One line for a run of buffers: the nodes that write any of them."""
     y = top + _FOLD / 2
     text = f"… {fold.count:,} more buffers, {size(fold.nbytes)}"
     gid = f"fold:{fold.first}:{fold.stop}"
@@ -264,7 +264,7 @@ def _label(pen: Pen, buffer: MapBuffer, damages: Sequence[MapDamage], top: float
 
 
 def _listed(map: WriteMap) -> list[tuple[WriteNode, str]]:
-    """Nodes named below the picture: culprits, and the others where they are few."""
+    """Nodes listed below the picture: culprits, and the other nodes where there are few."""
     said: dict[int, str] = {}
     for mark in map.marks:
         for node in mark.nodes:

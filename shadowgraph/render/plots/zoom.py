@@ -1,4 +1,4 @@
-"""The line under a damaged buffer: the bytes around the damage at one linear scale, and who did it."""
+"""Detail line under a damaged buffer: the bytes around the damage at one linear scale, and the culprit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shadowgraph.views.scales import Span, Steps, widened, zoom_window
 ZOOM = 0.43
 _BAR = 0.17
 _TOP = 0.06
-_CELLS = 96  # bytes up to which each has a cell
+_CELLS = 96  # bytes up to which each byte has a cell
 _TICK = 6.5
 
 
@@ -40,7 +40,7 @@ def draw_zoom(pen: Pen, damage: MapDamage, buffer: MapBuffer, top: float) -> Non
 
 
 def draw_broken(pen: Pen, damage: MapDamage, spans: list[Span], y: float, height: float, gid: str) -> None:
-    """Bars of broken bytes: solid, or hatched where only some of the bytes are."""
+    """Bars of damaged bytes: solid, or hatched where only some of the bytes changed."""
     if damage.exact:
         pen.bars(spans, y, height, VERMILLION, edge=BLACK, gid=gid, order=2.0)
     else:

@@ -1,1 +1,1 @@
-"""Findings as text and JSON."""
+"""Reports, findings and views as text and JSON."""

@@ -1,4 +1,4 @@
-"""What each kind of finding means and what to do about it."""
+"""Advice for each kind of finding: its meaning and the remedy, as shown under findings in reports."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _INDEX = (
 
 
 def advice(finding: Finding) -> str:
-    """What to do, in two sentences."""
+    """The advice for a finding, in two sentences."""
     if finding.continues is not None:
         return f"The fault lies with {finding.continues.buffer}: see finding {finding.continues.fingerprint}."
     if finding.bytes is not None and finding.bytes.side in _SIDES:

@@ -1,4 +1,4 @@
-"""Alias groups as text and JSON: the widest owner first, then what the others are of it."""
+"""Alias groups as text and JSON: the widest owner first, then the relation of each other owner to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shadowgraph.render.text.shown import Reporter, cut, said
 from shadowgraph.views.alias_list import AliasGroup, AliasOwner
 
 SCHEMA = "shadowgraph.aliases/1"
-_OWNERS = 12  # of a group on a terminal
+_OWNERS = 12  # owners of a group on a terminal
 
 
 class AliasesReport(Reporter):
@@ -21,7 +21,7 @@ class AliasesReport(Reporter):
     Parameters
     ----------
     about
-        The buffer that was asked for, if one was.
+        The requested buffer, if any.
     """
 
     schema = SCHEMA

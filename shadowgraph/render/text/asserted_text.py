@@ -1,4 +1,4 @@
-"""An index that compiled code asserts in vain, in one line."""
+"""Failed index assertion of compiled code, in one line."""
 
 from __future__ import annotations
 

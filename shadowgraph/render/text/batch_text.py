@@ -1,4 +1,4 @@
-"""What a server had prepared a replay for, in a row of a report."""
+"""Batch of a server's replay, in one row of a report."""
 
 from __future__ import annotations
 

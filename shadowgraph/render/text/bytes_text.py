@@ -20,12 +20,12 @@ _CHANGED, _GUARD = "*", "|"
 
 
 class BytesReport(Reporter):
-    """Buffers and the bytes that a dump holds of them. Holds data only.
+    """Buffers and their dumped bytes. Holds data only.
 
     Parameters
     ----------
     dtype
-        What to decode values as, instead of each buffer's own.
+        The dtype to decode values as, instead of each buffer's own.
     """
 
     schema = SCHEMA
@@ -37,7 +37,7 @@ class BytesReport(Reporter):
         return {"buffers": [self._plain(buffer) for buffer in self.buffers]}
 
     def lines(self, width: int | None = None) -> Iterator[Text]:
-        """Every line; rows have one width everywhere."""
+        """Every line; rows have the same width on a terminal and in a pipe."""
         for place, buffer in enumerate(self.buffers):
             if place:
                 yield Text()
@@ -77,7 +77,7 @@ def _lines(rows: Iterable[ByteLine]) -> Iterator[Text]:
 
 
 def _row(row: ByteRow) -> Text:
-    if row.kind is not Kind.HELD:  # what a finding saw, and what it expected
+    if row.kind is not Kind.HELD:  # values that a finding saw or expected
         who = f"#{row.finding} found" if row.kind is Kind.FOUND else "not"
         cells = "".join(f"{_hex(cell)} " for cell in row.cells)
         return Text(f"  {who:>9}  {cells} {row.values}".rstrip(), style="red" if row.kind is Kind.FOUND else "dim")
@@ -110,7 +110,7 @@ def _tail(buffer: DumpedBuffer) -> Iterator[Text]:
 
 
 def byte_notes(buffer: DumpedBuffer) -> Iterator[str]:
-    """Which of the bytes are older than the rest, and which are missing."""
+    """Notes on the bytes: which are older than the rest, and which are missing."""
     if any(stretch.why is Why.SHADOW for stretch in buffer.stretches):
         yield "mirrored: as host memory had them when its graph last began to replay"
     for missing in buffer.missing:

@@ -1,4 +1,4 @@
-"""A culprit in rows: who it is and how sure that is, its kernel, the argument that led to the damage, the others."""
+"""Culprit as rows of a report: name and status, kernel, the pointer argument that led to the damage, all arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shadowgraph.common.kernel_names import brief
 from shadowgraph.common.source_paths import at
 from shadowgraph.model.findings import Argument, Culprit, Status
 
-NAME = 60  # columns that a name gets within a line
+NAME = 60  # columns for a name within a line
 _KERNEL = 85  # in a row of its own
 _ARGUMENTS = 6
 
@@ -17,7 +17,7 @@ Row = tuple[str, str]
 
 
 def culprit_rows(culprit: Culprit) -> Iterator[Row]:
-    """Label and text of each row; a label is empty where a row goes on with the one before."""
+    """Label and text of each row; a row with an empty label continues the row before."""
     yield "culprit", culprit_line(culprit, placed=not culprit.stack)
     if culprit.name is None:
         return
@@ -30,7 +30,7 @@ def culprit_rows(culprit: Culprit) -> Iterator[Row]:
 
 
 def culprit_line(culprit: Culprit, placed: bool = True) -> str:
-    """Who it is in one line, `placed` with where it was launched."""
+    """A culprit in one line; `placed` adds its launch site."""
     if culprit.name is None:
         return "not seen: no launch, operator or node that we watch wrote these bytes"
     name = brief(culprit.name, NAME)
@@ -55,7 +55,7 @@ def argument_line(argument: Argument) -> str:
 
 
 def pointed_at(argument: Argument) -> str:
-    """``draft.kv_indices + 1,024``, with how sure it is where it only may be a pointer."""
+    """``draft.kv_indices + 1,024``, with the sureness where it is not high."""
     where = f"{argument.buffer} + {argument.at:,}" if argument.buffer else f"{argument.address:#x}, not tracked"
     return where if argument.sureness == "high" else f"{where} ({argument.sureness} sureness)"
 

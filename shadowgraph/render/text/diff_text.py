@@ -1,4 +1,4 @@
-"""What differs between two dumps or runs as text and JSON: the A/B of a fix in one screen."""
+"""Comparison of two dumps or runs as text and JSON: the A/B of a fix in one screen."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from shadowgraph.views.difference import (
 
 SCHEMA = "shadowgraph.diff/1"
 _PATHS = 4
-_SHOWN = 8  # lines of each part, unless all are asked for
+_SHOWN = 8  # lines of each part, unless all are requested
 
 
 class DiffReport(Reporter):
-    """Two sides and what differs. Holds data only.
+    """Two sides and their differences. Holds data only.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class DiffReport(Reporter):
         return {"before": before, "after": after, "differences": self.found}
 
     def lines(self, width: int | None = None) -> Iterator[Text]:
-        """Every line; names are whole everywhere."""
+        """Every line; names are never shortened."""
         for letter, side in zip("AB", self.sides, strict=True):
             yield said(f"{letter}  {side.path}: {side.label}", "bold")
         yield from self._findings()

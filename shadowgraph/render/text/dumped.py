@@ -1,4 +1,4 @@
-"""What a dump's report says beside the live report: where it comes from, and what is not in it."""
+"""Report of a dump: the live report with a header on the dump's origin and a footer on its contents and gaps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LAUNCHES = 5
 
 
 def dumped_lines(dump: Dump) -> Iterator[Text]:
-    """The report of a dump: a head, the lines of the live report, a tail. A dump's texts give a terminal no orders."""
+    """The report of a dump: a header, the lines of the live report, a footer. Control characters are neutralised."""
     manifest = dump.manifest
     for line in (*about_lines(manifest), *lines(dump.facts()), *tail_lines(dump)):
         line.plain = tame(line.plain)
@@ -28,7 +28,7 @@ def dumped_lines(dump: Dump) -> Iterator[Text]:
 
 
 class About(Protocol):
-    """What a report begins with of the dump that it is of: a manifest, or what a saved report has of one."""
+    """Origin of a dump for the header of its report: a manifest, or the same fields of a saved report."""
 
     @property
     def time(self) -> float: ...
@@ -45,7 +45,7 @@ class About(Protocol):
 
 
 def about_lines(manifest: About) -> Iterator[Text]:
-    """Which process, when, why, with which versions, and its command line."""
+    """Process, time, reason, versions and command line of a dump."""
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(manifest.time))
     made_with = ", ".join(f"{name} {number}" for name, number in {**manifest.versions, **manifest.packages}.items())
     yield Text(f"dump of process {manifest.pid}, {when}, {manifest.reason}; {made_with}", style="bold")
@@ -55,7 +55,7 @@ def about_lines(manifest: About) -> Iterator[Text]:
 
 
 def tail_lines(dump: Dump) -> Iterator[Text]:
-    """What a dump holds and lacks."""
+    """Contents of a dump, and its gaps."""
     manifest = dump.manifest
     if manifest.facts.lost is not None:
         yield from _last_launches(manifest)
@@ -71,7 +71,7 @@ def _launches(count: int) -> str:
 
 
 def missing_lines(unread: Iterable[UnreadRow], left_out: Iterable[LeftOut]) -> Iterator[Text]:
-    """What a dump lacks and why."""
+    """Memory that a dump lacks, with reasons."""
     yield from _unread(unread)
     for left in left_out:
         size = f", {plural(left.nbytes, 'byte')}" if left.nbytes else ""
@@ -79,7 +79,7 @@ def missing_lines(unread: Iterable[UnreadRow], left_out: Iterable[LeftOut]) -> I
 
 
 def _last_launches(manifest: Manifest) -> Iterator[Text]:
-    """What ran last before the device was lost, the latest first, with what it was given."""
+    """The last launches before the device was lost, the latest first, with their arguments."""
     text = manifest.strings
     names: dict[int | None, str] = {}
     for owner in manifest.owners:

@@ -1,4 +1,4 @@
-"""What a graph was left with when a buffer went, in rows: how it uses the bytes, who has them, what took the name."""
+"""Dangling pointer as rows of a report: the graph's access to the bytes, their present buffer, the owner's new one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Row = tuple[str, str]
 
 
 def ending_rows(finding: Finding) -> Iterator[Row]:
-    """Label and text of each row; none where a finding is not about a buffer that is gone."""
+    """Label and text of each row; no rows for a finding on a live buffer."""
     ending = finding.ending
     if ending is None:
         return
@@ -25,7 +25,7 @@ def ending_rows(finding: Finding) -> Iterator[Row]:
             f"{successor_said(victim)} has these bytes{', which the graph overwrites' if ending.writes else ''}",
         )
     if not ending.victims:
-        yield "now", "nobody that we know of has these bytes"
+        yield "now", "no known buffer has these bytes"
     if ending.replaced_by is not None:
         yield "replaced", f"by {successor_said(ending.replaced_by)}"
 

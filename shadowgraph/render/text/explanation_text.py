@@ -1,4 +1,4 @@
-"""What kinds of finding mean as text and JSON: a list of all, or one with cause, evidence and remedy."""
+"""Explanations of kinds of finding as text and JSON: a list of all, or one with cause, evidence and remedy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ExplanationReport(Reporter):
     Parameters
     ----------
     code
-        The one to tell about; None for a list of all.
+        The kind to explain; None for a list of all.
     """
 
     schema = SCHEMA
@@ -34,7 +34,7 @@ class ExplanationReport(Reporter):
         return {"kinds": list(map(_plain, codes))}
 
     def lines(self, width: int | None = None) -> Iterator[Text]:
-        """Every line, folded also in a pipe: it is running text."""
+        """Every line, wrapped also in a pipe: it is running text."""
         if self.code is None:
             yield from _list()
         elif self.code in explanations():
@@ -76,12 +76,12 @@ def _whole(explanation: Explanation, width: int | None) -> Iterator[Text]:
 
 
 def _plain_text(markdown: str) -> str:
-    """A paragraph without emphasis and code marks, which a terminal does not show."""
+    """A paragraph without Markdown emphasis and code marks, which a terminal does not show."""
     return markdown.replace("*", "").replace("`", "")
 
 
 def known_code(text: str) -> str:
-    """The code that somebody means: ``sg101``, ``101``, or the kind's name.
+    """The code for ``sg101``, ``101``, or a kind's name.
 
     Raises
     ------

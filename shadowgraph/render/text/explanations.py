@@ -1,7 +1,7 @@
-"""What each kind of finding means.
+"""Explanations of kinds of finding: cause, evidence, remedy.
 
-Cause and evidence are in ``explanations.md`` beside this file, remedies in `advice`, where reports have them too. The
-sections of ``docs/findings.md`` are the same text; ``tools/update_docs.py`` puts it there.
+Cause and evidence are in ``explanations.md`` beside this file, remedies in `advice`, where reports take them from too.
+The sections of ``docs/findings.md`` are the same text; ``tools/update_docs.py`` puts it there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CAUSE, _EVIDENCE, _REMEDY = "*Cause.* ", "*Evidence.* ", "*Remedy.* "
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Paragraphs of Markdown on a kind of finding, each on one line."""
+    """Markdown paragraphs on a kind of finding, each on one line."""
 
     code: str
     cause: tuple[str, ...]
@@ -34,7 +34,7 @@ class Explanation:
         return REMEDIES[self.code]
 
     def markdown(self) -> str:
-        """A section of ``docs/findings.md``, its paragraphs not folded."""
+        """A section of ``docs/findings.md``, its paragraphs unwrapped."""
         cause, evidence = "\n\n".join(self.cause), "\n\n".join(self.evidence)
         head = f"## {self.code}: {self.kind}"
         return "\n\n".join((head, _CAUSE + cause, _EVIDENCE + evidence, _REMEDY + self.remedy))
@@ -42,13 +42,13 @@ class Explanation:
 
 @cache
 def explanations() -> dict[str, Explanation]:
-    """Every kind of finding that this version looks for, by code."""
+    """All kinds of finding that this version checks, by code."""
     sections = _TEXT.read_text("utf-8").split("## ")[1:]
     return {made.code: made for made in map(_explanation, sections)}
 
 
 def not_looked_for() -> tuple[str, ...]:
-    """Codes that are kept for kinds that this version does not look for."""
+    """Codes reserved for kinds that this version does not check."""
     return tuple(kind.name for kind in Kind if kind.name not in explanations())
 
 

@@ -1,4 +1,4 @@
-"""The program's own exception and what was known when it came, in rows of a report."""
+"""Exception of the program with the facts known at that time, as rows of a report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KINDS = {
     "device": "the program met a dead device",
     "timeout": "the program was not heard of in time",
 }
-_SHOWN = 24  # index pointers of a plan
+_SHOWN = 24  # indptr entries of a plan
 
 
 def failure_head(failure: Failure) -> str:
@@ -57,7 +57,7 @@ def _plan_rows(plan: PlanFacts) -> Iterator[Row]:
 
 
 def _window(plan: PlanFacts) -> list[tuple[int, int]]:
-    """Places and values that are shown: around the first broken one, else from the start."""
+    """Indices and values to show: around the first broken one, else from the start."""
     middle = plan.broken[0] - plan.first if plan.broken else 0
     start = max(0, middle - _SHOWN // 2)
     return [(plan.first + at, plan.indptr[at]) for at in range(start, min(len(plan.indptr), start + _SHOWN))]

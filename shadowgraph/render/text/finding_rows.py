@@ -1,4 +1,4 @@
-"""What a report says of a finding, in rows of a label and a text: the same for a terminal and for a page."""
+"""Rows of a finding, each a label and a text: the same for the text report and for the HTML page."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from shadowgraph.render.text.reach_text import reach_rows
 from shadowgraph.render.text.rebound_text import rebound_rows
 from shadowgraph.render.text.stale_text import stale_rows
 
-ADVICE = "do"  # the label of what to do
+ADVICE = "do"  # the label of the advice
 _STACK = 5
 _ROWS = 8
 _ALIASES = 8
 
 
 class FactRow(NamedTuple):
-    """A row; its label is empty where it goes on with the row before. A spare one is for where there is more room."""
+    """A row; with an empty label it continues the row before. A spare row is shown only where there is more room."""
 
     label: str
     text: str
@@ -39,7 +39,7 @@ def headline(finding: Finding) -> str:
 
 
 def fact_rows(finding: Finding) -> Iterator[FactRow]:
-    """What is known, before the bytes."""
+    """The facts, shown before the bytes."""
     if finding.bytes is not None:
         yield FactRow("bytes", _geometry(finding))
     yield from _rows(reach_rows(finding))
@@ -60,7 +60,7 @@ def fact_rows(finding: Finding) -> Iterator[FactRow]:
 
 
 def end_rows(finding: Finding) -> Iterator[FactRow]:
-    """What to do, and which finding it is: after the bytes."""
+    """The advice and the finding's identity, shown after the bytes."""
     tips = advice(finding)
     if tips:
         yield FactRow(ADVICE, tips)
@@ -68,7 +68,7 @@ def end_rows(finding: Finding) -> Iterator[FactRow]:
 
 
 def unlike_what(finding: Finding) -> str:
-    """What to call the bytes that those found are not like: what was there before, or what should be there."""
+    """Label of the expected bytes: their value before, or the right value."""
     return "was" if finding.rebound is None else "should be"
 
 

@@ -1,7 +1,7 @@
-"""What several processes of a run found alike is told once: the ranks of a server run the same code.
+"""Folding of equal findings of several processes into one: the ranks of a server run the same code.
 
-Alike are findings with the same fingerprint, of buffers with the same name and form, as sure of the same culprit, that
-went on to the same buffers; addresses, replays and the bytes themselves may differ.
+Findings are equal if they have the same fingerprint, buffer name and form, confidence, culprit status and reached
+buffers; addresses, replays and the bytes themselves may differ.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from shadowgraph.model.findings import Finding, Severity
 from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.render.text.finding_rows import FactRow
 
-_PROCESSES = 8  # that are told one by one
+_PROCESSES = 8  # processes listed one by one
 _Key = tuple[object, ...]
 
 
 @dataclass(slots=True, eq=False)
 class Told:
-    """A finding, and those of other processes that are like it."""
+    """A finding, and the equal findings of other processes."""
 
     finding: Finding
     elsewhere: list[Finding] = field(default_factory=list)
 
 
 class _Group:
-    """Findings, those alike at the place of the first; `told` is in that order."""
+    """Findings with equal ones folded into the first; `told` is in that order."""
 
     def __init__(self) -> None:
         self.told: list[Told] = []
         self._alike: dict[tuple[_Key, int], Told] = {}
-        self._times: dict[tuple[_Key, int], int] = {}  # by process: what one found twice are two things
+        self._times: dict[tuple[_Key, int], int] = {}  # by process: two equal findings of one process stay apart
 
     def add(self, finding: Finding) -> Told:
         key = _key(finding)
@@ -47,10 +47,11 @@ class _Group:
 
 
 def folded(facts: RunFacts) -> list[Told]:
-    """Findings and notes in the order in which a report tells them: each finding before the notes of where its overrun
-    went on, in any of the processes."""
+    """Findings and notes in the order of a report: each finding, in any process, before the notes that continue its
+    overrun.
+    """
     heads = _Group()
-    going_on: dict[int, _Group] = {}  # by the id of the finding that is told
+    going_on: dict[int, _Group] = {}  # by the id() of the folded finding
     latest: Told | None = None
     for finding in facts.told:
         if latest is not None and _goes_on(finding, [latest.finding, *latest.elsewhere][-1]):
@@ -63,24 +64,24 @@ def folded(facts: RunFacts) -> list[Told]:
 
 
 def _goes_on(note: Finding, finding: Finding) -> bool:
-    """Whether a note is of where the overrun went on that a finding of the same process is about."""
+    """Whether a note continues the overrun of a finding in the same process."""
     origin = note.continues
     same = origin is not None and (origin.fingerprint, origin.serial) == (finding.fingerprint, finding.buffer.serial)
     return same and note.pid == finding.pid
 
 
 def of(severity: Severity, facts: RunFacts) -> list[Told]:
-    """The findings among them, or the notes."""
+    """The folded findings of a severity."""
     return [told for told in folded(facts) if told.finding.severity is severity]
 
 
 def in_processes(facts: RunFacts) -> bool:
-    """Whether it must be said which process found what."""
+    """Whether a report must name the process of each finding."""
     return len({finding.pid for finding in (*facts.findings, *facts.notes)}) > 1
 
 
 def process_rows(told: Told) -> Iterator[FactRow]:
-    """Which process found it, and which others found the same."""
+    """The process of a finding, and the other processes with an equal finding."""
     yield FactRow("in process", _process(told.finding))
     for other in told.elsewhere[:_PROCESSES]:
         when = f" in replay {other.replay} of {other.graph}" if other.graph and other.replay is not None else ""
@@ -92,7 +93,7 @@ def process_rows(told: Told) -> Iterator[FactRow]:
 
 
 def found(facts: RunFacts) -> str:
-    """How many findings and notes there are, for the last line of a report."""
+    """The counts of findings and notes, for the last line of a report."""
     findings = _counted(len(of(Severity.ERROR, facts)), len(facts.findings), "finding")
     notes = _counted(len(of(Severity.NOTE, facts)), len(facts.notes), "note")
     return f"{findings or 'no findings'}{', ' if notes else ''}{notes}"
@@ -104,7 +105,7 @@ def _counted(kinds: int, all_of_them: int, noun: str) -> str:
 
 
 def _bytes(other: Finding, told: Finding) -> str:
-    """Which bytes, where they are others."""
+    """The changed bytes, where they differ from those of the shown finding."""
     if other.bytes is None or (
         told.bytes and (told.bytes.first, told.bytes.last) == (other.bytes.first, other.bytes.last)
     ):

@@ -1,4 +1,4 @@
-"""A memory map as text and JSON: a buffer a line with its guards, what is damaged, runs of others folded."""
+"""Memory map as text and JSON: one line for a buffer with its guards and damage, runs of other buffers folded."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class MapReport(Reporter):
         return {"maps": self.maps}
 
     def lines(self, width: int | None = None) -> Iterator[Text]:
-        """Every line; names are shortened on a terminal only."""
+        """Every line; names are shortened only on a terminal."""
         for place, each in enumerate(self.maps):
             if place:
                 yield Text()
@@ -95,7 +95,7 @@ def _row(memory: MemoryMap, row: Row, width: int | None) -> Iterator[Text]:
 
 
 def _bar(buffer: MapBuffer, damages: Sequence[MapDamage]) -> str:
-    """``====[####!###]========``: guards and the buffer, each in columns of its own; damage where it lies in them."""
+    """``====[####!###]========``: guards and the buffer, each in columns of its own; `!` marks damage."""
     head = ["="] * _HEAD if buffer.head_guard else [" "] * _HEAD
     body = ["#" if buffer.alive else "-"] * _BODY
     tail = ["="] * _TAIL if buffer.tail_guard else [" "] * _TAIL
@@ -109,7 +109,7 @@ def _bar(buffer: MapBuffer, damages: Sequence[MapDamage]) -> str:
 
 
 def _strike(cells: list[str], first: int, last: int, start: int, stop: int) -> None:
-    """Mark the cells that bytes fall into, where a part of memory is drawn in some cells."""
+    """Mark the cells that hold a range of bytes, where `cells` stand for ``[start, stop)``."""
     first, last = max(first, start), min(last, stop - 1)
     if first <= last:
         left, right = ((at - start) * len(cells) // (stop - start) for at in (first, last))

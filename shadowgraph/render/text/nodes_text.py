@@ -1,4 +1,4 @@
-"""The nodes of graphs as text and JSON: a node a line in a pipe, folded to the width of a terminal."""
+"""Node lists of graphs as text and JSON: one line for a node in a pipe, wrapped to the width of a terminal."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from shadowgraph.views.node_list import ListedGraph, ListedNode, Named, Part, Wa
 
 SCHEMA = "shadowgraph.nodes/1"
 _DETAILS = 8  # lines under a node on a terminal
-_EDGES = 8  # nodes that one is said to wait for
-_NAME = 24  # columns that a kernel's name gets at least
+_EDGES = 8  # listed dependencies of a node
+_NAME = 24  # least columns for a kernel's name
 _INDENT = " " * 17
 _CULPRIT = {
     Status.CONFIRMED: "culprit of",
@@ -59,17 +59,17 @@ def nodes_text(graph: Graph, named: Named | None = None, wanted: Wanted | None =
     graph
         The model, from `Debugger.graph` or a dump.
     named
-        Tells for an address the name of the buffer that holds it and the bytes from that buffer's start, or None.
+        Maps an address to the name of its buffer and the offset in bytes from the buffer's start, or to None.
     wanted
         Which nodes; all unless given.
     width
-        Columns to fold to. None: a node a line, names whole.
+        Columns to wrap to. None: a node a line, names whole.
     """
     return "".join(f"{line.plain}\n" for line in graph_lines(listed(graph, named, wanted=wanted), width))
 
 
 def graph_lines(graph: ListedGraph, width: int | None = None) -> Iterator[Text]:
-    """A graph's head, then its nodes; a dump's texts give a terminal no orders."""
+    """A graph's header, then its nodes; control characters are neutralised."""
     of = f" of process {graph.pid}" if graph.pid is not None else ""
     fewer = f", {len(graph.nodes):,} shown" if len(graph.nodes) != graph.total else ""
     yield Text(
@@ -84,12 +84,12 @@ def graph_lines(graph: ListedGraph, width: int | None = None) -> Iterator[Text]:
 
 
 def blind(graph: ListedGraph) -> list[str]:
-    """What the list cannot tell, because arguments of nodes could not be read."""
+    """Notes on nodes with unreadable arguments, which no filter by buffer finds."""
     return [f"{plural(each.nodes, 'node')} that no buffer leads to: {each.reason}" for each in graph.blind]
 
 
 def told_once(graph: ListedGraph) -> Iterator[ListedNode]:
-    """The nodes without the notes that `blind` tells for all of them."""
+    """The nodes, without notes that `blind` gives once for all of them."""
     told = {each.reason for each in graph.blind}
     for node in graph.nodes:
         yield msgspec.structs.replace(node, note="") if node.note in told else node
@@ -104,7 +104,7 @@ def _whole(node: ListedNode) -> Iterator[Text]:
 
 
 def _folded(node: ListedNode, width: int) -> Iterator[Text]:
-    """A node in lines that fit: the name shortened, what it points at below."""
+    """A node in lines that fit: the name shortened, its arguments below."""
     head = f"{node.place:>4} {node.kind:<12}"
     tail = "  ".join(filter(None, (extent(node), place(node), after(node))))
     room = width - len(head) - sum(map(len, marks(node)))
@@ -122,7 +122,7 @@ def _folded(node: ListedNode, width: int) -> Iterator[Text]:
 
 
 def marks(node: ListedNode) -> list[str]:
-    """Findings that have a node for their culprit, or among its candidates."""
+    """Findings with the node as their culprit or among their candidates."""
     return [f"  <- {_CULPRIT[each.status]} {each.code} #{each.finding}" for each in node.culprit_of]
 
 
@@ -133,20 +133,20 @@ def _marked(line: Text, node: ListedNode) -> Text:
 
 
 def extent(node: ListedNode) -> str:
-    """Grid and block, as far as known."""
+    """Grid and block, where known."""
     named = (("grid", node.grid), ("block", node.block))
     return " ".join(f"{name} {'x'.join(map(str, extent))}" for name, extent in named if extent)
 
 
 def place(node: ListedNode) -> str:
-    """Where it was launched, and by which operator."""
+    """Launch site and operator of a node."""
     where = f"{short(node.file)}:{node.line}" if node.file is not None else ""
     by = node.operator if node.operator is not None and node.operator != node.name else ""
     return f"{where} ({by})" if where and by else where or by
 
 
 def after(node: ListedNode) -> str:
-    """``after 3, 5``, where it does not simply wait for the node that is listed before it among its siblings."""
+    """``after 3, 5``; empty where a node depends only on the sibling listed before it."""
     outer, _, number = node.place.rpartition(".")
     own = int(number)
     if node.after == ((own - 1,) if own else ()):
@@ -158,9 +158,9 @@ def after(node: ListedNode) -> str:
 
 
 def details(node: ListedNode) -> list[str]:
-    """What a node points at, reads and writes; words that point to nobody's memory are counted."""
+    """Pointer arguments, reads and writes of a node; words that point to untracked memory are counted."""
     known = [argument for argument in node.arguments if argument.buffer]
-    exact = node.kind in (NodeKind.MEMCPY, NodeKind.MEMSET)  # their words are where the ranges begin
+    exact = node.kind in (NodeKind.MEMCPY, NodeKind.MEMSET)  # the addresses of a copy or memset are in its ranges
     said = [] if exact else [f"{_argument(each)} -> {pointed_at(each)}" for each in known]
     said += [f"reads {_bytes(part)}" for part in node.reads]
     said += [f"writes {_bytes(part)}" for part in node.writes]

@@ -1,4 +1,4 @@
-"""How far an overrun went, in rows of a label and a text."""
+"""Extent of an overrun across buffers, as rows of a label and a text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shadowgraph.model.overrun_extents import Reached
 
 
 def reach_rows(finding: Finding) -> Iterator[tuple[str, str]]:
-    """The overrun that a finding belongs to, or the buffers that it went on to itself."""
+    """The overrun that a finding continues, or the further buffers that its own overrun reaches."""
     origin = finding.continues
     if origin is not None:
         given = "the launch was given no pointer into this buffer"

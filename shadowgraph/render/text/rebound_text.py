@@ -1,4 +1,4 @@
-"""What is refreshed in place of the memory that a graph reads, in rows of a report."""
+"""Rebound input as rows of a report: the buffer that host code refreshes instead of the graph's own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shadowgraph.render.text.ending_text import successor_said
 
 
 def rebound_rows(finding: Finding) -> Iterator[tuple[str, str]]:
-    """Label and text of each row; none where a finding is not about a rebound input."""
+    """Label and text of each row; no rows for a finding on another subject."""
     rebound = finding.rebound
     if rebound is None:
         return

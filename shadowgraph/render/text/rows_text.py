@@ -1,4 +1,4 @@
-"""Stale-row maps as text and JSON: an input a line, a column a replay for a few rows, stretches for many."""
+"""Stale-row map as text and JSON: one line for an input, a column for a replay with few rows, stretches with many."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from shadowgraph.views.row_map import RowMap, RowMark, RowPanel
 SCHEMA = "shadowgraph.rows/1"
 _LETTERS = {RowState.REFRESHED: "w", RowState.PADDED: "p", RowState.KEPT: "k", RowState.UNKNOWN: "."}
 _KEY = "w written for this replay, p filled with one value, k kept from an older one, . not known"
-_LETTERED = 64  # rows that have a letter each
-_LAST = 12  # replays of an input
+_LETTERED = 64  # most rows with a letter each
+_LAST = 12  # last replays of an input
 
 
 class DumpedRows(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ class RowsReport(Reporter):
     Parameters
     ----------
     limit
-        Inputs with lines of their own; those with findings come first.
+        Inputs with lines of their own; inputs with findings come first.
     """
 
     schema = SCHEMA

@@ -1,4 +1,6 @@
-"""A run of several processes as text and JSON: a table of the processes, then one report."""
+"""Report on a run of several processes as text and JSON: a table of the processes, then one merged report.
+Made by `shadowgraph report`, by the supervising process of `shadowgraph wrap` at the end, and by its status server.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from shadowgraph.wrap.folder.process_record import ProcessRecord
 from shadowgraph.wrap.folder.reader import Run
 
 _SHOWN = 40
-_IDLE = 4  # processes without tensor work that are told one by one
+_IDLE = 4  # processes without tensor work that are listed one by one
 
 
 class RunReport(HtmlRepr):
@@ -33,20 +35,21 @@ class RunReport(HtmlRepr):
 
     def print(self, file: IO[str] | None = None) -> None:
         """Write the report; colour only where `file` (standard output) is a terminal."""
-        with console(file) as out:  # written at once: a notebook takes each write for an output of its own
+        with console(file) as out:  # one write: a notebook makes an output of each
             for line in self._lines():
                 out.print(line)
 
     def to_json(self, memory: bool = True) -> str:
-        """One JSON document: that of a report, with the run's processes under ``run``; without `memory`, without bytes
-        of the program's."""
+        """One JSON document: a report with the run's processes under ``run``; without `memory`, without bytes of the
+        program's memory.
+        """
         return msgspec.json.format(msgspec.json.encode(self._document(memory)), indent=2).decode()
 
     def __str__(self) -> str:
         return "".join(f"{line.plain}\n" for line in self._lines())
 
     def _document(self, memory: bool) -> dict[str, Any]:
-        # A document is passed on; the address of the status pages opens them.
+        # Documents are passed on to other users; the address of the status pages contains their token.
         said = {name: value for name, value in self.run.manifest.items() if name != "status"}
         return {
             **document(self.facts if memory else without_memory(self.facts)),
@@ -67,25 +70,25 @@ class RunReport(HtmlRepr):
 
 
 def title(run: Run) -> str:
-    """What was wrapped, and how it ended."""
+    """The wrapped command and its exit status."""
     command = run.manifest.get("command")
     words = [word for word in command if isinstance(word, str)] if isinstance(command, list) else []
     return f"shadowgraph wrap: {cut(shlex.join(words), 100) or 'unknown command'}: {_ended(run)}"
 
 
 def missing(run: Run) -> str:
-    """What is not known where the manifest cannot be read."""
+    """A note on an unreadable manifest."""
     return f"command, settings and end of the run are not known: {run.unread}"
 
 
 def where(run: Run) -> str:
-    """The folder, and how many dumps are in it."""
+    """The run folder and its number of dumps."""
     dumps = f", {plural(len(run.dumps), 'dump')}" if run.dumps else ""
     return f"run folder: {relative(run.folder)}{dumps}"
 
 
 def head_lines(run: Run) -> Iterator[Text]:
-    """What ran, how it ended, and its processes."""
+    """The command, its exit status, and its processes."""
     yield Text(title(run), style="bold")
     if run.unread:
         yield Text(missing(run), style="yellow")
@@ -102,7 +105,7 @@ def head_lines(run: Run) -> Iterator[Text]:
 
 
 def shown(processes: Sequence[ProcessRecord]) -> list[ProcessRecord]:
-    """The processes that are told one by one: all, unless many have nothing to tell, as a compiler's workers."""
+    """The processes to list: all, but only a few of many without tensor work, such as a compiler's workers."""
     idle = [p for p in processes if p.backend is None and not (p.found or p.events or p.damaged or p.cut)]
     return list(processes) if len(idle) <= _IDLE else [p for p in processes if p not in idle[_IDLE:]]
 
@@ -126,14 +129,14 @@ def _process(process: ProcessRecord) -> Iterator[Text]:
 
 
 def fate(process: ProcessRecord) -> str:
-    """How a process came to be, what it worked with, how it ended, and how much was found in it."""
+    """Origin, backend, end and number of findings of a process."""
     rank = f", rank {process.rank}" if process.rank is not None else ""
     found = f", {plural(process.found, 'finding')}" if process.found else ""
     return f"{process.born} of {process.ppid}{rank}, {process.backend or 'no tensor work'}, {process.ended}{found}"
 
 
 def command(process: ProcessRecord) -> str:
-    """What a process runs, in a line."""
+    """Command line or title of a process, in one line."""
     return cut(process.title or shlex.join(process.argv))
 
 
@@ -150,5 +153,5 @@ def _plain(process: ProcessRecord) -> dict[str, Any]:
 
 
 def relative(path: Path) -> str:
-    """A path below the working directory without what comes before it."""
+    """A path relative to the working directory where it lies below it."""
     return str(path).removeprefix(os.getcwd() + os.sep)

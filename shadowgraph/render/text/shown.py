@@ -1,4 +1,4 @@
-"""How verbs show what they made: one JSON document for any pipe, or lines."""
+"""Output of verbs: one JSON document for any pipe, or lines for a terminal."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from rich.text import Text
 from shadowgraph.common.console import console, tame
 from shadowgraph.common.html_repr import HtmlRepr
 
-PROSE = 100  # columns of running text where there is no terminal
+PROSE = 100  # columns of running text outside of a terminal
 
 
 class Reporter(HtmlRepr):
-    """Data, ready to be shown; a child says its schema, its document and its lines."""
+    """Data, ready to be shown; a subclass defines its schema, its document and its lines."""
 
     schema = ""
 
     def document(self) -> dict[str, Any]:
-        """What the JSON document holds beside its schema: structs, sequences, plain values."""
+        """Contents of the JSON document beside its schema: structs, sequences, plain values."""
         raise NotImplementedError
 
     def lines(self, width: int | None = None) -> Iterator[Text]:
-        """Every line; `width` is that of a terminal to fold to, None where names stay whole."""
+        """Every line; `width` is the terminal's width to wrap to, None to keep names whole."""
         raise NotImplementedError
 
     def print(self, file: IO[str] | None = None) -> None:
-        """Write the lines; folded and with colour only where `file` (standard output) is a terminal."""
+        """Write the lines; wrapped and with colour only where `file` (standard output) is a terminal."""
         out = console(file)
         show(self.lines(width_of(out)), out)
 
@@ -44,7 +44,7 @@ class Reporter(HtmlRepr):
 
 
 def json_text(document: Any) -> str:
-    """An indented document; ASCII, as any terminal and pipe can take."""
+    """An indented document in ASCII, which any terminal and pipe can take."""
     text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
     return text if text.isascii() else json.dumps(json.loads(text), indent=2)
 
@@ -55,30 +55,30 @@ def width_of(out: Console) -> int | None:
 
 
 def show(lines: Iterable[Text], out: Console) -> None:
-    """Print lines; where there is no colour, past a console, which takes its time over 10,000 of them."""
+    """Print lines; without colour they bypass the console, which is slow for 10,000 of them."""
     if not out.is_terminal:
         for line in lines:
             out.file.write(f"{line.plain}\n")
         return
-    with out:  # written at once: a notebook takes each write for an output of its own
+    with out:  # one write: a notebook makes an output of each
         for line in lines:
             out.print(line)
 
 
 def said(text: str, style: str = "") -> Text:
-    """A line that gives a terminal no orders, whatever a dump's names hold."""
+    """A line with control characters neutralised, whatever a dump's names contain."""
     return Text(tame(text), style=style)
 
 
 def prose(text: str, width: int | None, indent: str = "") -> Iterator[Text]:
-    """Running text, folded."""
+    """Running text, wrapped."""
     room = max(20, min(width or PROSE, PROSE) - len(indent))
     for line in textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False):
         yield said(f"{indent}{line}")
 
 
 def cut(lines: Iterable[Text], most: int, what: str) -> Iterator[Text]:
-    """The first lines; what is left is counted."""
+    """The first lines, and the number of the rest."""
     kept = list(lines)
     yield from kept[:most]
     if len(kept) > most:

@@ -1,4 +1,4 @@
-"""Rows that were left from older replays, in rows of a report."""
+"""Stale rows of older replays, as rows of a report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _STRETCHES = 8
 
 
 def stale_rows(finding: Finding) -> Iterator[tuple[str, str]]:
-    """Label and text of each row; none where a finding is not about stale rows."""
+    """Label and text of each row; no rows for a finding without stale rows."""
     stale = finding.stale
     if stale is None:
         return

@@ -1,4 +1,4 @@
-"""The report as text: coloured on a terminal, plain in a pipe."""
+"""Text report of a run: coloured on a terminal, plain in a pipe. Made by `Debugger.report` in the caller's thread."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Report(HtmlRepr):
         Parameters
         ----------
         file
-            Where to; standard output unless given.
+            The stream; standard output by default.
         """
-        with console(file) as out:  # written at once: a notebook takes each write for an output of its own
+        with console(file) as out:  # one write: a notebook makes an output of each
             for line in lines(self.facts):
                 out.print(line)
 
@@ -67,12 +67,12 @@ def lines(facts: RunFacts) -> Iterator[Text]:
 
 
 def summary(facts: RunFacts) -> str:
-    """The last line: how much was found, and how much of what graphs write was guarded."""
+    """The last line: the number of findings, and the guarded share of the bytes that graphs write."""
     return f"shadowgraph: {found(facts)}; {facts.coverage.sentence()}"
 
 
 def failure_lines(facts: RunFacts) -> Iterator[Text]:
-    """Exceptions, joined with what was known when they came."""
+    """Exceptions of the program, with the facts known at that time."""
     for failure in facts.failures:
         yield Text(failure_head(failure), style="bold red")
         for label, said in failure_rows(failure):
@@ -81,7 +81,7 @@ def failure_lines(facts: RunFacts) -> Iterator[Text]:
 
 
 def finding_lines(finding: Finding, more: Iterable[FactRow] = ()) -> Iterator[Text]:
-    """All that a report says of one finding, and more of it."""
+    """The whole report on one finding; `more` rows come before the advice."""
     colour = "bold red" if finding.severity is Severity.ERROR else "bold yellow"
     yield Text(headline(finding), style=colour)
     yield from _rows(fact_rows(finding))
@@ -106,7 +106,7 @@ def _hex(row: HexRow, unlike: str) -> Text:
 
 
 def watch_lines(facts: RunFacts) -> Iterator[Text]:
-    """What watched tensors went through."""
+    """Changes of watched tensors."""
     for name, changes, dropped in facts.watches:
         yield Text(f"watch {name}: {plural(len(changes) + dropped, 'change')}", style="bold")
         for change in changes[-8:]:
@@ -120,7 +120,7 @@ def watch_lines(facts: RunFacts) -> Iterator[Text]:
 
 
 def lost_lines(facts: RunFacts) -> Iterator[Text]:
-    """What is known of a device that was lost; nothing where none was."""
+    """The facts on a lost device; nothing while the device works."""
     if facts.lost is None:
         return
     yield Text(f"shadowgraph: the device is lost, checking ended: {facts.lost}", style="bold red")
@@ -140,9 +140,9 @@ def lost_lines(facts: RunFacts) -> Iterator[Text]:
 
 
 def limit_lines(facts: RunFacts) -> Iterator[Text]:
-    """Our own faults, and what was left undone or left out."""
+    """Internal errors, and work that was skipped or left out."""
     for fault, count in facts.faults.items():
-        yield Text(f"shadowgraph's own fault, {count} times (the program went on): {fault}", style="yellow")
+        yield Text(f"internal error of shadowgraph, {count} times (the program went on): {fault}", style="yellow")
     yield from _unguarded_lines(facts)
     for reason, count in facts.stepped_aside.items():
         yield Text(f"stepped aside: {count:,} {reason}", style="yellow")

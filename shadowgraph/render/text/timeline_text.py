@@ -1,4 +1,4 @@
-"""What happened to buffers as text and JSON: an event a line, its stack below where it matters."""
+"""Timelines of buffers as text and JSON: one line for an event, its stack below where it matters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INDENT = " " * 26
 
 
 class TimelineReport(Reporter):
-    """Timelines of the buffers that a name stands for. Holds data only."""
+    """Timelines of the buffers that match a name. Holds data only."""
 
     schema = SCHEMA
 
@@ -33,7 +33,7 @@ class TimelineReport(Reporter):
         return {"timelines": self.timelines}
 
     def lines(self, width: int | None = None) -> Iterator[Text]:
-        """Every line; lines have whole names everywhere."""
+        """Every line; names are never shortened."""
         for place, each in enumerate(self.timelines):
             if place:
                 yield Text()
@@ -94,7 +94,7 @@ def _does(event: Event) -> str:
 
 
 def _of(event: Event) -> str:
-    """Of which graph a launch is, else in which phase it ran."""
+    """The graph of a launch, else its phase."""
     if event.graph is not None:
         return f" ({event.graph} node {event.node})" if event.node is not None else f" ({event.graph})"
     return f" (in {event.phase})" if event.phase is not None else ""

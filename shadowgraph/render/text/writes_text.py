@@ -1,4 +1,4 @@
-"""Write maps as text and JSON: a buffer a line with the nodes that write it, the surest first."""
+"""Write maps as text and JSON: one line for a buffer with the nodes that write it, the strongest evidence first."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _fate(buffer: MapBuffer) -> str:
 
 
 def _nodes(map: WriteMap, known: Iterable[int]) -> str:
-    """``nodes 0, 2 to 5``; of a few, what they are."""
+    """``nodes 0, 2 to 5``; a single node with its name and line."""
     spans = list(stretches(sorted(known)))
     if len(spans) == 1 and spans[0][0] == spans[0][1]:
         node = map.nodes[spans[0][0]]

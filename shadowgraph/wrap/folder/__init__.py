@@ -1,1 +1,1 @@
-"""The folder of a wrapped run: what every process writes as it goes, and how it is read again."""
+"""The run folder of a wrapped run: the files that its processes write, and their readers."""

@@ -1,7 +1,8 @@
-"""One process's file of the run folder: a record a line, each with one `write`, so no way to die loses a line.
+"""Findings log of one process in the run folder: one JSON record per line.
 
-Any thread of a wrapped process appends, under the journal's own lock. What cannot be written now, on a full disk, is
-kept in memory and goes first once there is room.
+Each line is appended with one `write`, so that no kind of process death loses a line. Any thread of a
+wrapped process appends, under the log's own lock. Records that cannot be written, for example on a full disk, are kept
+in memory and written first once there is room.
 """
 
 from __future__ import annotations
@@ -22,27 +23,27 @@ from typing import Any
 from shadowgraph.common.atomic_files import create
 from shadowgraph.common.fork_safety import fork_safe
 
-FORMAT = 1  # of the records; readers refuse a higher one
-LIMIT = 16 << 20  # bytes a process may write; its summary and its end are written even then
+FORMAT = 1  # record format; readers refuse a higher one
+LIMIT = 16 << 20  # bytes that a process may write; its summary and its end record are written beyond it
 _LAST = frozenset({"summary", "end", "capped"})
 _FOUND = frozenset({"finding", "note", "failure"})
-_BACKLOG = 1 << 20  # bytes kept in memory while nothing can be written
-_RESERVED = 32 << 10  # bytes of the disk that are held for the first findings
+_BACKLOG = 1 << 20  # bytes kept in memory while the file cannot be written
+_RESERVED = 32 << 10  # bytes of disk reserved for the first findings
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE of <linux/falloc.h>
-_SPARES = 4  # descriptors: a dump takes one at a time, a module's import two
+_SPARES = 4  # file descriptors: a dump takes one at a time, the import of a module two
 
 
 class FindingsLog:
-    """Appends records. Never raises: what cannot be written to its end is counted as lost.
+    """Appends records. Never raises: records that cannot be written by the end are counted as lost.
 
     Attributes
     ----------
     path
-        The file.
+        The log file.
     lost
-        Records that were given up.
+        Number of records given up.
     closed
-        Whether nothing more can be written.
+        Whether the log takes no more records.
     """
 
     def __init__(self, folder: str | os.PathLike[str], limit: int = LIMIT) -> None:
@@ -55,26 +56,26 @@ class FindingsLog:
         self._file: int | None = None
         self._inode: tuple[int, int] | None = None
         self._spares: list[int] = []
-        self._rooms = 0  # contexts of `room` that are open, of all threads: no spares are taken meanwhile
+        self._rooms = 0  # open contexts of `room`, over all threads: no spares are taken meanwhile
         self._preface = b""
-        self._waiting: deque[tuple[str, bytes]] = deque()  # of the first, what is not written of it yet
-        self._why = ""  # the first failure's reason
+        self._waiting: deque[tuple[str, bytes]] = deque()  # the first entry holds only its unwritten part
+        self._why = ""  # reason of the first failure
         self.closed = False
 
     def write(self, kind: str, **facts: Any) -> None:
-        """Append one record of JSON types."""
+        """Append one record; values are JSON types."""
         self.write_json(kind, _fields(facts))
 
     def preface(self, kind: str, **facts: Any) -> None:
-        """Keep a record until the next one is written: a child that only makes way for `exec` leaves no file."""
+        """Keep a record until the next one is written: a child that only calls `exec` leaves no file."""
         with self._lock:
             self._preface += _line(kind, _fields(facts))
 
     def write_json(self, kind: str, body: bytes) -> None:
-        """Append one record whose fields are JSON text already, without the braces around them."""
+        """Append one record whose fields are already JSON text, without the enclosing braces."""
         with self._lock:
             if kind == "interim" and self._written + len(body) > self._limit // 2:
-                return  # what remains is for findings; the pulse tells the latest numbers
+                return  # the rest is reserved for findings; the heartbeat has the latest numbers
             line, self._preface = self._preface + _line(kind, body), b""
             if self._written + len(line) > self._limit and kind not in _LAST:
                 self._lose(kind)
@@ -85,7 +86,7 @@ class FindingsLog:
 
     @contextmanager
     def room(self) -> Iterator[None]:
-        """Inside, a few files can be opened, also where the program has used up its descriptors."""
+        """Context in which a few files can be opened, even if the program has used up its file descriptors."""
         with self._lock:
             self._rooms += 1
             if self._is_short():
@@ -98,8 +99,8 @@ class FindingsLog:
                 self._take_spares()
 
     def close(self) -> None:
-        """Give the file back; what comes later is lost, and so is what still waits. That is one line on standard error:
-        the report, which is made of the file, cannot know of it."""
+        """Close the file; pending and later records are lost. Losses are told in one line on standard error, because
+        the report is built from the file and cannot show them."""
         with self._lock:
             for kind, _ in self._waiting:
                 self._lose(kind)
@@ -112,7 +113,7 @@ class FindingsLog:
             self.abandon()
 
     def abandon(self) -> None:
-        """Give the file back without a word, as a forked child does: what waits is its parent's to write."""
+        """Close the file silently, as a forked child does: pending records belong to the parent."""
         with self._lock:
             self.closed = True
             self._waiting.clear()
@@ -150,9 +151,9 @@ class FindingsLog:
     def _open(self) -> int:
         if self._inode is None:
             number = create(self.path, os.O_APPEND)
-        else:  # the program has closed all that it did not open, as one that becomes a daemon does
+        else:  # the program has closed descriptors that it did not open, as a daemon does
             number = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
-        if number <= 2:  # what the program has closed stays closed
+        if number <= 2:  # standard streams closed by the program stay closed
             low, number = number, fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)
             os.close(low)
         if self._inode is None:
@@ -163,11 +164,11 @@ class FindingsLog:
         return number
 
     def _is_ours(self, number: int | None) -> bool:
-        """Whether a descriptor is still of our file: the program may have closed it, and opened its own."""
+        """Whether a descriptor still refers to the log: the program may have closed it and opened its own file."""
         return number is not None and self._inode is not None and _inode(number) == self._inode
 
     def _is_short(self) -> bool:
-        """Whether the program has fewer descriptors left than we may need."""
+        """Whether the program has fewer free descriptors than the log may need."""
         taken: list[int] = []
         try:
             while self._file is not None and len(taken) < _SPARES:
@@ -207,26 +208,26 @@ def _inode(number: int) -> tuple[int, int] | None:
 
 
 def _reserve(number: int) -> None:
-    """Take room on the disk, which `os.posix_fallocate` cannot without making the file longer."""
+    """Reserve disk space; `os.posix_fallocate` cannot without making the file longer."""
     with suppress(OSError, AttributeError):  # a C library without it
         size = ctypes.c_int64
         ctypes.CDLL(None).fallocate(number, _KEEP_SIZE, size(0), size(_RESERVED))
 
 
 def _trim(number: int | None) -> None:
-    """Give back what was reserved and not written."""
+    """Release reserved space that was not written."""
     if number is not None:
         with suppress(OSError):
             os.ftruncate(number, os.fstat(number).st_size)
 
 
 def printable(word: str) -> str:
-    """A word of a command line without the bytes that are no text."""
+    """A word of a command line, with undecodable bytes replaced."""
     return os.fsencode(word).decode(errors="replace")
 
 
 def command_line(words: Sequence[str], redact: bool) -> list[str]:
-    """A command line as text; redacted, without what follows the program's name, where keys and prompts may be."""
+    """A command line as text; with `redact`, only up to the program's name: keys and prompts may follow."""
     shown = [printable(word) for word in words]
     if not redact:
         return shown
@@ -238,13 +239,13 @@ _told_rank: int | None = None
 
 
 def tell_rank(number: int) -> None:
-    """The program's own word for `rank`, where no launcher said it."""
+    """Set the rank that the program reports, for `rank`, where no launcher sets one."""
     global _told_rank
     _told_rank = number
 
 
 def rank() -> int | None:
-    """This process's place among those that a launcher such as torchrun, or the program itself, started together."""
+    """This process's rank, from a launcher such as torchrun or from the program itself; None if unknown."""
     text = os.environ.get("RANK", "")
     return int(text) if text.isdecimal() else _told_rank
 
@@ -259,8 +260,8 @@ def _line(kind: str, body: bytes) -> bytes:
 
 
 def say(text: str) -> None:
-    """One line on standard error, if there is one."""
+    """Write one line to standard error, if it is open."""
     try:
         os.write(sys.stderr.fileno() if sys.stderr is not None else 2, f"shadowgraph: {text}\n".encode())
     except (OSError, ValueError, AttributeError):
-        return  # closed by the program, or an object of its own: nobody can be told
+        return  # closed or replaced by the program: no place to report to

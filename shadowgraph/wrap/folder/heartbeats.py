@@ -1,4 +1,7 @@
-"""A process's pulse: a few numbers in a small file of its own, replaced whole every few seconds while it replays."""
+"""Heartbeat of a process: a small file of numbers, replaced atomically every few seconds during replays.
+
+Written by `HeartbeatWriter`, in a replaying thread; read by the supervising process and the report.
+"""
 
 from __future__ import annotations
 
@@ -15,27 +18,27 @@ _LARGEST = 64 << 10
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
-    """How a process is doing. Sums are over the debuggers that it has had.
+    """State of a process. Sums are over all its debuggers.
 
     Attributes
     ----------
     time
-        When this was so, in seconds since 1970.
+        Time of the heartbeat, in seconds since 1970.
     replays, checked
-        Replays that began, and those that were checked.
+        Numbers of replays that began, and of those that were checked.
     every
-        One replay of a graph in so many is checked now; 0 where checking has stopped for good.
+        One replay of a graph in this many is checked now; 0 once checking has stopped for good.
     overhead
-        What checking took of the wall time since the pulse before, in percent; None where it is not measured.
+        Share of checking in the wall time since the previous heartbeat, in percent; None where it is not measured.
     faults
-        Faults of our own.
+        Number of internal errors.
     coverage
-        Of the debugger that watches now.
+        Coverage of the debugger that watches now.
     occurrences
-        Of the latest findings: debugger, id, how often it was seen.
+        Of the latest findings: debugger number, finding id, number of sightings.
     pauses, off, off_since
-        How often checking was switched off from outside, for how many seconds in all, the present pause left out, and
-        since when it is off now.
+        How often checking was paused from outside, for how many seconds in all without the current pause, and the start
+        of the current pause.
     """
 
     time: float = 0.0
@@ -52,23 +55,23 @@ class Heartbeat(msgspec.Struct, frozen=True):
 
     @property
     def seconds_off(self) -> float:
-        """For how long checking was off, up to the time of the pulse."""
+        """Seconds without checking, up to the time of the heartbeat."""
         return self.off + (max(0.0, self.time - self.off_since) if self.off_since is not None else 0.0)
 
 
 def heartbeat_file(findings: Path) -> Path:
-    """The pulse file that belongs to a process's file of findings."""
+    """The heartbeat file that belongs to a process's findings log."""
     return findings.with_name(findings.stem.replace("findings", "pulse", 1) + ".json")
 
 
-def write_pulse(path: Path, pulse: Heartbeat) -> None:
-    """Replace a pulse file. What cannot be written is not: the next one comes."""
+def write_heartbeat(path: Path, pulse: Heartbeat) -> None:
+    """Replace a heartbeat file. Errors are ignored: another heartbeat follows."""
     with contextlib.suppress(OSError):
         atomic_replace(path, msgspec.json.encode(pulse), durable=False)
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:
-    """The last pulse of a process; None where there is none that can be read."""
+    """The last heartbeat of a process; None without a readable one."""
     try:
         with open(path, "rb") as file:
             return msgspec.json.decode(file.read(_LARGEST + 1), type=Heartbeat)

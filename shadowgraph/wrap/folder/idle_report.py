@@ -1,4 +1,7 @@
-"""A look at a run folder that loads nothing: where no process did anything to report, the report is these lines."""
+"""Report of a run without tensor work, made from the run folder without importing the report's modules.
+
+Called by the supervising process, after the command has ended.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,17 @@ UNSEEN = (
     "no Python process that imports torch was seen. Not reached are Python with -I, -E or -S, programs that clear "
     "PYTHONPATH, and what is not Python"
 )
-_SMALL = 1 << 16  # bytes of a file with nothing in it
+_SMALL = 1 << 16  # bytes of a file without findings
 _COMMAND = 60
 
 
 def idle_report(folder: str, shown: str, command: Sequence[str], code: int) -> list[str] | None:
-    """The report of a run in which no process did tensor work; None where there is more to say.
+    """The report of a run in which no process did tensor work; None when a full report is needed.
 
     Parameters
     ----------
     shown
-        What to call the folder.
+        The folder's name to print.
     """
     processes = []
     for name in sorted(os.listdir(folder)):
@@ -44,7 +47,7 @@ def cut(text: str, length: int = _COMMAND) -> str:
 
 
 def _idle_process(path: str) -> str | None:
-    """One line on a process that began, ended and said nothing else."""
+    """One line on a process whose log has only its start and its end; None for any other log."""
     try:
         with open(path, "rb") as file:
             data = file.read(_SMALL)

@@ -1,4 +1,4 @@
-"""What `shadowgraph wrap` wants of the processes below it, carried in one environment variable."""
+"""Configuration that `shadowgraph wrap` passes to the processes below it, in one environment variable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DUMP_MOMENTS = ("never", "findings", "exception", "exit")
 
 
 class InjectionConfig(NamedTuple):
-    """What a wrapped process is asked to do.
+    """Configuration of a wrapped process.
 
     Attributes
     ----------
@@ -23,7 +23,7 @@ class InjectionConfig(NamedTuple):
     options
         Fields of `shadowgraph.common.settings.Settings` other than the backend.
     dumps
-        When to dump: some of ``findings`` (the first of a process), ``exception``, ``exit``.
+        When to dump: any of ``findings`` (the first of a process), ``exception``, ``exit``.
     redact
         Leave values of memory, command lines and messages of exceptions out of dumps and of the run folder.
     dump_signal
@@ -31,7 +31,7 @@ class InjectionConfig(NamedTuple):
     quiet
         Do not log findings to the program's standard error.
     python
-        The version of Python that shadowgraph was started with; interpreters of another one are left alone.
+        The Python version that shadowgraph runs with; interpreters of other versions are not watched.
     """
 
     folder: str
@@ -44,17 +44,17 @@ class InjectionConfig(NamedTuple):
     python: str = f"{sys.version_info.major}.{sys.version_info.minor}"
 
     def encode(self) -> str:
-        """As the value of the variable."""
+        """The value of the environment variable."""
         return json.dumps(self._asdict(), separators=(",", ":"))
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> InjectionConfig | None:
-        """The orders of an environment, or None outside any wrap.
+        """The configuration in an environment, or None outside any wrap.
 
         Raises
         ------
         ValueError
-            When the variable holds something else.
+            When the variable holds anything else.
         """
         text = environment.get(VARIABLE)
         if not text:

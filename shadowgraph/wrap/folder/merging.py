@@ -1,4 +1,4 @@
-"""One report's facts out of those of many processes."""
+"""Merges the records of many processes into the facts of one report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ENDS = {
 
 
 def merge(processes: Sequence[ProcessRecord]) -> RunFacts:
-    """Findings of all processes in order of their time, with ids of their own; everything else summed."""
+    """Findings of all processes in order of time, with new ids; all other facts summed."""
     found = sorted((finding for process in processes for finding in process.findings), key=lambda f: f.time)
     found = [msgspec.structs.replace(finding, id=number) for number, finding in enumerate(found, 1)]
     summaries = [facts for process in processes for facts in process.summaries]
@@ -50,7 +50,7 @@ def _of(found: list[Finding], severity: Severity) -> tuple[Finding, ...]:
 
 
 def coverage_of(parts: Iterable[Coverage]) -> Coverage:
-    """The coverage of several debuggers as one."""
+    """The coverage of several debuggers, combined."""
     known = list(parts)
     unguarded = dict.fromkeys(form for part in known for form in part.unguarded)
     return Coverage(
@@ -65,7 +65,7 @@ def coverage_of(parts: Iterable[Coverage]) -> Coverage:
 
 
 def _graphs(processes: Iterable[ProcessRecord]) -> tuple[tuple[str, int, int], ...]:
-    """Every process's graphs; with more than one process that has some, each by its process."""
+    """The graphs of every process; names carry the process id when more than one process has graphs."""
     owners = [process for process in processes if any(facts.graphs for facts in process.summaries)]
     return tuple(
         (f"{process.pid}:{name}" if len(owners) > 1 else name, nodes, replays)
@@ -76,7 +76,7 @@ def _graphs(processes: Iterable[ProcessRecord]) -> tuple[tuple[str, int, int], .
 
 
 def _faults(processes: Iterable[ProcessRecord]) -> dict[str, int]:
-    """Counts from the summaries; of a process without one each fault that it wrote counts once."""
+    """Counts from the summaries; for a process without a summary, each logged internal error counts once."""
     total: Counter[str] = Counter()
     for process in processes:
         counted = Counter[str]()
@@ -104,7 +104,7 @@ def _limits(processes: Iterable[ProcessRecord]) -> tuple[str, ...]:
 
 
 def _off(process: ProcessRecord) -> str | None:
-    """For how long checking was switched off from outside."""
+    """A report line on the time during which checking was paused from outside."""
     pulse = process.pulse
     if pulse is None or not pulse.pauses:
         return None

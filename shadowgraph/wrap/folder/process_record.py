@@ -1,4 +1,4 @@
-"""What one process left behind in a run folder, as data."""
+"""Record of one process in a run folder, as data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shadowgraph.wrap.folder.heartbeats import Heartbeat
 
 @dataclass(slots=True)
 class ProcessRecord:
-    """What one process left behind.
+    """The contents of one process's files in a run folder.
 
     Attributes
     ----------
@@ -22,26 +22,26 @@ class ProcessRecord:
     backend
         ``host``, ``cuda``, or None while no debugger ran.
     title
-        Of a child of multiprocessing its name and what it was started to run.
+        Name of a multiprocessing child, and the function that it was started to run.
     ended
-        ``exit``, ``running``, ``killed`` (by a signal), ``os._exit``, ``gone`` (one of these two, and it is not known
-        which), ``replaced`` (by `exec`), ``unknown``.
+        ``exit``, ``running``, ``killed`` (by a signal), ``os._exit``, ``gone`` (one of the last two, unknown which),
+        ``replaced`` (by `exec`), ``unknown``.
     findings
         The last known state of each finding and note, in order of arrival.
     summaries
-        The latest facts of each of its debuggers, findings aside; of one that did not end, those of an interim record.
+        The latest facts of each of its debuggers, without findings; from an interim record if the debugger did not end.
     pulse
-        The last numbers that it told while it replayed.
+        Its last heartbeat.
     failures
-        Exceptions of its program that were joined with what was known.
+        Exceptions of its program, recorded with their context.
     events
-        What else it said, one line each.
+        Its other messages, one line each.
     lost
-        Records that it could not write.
+        Number of records that it could not write.
     damaged
-        Lines that could not be read.
+        Number of lines that could not be read.
     cut
-        Whether its last line is not whole, or the file's limit was met.
+        Whether its last line is incomplete, or the size limit of the file was reached.
     """
 
     path: Path
@@ -66,5 +66,5 @@ class ProcessRecord:
 
     @property
     def found(self) -> int:
-        """How many findings and notes; those of where an overrun went on belong to its own."""
+        """Number of findings and notes; parts of an overrun count with its first finding."""
         return sum(finding.continues is None for finding in self.findings)

@@ -1,4 +1,4 @@
-"""Reads a run folder: finished, still running, killed at any moment, or damaged."""
+"""Reader of run folders: finished, still running, killed at any moment, or damaged. Changes nothing in the folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _POLL = 0.05  # seconds
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One line of a findings file; which fields count depends on `kind`."""
+    """One line of a findings log; which fields are used depends on `kind`."""
 
     kind: str
     time: float = 0.0
@@ -49,19 +49,19 @@ class Record(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run folder, read.
+    """A run folder's contents.
 
     Attributes
     ----------
     manifest
-        What the supervising parent wrote: command, settings, times, how the command ended. Empty where that cannot be
+        Written by the supervising process: command, settings, times, and the command's exit. Empty when it cannot be
         read.
     unread
-        Why it cannot; empty where it can.
+        Why the manifest cannot be read; empty when it can.
     processes
-        In order of their start.
+        Process records, in order of start.
     dumps
-        Dump files beside them.
+        Dump files in the folder.
     """
 
     folder: Path
@@ -71,7 +71,7 @@ class Run:
     unread: str = ""
 
     def merged(self) -> RunFacts:
-        """One run's facts out of all processes', for a `Report`; findings get ids of their own."""
+        """The facts of all processes merged into one run's, for a `Report`; findings get new ids."""
         return merge(self.processes)
 
 
@@ -81,9 +81,9 @@ def read_run(path: str | os.PathLike[str], manifest: dict[str, Any] | None = Non
     Parameters
     ----------
     path
-        The folder, whether its run has ended or not. Nothing in it is changed.
+        The folder of a running or finished run. It is not changed.
     manifest
-        The manifest, where the caller has written it: on a full disk the file may be older.
+        The manifest, when the caller has written it: on a full disk the file may be older.
 
     Returns
     -------
@@ -93,7 +93,7 @@ def read_run(path: str | os.PathLike[str], manifest: dict[str, Any] | None = Non
     Raises
     ------
     RunFolderError
-        When it is none. A manifest that cannot be read is said in `Run.unread` where processes wrote something, and
+        When the path is no run folder. An unreadable manifest is told in `Run.unread` when processes wrote records, and
         damaged lines are counted.
     """
     folder = Path(path)
@@ -113,7 +113,7 @@ def read_run(path: str | os.PathLike[str], manifest: dict[str, Any] | None = Non
 
 
 def read_settled(path: str | os.PathLike[str], seconds: float, manifest: dict[str, Any] | None = None) -> Run:
-    """Read a run folder once none of its processes runs any more, or after some time; raises as `read_run`."""
+    """Read a run folder once all its processes have ended, or after some time; raises as `read_run`."""
     deadline = time.monotonic() + seconds
     while True:
         run = read_run(path, manifest)
@@ -123,7 +123,7 @@ def read_settled(path: str | os.PathLike[str], seconds: float, manifest: dict[st
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What the supervising parent wrote.
+    """The manifest that the supervising process wrote.
 
     Raises
     ------
@@ -188,12 +188,12 @@ def _read_process(path: Path) -> ProcessRecord:
 
 
 def _placed(finding: Finding, process: ProcessRecord) -> Finding:
-    """A finding with its process's rank, which was not known yet when it was written."""
+    """A finding with its process's rank, which may have been unknown when it was written."""
     return finding if finding.rank is not None else msgspec.structs.replace(finding, rank=process.rank)
 
 
 def _take_pulse(process: ProcessRecord, latest: dict[tuple[int, int], Finding]) -> None:
-    """The pulse, which knows how often findings were seen since they were written."""
+    """Read the heartbeat, and update occurrences that have grown since the findings were written."""
     process.pulse = read_heartbeat(heartbeat_file(process.path))
     for book, number, seen in process.pulse.occurrences if process.pulse is not None else ():
         finding = latest.get((book, number))
@@ -224,7 +224,7 @@ def _take(process: ProcessRecord, record: Record) -> None:  # noqa: C901  a bran
 
 
 def _settle_ends(processes: list[ProcessRecord], said: dict[str, Any]) -> None:
-    """Say more of processes that wrote no end, where the folder or this machine knows more."""
+    """Refine the end of processes without an end record, from the folder and from this machine."""
     here = said.get("host") == os.uname().nodename
     for index, process in enumerate(processes):
         if process.ended != "unknown":
@@ -240,7 +240,7 @@ def _settle_ends(processes: list[ProcessRecord], said: dict[str, Any]) -> None:
 
 
 def _lives(pid: int, started: float) -> bool:
-    """Whether a process lives that is not younger than the file that it wrote; a zombie does not live."""
+    """Whether a process is alive and no younger than its log; a zombie counts as dead."""
     try:
         facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # state, ..., 20th: start in ticks
         boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))

@@ -1,7 +1,7 @@
-"""The run folder from the supervising parent's side: made before the program starts, concluded after it.
+"""The run folder as the supervising process creates it before the program starts and completes it afterwards.
 
-Called by `wrap` alone, in its main thread. What is in the folder may quote the program's memory, and a file named
-``paused`` in it switches checking off: so it belongs to this user, has mode 0700, and no link leads to it.
+Used only by `wrap`, in its main thread. The contents may quote the program's memory, and a file named ``paused`` in the
+folder pauses checking: so the folder belongs to this user, has mode 0700, and is not reached through a link.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shadowgraph.wrap.folder.injection_config import InjectionConfig
 FORMAT = 1
 MANIFEST = "run.json"
 DEFAULT_PARENT = "shadowgraph-runs"
-_RESERVED = 64 << 10  # bytes of the disk that are held for the manifest's next state
+_RESERVED = 64 << 10  # bytes of disk reserved for the manifest's next state
 _ELSE = "name a new folder with --run-dir"
 
 
@@ -37,18 +37,18 @@ class RunFolder:
     Parameters
     ----------
     path
-        Made with its parents, with mode 0700. It may exist if it is empty and this user's; other modes are changed to
-        0700, which is said in one line.
+        Created with its parents, with mode 0700. It may exist if it is empty and this user's; another mode is changed
+        to 0700, with one line on standard error.
 
     Attributes
     ----------
     manifest
-        What has been noted, whether or not it could be written.
+        All noted facts, whether or not they could be written.
 
     Raises
     ------
     RunFolderError
-        When it cannot be made or written, or holds something already.
+        When the folder cannot be created or written, or is not empty.
     UnsafeFolderError
         When it is another user's, or a link.
     """
@@ -90,9 +90,9 @@ class RunFolder:
             raise _unwritable(self.path, error) from None
 
     def note(self, **facts: Any) -> None:
-        """Add to the manifest. Does not raise where that cannot be written: the run goes on."""
+        """Add facts to the manifest. Does not raise when it cannot be written: the run continues."""
         self.manifest |= facts
-        with contextlib.suppress(OSError):  # what was written before stays whole
+        with contextlib.suppress(OSError):  # the previous state stays intact
             self._save()
 
     @property
@@ -100,8 +100,8 @@ class RunFolder:
         return os.path.join(self.path, f".{MANIFEST}.new")
 
     def _save(self, durable: bool = False) -> None:
-        """Move the manifest's next state into place. Its room on the disk was taken with the state before: how the run
-        ended can be written on a full disk too."""
+        """Move the manifest's next state into place. Its disk space was reserved with the previous state, so the end of
+        the run can be written on a full disk."""
         content = json.dumps(self.manifest, indent=1).encode()
         if self._spare is None:
             self._spare = create(self._next)
@@ -132,12 +132,12 @@ def _fill(file: int, content: bytes) -> None:
 
 
 def _take_over(path: str) -> None:
-    """Use a folder that is there already, if it is empty and belongs to this user alone.
+    """Use an existing folder, if it is empty and belongs to this user alone.
 
     Raises
     ------
     RunFolderError
-        When it is a file, or holds something.
+        When it is a file, or is not empty.
     UnsafeFolderError
         When it is another user's, or a link.
     OSError

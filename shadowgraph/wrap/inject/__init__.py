@@ -1,5 +1,5 @@
-"""A start-up hook carried by the environment, and how it has a process watched once torch is there.
+"""Injection into wrapped processes: the start-up hook carried by the environment, and the monitor that it starts.
 
-`site/` holds the hook alone, a directory to put first on ``PYTHONPATH``. Nothing else here is imported in a process
-that does not import torch.
+`site/` holds only the hook, a directory to put first on ``PYTHONPATH``. In a process that does not import torch, no
+other module of this package is imported.
 """

@@ -1,4 +1,4 @@
-"""Packages of a wrapped program that there is an adapter for: attached to when they have been imported."""
+"""Attaches adapters in a wrapped process to the packages that have one, once the program has imported them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ WhenImported = Callable[[str, Callable[[], None]], None]
 
 
 def expect(when_imported: WhenImported, tell: notices.Tell, place: notices.Place, first: bool) -> None:
-    """Wait for the packages. Called once, when torch has been imported.
+    """Register the import callbacks. Called once, when torch has been imported.
 
     Parameters
     ----------
     tell, place
         As for `notices.connect`.
     first
-        Whether this process was not spawned by another one of the same program, which has said the same already.
+        False in a process spawned by another one of the same program, which has given the same notices already.
     """
     notices.connect(tell, place)
     when_imported("flashinfer", _flashinfer)

@@ -1,8 +1,8 @@
-"""What happens in a wrapped process once torch is there.
+"""Attaches to a wrapped process once torch is imported; called by the start-up hook, in the importing thread.
 
-Until the program does tensor work nothing of the debugger is loaded: importing torch costs a file with one line. On the
-host the first operator starts the debugger; with a GPU the first one after the program's own initialisation of CUDA, so
-that a process which has none stays safe to fork.
+Until the program does tensor work, no part of the debugger is loaded: importing torch costs a file with one line. On
+the host, the first operator starts the debugger; with a GPU, the first one after the program's own initialisation of
+CUDA, so that a process without CUDA stays safe to fork.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from shadowgraph.common.compat import resolved
-from shadowgraph.graphs.dispatch import thread_modes as modes
+from shadowgraph.graphs.dispatch import thread_modes
 from shadowgraph.wrap.folder.injection_config import InjectionConfig
 from shadowgraph.wrap.inject.adapters import expect
 from shadowgraph.wrap.inject.process import ProcessMonitor
@@ -27,7 +27,7 @@ WhenImported = Callable[[str, Callable[[], None]], None]
 
 
 def torch_loaded(when_imported: WhenImported) -> None:
-    """Watch this process as the environment orders. Called once, by the start-up hook."""
+    """Watch this process as the environment configures. Called once, by the start-up hook."""
     orders = InjectionConfig.from_environment(os.environ)
     if orders is None:
         return
@@ -37,8 +37,8 @@ def torch_loaded(when_imported: WhenImported) -> None:
     if spawned:
         _entitle_when_it_begins(process)
     expect(when_imported, process.tell, process.place, first=not spawned)
-    modes.enter(process.target)
-    modes.install_in_new_threads(process.target)
+    thread_modes.enter(process.target)
+    thread_modes.install_in_new_threads(process.target)
     if process.backend == "cuda":
         torch.cuda._lazy_call(process.cuda_began)
         start_before_captures(process.start_here)
@@ -46,17 +46,17 @@ def torch_loaded(when_imported: WhenImported) -> None:
         before=process.before_fork, after_in_parent=process.forked_in_parent, after_in_child=process.forked_in_child
     )
     atexit.register(process.finish)
-    # Children of multiprocessing clear the finalizers that they inherit, then call this, and end by os._exit.
+    # Multiprocessing children clear inherited finalizers, then run these callbacks, and end by os._exit.
     util.register_after_fork(process, _child_of_multiprocessing)
 
 
 def start_before_captures(start: Callable[[], None]) -> None:
-    """Start the debugger before the first capture of a program whose operators have not: once, and nothing is left."""
+    """Start the debugger before a program's first capture, if no operator has; the patch removes itself."""
     graphs: Any = torch.cuda.CUDAGraph
     original = graphs.capture_begin
 
     def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> None:
-        if graphs.capture_begin is capture_begin:  # nobody has hung anything over it: no debugger watches yet
+        if graphs.capture_begin is capture_begin:  # no other patch on top: no debugger watches yet
             graphs.capture_begin = original
             start()
             graphs.capture_begin(graph, *args, **kwargs)
@@ -68,11 +68,11 @@ def start_before_captures(start: Callable[[], None]) -> None:
 
 def _child_of_multiprocessing(process: ProcessMonitor) -> None:
     process.entitle(_title(current_process()))
-    util.Finalize(None, process.finish, exitpriority=-1000)  # the last of all
+    util.Finalize(None, process.finish, exitpriority=-1000)  # runs last
 
 
 def _entitle_when_it_begins(process: ProcessMonitor) -> None:
-    """A spawned child is still being unpickled; what it is there for shows when it begins."""
+    """Title a spawned child, still being unpickled, when its main function begins."""
     original = BaseProcess._bootstrap  # type: ignore[attr-defined]
 
     def bootstrap(child: BaseProcess, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The environment that carries the hook to a program and to everything that it starts."""
+"""Environment variables that carry the start-up hook to a program and its descendants."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ SITE = os.path.join(os.path.dirname(os.path.realpath(__file__)), "site")
 
 
 def wrapped_environment(orders: InjectionConfig, environment: Mapping[str, str]) -> dict[str, str]:
-    """A copy of an environment with the hook first on ``PYTHONPATH`` and the orders beside it.
+    """A copy of an environment with the hook first on ``PYTHONPATH`` and the configuration beside it.
 
-    Inside another wrap the orders replace those of the outer one; the hook is there once.
+    Inside another wrap, this configuration replaces the outer one; the hook is not added twice.
     """
     own = environment.get("PYTHONPATH")
-    before = [part for part in own.split(os.pathsep) if part != SITE] if own else []  # an empty part counts
+    before = [part for part in own.split(os.pathsep) if part != SITE] if own else []  # an empty entry is significant
     return {**environment, "PYTHONPATH": os.pathsep.join([SITE, *before]), VARIABLE: orders.encode()}

@@ -1,7 +1,7 @@
-"""Writes what a debugger finds into its process's journal, as it happens.
+"""Writes a debugger's findings into its process's findings log, as they occur.
 
-Called in the thread of the event that found it, after the debugger's lock is released and before the event returns. A
-lock of the recorder's own keeps the records of a finding in order; only the journal's is taken under it.
+Called in the thread of the event that led to the finding, after the debugger's lock is released and before the event
+returns. The logger's own lock keeps the records of a finding in order; only the findings log's lock is taken under it.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from shadowgraph.model.failures import Failure
 from shadowgraph.model.findings import Finding, Severity
 from shadowgraph.wrap.folder.findings_log import FindingsLog, rank
 
-_FIRST_INTERVAL, _LONGEST_INTERVAL = 10.0, 600.0  # seconds between interim summaries, each twice as long
+_FIRST_INTERVAL, _LONGEST_INTERVAL = 10.0, 600.0  # seconds between interim summaries, doubled each time
 
 
 class FindingsLogger:
-    """Follows one debugger.
+    """Logs one debugger.
 
-    A finding is a record when it is new, when it has a new revision and at every power of two of its occurrences; the
-    last state of each is written with the summary. Interim summaries are written after the first replay and ever more
-    seldom from then on: servers like to end themselves with SIGKILL.
+    A finding is recorded when it is new, when it has a new revision and at every power of two of its occurrences; the
+    last state of each is written with the summary. Interim summaries are written after the first replay and then less
+    and less often: servers tend to end themselves with SIGKILL.
 
     Parameters
     ----------
     book
-        Tells the debuggers of a process apart.
+        Number that identifies the debugger within the process.
     on_error
-        Called after the first finding of severity error was written.
+        Called after the first finding of severity error is written.
     """
 
     def __init__(
@@ -44,15 +44,15 @@ class FindingsLogger:
         self._journal, self._book, self._on_error = journal, book, on_error
         self._redact = redact
         self._lock = fork_safe(threading.RLock())
-        self._written: dict[int, Finding] = {}  # of those that the book keeps, which is bounded
+        self._written: dict[int, Finding] = {}  # findings of the store, which is bounded
         self._erred = False
         self._next, self._interval = 0.0, _FIRST_INTERVAL
-        outside = debugger.monitor.outside
+        outside = debugger.monitor.hooks
         outside.finding_listeners.append(self.hear)
         outside.replayed, outside.failed = self.tick, self.fail
 
     def hear(self, finding: Finding) -> None:
-        """A finding was kept, or seen again."""
+        """A finding was stored, or seen again."""
         with self._lock:
             before = self._written.get(finding.id)
             if before is not None and not _says_more(finding, before):
@@ -60,23 +60,23 @@ class FindingsLogger:
             self._write(finding, before is None)
             first = finding.severity is Severity.ERROR and not self._erred
             self._erred = self._erred or first
-        if first:  # a dump takes the debugger's lock
+        if first:  # outside the lock: a dump takes the debugger's lock
             self._on_error()
 
     def fail(self, failure: Failure) -> None:
-        """The program has met an exception; it may be killed for that at once."""
+        """The program has met an exception; the process may be killed next."""
         shown = redacted_failure(failure) if self._redact else failure
         self._journal.write_json("failure", b'"book":%d,"failure":' % self._book + msgspec.json.encode(shown))
 
     def tick(self) -> None:
-        """A replay has ended."""
+        """A checked replay has ended."""
         now = time.monotonic()
         if now >= self._next:
             self._next, self._interval = now + self._interval, min(2 * self._interval, _LONGEST_INTERVAL)
             self.summarise("interim")
 
     def summarise(self, kind: str = "summary") -> None:
-        """Write what changed since, and everything else of the report."""
+        """Write the findings that changed since, and all other facts of the report."""
         facts = self.debugger.facts()
         with self._lock:
             for finding in (*facts.findings, *facts.notes):
@@ -86,7 +86,7 @@ class FindingsLogger:
         self._journal.write_json(kind, b'"book":%d,"facts":' % self._book + body)
 
     def _catch_up(self, finding: Finding, interim: bool) -> None:
-        """Write a finding's last state, if it is not written yet; how often it was seen is in the pulse meanwhile."""
+        """Write a finding's last state, unless written; meanwhile the heartbeat has its occurrences."""
         before = self._written.get(finding.id)
         if before is not None:
             seen = msgspec.structs.replace(before, occurrences=finding.occurrences) if interim else before
@@ -103,12 +103,12 @@ class FindingsLogger:
 
 
 def _state(finding: Finding) -> tuple[int, int]:
-    """What only grows from one state of a finding to the next."""
+    """A key that only grows from one state of a finding to the next."""
     return finding.revision, finding.occurrences
 
 
 def _says_more(finding: Finding, before: Finding) -> bool:
-    """Whether a finding is worth a record after the last one, which may be of a later state: another thread's."""
+    """Whether a finding needs a record after the last one, which another thread may have written from a later state."""
     if _state(finding) <= _state(before):
         return False
     return finding.occurrences.bit_count() == 1 or finding.revision != before.revision

@@ -1,7 +1,7 @@
-"""What a wrapped process says on the program's standard error: one handler of our own logger, hung on it once.
+"""Log output of a wrapped process: one handler of shadowgraph's own logger, on the program's standard error.
 
-Set up in the thread that starts the debugger. Findings and faults come as ``record.finding`` and ``record.fault``, so
-that a redacting formatter knows which part of a line quotes the program.
+Set up in the thread that starts the debugger. Findings and internal errors arrive as ``record.finding`` and
+``record.fault``, so that a redacting formatter knows which part of a line quotes the program.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shadowgraph.model.findings import Finding
 
 
 class Redacting(logging.Formatter):
-    """Messages without keys, values and the texts of exceptions, and without tracebacks, which quote the last."""
+    """Formats messages without keys, values and exception texts, and without tracebacks, which quote the last."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = record.getMessage()
@@ -26,7 +26,7 @@ class Redacting(logging.Formatter):
 
 
 def to_stderr(quiet: bool, redact: bool) -> None:
-    """Have our logger write to standard error, and nowhere else: the program's own logging may go to its output."""
+    """Send shadowgraph's logger to standard error only: the program's own logging may go to its output."""
     logger.propagate = False
     if quiet:
         logger.setLevel("CRITICAL")

@@ -1,4 +1,8 @@
-"""One wrapped process: its journal, its debugger, its forks and its end."""
+"""Monitor of one wrapped process: its findings log, its debugger, its forks and its end.
+
+Methods run in the program's threads: of its operators and captures, of the debugger's start and end, of forks, and at
+exit.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shadowgraph.common import fork_safety as forking
+from shadowgraph.common import fork_safety
 from shadowgraph.common.uncaught import is_crash, uncaught
 from shadowgraph.wrap.folder.findings_log import FORMAT, FindingsLog, command_line, rank, say, tell_rank
 from shadowgraph.wrap.folder.injection_config import InjectionConfig
@@ -25,13 +29,13 @@ if TYPE_CHECKING:
     from shadowgraph.wrap.status.heartbeat_writer import HeartbeatWriter
 
 _WAITING, _STARTING, _WATCHING, _OVER = range(4)
-_PATIENCE = 30.0  # seconds for a thread to wait for another one that starts the debugger
+_PATIENCE = 30.0  # seconds that a thread waits for another thread to start the debugger
 
 
 class ProcessMonitor:
-    """Starts the debugger when the program begins to work, writes down what it finds, ends it with the process.
+    """Starts the debugger when the program begins tensor work, logs its findings, and ends it with the process.
 
-    A failure of ours is one line on standard error and one in the run folder; the program goes on.
+    An internal error gives one line on standard error and one in the run folder; the program continues.
 
     Parameters
     ----------
@@ -50,17 +54,17 @@ class ProcessMonitor:
         self._state = _WAITING
         self._starting = threading.Lock()
         self._starter: int | None = None
-        self._debugger: Debugger | None = None  # whoever watches now
-        self._own: Debugger | None = None  # the one that we started
+        self._debugger: Debugger | None = None  # the active debugger
+        self._own: Debugger | None = None  # the debugger started here
         self._cuda = False
         self._recorders: list[FindingsLogger] = []
         self._beat: HeartbeatWriter | None = None
         self._books = itertools.count(1)
         self._erred = False
-        self._held: dict[int, list[Any]] = {}  # by thread: several may fork at a time
+        self._held: dict[int, list[Any]] = {}  # by thread: several threads may fork at a time
 
     def introduce(self, born: str) -> None:
-        """Write who this process is; of a forked one only once it has something to say."""
+        """Write the start record; in a forked child only together with its next record."""
         write = self.journal.preface if born == "fork" else self.journal.write
         write(
             "start",
@@ -75,15 +79,15 @@ class ProcessMonitor:
         )
 
     def entitle(self, title: str) -> None:
-        """Write what this process is there for."""
+        """Write the title of this process."""
         self.journal.write("title", title=title)
 
     def tell(self, text: str) -> None:
-        """Write a line for the report."""
+        """Write an event line for the report."""
         self.journal.write("event", text=text)
 
     def place(self, number: int) -> None:
-        """The program has said which rank this process is, if no launcher did."""
+        """The program has reported the rank of this process; ignored where a launcher set one."""
         before = rank()
         tell_rank(number)
         if rank() != before:
@@ -92,8 +96,8 @@ class ProcessMonitor:
     # -- the debugger ------------------------------------------------------------------------------------------
 
     def target(self, args: Any, kwargs: Any) -> EagerMode | None:
-        """Who is told of an eager operator; the first one starts the debugger, with a GPU the first one on a GPU after
-        the program has initialised CUDA: that GPU is watched."""
+        """The mode that receives an eager operator. The first operator starts the debugger; with a GPU, the first one
+        on a GPU after the program has initialised CUDA: that GPU is watched."""
         if self._state in (_WAITING, _STARTING):
             if self.backend == "host":
                 self.start()
@@ -107,7 +111,7 @@ class ProcessMonitor:
         from shadowgraph.common.internal_errors import error_barrier_all
         from shadowgraph.wrap.inject.devices import device_index
 
-        with error_barrier_all("device of an operator"):  # of a subclass that refuses to say
+        with error_barrier_all("device of an operator"):  # a tensor subclass may refuse to answer
             index = device_index(args, kwargs)
             if index is None or index >= device_count() or is_current_stream_capturing():
                 return
@@ -115,20 +119,20 @@ class ProcessMonitor:
                 self.start()
 
     def start_here(self) -> None:
-        """A capture is about to begin on the current device: whatever the program did there was no operator's doing."""
+        """A capture is about to begin on the current device, and no operator has started the debugger."""
         if self._state == _WAITING and self._has_device():
             self.start()
 
     def cuda_began(self) -> None:
-        """The program is initialising CUDA; when that is done the next operator on a GPU starts the debugger."""
+        """The program is initialising CUDA; afterwards, the next operator on a GPU starts the debugger."""
         self._cuda = True
 
     def _has_device(self) -> bool:
         return self._cuda and bool(sys.modules["torch"].cuda.is_initialized())
 
     def start(self) -> None:
-        """Start the debugger, in the first thread that asks. Others wait, so that nothing of theirs passes unseen; not
-        for ever, since one of them may hold what the first one needs, a module that is being imported for instance."""
+        """Start the debugger, in the first thread that asks. Other threads wait, so that none of their operators is
+        missed, but not for ever: one of them may hold what the first needs, such as the import lock of a module."""
         if self._starter == threading.get_ident():
             return
         if not self._starting.acquire(timeout=_PATIENCE):
@@ -151,13 +155,13 @@ class ProcessMonitor:
             self._starting.release()
 
     def _begin(self) -> None:
-        # What a finding and the end of the process take: then the program may have no descriptor left for an import.
+        # Imports needed at a finding and at the end, when the program may have no free file descriptor.
         import numpy.ma  # noqa: F401
 
         from shadowgraph import session
         from shadowgraph.common.internal_errors import internal_errors
         from shadowgraph.common.settings import Settings
-        from shadowgraph.dumps import process_dumps as dumping  # noqa: F401
+        from shadowgraph.dumps import process_dumps  # noqa: F401
         from shadowgraph.graphs.triton import host as triton_host
         from shadowgraph.integrations import late_attach
         from shadowgraph.wrap.inject.messages import to_stderr
@@ -176,12 +180,12 @@ class ProcessMonitor:
         theirs = session.current()
         if theirs is None:
             self._own = session.attach(settings)
-            self._own.monitor.checks.stale_rows.lenient = True  # the program declares nothing, an adapter some
-        else:  # the program was faster, with a debugger of its own
+            self._own.monitor.checks.stale_rows.lenient = True  # the program declares nothing, adapters some inputs
+        else:  # the program has started its own debugger first
             self.started(theirs)
 
     def started(self, debugger: Debugger) -> None:
-        """A debugger of this process watches: ours, or one that the program started itself."""
+        """A debugger of this process watches: started here, or by the program."""
         self._debugger = debugger
         self._record(debugger, self.journal.write)
 
@@ -191,9 +195,9 @@ class ProcessMonitor:
         from shadowgraph.wrap.status.heartbeat_writer import HeartbeatWriter
 
         book = next(self._books)
-        # Threads of a server may write at any time, which running a graph in part would undo.
+        # Threads of a server may write at any time, and a partial rerun of a graph would undo that.
         debugger.monitor.locator.reruns = debugger.settings.locate == "all"
-        debugger.monitor.outside.tell = self.tell
+        debugger.monitor.hooks.tell = self.tell
         self._recorders.append(FindingsLogger(self.journal, debugger, book, self._first_error, self.orders.redact))
         if self._beat is None:
             self._beat = HeartbeatWriter(self.orders.folder, heartbeat_file(self.journal.path))
@@ -218,13 +222,13 @@ class ProcessMonitor:
     # -- dumps -------------------------------------------------------------------------------------------------
 
     def _first_error(self) -> None:
-        """A debugger has its first finding; the dump of the process's first one is not written over."""
+        """A debugger has its first error; only the process's first one is dumped."""
         if not self._erred:
             self._erred = True
             self._dump("findings", "finding", background=True)
 
     def _asked(self) -> None:
-        """Somebody sent the signal; each time there is a dump of its own."""
+        """The dump signal has arrived; each one gets its own dump."""
         self._write_dump("signal", f"-{next(self._dumps)}")
 
     def _dump(self, moment: str, reason: str, background: bool = False) -> None:
@@ -232,7 +236,7 @@ class ProcessMonitor:
             self._write_dump(reason, background=background)
 
     def _write_dump(self, reason: str, mark: str = "", background: bool = False) -> None:
-        """Write a dump; in the background where the thread is the program's and goes on."""
+        """Write a dump; in the background when called in a thread of the program that continues."""
         from shadowgraph.dumps.process_dumps import dump_to
 
         if self._debugger is None:
@@ -254,20 +258,20 @@ class ProcessMonitor:
     # -- forks -------------------------------------------------------------------------------------------------
 
     def before_fork(self) -> None:
-        """Check, and hold our locks: what the child copies must be whole."""
+        """Check, and hold all internal locks, so that the child copies consistent state."""
         debugger = self._debugger
         if debugger is not None and self._state == _WATCHING:
-            with contextlib.suppress(Exception):  # a finding in sync mode has nobody to be raised to
+            with contextlib.suppress(Exception):  # no caller can receive a finding of sync mode
                 debugger.before_fork()
-        self._held[threading.get_ident()] = forking.hold()
+        self._held[threading.get_ident()] = fork_safety.hold()
 
     def forked_in_parent(self) -> None:
-        forking.release(self._held.pop(threading.get_ident(), []))
+        fork_safety.release(self._held.pop(threading.get_ident(), []))
 
     def forked_in_child(self) -> None:
-        """Go on in a file of our own; on a device, which the parent keeps, not at all."""
+        """Continue with a log of its own; on a device, which belongs to the parent, stop watching."""
         self._held.clear()
-        forking.renew()
+        fork_safety.renew()
         self._starting = threading.Lock()
         self.journal.abandon()
         self.journal = FindingsLog(self.orders.folder)
@@ -282,12 +286,12 @@ class ProcessMonitor:
 
     def _carry_on(self, debugger: Debugger) -> None:
         from shadowgraph import session
-        from shadowgraph.common import finalizer_safe_lock as quiet
+        from shadowgraph.common import finalizer_safe_lock
         from shadowgraph.common.internal_errors import internal_errors
         from shadowgraph.wrap.folder.heartbeats import heartbeat_file
 
         on_device = debugger.settings.backend == "cuda"
-        quiet.forked(abandon=on_device)
+        finalizer_safe_lock.forked(abandon=on_device)
         internal_errors.clear()
         self._recorders.clear()
         self._beat = self._beat and self._beat.forked(heartbeat_file(self.journal.path))
@@ -303,7 +307,7 @@ class ProcessMonitor:
     # -- the end -----------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Check a last time and say so. Done once; `os._exit` and a signal skip it."""
+        """Check a last time and write the end record. Runs once; `os._exit` and a signal skip it."""
         if self._state == _OVER and self.journal.closed:
             return
         self._state = _OVER
@@ -323,7 +327,7 @@ class ProcessMonitor:
         self.journal.close()
 
     def _write_the_rest(self) -> None:
-        """Write what other threads had no time for: they may have ended, or be in the middle of it."""
+        """Write the pending work of other threads, which may have ended or be stopped half way."""
         from shadowgraph.common.outbox import outbox
 
         outbox.write_all()
@@ -332,7 +336,7 @@ class ProcessMonitor:
             self.tell(f"a dump was not written within {taking.LIMIT:g} s of the end")
 
     def join(self, error: BaseException, where: str = "") -> None:
-        """Write down what is known that bears on an exception of the program's, at once."""
+        """Record an exception of the program with its context, at once."""
         from shadowgraph.monitor.exception_context import join
 
         if self._debugger is not None:
@@ -352,5 +356,5 @@ class ProcessMonitor:
 def _first_line(error: BaseException) -> str:
     try:
         return str(error).split("\n", 1)[0][:200]
-    except Exception:  # the program's own class, and its own fault
+    except Exception:  # raised by the program's own exception class
         return "(cannot be printed)"

@@ -1,4 +1,4 @@
-"""A dump when somebody asks for one by a signal, where the program has no use for that signal itself."""
+"""Dump on a signal, if the program does not use that signal itself."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from types import FrameType
 
 
 def on_signal(name: str, action: Callable[[], None]) -> bool:
-    """Call `action` in a thread of its own at each signal ``name`` (``USR2``); False where that cannot be.
+    """Call `action` in a new thread at each signal ``name`` (``USR2``); returns False when that is not possible.
 
-    A handler that the program has, or sets later, stands. The action has its own thread since a signal may come in the
-    middle of a check, whose locks this thread holds.
+    A handler that the program has, or sets later, takes precedence. The action runs in its own thread because a signal
+    may arrive during a check, whose locks the interrupted thread holds.
     """
     number = getattr(signal, f"SIG{name}")
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(number) is not signal.SIG_DFL:
@@ -22,5 +22,5 @@ def on_signal(name: str, action: Callable[[], None]) -> bool:
         threading.Thread(target=action, name="shadowgraph dump", daemon=True).start()
 
     signal.signal(number, handle)
-    signal.siginterrupt(number, False)  # what the program is waiting for goes on
+    signal.siginterrupt(number, False)  # system calls of the program are restarted
     return True

@@ -1,1 +1,1 @@
-"""The supervising parent of `shadowgraph wrap`: runs the command with its streams and signals."""
+"""The supervising process of `shadowgraph wrap`: runs the command with its streams and signals."""

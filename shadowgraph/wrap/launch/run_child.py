@@ -1,4 +1,7 @@
-"""Runs a command as if nobody stood between it and whoever started us: streams, signals, how it ends."""
+"""Runs a command transparently for the caller of `shadowgraph wrap`: same streams, signals and exit status.
+
+Runs in the main thread of the supervising process, with the forwarded signals blocked.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ _FORWARDED = frozenset(
     }
 )
 _MOMENT = 1.0  # seconds
-_CHANGED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # ignored in every Python, which a child would inherit
+_CHANGED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # ignored in every Python process, and inherited by a child
 
 
 class Ended(NamedTuple):
-    """How a command ended: an exit code, or the number of the signal that killed it."""
+    """The end of a command: an exit code, or the number of the signal that killed it."""
 
     pid: int
     code: int
@@ -35,24 +38,24 @@ def run_child(
     started: Callable[[int], None] = lambda pid: None,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Ended:
-    """Run a command to its end with our standard streams, and pass on the signals that are sent to us.
+    """Run a command to its end with the caller's standard streams, and forward signals to it.
 
-    What a terminal sends goes to its whole foreground group, the command included, and is not passed on again.
+    A terminal sends its signals to the whole foreground group, the command included; these are not forwarded.
 
     Parameters
     ----------
     started
         Called with the process id once the command runs.
     meanwhile
-        Called when the command has run for a moment: what we need at its end and can as well prepare while we wait.
+        Called when the command has run for a moment: for work needed after its end that can be done while waiting.
 
     Raises
     ------
     CommandNotFoundError, NotExecutableError
-        When it cannot be started.
+        When the command cannot be started.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED | {signal.SIGCHLD})
-    handler = signal.signal(signal.SIGCHLD, lambda number, frame: None)  # ignored, it would not be waited for
+    handler = signal.signal(signal.SIGCHLD, lambda number, frame: None)  # if ignored, waitpid finds no child
     try:
         pid = _spawn(command, environment, before)
         with contextlib.suppress(Exception):
@@ -64,7 +67,7 @@ def run_child(
 
 
 def die_of(number: int) -> NoReturn:
-    """End as the command did, so that a shell says the same of us; without a core file of our own."""
+    """End by the same signal as the command, so that a shell reports the same status; without a core file."""
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if number not in (signal.SIGKILL, signal.SIGSTOP):
@@ -95,10 +98,10 @@ def _wait(pid: int, meanwhile: Callable[[], object]) -> Ended:
         info = signal.sigwaitinfo(waited) if moment is None else signal.sigtimedwait(waited, moment)
         if info is None:
             moment = None
-            with contextlib.suppress(Exception):  # the command must not be left alone for what we can do later
+            with contextlib.suppress(Exception):  # the command must not be abandoned for work that can be done later
                 meanwhile()
         elif info.si_signo != signal.SIGCHLD:
-            if info.si_code <= 0:  # sent by a process; above, the kernel speaks for a terminal
+            if info.si_code <= 0:  # sent by a process; higher codes come from the kernel, for a terminal
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, info.si_signo)
         else:

@@ -1,1 +1,1 @@
-"""What a run tells and obeys while it serves: pulses of its processes, the switch for checking, the status pages."""
+"""Status of a running wrapped run: heartbeats of its processes, the pause file, the status pages."""

@@ -1,4 +1,7 @@
-"""What a wrapped process does now and then as it replays: obey the switch, write its pulse."""
+"""Periodic work of a wrapped process during replays: reads the pause file, writes the heartbeat.
+
+Called in any replaying thread, without the debugger's lock; a thread that finds another one at it skips its turn.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.internal_errors import error_barrier, internal_errors
-from shadowgraph.wrap.folder.heartbeats import MOST_COUNTS, Heartbeat, write_pulse
+from shadowgraph.wrap.folder.heartbeats import MOST_COUNTS, Heartbeat, write_heartbeat
 from shadowgraph.wrap.status.pause_file import is_off
 
 if TYPE_CHECKING:
@@ -21,25 +24,26 @@ _LOOK, _PULSE = 1.0, 5.0  # seconds
 
 
 class _Done(NamedTuple):
-    """What debuggers that have ended add to the sums."""
+    """Sums from debuggers that have ended."""
 
     replays: int = 0
     checked: int = 0
 
 
 class HeartbeatWriter:
-    """Called when a replay begins. No thread, no wait: most calls compare two numbers.
+    """Called when a replay begins. Starts no thread and never waits: most calls compare two numbers.
 
-    Once a second it looks for the switch; every five seconds, and when the switch was turned, it writes the pulse.
+    It looks for the pause file once a second, and writes the heartbeat every five seconds and when the pause file
+    changes.
 
     Parameters
     ----------
     folder
         The run folder.
     file
-        The pulse file of this process.
+        The heartbeat file of this process.
     clock
-        Seconds that only grow.
+        Returns monotonic seconds.
     """
 
     def __init__(self, folder: str, file: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -49,22 +53,22 @@ class HeartbeatWriter:
         self._debugger: Debugger | None = None
         self._book = 0
         self._done = _Done()
-        self._before = (0, 0.0)  # nanoseconds of checking, and when that was
+        self._before = (0, 0.0)  # nanoseconds of checking, and the time of that measurement
         self._overhead: float | None = None
-        self._paused: Debugger | None = None  # by us: what the program pauses itself is its own affair
+        self._paused: Debugger | None = None  # paused by this writer: a pause by the program itself is left alone
         self._pauses, self._off = 0, 0.0
-        self._off_since: tuple[float, float] | None = None  # by the clock, and by the calendar
+        self._off_since: tuple[float, float] | None = None  # by `clock`, and by `time.time`
 
     def follow(self, debugger: Debugger, book: int) -> None:
         """A debugger watches from here on."""
         self._debugger, self._book = debugger, book
         self._before = (0, self._clock())
-        debugger.monitor.outside.begins = self
+        debugger.monitor.hooks.begins = self
 
     def leave(self, debugger: Debugger) -> None:
-        """A debugger has ended; the pulse says so, and its numbers stay in the sums."""
+        """A debugger has ended: write a heartbeat, and keep its numbers in the sums."""
         if debugger is self._debugger:
-            outside = debugger.monitor.outside
+            outside = debugger.monitor.hooks
             with error_barrier("pulse"):
                 if outside.replays:
                     self._write()
@@ -72,7 +76,7 @@ class HeartbeatWriter:
             self._debugger = self._paused = None
 
     def forked(self, file: Path) -> HeartbeatWriter:
-        """For a child: numbers of its own; what the parent's had paused goes on when the switch says so."""
+        """A writer for a forked child: new numbers; a debugger paused in the parent stays tied to the pause file."""
         child = HeartbeatWriter(self._folder, file, self._clock)
         child._paused = self._paused
         return child
@@ -94,7 +98,7 @@ class HeartbeatWriter:
             self._write()
 
     def _obey(self, now: float) -> bool:
-        """Do what the switch says; whether that is news."""
+        """Follow the pause file; returns whether its state has changed."""
         off, before = is_off(self._folder), self._off_since
         debugger = self._debugger
         if debugger is not None and off and self._paused is not debugger:
@@ -110,7 +114,7 @@ class HeartbeatWriter:
         return off == (before is None)
 
     def _measure(self, limit: OverheadLimiter, now: float) -> None:
-        """What checking took since the last time; a moment says nothing, since a pause or the end check once more."""
+        """Share of checking since the last measurement; not of short intervals: pause and end check once more."""
         spent, since = self._before
         if limit.measured and now - since >= _LOOK:
             self._overhead = round((limit.spent - spent) / (now - since) / 1e7, 2)
@@ -121,7 +125,7 @@ class HeartbeatWriter:
         if debugger is None:
             return
         work, now = debugger.monitor, self._clock()
-        outside, limit = work.outside, work.outside.limit
+        outside, limit = work.hooks, work.hooks.limit
         self._measure(limit, now)
         findings = (*work.book.findings, *work.book.notes)[-MOST_COUNTS:]
         pulse = Heartbeat(
@@ -137,4 +141,4 @@ class HeartbeatWriter:
             off=self._off,
             off_since=self._off_since[1] if self._off_since is not None else None,
         )
-        write_pulse(self._file, pulse)
+        write_heartbeat(self._file, pulse)

@@ -1,4 +1,4 @@
-"""The few pieces of HTML that the status pages are made of: no script, and nothing that is loaded from elsewhere."""
+"""HTML building blocks of the status pages: no scripts, and no external resources."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Cell = str | int | float
 
 
 def text(words: object) -> str:
-    """Any text as text: no markup, and nothing that turns the direction of writing."""
+    """Text escaped for HTML, without markup and without bidirectional control characters."""
     return html.escape(tame(str(words)))
 
 
 def page(title: str, body: Iterable[str], refresh: int | None = None) -> bytes:
-    """A whole page; with `refresh` it is asked for again every so many seconds."""
+    """A complete page; with `refresh`, the browser reloads it at that interval in seconds."""
     again = f'<meta http-equiv="refresh" content="{refresh}">' if refresh else ""
     head = f'<meta charset="utf-8">{again}<title>{text(title)}</title><style>{_STYLE}</style>'
     inside = "\n".join(body)
@@ -43,12 +43,12 @@ def page(title: str, body: Iterable[str], refresh: int | None = None) -> bytes:
 
 
 def tile(id: str, label: str, value: str, tone: str = "") -> str:
-    """One number; `tone` is good, bad, warn or nothing."""
+    """One number; `tone` is good, bad, warn or empty."""
     return f'<div class="tile" id="{id}"><b class="{tone}">{text(value)}</b>{text(label)}</div>'
 
 
 def table(id: str, headings: Sequence[str], rows: Iterable[Sequence[Cell]], left_out: int = 0) -> str:
-    """A table; whole numbers stand to the right, the last column takes what room there is."""
+    """A table; numbers are right-aligned, the last column takes the remaining width."""
     shown = [list(row) for row in rows]
     numbers = {at for row in shown[:1] for at, cell in enumerate(row) if isinstance(cell, (int, float))}
     head = "".join(f"<th{_kind(at in numbers, False)}>{text(name)}</th>" for at, name in enumerate(headings))

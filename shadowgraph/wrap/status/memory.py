@@ -1,4 +1,7 @@
-"""The memory map of a run, as far as its folder knows: the buffers of the newest dump, in order of address."""
+"""Memory map page of a run: the buffers of the newest dump in its folder, in order of address.
+
+Built in a thread of the status server.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,14 @@ _NONE = (
 
 
 class MapPage:
-    """Makes the page of the newest dump and keeps it until there is a newer one."""
+    """Builds the page of the newest dump and caches it until there is a newer dump."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._made: tuple[tuple[Path, int], bytes] | None = None
 
     def of(self, run: Run) -> bytes:
-        """The page; it says so where there is no dump, or none that can be read."""
+        """The page; it says so when there is no dump, or no readable one."""
         with self._lock:
             newest = max(_dated(run.dumps), default=None)
             if newest is None:
@@ -45,7 +48,7 @@ def _dated(dumps: tuple[Path, ...]) -> Iterator[tuple[int, Path]]:
         try:
             yield path.stat().st_mtime_ns, path
         except OSError:
-            continue  # gone meanwhile
+            continue  # deleted meanwhile
 
 
 def _page(path: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""A run in the text format that Prometheus reads, version 0.0.4."""
+"""Metrics of a run in the Prometheus text format, version 0.0.4."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shadowgraph.wrap.folder.reader import Run
 from shadowgraph.wrap.status.pause_file import is_off
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_MOST_PROCESSES = 256  # with series of their own, the latest
+_MOST_PROCESSES = 256  # the latest, with their own series
 
 Labels = Mapping[str, str]
 

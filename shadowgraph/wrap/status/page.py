@@ -1,4 +1,4 @@
-"""The status page: how a run is doing, for somebody who looks at it now and then."""
+"""The status page of a run: findings, processes and limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FINDINGS, _PROCESSES, _LINES = 200, 100, 50  # shown of each
 
 
 def status_page(report: RunReport) -> bytes:
-    """The page of a run as it is now."""
+    """The current page of a run."""
     return page("shadowgraph: status", _body(report), REFRESH)
 
 
@@ -75,7 +75,7 @@ def _tiles(report: RunReport) -> Iterator[str]:
     off = is_off(run.folder)
     yield tile("tile-checking", "checking", "off" if off else "on", "warn" if off else "good")
     faults = sum(facts.faults.values())
-    yield tile("tile-faults", "own faults", f"{faults:,}", "warn" if faults else "")
+    yield tile("tile-faults", "internal errors", f"{faults:,}", "warn" if faults else "")
 
 
 def _finding(finding: Finding) -> tuple[str | int, ...]:

@@ -1,4 +1,7 @@
-"""Which paths the status server has, and what it answers there."""
+"""Routes of the status server: the paths and the functions that build their content.
+
+Called in the server's threads; a lock protects the deferred imports.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ _HTML = "text/html; charset=utf-8"
 
 
 class Pages:
-    """The pages of one run folder. What makes them is loaded at the first request: the command must start fast.
+    """The pages of one run folder. Their modules are imported at the first request: the command must start fast.
 
     Parameters
     ----------
     memory
-        Whether the JSON has the bytes of memory that findings show.
+        Whether the JSON includes the bytes of memory that findings show.
     """
 
     def __init__(self, folder: str | os.PathLike[str], memory: bool = False) -> None:
@@ -36,11 +39,11 @@ class Pages:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All there is."""
+        """All paths."""
         return tuple(self._by_path)
 
     def of(self, path: str) -> Callable[[], Made] | None:
-        """What makes the page of a path; None where there is none. Raises as `read_run` when it is called."""
+        """The function that builds the page of a path; None for an unknown path. Calling it raises as `read_run`."""
         return self._by_path.get(path)
 
     def _parts(self) -> tuple[Snapshot, MapPage]:

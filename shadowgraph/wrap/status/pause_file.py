@@ -1,7 +1,7 @@
-"""Checking off and on from outside: a file in the run folder that every process of the run looks for as it replays.
+"""Pause file: pauses and resumes checking from outside, as a file in the run folder that every process polls.
 
-`shadowgraph pause` and `resume` write it, in a process of their own; `HeartbeatWriter` looks at it, in the thread that
-replays. Nothing is sent to the processes. A signal would kill one that is not watched yet, or that has a use for it.
+`shadowgraph pause` and `resume` write it, in a process of their own; `HeartbeatWriter` polls it, in a replaying thread.
+Nothing is sent to the processes: a signal would kill one that is not watched yet, or that uses the signal itself.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ NAME = "paused"
 
 
 def is_off(folder: str | os.PathLike[str]) -> bool:
-    """Whether the processes of a run are asked not to check, by its folder's owner or by root; a link, or a file of
-    another user, does not count."""
+    """Whether checking is paused for a run, by its folder's owner or by root; a link, or a file of another user, is
+    ignored."""
     try:
         found = os.lstat(os.path.join(folder, NAME))
         return stat.S_ISREG(found.st_mode) and found.st_uid in (0, os.stat(folder).st_uid)
@@ -27,12 +27,12 @@ def is_off(folder: str | os.PathLike[str]) -> bool:
 
 
 def switch(folder: str | os.PathLike[str], off: bool) -> bool:
-    """Ask the processes of a run to stop checking, or to go on; False where that was so already.
+    """Pause or resume checking in the processes of a run; False when that was already its state.
 
     Raises
     ------
     RunFolderError
-        When it is no run folder, the run has ended, or its folder cannot be written.
+        When the path is no run folder, the run has ended, or its folder cannot be written.
     """
     from shadowgraph.wrap.folder.reader import read_run
 

@@ -1,7 +1,7 @@
-"""The status server of a wrapped run: for this user alone, read only, bounded, and never in the program's way.
+"""HTTP status server of a wrapped run: for this user only, read only, with bounded resources.
 
-The supervising parent starts it, and it answers in threads of its own. Every user of the machine, and every container
-of a pod, reaches a port of 127.0.0.1: there it answers to a token only. A Unix socket is this user's by its mode.
+The supervising process starts it; requests are answered in threads of its own. Every user of the machine, and every
+container of a pod, can reach a port of 127.0.0.1: there a token is required. A Unix socket is protected by its mode.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from shadowgraph.wrap.status.pages import Pages
 
 ADDRESS = "127.0.0.1"
-_AT_ONCE = 8  # connections; more are told to come again
-_PATIENCE = 10.0  # seconds a connection may take in all
+_AT_ONCE = 8  # connections; further ones are told to retry
+_PATIENCE = 10.0  # seconds for a whole connection
 _POLL = 0.25
 _LONGEST_PATH = 256
-_DRAINED = 64 << 10  # bytes of a body that nobody wants, so that its sender gets to read the answer
+_DRAINED = 64 << 10  # bytes of an unused request body that are read, so that its sender can read the answer
 _HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?", re.IGNORECASE)
 _TEXT = "text/plain; charset=utf-8"
 _HEADERS = {
@@ -44,26 +44,26 @@ _REFUSED = (
 
 
 class StatusServer:
-    """Serves one run folder's state until it is stopped.
+    """Serves the state of one run folder until it is stopped.
 
     Parameters
     ----------
     folder
-        The run folder. Only read; the processes of the run are not talked to.
+        The run folder. Only read; the processes of the run are not contacted.
     where
-        A port of 127.0.0.1, 0 for any free one; or the path of a Unix socket to make, with mode 0600.
+        A port of 127.0.0.1, 0 for any free one; or the path of a Unix socket to create, with mode 0600.
     memory
-        Give the bytes of memory that findings show too.
+        Include the bytes of memory that findings show.
 
     Attributes
     ----------
     url
-        Where it answers, with the token that it wants.
+        The address, with its token.
 
     Raises
     ------
     OSError
-        When the port or the path cannot be had.
+        When the port or the path is not available.
     """
 
     def __init__(self, folder: str | os.PathLike[str], where: int | str, memory: bool = False) -> None:
@@ -75,13 +75,13 @@ class StatusServer:
         self.url = self._server.url
 
     def start(self) -> None:
-        """Answer from here on, in a thread that gets no signals."""
+        """Start answering, in a thread that receives no signals."""
         thread = threading.Thread(target=self._serve, name="shadowgraph status", daemon=True)
         thread.start()
-        self._thread = thread  # one that could not be started must not be waited for
+        self._thread = thread  # a thread that failed to start must not be joined
 
     def stop(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         if self._thread is not None:
             self._server.shutdown()
             self._thread.join(_POLL)
@@ -93,7 +93,7 @@ class StatusServer:
 
 
 class _Server(ThreadingHTTPServer):
-    """At most so many connections at a time, each for so long at most."""
+    """Limits the number of connections, and the duration of each."""
 
     daemon_threads = True
     block_on_close = False
@@ -111,11 +111,11 @@ class _Server(ThreadingHTTPServer):
         return f"http://{ADDRESS}:{self.server_address[1]}/{self.token}/"
 
     def knows(self, word: str) -> bool:
-        """Whether a word is the token; how long that takes says nothing of how much of it is right."""
+        """Whether a word is the token, compared in constant time."""
         return secrets.compare_digest(word.encode("utf-8", "surrogateescape"), self.token.encode())
 
     def server_bind(self) -> None:
-        """Without a look-up of our own name, as the base class does."""
+        """Bind without looking up the host name, unlike the base class."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -139,7 +139,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Cut off who takes too long: a client that sends a byte now and then must not keep a place for ever."""
+        """Disconnect slow clients: a client that sends a byte now and then must not hold a connection for ever."""
         deadline = time.monotonic() - _PATIENCE
         with self._lock:
             late = [request for request, began in self._open.items() if began < deadline]
@@ -148,11 +148,11 @@ class _Server(ThreadingHTTPServer):
                 request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away, or is cut off, is nobody's business; standard error is the program's."""
+        """Ignore errors of disconnected clients; standard error belongs to the program."""
 
 
 class _UnixServer(_Server):
-    """The same on a socket in the file system."""
+    """The same server on a Unix socket."""
 
     address_family = socket.AF_UNIX
     _made = False
@@ -162,10 +162,10 @@ class _UnixServer(_Server):
         return f"unix:{self.server_address}"
 
     def server_bind(self) -> None:
-        before = os.umask(0o177)  # there is no moment in which others could connect
+        before = os.umask(0o177)  # other users cannot connect at any moment
         try:
             self.socket.bind(self.server_address)
-            self._made = True  # else what has the path is another's, and stays
+            self._made = True  # else the path belongs to another server, and stays
         finally:
             os.umask(before)
 
@@ -177,7 +177,7 @@ class _UnixServer(_Server):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One request, one answer."""
+    """Handles one request."""
 
     timeout = _PATIENCE
 
@@ -195,8 +195,8 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _granted(self) -> str | None:
-        """The path that is asked for, without the token; None without one. Empty where the slash after it is missing,
-        without which a page's links would lead astray."""
+        """The requested path without the token; None without a valid token. Empty when the slash after the token is
+        missing, without which the page's relative links would fail."""
         server = cast(_Server, self.server)
         path, _, query = self.path.partition("?")
         first, slash, rest = path.removeprefix("/").partition("/")
@@ -215,19 +215,19 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             kind, content = make()
-        except Exception as error:  # of a folder that was moved, for instance: the next request may do better
+        except Exception as error:  # for example after the folder was moved: the next request may succeed
             reason = f"{type(error).__name__}: {error}".split("\n", 1)[0][:300]
             self._answer(HTTPStatus.SERVICE_UNAVAILABLE, f"the run cannot be read: {reason}\n")
         else:
             self._send(HTTPStatus.OK, kind, content)
 
     def _is_for_us(self) -> bool:
-        """Whether the client asked for this machine: a page of another site may have had its name resolve to here."""
+        """Whether the client addressed this machine: another site's host name may have been made to resolve to it."""
         hosts = self.headers.get_all("Host") or []
         return len(hosts) == 1 and _HOST.fullmatch(hosts[0].strip()) is not None
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Short, and without what the client said."""
+        """A short answer that does not quote the request."""
         if code == HTTPStatus.NOT_IMPLEMENTED:
             self._drain()
             code = HTTPStatus.METHOD_NOT_ALLOWED
@@ -237,7 +237,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, _TEXT, (text or f"{status.phrase.lower()}\n").encode("utf-8", "backslashreplace"))
 
     def _send(self, status: HTTPStatus, kind: str, content: bytes) -> None:
-        self.request_version = "HTTP/1.0"  # whatever it was: the answer has a status
+        self.request_version = "HTTP/1.0"  # whatever the request used: the answer has a status line
         self.send_response(status)
         for name, value in _HEADERS.items():
             self.send_header(name, value)
@@ -262,4 +262,4 @@ class _Handler(BaseHTTPRequestHandler):
         return "shadowgraph"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: standard error is the program's."""
+        """Logs nothing: standard error belongs to the program."""

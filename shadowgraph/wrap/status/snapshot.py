@@ -1,4 +1,7 @@
-"""A run folder as it is now, read at most every so often, with what was made of it."""
+"""Cached reading of a run folder, refreshed at a bounded rate, with the pages built from it.
+
+Called in the status server's threads; one lock serialises reading and page building.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,21 @@ from shadowgraph.render.text.run_text import RunReport
 from shadowgraph.wrap.folder.reader import read_run
 
 _OFTEN = 1.0  # seconds between two readings at least
-_SHARE = 10  # and as many times what one took
+_SHARE = 10  # factor on the duration of the last reading
 
 
 class Snapshot:
-    """Gives out pages of one reading until that is too old.
+    """Serves pages from one reading until it expires.
 
-    Holds one reading and one text a page. Reading and writing pages takes at most a tenth of one thread's time,
-    however many ask.
+    Holds one reading and one text per page. Reading and page building take at most a tenth of one thread's time,
+    however many requests arrive.
 
     Parameters
     ----------
     folder
-        The run folder. Nobody but us is asked: its processes do not notice.
+        The run folder. The processes of the run are not contacted.
     clock
-        Seconds that only grow.
+        Returns monotonic seconds.
     """
 
     def __init__(self, folder: str | os.PathLike[str], clock: Callable[[], float] = time.monotonic) -> None:
@@ -38,7 +41,7 @@ class Snapshot:
         self._pages: dict[str, bytes] = {}
 
     def page(self, name: str, make: Callable[[RunReport], bytes]) -> bytes:
-        """The page of that name, made of the present reading if it was not yet.
+        """The page with this name, built from the current reading on first use.
 
         Raises
         ------
@@ -55,15 +58,15 @@ class Snapshot:
 
     def _page(self, name: str, make: Callable[[RunReport], bytes], now: float) -> bytes:
         if now >= self._good_until:
-            self._report, self._failed, self._pages = None, None, {}  # at no time two
+            self._report, self._failed, self._pages = None, None, {}  # never two readings in memory
             self._good_until = now + _OFTEN
             try:
                 self._report = RunReport(read_run(self._folder))
-            except Exception as error:  # told to whoever asks until it is time to try again
+            except Exception as error:  # raised for each request until the next reading
                 self._failed = error
         if self._report is None:
             assert self._failed is not None
-            raise self._failed.with_traceback(None)  # else it grows with everybody who asks
+            raise self._failed.with_traceback(None)  # else the traceback grows with each request
         if name not in self._pages:
             self._pages[name] = make(self._report)
         return self._pages[name]

@@ -1,9 +1,9 @@
-"""The start-up hook of `shadowgraph wrap`: first on ``PYTHONPATH``, so that every Python below runs it.
+"""Start-up hook of `shadowgraph wrap`: first on ``PYTHONPATH``, so that every Python process below runs it.
 
-It imports nothing but what every interpreter has loaded, waits until torch has been imported, and then hands over to
-`shadowgraph.wrap.inject.attach`. Outside a wrap, and where torch is never imported, it does nothing; where Python or
-torch is not one that shadowgraph runs with, it says so then, and imports nothing of it. A `sitecustomize` that the
-environment has already runs after it, as if this one were not there.
+It imports only modules that every interpreter has loaded, waits until torch has been imported, and then calls
+`shadowgraph.wrap.inject.attach`. Outside a wrap, and where torch is never imported, it does nothing; when the Python or
+torch version is not supported, it says so once torch is imported, and imports nothing of shadowgraph. An existing
+`sitecustomize` of the environment runs after it, as if this one did not exist.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-# What `importlib.machinery` and `importlib.util` hand on; these are loaded already, those take milliseconds.
+# Re-exported by `importlib.machinery` and `importlib.util`; these are loaded already, those take milliseconds.
 from _frozen_importlib import ModuleSpec, module_from_spec
 from _frozen_importlib_external import PathFinder, spec_from_file_location
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))
-_MARK = "_shadowgraph_hook"  # this module's second name, under which it stays reachable
+_MARK = "_shadowgraph_hook"  # second name of this module in `sys.modules`, under which it stays reachable
 _RUN = "SHADOWGRAPH_WRAP"
-_PYTHON = '"python":"'  # in the orders, which are JSON: no interpreter has its reader loaded
-_TOLD = '{"told":true,'  # how they begin once a process above has said that it is not watched
+_PYTHON = '"python":"'  # within the configuration, which is JSON: no interpreter has the `json` module loaded
+_TOLD = '{"told":true,'  # prefix of the configuration once a process above has reported that it is not watched
 _OLDEST_TORCH = (2, 10)  # as in shadowgraph.common.compat
 
 
 class AfterImport:
-    """A finder that finds nothing itself: it lets the others find a module and calls back when that has been executed.
+    """A meta path finder that delegates to the other finders, and calls back when the module has been executed.
 
-    Only the loader's ``exec_module`` is replaced, on the one instance that is about to be used and until then, so that
-    specs, loaders and modules are the ones that everybody expects.
+    Only the loader's ``exec_module`` is replaced, on the one instance about to be used and until then, so that specs,
+    loaders and modules keep their usual types.
     """
 
     def __init__(self) -> None:
@@ -60,24 +60,24 @@ class AfterImport:
 
         try:
             loader.exec_module = exec_module
-        except AttributeError:  # a loader of C or with slots: nothing can be hung on it
+        except AttributeError:  # a C loader or one with slots takes no attribute
             _say(f"cannot watch the import of {name} by {type(loader).__name__}")
         return spec
 
     def imported(self, name: str) -> None:
-        """Call back, the first time that somebody says so; after an import that failed the next one is waited for."""
+        """Call back, the first time only; after a failed import, wait for the next one."""
         callback = self.wanted.pop(name, None) if name in sys.modules else None
         if callback is not None:
             _call(callback)
 
 
 class UnderWay(ModuleSpec):
-    """What a module's spec is turned into while its import, begun before anybody wanted to know, is under way.
+    """Spec class of a module whose import was already running when its callback was registered.
 
     The loader is running and can no longer be replaced. But `importlib` writes ``_initializing`` into the spec of each
-    module that it imports, true before the module is executed and false at the end, whether that failed or not. The
-    field is private to it and has no public twin. Once told, the spec is a plain one again. Looking anew at each later
-    import instead would call back in the middle of that import, of our own modules for instance.
+    imported module, true before the module is executed and false at the end, even after a failure. The field is private
+    and has no public equivalent. After the callback the spec is a plain one again. Polling at each later import instead
+    would call back in the middle of that import, for instance of shadowgraph's own modules.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -92,7 +92,7 @@ class UnderWay(ModuleSpec):
 
 
 class OurPackage:
-    """Finds this package and nothing else, wherever the interpreter's own path leads."""
+    """Finds only this package, whatever the interpreter's own path contains."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name != "shadowgraph":
@@ -103,7 +103,7 @@ class OurPackage:
 
 
 def when_imported(name: str, callback: Any) -> None:
-    """Call back once a module has been imported: at once if it has been, at its end if its import is under way."""
+    """Call back once a module has been imported: at once if already imported, at the end of an import in progress."""
     _after.wanted[name] = callback  # first: another thread may begin or end the import at any time
     module = sys.modules.get(name)
     if module is None or _ends_later(getattr(module, "__spec__", None)):
@@ -112,7 +112,7 @@ def when_imported(name: str, callback: Any) -> None:
 
 
 def _ends_later(spec: Any) -> bool:
-    """Whether the import of a module that is in `sys.modules` is under way; then its end will be heard of."""
+    """Whether the import of a module in `sys.modules` is in progress; its end then triggers the callback."""
     if not getattr(spec, "_initializing", False):
         return False
     if type(spec) is not ModuleSpec:
@@ -122,7 +122,7 @@ def _ends_later(spec: Any) -> bool:
     spec.__class__ = UnderWay
     if getattr(spec, "_initializing", False):
         return True
-    spec.__class__ = ModuleSpec  # it ended, in another thread, before it could be heard of
+    spec.__class__ = ModuleSpec  # another thread ended the import before the class was set
     return False
 
 
@@ -138,7 +138,7 @@ def _found_by_others(own: object, name: str, path: Any, target: Any) -> ModuleSp
 def _call(callback: Any) -> None:
     try:
         callback()
-    except Exception as error:  # ours; the program that imports torch must not see it
+    except Exception as error:  # an internal error; the program that imports torch must not see it
         _say(f"process {os.getpid()} is not watched: {type(error).__name__}: {error}".split("\n", 1)[0])
 
 
@@ -150,14 +150,14 @@ def _say(text: str) -> None:
 
 
 def _other_python() -> str:
-    """What is wrong with this Python; nothing where it is of the version that shadowgraph was started with."""
+    """Why this Python is not supported; empty for the version that shadowgraph was started with."""
     _, found, rest = os.environ.get(_RUN, "").partition(_PYTHON)
     wanted, here = rest.partition('"')[0], "{}.{}".format(*sys.version_info)
     return f"it has Python {here}, and shadowgraph runs with {wanted}" if found and wanted != here else ""
 
 
 def _other_torch() -> str:
-    """What is wrong with the torch that was imported; nothing where it is new enough."""
+    """Why the imported torch is not supported; empty when it is new enough."""
     version = str(getattr(sys.modules["torch"], "__version__", "of no version"))
     numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
     wanted = ".".join(map(str, _OLDEST_TORCH))
@@ -176,7 +176,7 @@ def _attach() -> None:
 
 
 def _say_once(text: str) -> None:
-    """Say it once in a tree of processes: what is below inherits the orders."""
+    """Print a line once per process tree: descendants inherit the marked configuration."""
     orders = os.environ.get(_RUN, "")
     if not orders.startswith(_TOLD):
         os.environ[_RUN] = _TOLD + orders[1:]
@@ -192,7 +192,7 @@ def _start() -> None:
 
 
 def _chain() -> None:
-    """Run the `sitecustomize` that would have run without us, under its own name."""
+    """Run the `sitecustomize` that would have run without this one, under its own name."""
     path = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != _HERE]
     spec = PathFinder.find_spec("sitecustomize", path)
     if spec is None or spec.loader is None:
