@@ -18,7 +18,6 @@ import torch
 
 from shadowgraph.common import finalizer_safe_lock, interrupts
 from shadowgraph.common.errors import FindingsError, UnknownBufferError, UsageError
-from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.html_repr import register_namer
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.common.settings import Settings
@@ -68,7 +67,6 @@ class Debugger(Declarations, LiveDebugger):
         self._allocator = self._backend.allocator
         self._work = Monitor(settings, self._allocator, self._backend.engine)
         self._policy = GuardPolicy(settings.near_guard, settings.far_guard, self._backend.guard_memory)
-        fork_safe(self._policy._lock)
         if settings.guard_eager != "off":
             self._work.hooks.places = VariableNames(self.names)
         self._live_names = register_namer(LiveNames(self._work.context))

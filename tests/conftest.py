@@ -24,8 +24,8 @@ def pytest_configure(config: pytest.Config) -> None:
         from hypothesis import HealthCheck, settings
 
         always = {"deadline": None, "suppress_health_check": list(HealthCheck)}
-        settings.register_profile(PUSH, max_examples=50, **always)
-        settings.register_profile(DEEP, max_examples=1000, **always)
+        settings.register_profile(PUSH, max_examples=20, **always)
+        settings.register_profile(DEEP, max_examples=300, **always)
         settings.load_profile(DEEP if config.getoption("--slow") else PUSH)
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
+from contextlib import ExitStack
 
 import pytest
 
 from shadowgraph.common import fork_safety
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.guards import GuardPolicy
+from shadowgraph.tracking import allocator
+from shadowgraph.tracking.stores import Budget
 
 
 def test_held_locks_are_free_again() -> None:
@@ -22,6 +28,37 @@ def test_held_locks_are_free_again() -> None:
     fork_safety.release(held)
     assert lock.acquire(blocking=False)
     lock.release()
+
+
+def test_locks_that_are_held_for_a_moment_are_free_in_a_child_of_that_moment() -> None:
+    """Of what a child of a host program goes on with: its graphs, guards, records of stores and allocator."""
+    owners = [
+        Graph(1, "graph#1").reading,
+        GuardPolicy(16, None, 1 << 20)._lock,
+        Budget(1)._lock,
+        allocator._allocator_lock,
+    ]
+    held, done = threading.Event(), threading.Event()
+
+    def keep() -> None:
+        with ExitStack() as stack:
+            for lock in owners:
+                stack.enter_context(lock)
+            held.set()
+            assert done.wait(30)
+
+    thread = threading.Thread(target=keep)
+    thread.start()
+    assert held.wait(30)
+    taken = fork_safety.hold()
+    child = os.fork()
+    if not child:
+        fork_safety.renew()
+        os._exit(0 if all(lock.acquire(blocking=False) for lock in owners) else 1)
+    fork_safety.release(taken)
+    done.set()
+    thread.join(30)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_lock_that_another_thread_keeps_is_renewed_in_the_child(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ def settled(text: str) -> list[str]:
 
 @pytest.mark.sglang
 @pytest.mark.skipif(sglang_version() != SGLANG_VERSION, reason=f"needs sglang {SGLANG_VERSION}")
+@pytest.mark.slow
 def test_the_report_is_the_one_that_is_printed() -> None:
     words = [sys.executable, "-m", "shadowgraph", "demo", "--case", "S-eagle-48", "--reports"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)

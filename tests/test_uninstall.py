@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
+from support import warm
 from support.wrapping import PROGRAMS, environment
 
 # Left out are the callbacks of `atexit`, which cannot be listed, and do nothing once the debugger has ended.
@@ -96,7 +96,5 @@ assert state() == before
 )
 def test_nothing_of_a_debugger_stays(how: str, layout: str, watch: str) -> None:
     code = f"{STATE}\nHOW, LAYOUT, WATCH = {how!r}, {layout!r}, {watch!r}\n{PROGRAM}"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(), cwd=PROGRAMS, capture_output=True, text=True, timeout=300
-    )
+    done = warm.run([sys.executable, "-c", code], environment(), PROGRAMS, warm=False)  # it looks at frozen objects
     assert done.returncode == 0, done.stderr[-3000:]

@@ -34,12 +34,17 @@ def suspects(
         return ()
     if not context.engine.asynchronous:
         return tuple(checkpoint.writes.culprits(*parts))
-    if checkpoint.step is not None and checkpoint.step.ran and checkpoint.step.sure:
+    step = checkpoint.step
+    if step is not None and step.ran and step.sure:
         return tuple(msgspec.structs.replace(write, opaque=False, hull=False) for write in checkpoint.writes)
-    near = [write for write in checkpoint.writes if write.ranges.overlaps(buffer.range)]
+    return tuple(msgspec.structs.replace(write, opaque=True) for write in _candidates(checkpoint, buffer.range))
+
+
+def _candidates(checkpoint: Checkpoint, where: ByteRange) -> list[Write]:
+    """Writes of launches that were given a pointer into a range, as far as is known without their stores."""
     if checkpoint.phase is Phase.REPLAY and checkpoint.graph is not None:
-        near = [write_of(node.launch, None, node.index) for node in checkpoint.graph.writers(buffer.range)]
-    return tuple(msgspec.structs.replace(write, opaque=True) for write in near)
+        return [write_of(node.launch, None, node.index) for node in checkpoint.graph.writers(where)]
+    return [write for write in checkpoint.writes if write.ranges.overlaps(where)]
 
 
 def draft_phase(context: Context, checkpoint: Checkpoint, where: ByteRange, culprits: tuple[Write, ...]) -> Blame:
@@ -92,16 +97,21 @@ def _apart(done: Mapping[int, int]) -> Blame:
 
 
 def _graphs(context: Context, coming: Graph | None, where: ByteRange, culprits: tuple[Write, ...]) -> list[Graph]:
-    """Graphs that were given a view of the range, or of bytes that the culprits wrote. The coming graph may have ended
-    before its evidence arrived."""
-    ended = [coming] if coming is not None and coming.serial not in context.graphs else []
+    """Graphs that were given a view of the range, or of bytes that the culprits wrote."""
     touched: list[Graph] = []
     for part in (where, *(part for write in culprits for part in write.ranges)):
-        found = [*(graph for graph in ended if graph.touches(part)), *context.graphs_on(part)]
-        touched += [graph for graph in found if graph not in touched]
+        touched += [graph for graph in _graphs_on(context, coming, part) if graph not in touched]
     if coming is not None and coming not in touched and (_marked(coming, culprits) or coming.leads_into(where)):
         touched.append(coming)
     return touched
+
+
+def _graphs_on(context: Context, coming: Graph | None, part: ByteRange) -> list[Graph]:
+    """Graphs that were given a view of a part. The coming graph may have ended before its evidence arrived."""
+    found = context.graphs_on(part)
+    if coming is not None and coming.serial not in context.graphs and coming.touches(part):
+        return [coming, *found]
+    return found
 
 
 def _prepared(context: Context, culprits: tuple[Write, ...]) -> Blame | None:

@@ -274,6 +274,12 @@ class Context:
         return [graph for graph in self.graphs.values() if graph.touches(where)]
 
 
+def host_reader(how: str, stack: Stack) -> Reader:
+    """Host code that reads a tensor, with the innermost line of its stack."""
+    frame = stack[0] if stack else None
+    return Reader("host", how, None, frame.file if frame else None, frame.line if frame else None)
+
+
 class Check:
     """One kind of finding. Every hook does nothing unless a check needs it."""
 

@@ -49,13 +49,13 @@ def culprit_of_node(
     if node is None:
         return Culprit(Status.CONFIRMED, name=f"node {index}", node=index, seen_in=replay, search=search)
     launch = graph.launch_of(node)
-    stack = launch.stack if launch is not None else node.stack
-    name = launch.name if launch is not None else node.name
+    known = launch if launch is not None else node
+    name, stack = known.name, known.stack
     grid = node.grid if node.grid is not None or launch is None else launch.grid
     arguments = tuple(_arguments(node, ledger, names))
     return Culprit(
         status=Status.CONFIRMED,
-        kind=str(launch.kind) if launch is not None else str(node.kind),
+        kind=str(known.kind),
         name=name,
         node=index,
         file=stack[0].file if stack else None,

@@ -51,6 +51,11 @@ class _Held:
     version: int = -1
     looks: int = 0
 
+    def end_freed(self) -> None:
+        """Move the uses of buffers that were freed since to `ended`."""
+        self.ended += [use for use in self.uses if use.buffer.freed_at is not None]
+        self.uses = [use for use in self.uses if use.buffer.freed_at is None]
+
 
 class Dangling(Check):
     """At each replay, compares the buffers that the graph was captured with to those freed since; costs nothing without
@@ -76,8 +81,7 @@ class Dangling(Check):
         ledger = self.context.ledger
         if held.frees != ledger.frees:
             held.frees = ledger.frees
-            held.ended += [use for use in held.uses if use.buffer.freed_at is not None]
-            held.uses = [use for use in held.uses if use.buffer.freed_at is None]
+            held.end_freed()
         for use in tuple(held.ended):
             self._judge(use, held, checkpoint)
         if held.vacant and held.version != ledger.version and held.looks < _LOOKS:

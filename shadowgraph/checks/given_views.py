@@ -61,8 +61,7 @@ class GivenViews:
 
     def _draft(self, seen: Probed, side: Side | None, spills: list[ViewOverrun]) -> Detection:
         """One detection for all launches of a kernel; an error of one launch makes the whole detection an error."""
-        errors = [spill for spill in spills if spill.severity is Severity.ERROR]
-        order = sorted(spills, key=lambda spill: (spill not in errors, spill.node))
+        order = sorted(spills, key=lambda spill: (spill.severity is not Severity.ERROR, spill.node))
         first, changes = order[0], [change for spill in order for change in spill.outside]
         where = RangeSet.of(change.extent for change in changes)
         sure = "medium" if self.context.engine.asynchronous or not first.by_signature else "high"
@@ -83,16 +82,21 @@ def row_overrun(spill: ViewOverrun) -> RowOverrun | None:
     if len(buffer.shape) != 2 or buffer.nbytes % max(1, buffer.shape[0]):
         return None
     stride, size = buffer.nbytes // buffer.shape[0], buffer.itemsize
-    runs = [run for pointer in spill.own for run in runs_of(pointer.view)]
-    first, last = min(run.start for run in runs), max(run.stop for run in runs)
-    row = (first - buffer.start) // stride
+    given = _given(spill)
+    row = (given.start - buffer.start) // stride
     end = buffer.start + (row + 1) * stride
-    if last > end or min(change.cell.start for change in spill.outside) < end:
+    if given.stop > end or min(change.cell.start for change in spill.outside) < end:
         return None  # more than a row, or not over its end
     reached = max(change.hit.last for change in spill.outside)
     into = range(row + 1, (reached - buffer.start) // stride + 1)
     lost = sum(_shared(change, spill.theirs.get(change.cell, ()), size) for change in spill.outside)
     return RowOverrun(row, buffer.shape[1], -(-(reached + 1 - end) // size), lost, tuple(into), buffer.shape[0])
+
+
+def _given(spill: ViewOverrun) -> ByteRange:
+    """From the first to the last byte of the views that the node was given."""
+    runs = [run for pointer in spill.own for run in runs_of(pointer.view)]
+    return ByteRange(min(run.start for run in runs), max(run.stop for run in runs))
 
 
 def _shared(change: CellChange, theirs: tuple[CellChange, ...], size: int) -> int:

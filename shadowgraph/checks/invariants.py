@@ -14,7 +14,7 @@ from math import inf
 import numpy as np
 
 from shadowgraph.checks.attribution import Blame, draft_phase, eager_phase
-from shadowgraph.checks.base import Check, Checkpoint, Context, Detection
+from shadowgraph.checks.base import Check, Checkpoint, Context, Detection, host_reader
 from shadowgraph.checks.rules import Breach, Rule, nondecreasing
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.model.buffers import Buffer
@@ -25,6 +25,7 @@ from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import Stack
 from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.foreign import still_there
+from shadowgraph.tracking.names import Owner
 from shadowgraph.tracking.writes import Write
 
 _INDPTR = re.compile(r"(indptr|cu_seq_?lens)", re.IGNORECASE)
@@ -100,29 +101,33 @@ class Invariants(Check):
     def reads_captured(self, graph: Graph) -> bool:
         if not self.context.settings.infer:
             return False
-        owners = self.context.names.owners_of(_hull(graph))
-        return any(_INDPTR.search(owner.path.rsplit(".", 1)[-1]) for owner in owners)
+        return any(_is_indptr(owner) for owner in self.context.names.owners_of(_hull(graph)))
 
     def captured(self, graph: Graph) -> None:
         """Infer `nondecreasing` for index pointers, by name, if the captured part satisfies that rule now."""
         if not self.context.settings.infer:
             return
         for owner in self.context.names.owners_of(_hull(graph)):
-            view = owner.view
-            if len(view.shape) != 1 or view.shape[0] < 2 or not view.contiguous or not view.dtype.startswith("int"):
-                continue
-            if not _INDPTR.search(owner.path.rsplit(".", 1)[-1]):
-                continue
-            buffer = self.context.ledger.owner(view.start, view.stop)
-            if buffer is not None and owner not in self.context.names.owners_of(view.hull, buffer.serial):
-                continue  # a name of the former buffer at these bytes
-            inferred = Invariant(buffer, view, nondecreasing, inferred=True) if buffer is not None else None
-            if inferred is None or any(i.where == inferred.where and i.rule is nondecreasing for i in self._living()):
-                continue
-            parts = graph.captured(inferred.where)
-            read = self.context.engine.read
-            if parts and all(self._breach(inferred, p, read(self._usable(inferred, p))) is None for p in parts):
+            inferred = self._inferred(owner)
+            if inferred is not None and self._holds(inferred, graph.captured(inferred.where)):
                 self.invariants.append(inferred)
+
+    def _inferred(self, owner: Owner) -> Invariant | None:
+        """The rule that a name implies, if it is not declared or inferred already."""
+        view = owner.view
+        if not _is_list_of_integers(view) or not _is_indptr(owner):
+            return None
+        buffer = self.context.ledger.owner(view.start, view.stop)
+        if buffer is None or owner not in self.context.names.owners_of(view.hull, buffer.serial):
+            return None  # untracked, or a name of the former buffer at these bytes
+        if any(i.where == view.hull and i.rule is nondecreasing for i in self._living()):
+            return None
+        return Invariant(buffer, view, nondecreasing, inferred=True)
+
+    def _holds(self, invariant: Invariant, parts: list[ByteRange]) -> bool:
+        """Whether there are any parts, and the values of each satisfy the rule now."""
+        read = self.context.engine.read
+        return bool(parts) and all(self._breach(invariant, p, read(self._usable(invariant, p))) is None for p in parts)
 
     def replay_begins(self, checkpoint: Checkpoint) -> None:
         if not self.invariants:
@@ -152,9 +157,7 @@ class Invariants(Check):
         for invariant in self._living():
             part = invariant.where.intersect(where)
             if part is not None and part.nbytes and (not invariant.inferred or self._is_captured(invariant, where)):
-                frame = stack[0] if stack else None
-                reader = Reader("host", how, None, frame.file if frame else None, frame.line if frame else None)
-                self._judge(invariant, part, checkpoint, reader)
+                self._judge(invariant, part, checkpoint, host_reader(how, stack))
 
     @property
     def wants_known_writes(self) -> bool:
@@ -272,6 +275,14 @@ class Invariants(Check):
         except Exception as error:  # a rule is the user's code: its exception is not a breach
             internal_errors.note(f"rule {invariant.rule.name}", error)
             return None
+
+
+def _is_indptr(owner: Owner) -> bool:
+    return _INDPTR.search(owner.path.rsplit(".", 1)[-1]) is not None
+
+
+def _is_list_of_integers(view: TensorView) -> bool:
+    return len(view.shape) == 1 and view.shape[0] >= 2 and view.contiguous and view.dtype.startswith("int")
 
 
 def _hull(graph: Graph) -> ByteRange:

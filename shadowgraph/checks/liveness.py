@@ -49,8 +49,7 @@ def uses_of(graph: Graph) -> list[Use]:
     A pointer that may be read counts as read, also where that is not known. Bytes count as written before only where an
     operator certainly overwrites them.
     """
-    outside = [b for b in graph.inputs.values() if b.nbytes and not (b.role is Role.POOL and b.graph == graph.serial)]
-    index = RangeIndex((buffer.range, buffer) for buffer in outside)
+    index = RangeIndex((buffer.range, buffer) for buffer in _outside(graph))
 
     @cache
     def stored_in(start: int, nbytes: int) -> list[Buffer]:
@@ -67,6 +66,11 @@ def uses_of(graph: Graph) -> list[Use]:
         if serial not in found:
             found[serial] = Use(graph.inputs[serial], first.node, first.pointer, False)
     return sorted(found.values(), key=lambda use: use.buffer.serial)
+
+
+def _outside(graph: Graph) -> list[Buffer]:
+    """Buffers that a graph was given and did not allocate."""
+    return [b for b in graph.inputs.values() if b.nbytes and not (b.role is Role.POOL and b.graph == graph.serial)]
 
 
 def _note(node: Node, pointer: Pointer, buffer: Buffer, found: dict[int, Use], written: dict[int, _Written]) -> None:

@@ -16,17 +16,17 @@ The hooks run as described in `checks.base`; `host_read` runs in the reading thr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from shadowgraph.checks.attribution import suspects
-from shadowgraph.checks.base import Check, Checkpoint, Context, Detection
+from shadowgraph.checks.base import Check, Checkpoint, Context, Detection, host_reader
 from shadowgraph.checks.planning import Planning, Written
 from shadowgraph.engines.base import Evidence
 from shadowgraph.model.buffers import Buffer, Role
-from shadowgraph.model.findings import Reader, Severity
+from shadowgraph.model.findings import Severity
 from shadowgraph.model.graphs import Access, Graph
 from shadowgraph.model.launches import LaunchKind
 from shadowgraph.model.phases import Phase
@@ -159,7 +159,7 @@ class InGraphMutation(Check):
                     self.context.report(_sure(draft))
 
     def parts(self, graph: Graph) -> Iterable[tuple[object, ByteRange]]:
-        self._stories = {serial: story for serial, story in self._stories.items() if story.buffer.alive}
+        self._drop_ended()
         protected = [declared for declared in self._protected if declared.buffer.alive]
         for declared in protected:
             yield declared, declared.where
@@ -167,10 +167,9 @@ class InGraphMutation(Check):
             return
         covered = RangeSet.of(declared.where for declared in protected)
         followed = []
-        for buffer in self.context.ledger:
-            if self._is_candidate(buffer, graph) and not covered.overlaps(buffer.range):
-                followed.append((self._story(buffer), _overwritten(graph, buffer)))
-                yield _Candidate(buffer), buffer.range
+        for buffer in self._candidates(graph, covered):
+            followed.append((self._story(buffer), _overwritten(graph, buffer)))
+            yield _Candidate(buffer), buffer.range
         self._followed = {serial: each for serial, each in self._followed.items() if serial in self.context.graphs}
         self._followed[graph.serial] = followed
 
@@ -251,9 +250,12 @@ class InGraphMutation(Check):
     def _story(self, buffer: Buffer) -> _Story:
         if buffer.serial not in self._stories:
             if len(self._stories) % 64 == 63:
-                self._stories = {serial: story for serial, story in self._stories.items() if story.buffer.alive}
+                self._drop_ended()
             self._stories[buffer.serial] = _Story(buffer)
         return self._stories[buffer.serial]
+
+    def _drop_ended(self) -> None:
+        self._stories = {serial: story for serial, story in self._stories.items() if story.buffer.alive}
 
     def _reopen(self, story: _Story, pieces: list[ByteRange]) -> None:
         """The host wrote a buffer that was constant: have it checked again before the next replay."""
@@ -282,11 +284,9 @@ class InGraphMutation(Check):
         self, story: _Story, dirty: _Dirty, hit: list[ByteRange], where: RangeSet, how: str, stack: Stack
     ) -> None:
         draft, changed = dirty.draft, RangeSet.of(hit)
-        frame = stack[0] if stack else None
-        reader = Reader("host", how, None, frame.file if frame else None, frame.line if frame else None)
         draft = replace(
             draft,
-            reader=reader,
+            reader=host_reader(how, stack),
             checkpoint=Checkpoint("host_read", draft.phase, draft.graph, draft.replay),
             severity=Severity.NOTE,
             confidence="medium",
@@ -326,6 +326,12 @@ class InGraphMutation(Check):
         story = self._stories.get(buffer.serial)
         known = story is not None and story.host_made is not None and (story.host_made or not story.rewrites)
         return not known and self._is_written(buffer, graph)
+
+    def _candidates(self, graph: Graph, covered: RangeSet) -> Iterator[Buffer]:
+        """Buffers that may prove to be host-owned, without those that are declared in part."""
+        for buffer in self.context.ledger:
+            if self._is_candidate(buffer, graph) and not covered.overlaps(buffer.range):
+                yield buffer
 
     def _is_candidate(self, buffer: Buffer, graph: Graph) -> bool:
         if not self._is_written(buffer, graph):

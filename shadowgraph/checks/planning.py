@@ -97,31 +97,39 @@ class Planning:
     def boundary(self, checkpoint: Checkpoint) -> None:
         """Compare the writes so far; later writes are too late to plan for the next replay once it has begun."""
         for read in list(self._reads.values()) if self._reads else ():
-            keys = [Written(read, buffer, part) for buffer, parts in read.written.values() for part in parts]
-            if self._context.engine.asynchronous and keys:
-                self._context.engine.fetch(checkpoint, [(key, key.where) for key in keys])
-                continue
-            for key in keys:
-                self.compare(key, self._context.engine.read(key.where) if still_there(key.buffer) else b"")
+            self._compare_writes(read, checkpoint)
         if checkpoint.at == "replay_begin":
             self._reads.clear()
 
+    def _compare_writes(self, read: Followed, checkpoint: Checkpoint) -> None:
+        engine = self._context.engine
+        keys = [Written(read, buffer, part) for buffer, parts in read.written.values() for part in parts]
+        if engine.asynchronous and keys:
+            engine.fetch(checkpoint, [(key, key.where) for key in keys])
+            return
+        for key in keys:
+            self.compare(key, engine.read(key.where) if still_there(key.buffer) else b"")
+
     def compare(self, key: Written, data: bytes) -> None:
         """The bytes that the host wrote have arrived: report the read if the values come from it."""
-        read, graphs = key.read, list(self._context.graphs.values())
+        read, graph = key.read, key.read.draft.graph
         count = read.where.nbytes // read.draft.buffer.itemsize
         how = _relation(read.values, _integers(data, key.buffer.dtype), count)
         if how is None or not self._is_sure(key, how, data):
             return
-        where = RangeSet.of([key.where])
+        if self._is_used(key, how) and graph is not None and not advances(graph, read.changed):
+            self._report(key)
+
+    def _is_used(self, key: Written, how: str) -> bool:
+        """Whether graphs use the written values: lengths as offsets, a copy as indices into memory that changes."""
+        graphs, where = list(self._context.graphs.values()), RangeSet.of([key.where])
         uses = [use for graph in graphs for use in indexed_by(graph, where)]
         if how == "lengths":
-            used = any(not use.lookup for use in uses)
-        else:  # unchanged: tokens, unless they lead to memory that a graph writes
-            used = bool(uses) and all(self._leads_to_memory(use) for use in uses)
-            used = used and any(reads_back(graph, part) for graph in graphs for part in read.changed)
-        if used and not (read.draft.graph is None or advances(read.draft.graph, read.changed)):
-            self._report(key)
+            return any(not use.lookup for use in uses)
+        # unchanged: tokens, unless they lead to memory that a graph writes
+        if not uses or not all(self._leads_to_memory(use) for use in uses):
+            return False
+        return any(reads_back(graph, part) for graph in graphs for part in key.read.changed)
 
     def _report(self, key: Written) -> None:
         name = self._context.names.name_of(key.buffer, key.where)[0]

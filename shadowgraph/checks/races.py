@@ -61,14 +61,19 @@ def clashes(nodes: Sequence[DeviceNode], hits: Iterable[Hit]) -> Iterator[Clash]
         return
     before = orders_of(nodes)
     for group in shared:
-        writers = 0
-        for place, hit in enumerate(group):
-            free = writers & ~before.get(hit.node, 0)
-            writers |= 1 << hit.node
-            for earlier in group[:place] if free else ():
-                where = _extent(earlier).intersect(_extent(hit))
-                if free >> earlier.node & 1 and earlier.node != hit.node and where is not None:
-                    yield Clash(earlier, hit, where, _share(earlier, hit))
+        yield from _clashes_in_part(group, before)
+
+
+def _clashes_in_part(hits: Sequence[Hit], before: dict[int, int]) -> Iterator[Clash]:
+    """Clashes among the hits on one part, which ascend by node."""
+    writers = 0
+    for place, hit in enumerate(hits):
+        free = writers & ~before.get(hit.node, 0)
+        writers |= 1 << hit.node
+        for earlier in hits[:place] if free else ():
+            where = _extent(earlier).intersect(_extent(hit))
+            if free >> earlier.node & 1 and earlier.node != hit.node and where is not None:
+                yield Clash(earlier, hit, where, _share(earlier, hit))
 
 
 def _extent(hit: Hit) -> ByteRange:
@@ -85,6 +90,15 @@ def _share(one: Hit, other: Hit) -> bool:
         if full and any(dense.first <= edge <= dense.last for edge in (loose.first, loose.last)):
             return True
     return False
+
+
+def _clashes_seen(seen: Probed) -> Iterator[tuple[Clash, Buffer]]:
+    """Clashes in a probed replay with their buffers, the sure ones first; none where other code wrote meanwhile."""
+    disturbed = disturbed_parts(partial(node_at, seen.graph), (change.hit for change in seen.changes))
+    by_hit = {change.hit: change.buffer for change in seen.changes if change.hit.part not in disturbed}
+    for clash in sorted(clashes(seen.graph.device_nodes, by_hit), key=lambda c: (not c.sure, c.where.nbytes)):
+        if not seen.meanwhile.overlaps(clash.where):
+            yield clash, by_hit[clash.second]
 
 
 @dataclass(slots=True)
@@ -109,13 +123,8 @@ class Races:
         disputes: dict[_Pair, _Dispute] = {}
         shared: dict[_Pair, RangeSet] = {}
         buffers: dict[int, Buffer] = {}
-        disturbed = disturbed_parts(partial(node_at, seen.graph), (change.hit for change in seen.changes))
-        by_hit = {change.hit: change.buffer for change in seen.changes if change.hit.part not in disturbed}
-        for clash in sorted(clashes(seen.graph.device_nodes, by_hit), key=lambda c: (not c.sure, c.where.nbytes)):
-            buffer = by_hit[clash.second]
+        for clash, buffer in _clashes_seen(seen):
             pair = clash.first.node, clash.second.node, buffer.serial
-            if seen.meanwhile.overlaps(clash.where):
-                continue
             if clash.sure:
                 buffers[buffer.serial] = buffer
                 shared.setdefault(pair, RangeSet()).add(clash.where)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -203,35 +203,41 @@ class ReboundInputs(Check):
         if binding.planned and plan is None:
             return
         now = led_to(owner, binding.attribute)
-        moved = now is not None and now.start != binding.view.start
         into = plan.planned_into.get(binding.attribute) if plan is not None else None
-        if into is not None:
-            if into != binding.view.start:
-                self._report_unseen(binding, now, checkpoint)
-            return
+        if into is None:
+            moved = now is not None and now.start != binding.view.start
+            self._request(binding, plan, now if moved else None, checkpoint)
+        elif into != binding.view.start:
+            self._report_unseen(binding, now, checkpoint)
+
+    def _request(self, binding: Binding, plan: Planned | None, now: TensorView | None, checkpoint: Checkpoint) -> None:
+        """Request the graph's memory and the memory that it should equal.
+
+        Parameters
+        ----------
+        plan
+            The plan for this very replay.
+        now
+            The attribute's current target, if that is other memory.
+        """
         wanted = plan.values.get(binding.attribute) if plan is not None else None
-        size = self._compared(binding, plan, wanted, now if moved else None)
-        others = self._others(binding, now if moved else None, size, plan) if size else []
+        size = self._compared(binding, plan, wanted, now)
+        others = self._others(binding, now, size, plan) if size else []
         if not size and not binding.planned and not binding.before:  # it is seen for the first time
             size = min(binding.view.nbytes, _LARGEST)
         if size:
-            look = _Look(binding, wanted, binding.written | binding.perhaps, now if moved else None, others)
+            look = _Look(binding, wanted, binding.written | binding.perhaps, now, others)
             ranges = [first_bytes(binding.view, size), *(where for where, _, _ in others)]
             self.context.engine.fetch(checkpoint, [(_Part(look), where) for where in ranges])
 
     def _compared(self, binding: Binding, plan: Planned | None, wanted: bytes | None, now: TensorView | None) -> int:
         """How many of the first bytes are compared; 0 where the intended values are unknown, or all bytes are
         refreshed."""
-        if wanted is not None:
-            size = len(wanted)
-        elif now is None or now.dtype != binding.view.dtype or not now.contiguous:
+        known = len(wanted) if wanted is not None else _known_by_name(binding, plan, now)
+        size = min(known, binding.view.nbytes, _LARGEST)
+        if not size:
             return 0
-        elif plan is not None:
-            size = plan.used.get(binding.attribute, binding.view.nbytes if now.shape == binding.view.shape else 0)
-        else:
-            size = binding.view.nbytes
-        size = min(size, binding.view.nbytes, _LARGEST, now.nbytes if now is not None and wanted is None else size)
-        left = RangeSet.of([first_bytes(binding.view, size)]) - binding.written - self._made if size else RangeSet()
+        left = RangeSet.of([first_bytes(binding.view, size)]) - binding.written - self._made
         return size if left else 0
 
     def _others(
@@ -243,8 +249,7 @@ class ReboundInputs(Check):
         since = [write for order, write in self._recent if order > binding.since]
         if now is not None:
             where = first_bytes(now, size)
-            writer = next((write for write in reversed(since) if write.ranges.overlaps(where)), None)
-            found.append((where, self.context.ledger.owner(now.start, now.stop), writer))
+            found.append((where, self.context.ledger.owner(now.start, now.stop), _last_to(where, since)))
         for write in reversed(since if plan is not None else []):
             for where, buffer in self._written_by(write, binding, size):
                 if all(where != other for other, _, _ in found):
@@ -286,9 +291,7 @@ class ReboundInputs(Check):
         item = binding.view.itemsize
         differs = unequal(found[:size], wanted[:size], item)
         kept = ~unequal(found[:size], before[:size], item) if len(before) >= size else np.zeros(len(differs), bool)
-        ours = look.written
-        for part in self._made.intersection(binding.view.hull):
-            ours.add(part)
+        ours = look.written | RangeSet.of(self._made.intersection(binding.view.hull))
         start = binding.view.start
         stale = [
             at
@@ -356,3 +359,19 @@ class ReboundInputs(Check):
     def _plan_of(self, owner: object) -> Planned | None:
         known = self._plans.get(id(owner))
         return known[1] if known is not None and known[0]() is owner else None
+
+
+def _known_by_name(binding: Binding, plan: Planned | None, now: TensorView | None) -> int:
+    """How many of the first bytes are known from the memory that the attribute leads to now."""
+    view = binding.view
+    if now is None or now.dtype != view.dtype or not now.contiguous:
+        return 0
+    size = view.nbytes
+    if plan is not None:
+        size = plan.used.get(binding.attribute, view.nbytes if now.shape == view.shape else 0)
+    return min(size, now.nbytes)
+
+
+def _last_to(where: ByteRange, writes: Sequence[Write]) -> Write | None:
+    """The last of the writes that may have written a range."""
+    return next((write for write in reversed(writes) if write.ranges.overlaps(where)), None)

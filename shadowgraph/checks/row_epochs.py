@@ -9,9 +9,10 @@ may keep them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -146,13 +147,7 @@ class Epochs:
         if not runs or (len(runs) == 1 and run.start <= runs[0].start and runs[0].stop <= run.stop):
             self.runs = [run]
             return
-        before, after = [], []
-        for old in runs:
-            if old.start < run.start:
-                before.append(old if old.stop <= run.start else old.cut(old.start, run.start))
-            if old.stop > run.stop:
-                after.append(old if old.start >= run.stop else old.cut(run.stop, old.stop))
-        self.runs = [*before, run, *after]
+        self.runs = _overlaid(runs, run)
         if len(self.runs) > LIMIT:
             self.runs = [Run(self.runs[0].start, self.runs[-1].stop, run.time, None, False, False)]
 
@@ -182,6 +177,22 @@ class Epochs:
                 for row in rows.of(ByteRange(run.start, run.stop)):
                     found[row].append(run)
         return found
+
+
+def _overlaid(runs: Sequence[Run], run: Run) -> list[Run]:
+    """A run, with those parts of others that it leaves visible."""
+    before, after = [], []
+    for old in runs:
+        if old.start < run.start:
+            before.append(old if old.stop <= run.start else old.cut(old.start, run.start))
+        if old.stop > run.stop:
+            after.append(old if old.start >= run.stop else old.cut(run.stop, old.stop))
+    return [*before, run, *after]
+
+
+def hold_values(runs: Sequence[Run]) -> bool:
+    """Whether a row's runs were certainly written, none as a fill."""
+    return bool(runs) and all(run.sure and not run.constant for run in runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +229,7 @@ def mixture(by_row: Sequence[Sequence[Run]], last: float) -> Mixture:
         if now:
             if all(run.sure for run in now):
                 fresh.append(row)
-        elif runs and all(run.sure and not run.constant for run in runs):
+        elif hold_values(runs):
             stale[row] = max(runs, key=lambda run: run.time)
     return Mixture(tuple(fresh), stale)
 
@@ -226,14 +237,24 @@ def mixture(by_row: Sequence[Sequence[Run]], last: float) -> Mixture:
 def pads(by_row: Sequence[Sequence[Run]], last: float, cut: int) -> bool | None:
     """Whether the rows from a cut on were written as padding in this step: all of them, by another write than the row
     before the cut, by a single write or with one value each. None where all rows were written at once."""
-    tail = [run for runs in by_row[cut:] for run in runs]
-    if not all(by_row[cut:]) or not all(run.sure and run.time > last for run in tail):
+    if not _rewritten(by_row[cut:], last):
         return False
-    before = {id(run.write) for run in by_row[cut - 1]}
-    ours = {id(run.write) for run in tail}
-    if not before.isdisjoint(ours):
-        return None if len(before | ours) == 1 and all(run.time > last for run in by_row[cut - 1]) else False
-    return len(ours) == 1 or all(run.constant for run in tail)
+    edge, tail = by_row[cut - 1], list(chain.from_iterable(by_row[cut:]))
+    before, ours = _writers(edge), _writers(tail)
+    if before.isdisjoint(ours):
+        return len(ours) == 1 or all(run.constant for run in tail)
+    at_once = len(before | ours) == 1 and all(run.time > last for run in edge)
+    return None if at_once else False
+
+
+def _rewritten(by_row: Sequence[Sequence[Run]], last: float) -> bool:
+    """Whether each row was certainly written in full since the last replay."""
+    return all(by_row) and all(run.sure and run.time > last for runs in by_row for run in runs)
+
+
+def _writers(runs: Iterable[Run]) -> set[int]:
+    """The writes of runs, by identity; those of unseen writers count as one."""
+    return {id(run.write) for run in runs}
 
 
 def masks(rows: Rows, data: bytes, cut: int) -> bool:

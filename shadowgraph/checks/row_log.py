@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
-from shadowgraph.checks.row_epochs import Rows, Run
+from shadowgraph.checks.row_epochs import Rows, Run, hold_values
 from shadowgraph.checks.static_inputs import Input, Story
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.row_history import InputRows, RowsAtReplay, RowState, RowStretch
@@ -171,14 +171,20 @@ def states_of(rows: Rows, last: float, runs: Sequence[Run]) -> Iterator[tuple[in
     for start, stop in pairwise(sorted(edges)):
         while begin < len(held) and held[begin][0].stop <= start:
             begin += 1
-        there: list[Run] = []
-        for each, run in held[begin:]:
-            if each.start > start:
-                break
-            if each.stop > start:
-                there.append(run)
+        there = _runs_in(start, held[begin:])
         time = max((run.time for run in there), default=0)
         yield start, stop - 1, _state(there, last), time
+
+
+def _runs_in(row: int, held: Sequence[tuple[range, Run]]) -> list[Run]:
+    """The runs that have a byte in a row, of runs in order."""
+    found: list[Run] = []
+    for rows, run in held:
+        if rows.start > row:
+            break
+        if rows.stop > row:
+            found.append(run)
+    return found
 
 
 def _state(runs: Sequence[Run], last: float) -> RowState:
@@ -187,5 +193,4 @@ def _state(runs: Sequence[Run], last: float) -> RowState:
         if not all(run.sure for run in now):
             return RowState.UNKNOWN
         return RowState.PADDED if all(run.constant for run in now) else RowState.REFRESHED
-    kept = bool(runs) and all(run.sure and not run.constant for run in runs)
-    return RowState.KEPT if kept else RowState.UNKNOWN
+    return RowState.KEPT if hold_values(runs) else RowState.UNKNOWN

@@ -91,23 +91,25 @@ def _walks_rows(lanes: _Lanes, table: _Table) -> bool:
 
 
 def _overruns(lanes: _Lanes, table: _Table) -> tuple[RowOverrun, ...]:
-    found = []
-    for row in np.unique(lanes.programs):
-        past = np.flatnonzero((lanes.programs == row) & (lanes.offsets >= row * table.stride + table.width))
-        if not past.size:
-            continue
-        shared = np.flatnonzero((lanes.programs != row) & np.isin(lanes.offsets, lanes.offsets[past]))
-        everyone = np.flatnonzero(np.isin(lanes.offsets, lanes.offsets[past]))
-        own, others, final = (_last_values(lanes, chosen) for chosen in (past, shared, everyone))
-        combined = set(lanes.offsets[everyone[lanes.atomic[everyone]]].tolist())
-        # Inside the table one of the two rows loses, whichever ran last; past its end only the one that ran first.
-        end = table.rows * table.stride
-        meeting = ((at, value) for at, value in others.items() if at not in combined)
-        lost = sum(1 for at, value in meeting if own[at] != value and (at < end or final[at] != own[at]))
-        hit = np.minimum(np.array(sorted(own)) // table.stride, table.rows)
-        into = tuple(int(r) for r in np.unique(hit))
-        found.append(RowOverrun(int(row), table.width // table.itemsize, len(own), lost, into, table.rows))
-    return tuple(found)
+    found = (_overrun(lanes, int(row), table) for row in np.unique(lanes.programs))
+    return tuple(each for each in found if each is not None)
+
+
+def _overrun(lanes: _Lanes, row: int, table: _Table) -> RowOverrun | None:
+    past = np.flatnonzero((lanes.programs == row) & (lanes.offsets >= row * table.stride + table.width))
+    if not past.size:
+        return None
+    shared = np.flatnonzero((lanes.programs != row) & np.isin(lanes.offsets, lanes.offsets[past]))
+    everyone = np.flatnonzero(np.isin(lanes.offsets, lanes.offsets[past]))
+    own, others, final = (_last_values(lanes, chosen) for chosen in (past, shared, everyone))
+    combined = set(lanes.offsets[everyone[lanes.atomic[everyone]]].tolist())
+    # Inside the table one of the two rows loses, whichever ran last; past its end only the one that ran first.
+    end = table.rows * table.stride
+    meeting = ((at, value) for at, value in others.items() if at not in combined)
+    lost = sum(1 for at, value in meeting if own[at] != value and (at < end or final[at] != own[at]))
+    hit = np.minimum(np.array(sorted(own)) // table.stride, table.rows)
+    into = tuple(int(r) for r in np.unique(hit))
+    return RowOverrun(row, table.width // table.itemsize, len(own), lost, into, table.rows)
 
 
 def _last_values(lanes: _Lanes, chosen: npt.NDArray[np.intp]) -> dict[int, bytes]:

@@ -16,7 +16,6 @@ fill. The hooks run as described in `checks.base`.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -68,6 +67,11 @@ class _Suspicion:
     padded: list[Input]
     full: list[Input]
     masks: list[Input] = field(default_factory=list)
+
+    def unmasked(self) -> tuple[list[Input], list[Input]]:
+        """Witnesses that are no masks: those that were padded, and those that were written in full at once."""
+        padded, full = ([each for each in some if each not in self.masks] for some in (self.padded, self.full))
+        return padded, full
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +134,11 @@ class StaleRows(Check):
     def history(self) -> list[InputRows]:
         """Rows of inputs when the last replays of each live graph began, and in replays that led to a finding. Any
         thread."""
+        return self._log.history(self._inputs.known(), self._begun())
+
+    def _begun(self) -> Begun:
         replays = copied(self._replays)
-        return self._log.history(self._inputs.known(), Begun(replays, len(replays) < _REPLAYS))
+        return Begun(replays, len(replays) < _REPLAYS)
 
     @property
     def wants_known_writes(self) -> bool:
@@ -175,14 +182,14 @@ class StaleRows(Check):
         rows, epochs = each.rows, each.story.epochs
         seen = mixture(epochs.by_row(rows), epochs.last)
         known = self._declared.get(each.story.buffer.serial, _Declared())
-        stale = {row: run for row, run in seen.stale.items() if not _exempt(each, row, known)}
+        stale = _unexempt(each, seen.stale, known)
         if not stale or not seen.fresh:
             return None
-        declared = {row: run for row, run in stale.items() if known.refresh.overlaps(rows.span(row, row))}
+        declared = _refreshed(rows, stale, known)
         padded, full = ([], []) if declared else self._witnesses(each, inputs, seen)
-        stale = declared or stale
         if not declared and not padded and not full:
             return None
+        stale = declared or stale
         draft, where = self._draft(each, seen, checkpoint), rows.span(min(stale), max(stale))
         fault = bool(declared) or not self.lenient or _judged(rows, stale, known)
         return _Suspicion(each, draft, stale, where, fault, bool(declared), padded, full)
@@ -252,46 +259,47 @@ class StaleRows(Check):
 
     def _told(self, key: _Suspicion, filled: list[int], checkpoint: Checkpoint) -> None:
         """Stale rows hold values: report them if a witness is left, or none is needed."""
-        padded, full = ([each for each in some if each not in key.masks] for some in (key.padded, key.full))
-        if key.draft.stale is None or not (key.declared or padded or full):
+        padded, full = key.unmasked()
+        if not (key.declared or padded or full):
             return
-        rows, sure = key.input.rows, bool(key.declared or padded)
+        sure = bool(key.declared or padded)
         fault = sure and key.fault
+        draft = self._with_rows(key, filled, padded or full, checkpoint)
+        if checkpoint.graph is not None and fault:
+            self._log.keep(checkpoint.graph.serial)
+        severity, confidence = _weight(sure, fault)
+        self.context.report(replace(draft, severity=severity, confidence=confidence))
+
+    def _with_rows(
+        self, key: _Suspicion, filled: list[int], witnesses: list[Input], checkpoint: Checkpoint
+    ) -> Detection:
+        """A suspicion's draft with the stale rows that hold values, and the witnesses."""
+        assert key.draft.stale is not None
+        rows = key.input.rows
         spans = [rows.span(*pair) for pair in stretches(filled)] if rows.stride == rows.nbytes else []
         spans = spans or [rows.span(row, row) for row in filled]
         dated = tuple(self._dated(key, filled, checkpoint))
-        if checkpoint.graph is not None and fault:
-            self._log.keep(checkpoint.graph.serial)
-        witnesses = tuple((each.story.buffer, each.rows.view) for each in padded or full)
-        self.context.report(
-            replace(
-                key.draft,
-                first=spans[0].start,
-                last=spans[-1].stop - 1,
-                count=len(filled) * rows.nbytes,
-                ranges=tuple((span.start, span.stop - 1) for span in spans[:16]),
-                ranges_total=len(spans),
-                severity=Severity.ERROR if fault else Severity.NOTE,
-                confidence="low" if not sure else "high" if fault else "medium",
-                stale=replace(key.draft.stale, rows=dated, witnesses=witnesses),
-            )
+        beside = tuple((each.story.buffer, each.rows.view) for each in witnesses)
+        return replace(
+            key.draft,
+            first=spans[0].start,
+            last=spans[-1].stop - 1,
+            count=len(filled) * rows.nbytes,
+            ranges=tuple((span.start, span.stop - 1) for span in spans[:16]),
+            ranges_total=len(spans),
+            stale=replace(key.draft.stale, rows=dated, witnesses=beside),
         )
 
     def _dated(
         self, key: _Suspicion, filled: list[int], checkpoint: Checkpoint
     ) -> Iterator[tuple[int, int, str | None, int | None]]:
         """Stretches of rows, with the graph's name and the number of the replay that each was written for."""
-        times = [time for time, _, _ in self._replays]
-        since = {}
-        for row in filled:
-            at = bisect_right(times, key.runs[row].time)
-            readers = key.input.story.readers
-            older = (r for r in list(self._replays)[at:] if r[1] in readers and r[0] < checkpoint.order)
-            complete = at > 0 or len(times) < _REPLAYS
-            since[row] = next(older, None) if complete else None
+        begun, readers = self._begun(), key.input.story.readers
+        since = {row: begun.first_after(key.runs[row].time, checkpoint.order, readers) for row in filled}
         for replay in dict.fromkeys(since.values()):
+            graph, number = replay
+            name = self._names.get(graph) if graph is not None else None
             for first, last in stretches([row for row in filled if since[row] == replay]):
-                name, number = (self._names.get(replay[1]), replay[2]) if replay is not None else (None, None)
                 yield first, last, name, number
 
 
@@ -304,9 +312,26 @@ def _asked(suspicion: _Suspicion) -> Iterator[tuple[_Witness, ByteRange]]:
         yield _Witness(suspicion, each, cut - first), each.rows.span(first, last)
 
 
-def _exempt(each: Input, row: int, known: _Declared) -> bool:
-    where = each.rows.span(row, row)
-    return known.dont_care.overlaps(where) or each.story.made.overlaps(where)
+def _unexempt(each: Input, stale: dict[int, Run], known: _Declared) -> dict[int, Run]:
+    """Stale rows that no graph writes and that were not declared not to matter."""
+    found = {}
+    for row, run in stale.items():
+        where = each.rows.span(row, row)
+        if not known.dont_care.overlaps(where) and not each.story.made.overlaps(where):
+            found[row] = run
+    return found
+
+
+def _refreshed(rows: Rows, stale: dict[int, Run], known: _Declared) -> dict[int, Run]:
+    """Stale rows that were declared to be refreshed."""
+    return {row: run for row, run in stale.items() if known.refresh.overlaps(rows.span(row, row))}
+
+
+def _weight(sure: bool, fault: bool) -> tuple[Severity, str]:
+    """Severity and confidence of a finding."""
+    if fault:
+        return Severity.ERROR, "high"
+    return Severity.NOTE, "medium" if sure else "low"
 
 
 def _judged(rows: Rows, stale: Iterable[int], known: _Declared) -> bool:

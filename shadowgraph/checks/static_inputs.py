@@ -106,8 +106,18 @@ class StaticInputs:
     def captured(self, graph: Graph) -> None:
         """Start tracking the inputs of a new graph."""
         self._drop_ended()
-        static = [b for b in graph.inputs.values() if b.nbytes and b.role is not Role.POOL and b.alive]
-        index = RangeIndex((buffer.range, buffer) for buffer in static)
+        read, made = self._inputs_of(graph)
+        self._inputs[graph.serial] = sorted(read, key=lambda each: (each.rows.start, each.rows.stop))
+        self._read[graph.serial] = list({id(each.story): each.story for each in read}.values())
+        self._made[graph.serial] = RangeSet.of(made)
+        self._index_stories()
+        for story in self._stories.values():
+            for part in self._made[graph.serial].intersection(story.buffer.range):
+                story.made.add(part)
+
+    def _inputs_of(self, graph: Graph) -> tuple[list[Input], list[ByteRange]]:
+        """The rows that a graph reads of static buffers, and the bytes of those buffers that it may write."""
+        index = _static(graph)
         read: dict[tuple[int, int], Input] = {}
         made: list[ByteRange] = []
         for view, reads, writes in _uses(graph, not self.context.engine.asynchronous):
@@ -118,13 +128,10 @@ class StaticInputs:
             if rows is not None and (rows.start, rows.stop) not in read:
                 buffer = min(owners, key=lambda owner: owner.nbytes)
                 read[rows.start, rows.stop] = Input(rows, self._story(buffer, graph))
-        self._inputs[graph.serial] = sorted(read.values(), key=lambda each: (each.rows.start, each.rows.stop))
-        self._read[graph.serial] = list({id(each.story): each.story for each in read.values()}.values())
-        self._made[graph.serial] = RangeSet.of(made)
+        return list(read.values()), made
+
+    def _index_stories(self) -> None:
         self._index = RangeIndex((story.buffer.range, story) for story in self._stories.values())
-        for story in self._stories.values():
-            for part in self._made[graph.serial].intersection(story.buffer.range):
-                story.made.add(part)
 
     def _story(self, buffer: Buffer, graph: Graph) -> Story:
         story = self._stories.get(buffer.serial)
@@ -141,12 +148,12 @@ class StaticInputs:
 
     def _drop_ended(self) -> None:
         """Forget buffers that were freed and graphs that are gone."""
-        self._stories = {serial: story for serial, story in self._stories.items() if story.buffer.alive}
-        self._index = RangeIndex((story.buffer.range, story) for story in self._stories.values())
+        self._stories = {story.buffer.serial: story for story in _living(self._stories.values())}
+        self._index_stories()
         live = [serial for serial in self._inputs if serial in self.context.graphs]
         self._made = {serial: self._made[serial] for serial in live}
         self._inputs = {s: [each for each in self._inputs[s] if each.story.buffer.alive] for s in live}
-        self._read = {s: [story for story in self._read[s] if story.buffer.alive] for s in live}
+        self._read = {s: _living(self._read[s]) for s in live}
 
     def written(self, write: Write, graph: Graph | None) -> None:
         """A launch wrote tracked memory; `graph` for a node of its replay."""
@@ -155,19 +162,34 @@ class StaticInputs:
         if write.launch.name.startswith(_REBINDS):
             return
         time = next(self.context.clock)
-        if graph is None and self.context.engine.asynchronous:
+        if graph is not None:
+            self._note_made(write)
+            return
+        if self.context.engine.asynchronous:
             self._recent.append((time, write))
         if not self._stories:
             return
         sure, constant = is_sure(write), is_constant(write)
         for part in write.ranges:
             for where, story in self._index.overlapping(part.start, part.stop):
-                if graph is not None:
-                    story.made.add(part)
-                    continue
                 self.writes += 1
                 start, stop = max(part.start, where.start), min(part.stop, where.stop)
                 story.epochs.note(Run(start, stop, time, write, sure, constant))
+
+    def _note_made(self, write: Write) -> None:
+        for part in write.ranges:
+            for _, story in self._index.overlapping(part.start, part.stop):
+                story.made.add(part)
+
+
+def _static(graph: Graph) -> RangeIndex[Buffer]:
+    """The live buffers that a graph was given and that no graph's pool holds."""
+    static = [b for b in graph.inputs.values() if b.nbytes and b.role is not Role.POOL and b.alive]
+    return RangeIndex((buffer.range, buffer) for buffer in static)
+
+
+def _living(stories: Iterable[Story]) -> list[Story]:
+    return [story for story in stories if story.buffer.alive]
 
 
 def _uses(graph: Graph, stores_seen: bool) -> Iterable[tuple[TensorView, bool, bool]]:

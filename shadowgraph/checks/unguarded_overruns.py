@@ -17,20 +17,23 @@ def unguarded_stores(write: Write, ledger: Ledger) -> Iterator[tuple[Buffer, Sid
     argument begins: a kernel that follows addresses stored in memory may legitimately write where none of its arguments
     point, and untracked outputs may lie next to a tracked one.
     """
-    if write.stores is None:
-        return
-    owners = (ledger.owner(p.view.start, p.view.stop) for p in write.launch.pointers)
-    unguarded = {b.serial: b for b in owners if b is not None and b.nbytes and not b.guarded}
+    unguarded = _unguarded(write, ledger) if write.stores is not None else []
     if not unguarded:
         return
     strange = write.ranges - _given(write)
-    for buffer in unguarded.values():
+    for buffer in unguarded:
         for side, edge in ((Side.AFTER, buffer.stop), (Side.BEFORE, buffer.start - 1)):
             if edge not in strange or ledger.at(edge) is not None:
                 continue
             run = next(run for run in strange if run.contains(edge))
             outside = ByteRange(edge, run.stop) if side is Side.AFTER else ByteRange(run.start, buffer.start)
             yield buffer, side, outside
+
+
+def _unguarded(write: Write, ledger: Ledger) -> list[Buffer]:
+    """The unguarded buffers that a launch was given."""
+    owners = (ledger.owner(p.view.start, p.view.stop) for p in write.launch.pointers)
+    return list({b.serial: b for b in owners if b is not None and b.nbytes and not b.guarded}.values())
 
 
 def _given(write: Write) -> RangeSet:

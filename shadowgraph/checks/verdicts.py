@@ -90,15 +90,19 @@ def _out_of_bounds(finding: Finding) -> str:
         far = plural(max(-facts.first, further), "byte")
         return f"{who(finding)} wrote {most}{far} before the start of {named}{_on_the_way(finding)}"
     if facts.side is Side.ROW:
-        lost = sum(row.lost for row in finding.rows)
-        return (
-            f"{who(finding)} wrote past the width of {_rows(finding)} of {named} into the next; "
-            f"{lost:,} {'entry' if lost == 1 else 'entries'} lost"
-        )
+        return _past_the_width(finding, named)
     if facts.side is None:
         given = "outside the view that it was given" if finding.severity is Severity.ERROR else "beyond its view"
         return f"{who(finding)} wrote bytes [{facts.first}, {facts.last}] of {named}, {given},"
     return f"{who(finding)} wrote bytes [{facts.first}, {facts.last}] of {named}, which this graph did not capture,"
+
+
+def _past_the_width(finding: Finding, named: str) -> str:
+    lost = sum(row.lost for row in finding.rows)
+    return (
+        f"{who(finding)} wrote past the width of {_rows(finding)} of {named} into the next; "
+        f"{lost:,} {'entry' if lost == 1 else 'entries'} lost"
+    )
 
 
 def _on_the_way(finding: Finding) -> str:

@@ -61,16 +61,18 @@ def _wanted(args: argparse.Namespace) -> Wanted:
     kinds = {**{kind.name.lower(): kind for kind in NodeKind}, **{kind.value: kind for kind in NodeKind}}
     if args.kind is not None and args.kind not in kinds:
         raise UsageError(f"no kind {args.kind!r}; kinds are: {', '.join(kind.name.lower() for kind in NodeKind)}")
-    file, colon, line = args.line.rpartition(":")
-    numbered = bool(colon) and line.isdecimal()
-    if numbered and not file:
-        raise UsageError(f"--line needs a file before the number, not {args.line!r}")
-    return Wanted(
-        kernel=args.kernel,
-        file=file if numbered else args.line,
-        line=int(line) if numbered else None,
-        kind=kinds.get(args.kind),
-    )
+    file, line = _line(args.line)
+    return Wanted(kernel=args.kernel, file=file, line=line, kind=kinds.get(args.kind))
+
+
+def _line(text: str) -> tuple[str, int | None]:
+    """``FILE[:LINE]`` in its parts."""
+    file, colon, line = text.rpartition(":")
+    if not colon or not line.isdecimal():
+        return text, None
+    if not file:
+        raise UsageError(f"--line needs a file before the number, not {text!r}")
+    return file, int(line)
 
 
 def _listed(dumps: Sequence[Dump], graph: str | None, buffer: str | None, wanted: Wanted) -> Iterator[ListedGraph]:

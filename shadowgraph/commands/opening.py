@@ -186,12 +186,16 @@ def find_finding(dumps: Sequence[Dump], wanted: int) -> tuple[Dump, Finding]:
     findings = [(dump, f) for dump in dumps for f in (*dump.manifest.facts.findings, *dump.manifest.facts.notes)]
     fits = [(dump, finding) for dump, finding in findings if finding.id == wanted]
     if not fits:
-        known = ", ".join(f"#{number}" for number in sorted({finding.id for _, finding in findings})[:20])
-        raise UsageError(f"no finding #{wanted}{f'; there are: {known}' if known else ': there are none'}")
+        raise _no_finding(wanted, (finding for _, finding in findings))
     if len(fits) > 1:
         pids = ", ".join(str(dump.manifest.pid) for dump, _ in fits)
         raise UsageError(f"processes {pids} have a finding #{wanted}; name one with --pid")
     return fits[0]
+
+
+def _no_finding(wanted: int, findings: Iterable[Finding]) -> UsageError:
+    known = ", ".join(f"#{number}" for number in sorted({finding.id for finding in findings})[:20])
+    return UsageError(f"no finding #{wanted}{f'; there are: {known}' if known else ': there are none'}")
 
 
 def present(report: Presentable, as_json: bool, path: str, what: str) -> None:

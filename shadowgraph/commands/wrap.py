@@ -28,6 +28,7 @@ _DEFAULTS: dict[str, Any] = {
     "layout": "faithful", "guard_eager": "auto", "overhead_percent": OVERHEAD_PERCENT, "fault_limit": 1000,
     "watch_eager": "sampled",
 }  # fmt: skip
+_AS_GIVEN = ("layout", "guard_eager", "locate", "watch_eager", "every")  # settings that take an option's own value
 _PREFIX = "SHADOWGRAPH_"
 _PATIENCE = 2.0  # seconds for processes that outlive the command to run their last check
 
@@ -169,9 +170,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         raise UsageError("no command; use: shadowgraph wrap [options] -- command ...")
     if args.error_exitcode is not None and not 1 <= args.error_exitcode <= 255:
         raise UsageError(f"--error-exitcode must be from 1 to 255, not {args.error_exitcode}")
-    moments = [moment for moment in args.dump.split(",") if moment]
-    if not moments or not set(moments) <= set(DUMP_MOMENTS) or ("never" in moments and len(moments) > 1):
-        raise UsageError(f"--dump must be some of {', '.join(DUMP_MOMENTS)}, not {args.dump!r}")
+    dumps = _dumps(args.dump)
     if args.overhead is not None and not args.overhead >= 0:
         raise UsageError(
             f"--budget-percent must be a share of the time in percent, or 0 for no limit, not {args.overhead:g}"
@@ -180,28 +179,48 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         _status_place(args.status)
     if args.json is not None:
         _require_place(args.json)
+    return {
+        "backend": args.backend, "options": _settings(args), "dumps": dumps, "redact": args.redact, "quiet": args.quiet,
+        "dump_signal": "" if args.dump_signal == "none" else args.dump_signal,
+    }  # fmt: skip
+
+
+def _dumps(text: str) -> tuple[str, ...]:
+    """The moments at which to dump, from a list with commas."""
+    moments = [moment for moment in text.split(",") if moment]
+    if not moments or not set(moments) <= set(DUMP_MOMENTS) or ("never" in moments and len(moments) > 1):
+        raise UsageError(f"--dump must be some of {', '.join(DUMP_MOMENTS)}, not {text!r}")
+    return tuple(moment for moment in moments if moment != "never")
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings of every debugger; a bad value is an error now, and not in every process."""
     options = {name: value for name, value in _DEFAULTS.items() if _PREFIX + name.upper() not in os.environ}
-    options |= {"layout": args.layout} if args.layout is not None else {}
-    options |= {"guard_eager": args.guard_eager} if args.guard_eager is not None else {}
-    options |= {"locate": args.locate} if args.locate is not None else {}
-    options |= {"watch_eager": args.watch_eager} if args.watch_eager is not None else {}
-    options |= {"every": args.every} if args.every is not None else {}
-    options |= {"overhead_percent": args.overhead or None} if args.overhead is not None else {}
-    options |= {"guard_memory": _bytes(args.guard_memory)} if args.guard_memory is not None else {}
-    options |= {"suppressions": _readable(args.suppressions)} if args.suppressions is not None else {}
-    options |= {"sync": True} if args.sync else {}
-    options |= {"infer": False} if args.no_infer else {}
-    options |= {"list_inferred": True} if args.list_inferred else {}
+    options |= _given(args)
     unusual = (args.guard_eager, args.overhead, args.guard_memory, args.every) != (None,) * 4
     if unusual or any(n.startswith(_PREFIX) for n in os.environ):
         from shadowgraph.common.settings import Settings
 
         Settings.from_environment().with_options(**options)
-    dumps = tuple(moment for moment in moments if moment != "never")
-    return {
-        "backend": args.backend, "options": options, "dumps": dumps, "redact": args.redact, "quiet": args.quiet,
-        "dump_signal": "" if args.dump_signal == "none" else args.dump_signal,
-    }  # fmt: skip
+    return options
+
+
+def _given(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings that the command line names."""
+    options = {name: getattr(args, name) for name in _AS_GIVEN if getattr(args, name) is not None}
+    if args.overhead is not None:
+        options["overhead_percent"] = args.overhead or None
+    if args.guard_memory is not None:
+        options["guard_memory"] = _bytes(args.guard_memory)
+    if args.suppressions is not None:
+        options["suppressions"] = _readable(args.suppressions)
+    if args.sync:
+        options["sync"] = True
+    if args.no_infer:
+        options["infer"] = False
+    if args.list_inferred:
+        options["list_inferred"] = True
+    return options
 
 
 def _status_place(text: str) -> int | str:

@@ -112,9 +112,10 @@ class Settings:
         _check_choice("watch_eager", self.watch_eager, ("always", "sampled"))
         for name in ("sync", "infer", "list_inferred"):
             _check_flag(name, getattr(self, name))
-        if not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1:
-            raise UsageError(f"every must be a whole number from 1, not {_shown(self.every)}")
-        _check_limits(self.guard_eager, self.overhead_percent, self.fault_limit)
+        _check_every(self.every)
+        _check_guard_eager(self.guard_eager)
+        _check_limit("overhead_percent", self.overhead_percent, (int, float))
+        _check_limit("fault_limit", self.fault_limit, (int,))
         if self.suppressions is not None and not isinstance(self.suppressions, (str, os.PathLike)):
             raise UsageError(f"suppressions must be the path of a file, not {_shown(self.suppressions)}")
         for name in _BYTES:
@@ -184,17 +185,23 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise UsageError(f"{name} must be one of {', '.join(choices)}, not {_shown(value)}")
 
 
-def _check_limits(guard_eager: object, overhead: object, fault_limit: object) -> None:
-    known = isinstance(guard_eager, str) and (
-        guard_eager in ("off", "auto", "all")
-        or all(re.fullmatch(r"in:[\w.]+:[\w.<>]+", part) for part in guard_eager.split(","))
+def _check_every(value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UsageError(f"every must be a whole number from 1, not {_shown(value)}")
+
+
+def _check_guard_eager(value: object) -> None:
+    known = isinstance(value, str) and (
+        value in ("off", "auto", "all") or all(re.fullmatch(r"in:[\w.]+:[\w.<>]+", part) for part in value.split(","))
     )
     if not known:
-        raise UsageError(f"guard_eager must be off, auto, all or in:module:qualname, not {_shown(guard_eager)}")
-    for name, value, kinds in (("overhead_percent", overhead, (int, float)), ("fault_limit", fault_limit, int)):
-        fits = isinstance(value, kinds) and not isinstance(value, bool) and math.isfinite(value) and value > 0
-        if value is not None and not fits:
-            raise UsageError(f"{name} must be a number above 0, or None, not {_shown(value)}")
+        raise UsageError(f"guard_eager must be off, auto, all or in:module:qualname, not {_shown(value)}")
+
+
+def _check_limit(name: str, value: object, kinds: tuple[type[float], ...]) -> None:
+    fits = isinstance(value, kinds) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    if value is not None and not fits:
+        raise UsageError(f"{name} must be a number above 0, or None, not {_shown(value)}")
 
 
 def _shown(value: object) -> str:

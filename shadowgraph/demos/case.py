@@ -41,11 +41,14 @@ class Expected:
         return f"{self.code} on {self.buffer}: {'; '.join(self._differences(same[0]))}"
 
     def _differences(self, finding: Finding) -> list[str]:
+        seen = self._seen(finding)
+        wanted = {name: getattr(self, name) for name in seen}
+        return [f"{n} is {seen[n]!r}, not {w!r}" for n, w in wanted.items() if w is not None and seen[n] != w]
+
+    def _seen(self, finding: Finding) -> dict[str, Any]:
+        """The finding's facts under the names of the expected ones."""
         stack = finding.culprit.stack
-        victim = finding.ending.victims[0].name if finding.ending and finding.ending.victims else None
-        if victim is not None and self.victim is not None and victim.endswith(self.victim):
-            victim = self.victim
-        seen = {
+        return {
             "phase": str(finding.phase),
             "culprit": finding.culprit.name,
             "replay": finding.replay,
@@ -53,11 +56,16 @@ class Expected:
             "side": str(finding.bytes.side) if finding.bytes and finding.bytes.side else None,
             "launched_in": stack[0].function if stack else None,
             "lost": tuple(row.lost for row in finding.rows),
-            "victim": victim,
+            "victim": self._victim(finding),
             "stale": tuple((r.first, r.last, r.replay) for r in finding.stale.stale) if finding.stale else None,
         }
-        wanted = {name: getattr(self, name) for name in seen}
-        return [f"{n} is {seen[n]!r}, not {w!r}" for n, w in wanted.items() if w is not None and seen[n] != w]
+
+    def _victim(self, finding: Finding) -> str | None:
+        """The first victim's name, cut to the expected end if it has that end."""
+        if not finding.ending or not finding.ending.victims:
+            return None
+        victim = finding.ending.victims[0].name
+        return self.victim if self.victim is not None and victim.endswith(self.victim) else victim
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,14 +99,7 @@ def run_case(case: Case, device: Any, **options: Any) -> Outcome:
             outcome.complaints.append("without a debugger the victim was not damaged")
             return outcome
         chosen = {"backend": device.name, **dict(case.options), **options}
-        if not case.control:
-            outcome.buggy, outcome.memory = _watched(case, device, False, chosen)
-            found, exact = outcome.buggy.findings, device.names_launches
-            missing = [expected.missing(found, exact) for expected in case.expected]
-            outcome.complaints += [text for text in missing if text]
-        outcome.fixed, _ = _watched(case, device, True, chosen)
-        outcome.complaints += [f"the fixed twin is not silent: {f.message}" for f in outcome.fixed.findings]
-        outcome.complaints += [f"fault: {fault}" for f in (outcome.buggy, outcome.fixed) if f for fault in f.faults]
+        _run_programs(outcome, device, chosen)
     except InvalidCaseError as error:
         outcome.verdict = "invalid"
         outcome.complaints.append(str(error))
@@ -116,6 +109,19 @@ def run_case(case: Case, device: Any, **options: Any) -> Outcome:
     if outcome.complaints:
         outcome.verdict = "failed"
     return outcome
+
+
+def _run_programs(outcome: Outcome, device: Any, options: dict[str, Any]) -> None:
+    """Run the buggy program, if there is one, and the fixed twin; notes facts and complaints in the outcome."""
+    case = outcome.case
+    if not case.control:
+        outcome.buggy, outcome.memory = _watched(case, device, False, options)
+        found, exact = outcome.buggy.findings, device.names_launches
+        missing = [expected.missing(found, exact) for expected in case.expected]
+        outcome.complaints += [text for text in missing if text]
+    outcome.fixed, _ = _watched(case, device, True, options)
+    outcome.complaints += [f"the fixed twin is not silent: {f.message}" for f in outcome.fixed.findings]
+    outcome.complaints += [f"fault: {fault}" for f in (outcome.buggy, outcome.fixed) if f for fault in f.faults]
 
 
 def _watched(case: Case, device: Any, fixed: bool, options: dict[str, Any]) -> tuple[RunFacts, MemoryMap]:

@@ -111,11 +111,8 @@ class BufferNames:
         pairs = [(name, buffer) for buffer in self._buffers for name in self._names(buffer)]
         for fits in (text.__eq__, lambda name: name.endswith(f".{text}"), lambda name: name.endswith(text)):
             found = [(name, buffer) for name, buffer in pairs if fits(name)]
-            names = list(dict.fromkeys(name for name, _ in found))
-            if len(names) > 1 and len({buffer.serial for _, buffer in found}) > 1:
-                raise UsageError(f"{text!r} is the end of several names: {offered(names)}")
             if found:
-                return list({buffer.serial: buffer for _, buffer in found}.values())
+                return _unambiguous(text, found)
         return []
 
     def nearest(self, address: int) -> str:
@@ -145,6 +142,15 @@ class BufferNames:
             return min(owners, key=lambda owned: (_misfit(owned[1], buffer), len(owned[0]), owned[0]))[0]
         seen = self._found.get(buffer.serial)
         return seen.name if seen is not None else allocation_name(buffer)
+
+
+def _unambiguous(text: str, found: list[tuple[str, Buffer]]) -> list[Buffer]:
+    """The buffers of matching names; refuses different names of different buffers."""
+    names = list(dict.fromkeys(name for name, _ in found))
+    buffers = {buffer.serial: buffer for _, buffer in found}
+    if len(names) > 1 and len(buffers) > 1:
+        raise UsageError(f"{text!r} is the end of several names: {offered(names)}")
+    return list(buffers.values())
 
 
 def address_of(text: str) -> int | None:

@@ -87,12 +87,7 @@ WORDS = {
 
 
 def _wanted(findings: Iterable[Finding], live: list[Buffer], whole: int) -> Iterator[Piece]:
-    by_serial = {buffer.serial: buffer for buffer in live}
-    for finding in findings:
-        buffer = by_serial.get(finding.buffer.serial)
-        where = _around(finding, buffer) if buffer is not None else None
-        if buffer is not None and where is not None:
-            yield Piece(where, buffer, Why.FINDING)
+    yield from _windows(findings, live)
     # Index arithmetic goes wrong in integers, so they come before values; statics before a graph's temporaries.
     ranked = sorted((b for b in live if b.nbytes), key=lambda b: ("int" not in b.dtype, b.role is Role.POOL))
     for buffer in ranked:
@@ -103,6 +98,16 @@ def _wanted(findings: Iterable[Finding], live: list[Buffer], whole: int) -> Iter
             end = min(_END, buffer.nbytes // 2)
             yield Piece(ByteRange(buffer.start, buffer.start + end), buffer, Why.WINDOW)
             yield Piece(ByteRange(buffer.stop - end, buffer.stop), buffer, Why.WINDOW)
+
+
+def _windows(findings: Iterable[Finding], live: list[Buffer]) -> Iterator[Piece]:
+    """The bytes around those of findings about live buffers."""
+    by_serial = {buffer.serial: buffer for buffer in live}
+    for finding in findings:
+        buffer = by_serial.get(finding.buffer.serial)
+        where = _around(finding, buffer) if buffer is not None else None
+        if buffer is not None and where is not None:
+            yield Piece(where, buffer, Why.FINDING)
 
 
 def _around(finding: Finding, buffer: Buffer) -> ByteRange | None:

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -28,6 +28,7 @@ from shadowgraph.dumps.container import (
     parse_header,
 )
 from shadowgraph.dumps.models import buffers_of, graph_of, launch_of, stacks_of
+from shadowgraph.dumps.naming import BufferNames
 from shadowgraph.dumps.sanity import require_sane
 from shadowgraph.dumps.schema import Manifest, PayloadRow, Why, form_of_manifest
 from shadowgraph.model.buffers import Buffer
@@ -35,9 +36,6 @@ from shadowgraph.model.graphs import Graph
 from shadowgraph.model.launches import Launch
 from shadowgraph.model.run_facts import RunFacts, document
 from shadowgraph.model.stacks import Stack
-
-if TYPE_CHECKING:
-    from shadowgraph.dumps.naming import BufferNames
 
 _ABOUT = ("reason", "time", "pid", "argv", "settings", "packages", "redacted", "unread", "left_out")
 _CHUNK = 1 << 20

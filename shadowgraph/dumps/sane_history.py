@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from shadowgraph.dumps.schema import Manifest
+from shadowgraph.dumps.schema import Manifest, WrittenRow
 from shadowgraph.model.row_history import InputRows, RowStretch
 
 _MOST = 1 << 64  # upper bound of addresses
@@ -24,11 +24,19 @@ def require_history(manifest: Manifest) -> None:
         if any(not start < stop < _MOST for start, stop in stored.ranges):
             raise ValueError(f"the stores of node {stored.node} of graph {stored.graph} are no ranges")
     for sets in manifest.write_sets:
-        if any(one.first > one.last or max(abs(one.first), abs(one.last)) >= _MOST for one in sets.written):
+        if not all(_is_extent(one) for one in sets.written):
             raise ValueError(f"the write sets of graph {sets.graph} are no ranges")
     for rows in manifest.input_rows:
-        if not _is_view(rows) or not all(_in_order(rows, at.rows) for at in rows.replays):
+        if not _are_rows(rows):
             raise ValueError(f"the rows that graph {rows.graph} reads of buffer {rows.buffer} cannot be")
+
+
+def _is_extent(written: WrittenRow) -> bool:
+    return written.first <= written.last and max(abs(written.first), abs(written.last)) < _MOST
+
+
+def _are_rows(rows: InputRows) -> bool:
+    return _is_view(rows) and all(_in_order(rows, at.rows) for at in rows.replays)
 
 
 def _is_view(rows: InputRows) -> bool:

@@ -38,14 +38,19 @@ def _require(rows: Sequence[DeviceRow], launches: int, texts: int, stacks: int, 
 
 def _wrong(row: DeviceRow, nodes: int, launches: int, texts: int, stacks: int) -> str | None:
     """What is wrong with one node, those inside it aside; None where nothing is."""
-    named = max(row.name, row.note or 0, *(word.name for word in row.words))
-    if named >= texts or (row.stack is not None and row.stack >= stacks):
+    if _names_missing(row, texts, stacks):
         return "names a text or a stack that is not there"
     if row.launch is not None and row.launch >= launches:
         return "names a launch that is not there"
     if not (_is_extent(row.grid) and _is_extent(row.block) and _in_memory(row)):
         return "has numbers that cannot be"
     return "waits for a node that is not there" if max(row.after, default=-1) >= nodes else None
+
+
+def _names_missing(row: DeviceRow, texts: int, stacks: int) -> bool:
+    """Whether a node names a text or a stack beyond the manifest's."""
+    named = max(row.name, row.note or 0, *(word.name for word in row.words))
+    return named >= texts or (row.stack is not None and row.stack >= stacks)
 
 
 def _is_extent(numbers: tuple[int, ...] | None) -> bool:

@@ -29,8 +29,7 @@ def require_sane(manifest: Manifest) -> None:
     launches = list(_launches(manifest))
     _below(texts, (text for launch in launches for text in _texts(launch)), "text")
     _below(stacks, (launch.stack for launch in launches), "stack")
-    views = chain((p.view for launch in launches for p in launch.pointers), (owner.view for owner in manifest.owners))
-    _require_views(views, texts)
+    _require_views(_views(manifest, launches), texts)
     for graph in manifest.graphs:
         require_nodes(graph, texts, stacks)
     if not 0 <= manifest.time <= _LATEST:
@@ -63,6 +62,12 @@ def _texts(launch: LaunchRow) -> Iterator[int]:
     yield from (pointer.argument for pointer in launch.pointers)
     if launch.source is not None:
         yield launch.source
+
+
+def _views(manifest: Manifest, launches: Iterable[LaunchRow]) -> Iterator[View]:
+    for launch in launches:
+        yield from (pointer.view for pointer in launch.pointers)
+    yield from (owner.view for owner in manifest.owners)
 
 
 def _require_views(views: Iterable[View], texts: int) -> None:

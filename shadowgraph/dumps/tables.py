@@ -44,9 +44,7 @@ T = TypeVar("T")
 def manifest_of(collected: Collected, crcs: Sequence[int]) -> Manifest:
     """The complete manifest, with a row for every payload; `crcs` are the payloads' checksums."""
     tables = _Tables(collected.live, collected.freed)
-    owners = collected.owners
-    place = {id(owner): index for index, owner in enumerate(owners)}
-    groups = tuple(tuple(place[id(owner)] for owner in group) for group in alias_groups(owners))
+    groups = _alias_groups(collected.owners)
     return Manifest(
         reason=clean(collected.reason),
         time=collected.time,
@@ -60,7 +58,7 @@ def manifest_of(collected: Collected, crcs: Sequence[int]) -> Manifest:
         redacted=collected.redacted,
         buffers=tuple(tables.buffer(b, None) for b in collected.live),
         freed=tuple(tables.buffer(b, b.freed_at) for b in collected.freed),
-        owners=tuple(map(tables.owner, owners)),
+        owners=tuple(map(tables.owner, collected.owners)),
         alias_groups=groups,
         graphs=tuple(map(tables.graph, collected.graphs)),
         guards=tuple(
@@ -82,6 +80,12 @@ def manifest_of(collected: Collected, crcs: Sequence[int]) -> Manifest:
         frames=tuple(tables.frames),
         stacks=tuple(tables.stacks),
     )
+
+
+def _alias_groups(owners: Sequence[Owner]) -> tuple[tuple[int, ...], ...]:
+    """Groups of owners that share memory, each owner as its place among all."""
+    place = {id(owner): index for index, owner in enumerate(owners)}
+    return tuple(tuple(place[id(owner)] for owner in group) for group in alias_groups(owners))
 
 
 def _write_sets(graph: int, sets: WriteSets) -> WriteSetRow:

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from shadowgraph.common.errors import MissingFileError
+from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.dumps.collecting import Bytes, Collected
 from shadowgraph.dumps.container import MANIFEST, crc32, header_of
 from shadowgraph.dumps.fitting import fitted
@@ -106,7 +107,7 @@ def _sync_directory(path: Path) -> None:
         os.close(handle)
 
 
-_naming = threading.Lock()
+_naming = fork_safe(threading.Lock())
 _named = 0
 
 

@@ -74,6 +74,22 @@ class _Runs:
             elif bounds.high is None or bounds.low <= count < bounds.high:
                 bounds.high, bounds.shown = count, changed
 
+    def bisect(self, most: int) -> None:
+        """Narrow the bounds of each target until none is open, with at most `most` runs in all."""
+        while len(self.done) < most:
+            wide = next((bounds for bounds in self.bounds if bounds.open), None)
+            if wide is None or wide.high is None:
+                break
+            self.run((wide.low + wide.high) // 2)
+
+
+def _hit(runner: Runner, part: int, bounds: _Bounds) -> Hit | None:
+    """The hit of the one node between the bounds of a target, if there is one."""
+    high, shown = bounds.high, bounds.shown
+    if high is None or shown is None or high - bounds.low != 1 or high <= runner.shortest:
+        return None
+    return Hit(runner.order[high - 1], part, shown.first, shown.last, shown.count)
+
 
 def search(runner: Runner, targets: Sequence[int]) -> tuple[tuple[Hit, ...], Search, int]:
     """One node for each target that the graph changes: the bytes are unchanged before it, and changed after it.
@@ -93,19 +109,11 @@ def search(runner: Runner, targets: Sequence[int]) -> tuple[tuple[Hit, ...], Sea
     """
     total = len(runner.order)
     runs = _Runs(runner, [_Bounds(runner.shortest) for _ in targets])
-    most = 2 + math.ceil(math.log2(max(2, total))) + _EXTRA
     runs.run(total)
     if runner.shortest and any(bounds.high is not None for bounds in runs.bounds):
         runs.run(runner.shortest)  # changes by these nodes cannot be told apart
-    while len(runs.done) < most:
-        wide = next((bounds for bounds in runs.bounds if bounds.open), None)
-        if wide is None or wide.high is None:
-            break
-        runs.run((wide.low + wide.high) // 2)
-    hits = [
-        Hit(runner.order[b.high - 1], part, b.shown.first, b.shown.last, b.shown.count)
-        for part, b in zip(targets, runs.bounds, strict=True)
-        if b.high is not None and b.shown is not None and b.high - b.low == 1 and b.high > runner.shortest
-    ]
+    runs.bisect(most=2 + math.ceil(math.log2(max(2, total))) + _EXTRA)
+    found = (_hit(runner, part, bounds) for part, bounds in zip(targets, runs.bounds, strict=True))
+    hits = [hit for hit in found if hit is not None]
     left = sum(bounds.high is not None for bounds in runs.bounds) - len(hits)
     return tuple(sorted(hits, key=lambda hit: (hit.node, hit.part))), Search(len(runs.done), total, runner.how), left

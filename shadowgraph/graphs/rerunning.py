@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from shadowgraph.model.device_nodes import DeviceNode, NodeKind
 from shadowgraph.model.graphs import Graph
-from shadowgraph.model.launches import Launch
+from shadowgraph.model.launches import Pointer
 from shadowgraph.model.ranges import ByteRange, RangeSet
 
 AllocationOf = Callable[[int], tuple[int, int] | None]
@@ -30,15 +30,12 @@ def written(graph: Graph) -> Iterator[ByteRange]:
         Where that is not known, or where a node has effects that cannot be undone.
     """
     for node in graph.device_nodes:
-        yield from _written(node, graph.launch_of(node))
+        launch = graph.launch_of(node)
+        yield from _written(node, launch.pointers if launch is not None else ())
 
 
-def _written(node: DeviceNode, launch: Launch | None) -> Iterator[ByteRange]:
-    if node.kind is NodeKind.HOST:
-        raise NotRerun(f"node {node.index} runs host code, which must not run twice")
-    if node.note or (node.kind in _CLOSED and not node.inner):
-        raise NotRerun(f"where node {node.index} ({node.name}) writes is not known")
-    pointers = launch.pointers if launch is not None else ()
+def _written(node: DeviceNode, pointers: tuple[Pointer, ...]) -> Iterator[ByteRange]:
+    _refuse_unknown(node)
     fixed = RangeSet.of(p.view.hull for p in pointers if not p.may_write)
     for pointer in pointers:
         if pointer.may_write and pointer.view.nbytes:
@@ -48,7 +45,14 @@ def _written(node: DeviceNode, launch: Launch | None) -> Iterator[ByteRange]:
     if node.kind is NodeKind.KERNEL:
         yield from (ByteRange(w.address, w.address + 1) for w in node.words if w.address not in fixed)
     for inner in node.inner:
-        yield from _written(inner, None)
+        yield from _written(inner, ())
+
+
+def _refuse_unknown(node: DeviceNode) -> None:
+    if node.kind is NodeKind.HOST:
+        raise NotRerun(f"node {node.index} runs host code, which must not run twice")
+    if node.note or (node.kind in _CLOSED and not node.inner):
+        raise NotRerun(f"where node {node.index} ({node.name}) writes is not known")
 
 
 def state_of(

@@ -85,12 +85,9 @@ class LaunchStepper:
     def noticed(self, draft: Detection, kept: Finding, key: str, mark: str) -> None:
         """A finding was kept: look for its culprit if host code broke a guard and the launch is not known."""
         context = self._context
-        known = kept.culprit.status is Status.CONFIRMED or kept.culprit.kind == UNSEEN
-        if not context.engine.asynchronous or context.settings.locate == "off" or known or not kept.id:
+        if not context.engine.asynchronous or context.settings.locate == "off":
             return
-        again = kept.id in self._tried and kept.occurrences.bit_count() != 1
-        host = draft.phase in (Phase.PREPARE, Phase.SETUP, Phase.EAGER) and draft.side in (Side.BEFORE, Side.AFTER)
-        if draft.code != "SG101" or not host or again or kept.severity is not Severity.ERROR:
+        if not _is_damage_by_host_code(draft) or not self._is_due(kept):
             return
         where = _key(draft)
         if where not in self._wants:
@@ -100,6 +97,13 @@ class LaunchStepper:
             if len(self._tried) > _KEPT:
                 del self._tried[next(iter(self._tried))]
             self.armed, self._guards = True, None
+
+    def _is_due(self, kept: Finding) -> bool:
+        """Whether to look for a finding's culprit, again only at each doubling of its occurrences."""
+        known = kept.culprit.status is Status.CONFIRMED or kept.culprit.kind == UNSEEN
+        if known or not kept.id or kept.severity is not Severity.ERROR:
+            return False
+        return kept.id not in self._tried or kept.occurrences.bit_count() == 1
 
     def identity(self, draft: Detection) -> tuple[str, str] | None:
         """Key and fingerprint of the finding that this detection repeats, while its culprit is looked for."""
@@ -217,6 +221,12 @@ class LaunchStepper:
         self._begun.clear()
         self._crowded.clear()
         self._steps, self._guards = 0, None
+
+
+def _is_damage_by_host_code(draft: Detection) -> bool:
+    """Whether a guard next to a buffer was found broken outside replays."""
+    host = draft.phase in (Phase.PREPARE, Phase.SETUP, Phase.EAGER)
+    return draft.code == "SG101" and host and draft.side in (Side.BEFORE, Side.AFTER)
 
 
 def _key(draft: Detection) -> _Key:

@@ -133,26 +133,37 @@ class Locator:
 
     def noticed(self, draft: Detection, kept: Finding, new: bool) -> None:
         """A finding was kept: look for its culprit in the next replay if an unknown node did it."""
-        graph, settings = draft.graph, self.context.settings
-        if settings.locate == "off" or kept.severity is not Severity.ERROR or not kept.id or graph is None:
+        graph = draft.graph
+        if graph is None or not self._is_locatable(draft, kept):
             return
-        if draft.phase is not Phase.REPLAY or draft.code not in ("SG101", "SG102") or draft.side is Side.ROW:
-            return
-        seldom = kept.occurrences.bit_count() != 1 or graph.serial in self._refused
-        again = not new and kept.id in self._tried and seldom
-        wants, armed = self._wants.setdefault(graph.serial, []), self.armed.get(graph.serial)
-        looked_for = {want.finding for want in (*wants, *(armed.wants if armed is not None else ()))}
-        if again or kept.culprit.status is Status.CONFIRMED or kept.id in looked_for:
+        again = not new and self._is_tried_enough(kept, graph)
+        wants = self._wants.setdefault(graph.serial, [])
+        if again or kept.culprit.status is Status.CONFIRMED or self._is_wanted(kept.id, graph):
             return
         wants.append(_Want(kept.id, draft.buffer, draft.side, _damage(draft)))
         self._tried[kept.id] = None
         if len(self._tried) > _KEPT:
             del self._tried[next(iter(self._tried))]
 
+    def _is_locatable(self, draft: Detection, kept: Finding) -> bool:
+        if self.context.settings.locate == "off" or kept.severity is not Severity.ERROR or not kept.id:
+            return False
+        return _is_damage_in_replay(draft) and draft.side is not Side.ROW
+
+    def _is_tried_enough(self, kept: Finding, graph: Graph) -> bool:
+        """Whether a finding was looked for and is not due again: it is at each doubling, if the graph can be probed."""
+        return kept.id in self._tried and (kept.occurrences.bit_count() != 1 or graph.serial in self._refused)
+
+    def _is_wanted(self, finding: int, graph: Graph) -> bool:
+        """Whether the next or the running probe of a graph looks for a finding."""
+        armed = self.armed.get(graph.serial)
+        wants = (*self._wants.get(graph.serial, ()), *(armed.wants if armed is not None else ()))
+        return any(want.finding == finding for want in wants)
+
     def culprits(self, draft: Detection) -> tuple[Culprit, ...]:
         """The culprits, if the replay of the detection was probed and its outcome shows them."""
         graph = draft.graph
-        if graph is None or draft.phase is not Phase.REPLAY or draft.code not in ("SG101", "SG102"):
+        if graph is None or not _is_damage_in_replay(draft):
             return ()
         outcome = next((one for one in self._outcomes.get(graph.serial, ()) if one.replay == draft.replay), None)
         if outcome is None:
@@ -185,28 +196,14 @@ class Locator:
         return self._surveys and graph.replays > 1 and graph.serial not in self._surveyed
 
     def _arm(self, graph: Graph, due: bool) -> None:
-        context, serial = self.context, graph.serial
-        wants = [w for w in self._wants.pop(serial, []) if self.needs_culprit(w.finding)]
-        wants = [want for want in wants if readable(want.buffer, context.allocator)]
-        armed = _Armed(Plan(context.settings.locate_memory), wants, self._asked.pop(serial, []), due, {})
+        serial = graph.serial
+        plan, wants = Plan(self.context.settings.locate_memory), self._take_wants(serial)
+        armed = _Armed(plan, wants, self._asked.pop(serial, []), due, {})
         armed.everything = due or bool(armed.handles)
-        for want in wants:
-            want.hidden = self.is_broken(want.buffer, want.side)
-            armed.plan.add_damaged(want.buffer, want.side, want.damage, context.settings.near_guard)
+        self._add_damage(armed)
         targets = tuple(range(len(armed.plan.parts)))  # the parts to find a culprit for, ahead of all others
-        guards = self.standing.now()
-        if armed.everything:
-            self._surveyed.add(serial)
-            armed.plan.add_guards(guards)
-            armed.plan.add_memory(tracked(context.ledger, context.allocator.device), context.names)
-        elif wants and not any(want.alone for want in wants):
-            armed.plan.add_guards(nearest(guards, graph, wants[0].damage))
-        armed.suspects = self.checks.foreign_writes.suspicions.buffers(serial)
-        again = [(buffer, buffer.range) for buffer in armed.suspects]
-        for buffer, part in (*again, *cut(self.checks.races.disputed(serial))):
-            place = armed.plan.add(part) if readable(buffer, context.allocator) else None
-            if place is not None:
-                armed.pieces[place] = buffer
+        self._add_surroundings(graph, armed)
+        self._add_suspects(graph, armed)
         self._add_cells(graph, armed)
         if armed.plan.parts:
             state = partial(self._state, graph, armed.plan.parts)
@@ -217,6 +214,35 @@ class Locator:
             return
         for handle in armed.handles:
             handle.deliver(graph.name, Outcome(graph.replays, refused=NOTHING), None)
+
+    def _take_wants(self, serial: int) -> list[_Want]:
+        """Take the findings of a graph that can be looked for now."""
+        wants = [want for want in self._wants.pop(serial, []) if self.needs_culprit(want.finding)]
+        return [want for want in wants if readable(want.buffer, self.context.allocator)]
+
+    def _add_damage(self, armed: _Armed) -> None:
+        for want in armed.wants:
+            want.hidden = self.is_broken(want.buffer, want.side)
+            armed.plan.add_damaged(want.buffer, want.side, want.damage, self.context.settings.near_guard)
+
+    def _add_surroundings(self, graph: Graph, armed: _Armed) -> None:
+        """Add guards and tracked memory: everything if a survey is due, else the guards near the damage."""
+        context, wants, guards = self.context, armed.wants, self.standing.now()
+        if armed.everything:
+            self._surveyed.add(graph.serial)
+            armed.plan.add_guards(guards)
+            armed.plan.add_memory(tracked(context.ledger, context.allocator.device), context.names)
+        elif wants and not any(want.alone for want in wants):
+            armed.plan.add_guards(nearest(guards, graph, wants[0].damage))
+
+    def _add_suspects(self, graph: Graph, armed: _Armed) -> None:
+        """Add buffers under suspicion of foreign writes, and the pieces that a suspected race is about."""
+        armed.suspects = self.checks.foreign_writes.suspicions.buffers(graph.serial)
+        again = [(buffer, buffer.range) for buffer in armed.suspects]
+        for buffer, part in (*again, *cut(self.checks.races.disputed(graph.serial))):
+            place = armed.plan.add(part) if readable(buffer, self.context.allocator) else None
+            if place is not None:
+                armed.pieces[place] = buffer
 
     def _add_cells(self, graph: Graph, armed: _Armed) -> None:
         """Add the cells of buffers of which launches were given parts, as far as there is room."""
@@ -268,11 +294,7 @@ class Locator:
         outcome = outcome or Outcome(graph.replays, refused=graph.unread or NOT_PROBED)
         sets = None
         if outcome.refused is not None:
-            how = "no closer look" if outcome.search is None else "looked at by running its first nodes only"
-            said = "shadowgraph: replay %d of %s: %s: %s"
-            log(logging.WARNING, said, outcome.replay, graph.name, how, outcome.refused)
-            self._refused.add(graph.serial)
-            self._drop_suspicions(graph)
+            self._note_refusal(graph, outcome)
         else:
             self._refused.discard(graph.serial)
             sets = self._write_sets(graph, armed, outcome)
@@ -282,6 +304,13 @@ class Locator:
             self._conclude(graph, armed, outcome)
         if outcome.refused is None:
             self._judge(graph, armed, outcome, meanwhile)
+
+    def _note_refusal(self, graph: Graph, outcome: Outcome) -> None:
+        how = "no closer look" if outcome.search is None else "looked at by running its first nodes only"
+        said = "shadowgraph: replay %d of %s: %s: %s"
+        log(logging.WARNING, said, outcome.replay, graph.name, how, outcome.refused)
+        self._refused.add(graph.serial)
+        self._drop_suspicions(graph)
 
     def dropped(self, graph: Graph) -> None:
         """A graph is gone."""
@@ -346,17 +375,26 @@ class Locator:
         """Let the checks that use write sets see them."""
         if not (armed.everything or armed.pieces or armed.cells):
             return
-        known = {**armed.plan.buffers, **armed.pieces} if armed.everything else armed.pieces
-        changes = tuple(Change(known[hit.part], hit) for hit in outcome.hits if hit.part in known)
-        outside = RangeSet.of(part for write in meanwhile if write.node is None for part in write.ranges)
-        parts = armed.plan.parts
-        cells = (CellChange(armed.cells[h.part], parts[h.part], h) for h in outcome.hits if h.part in armed.cells)
-        seen = Probed(graph, outcome.replay, changes, outside, tuple(cells))
+        seen = _probed(graph, armed, outcome, meanwhile)
         with ExitStack() as judges:  # in sync mode a finding is raised: the other checks run all the same
             judges.callback(self.checks.races.probed, seen)
             judges.callback(self.checks.given_views.probed, seen)
             if armed.everything or armed.suspects:
                 self.checks.foreign_writes.probed(seen)
+
+
+def _is_damage_in_replay(draft: Detection) -> bool:
+    return draft.phase is Phase.REPLAY and draft.code in ("SG101", "SG102")
+
+
+def _probed(graph: Graph, armed: _Armed, outcome: Outcome, meanwhile: Iterable[Write]) -> Probed:
+    """The outcome of a probed replay, in the form that the checks take."""
+    known = {**armed.plan.buffers, **armed.pieces} if armed.everything else armed.pieces
+    changes = tuple(Change(known[hit.part], hit) for hit in outcome.hits if hit.part in known)
+    outside = RangeSet.of(part for write in meanwhile if write.node is None for part in write.ranges)
+    parts = armed.plan.parts
+    cells = (CellChange(armed.cells[h.part], parts[h.part], h) for h in outcome.hits if h.part in armed.cells)
+    return Probed(graph, outcome.replay, changes, outside, tuple(cells))
 
 
 def _guards_of(want: _Want, near: int) -> tuple[ByteRange, ...]:

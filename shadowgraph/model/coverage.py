@@ -80,6 +80,11 @@ class CoverageLog:
         missing = written - RangeSet.of(buffer.range for buffer in (*tenants, *own) if buffer.exact)
         used = {b.serial for p in graph.spans for b in ledger.overlapping(p.start, p.stop) if not _near_a_guard(b)}
         self._inputs |= used
+        distant = self._note_missing(missing, ledger)
+        self._by_graph[graph.serial] = (written.nbytes, written.nbytes - missing.nbytes, distant.nbytes)
+
+    def _note_missing(self, missing: RangeSet, ledger: Ledger) -> RangeSet:
+        """Note the buffers that hold missing bytes; returns those bytes that have a guard at a distance."""
         distant = RangeSet()
         for part in missing:
             for buffer in ledger.overlapping(part.start, part.stop):
@@ -89,7 +94,7 @@ class CoverageLog:
                     distant.add(part.intersect(buffer.range) or part)
                 else:
                     self._unguarded[form] = buffer.nbytes
-        self._by_graph[graph.serial] = (written.nbytes, written.nbytes - missing.nbytes, distant.nbytes)
+        return distant
 
     def coverage(self, dropped: int) -> Coverage:
         """The sum over all graphs captured so far."""

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.html_repr import HtmlRepr
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.model.buffers import Buffer
@@ -56,7 +57,7 @@ class Graph(HtmlRepr):
         self.captured_at = 0
         self.inputs: dict[int, Buffer] = {}
         self.probe: Probe | None = None
-        self.reading = threading.RLock()
+        self.reading = fork_safe(threading.RLock())
         self.unread = ""
         self._nodes: list[Node] = list(nodes)
         self._build: Callable[[], list[Node]] | None = None

@@ -10,6 +10,7 @@ import threading
 from dataclasses import dataclass
 from enum import StrEnum
 
+from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.model.alignment import ALIGNMENT, round_up
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.ranges import ByteRange
@@ -87,7 +88,7 @@ class GuardPolicy:
     def __init__(self, near: int, far: int | None, budget: int) -> None:
         self.near, self.far, self.budget = near, far, budget
         self.used = self.shrunk = self.dropped = 0
-        self._lock = threading.Lock()
+        self._lock = fork_safe(threading.Lock())
 
     def wanted(self, nbytes: int) -> GuardSizes:
         """Sizes without regard to the budget. The far guard scales with the buffer: an index that misses a factor

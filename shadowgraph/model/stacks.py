@@ -46,17 +46,23 @@ def current_stack(limit: int = 12) -> Stack:
     limit
         Most frames kept. Walking 60 frames costs about 10 us.
     """
-    frames: list[Frame] = []
     frame: FrameType | None = sys._getframe(1)
-    if _shell() is None:
-        while frame is not None and len(frames) < limit:
-            known = _known.get(id(frame.f_code))
-            lines = known[1] if known is not None and known[0] is frame.f_code else _lines_of(frame.f_code)
-            if lines is not None:
-                at = frame.f_lasti
-                frames.append(lines.get(at) or _note_line(lines, frame))
-            frame = frame.f_back
-        return tuple(frames)
+    if _shell() is not None:
+        return _notebook_stack(frame, limit)
+    frames: list[Frame] = []
+    while frame is not None and len(frames) < limit:
+        known = _known.get(id(frame.f_code))
+        lines = known[1] if known is not None and known[0] is frame.f_code else _lines_of(frame.f_code)
+        if lines is not None:
+            at = frame.f_lasti
+            frames.append(lines.get(at) or _note_line(lines, frame))
+        frame = frame.f_back
+    return tuple(frames)
+
+
+def _notebook_stack(frame: FrameType | None, limit: int) -> Stack:
+    """As `current_stack`, from `frame` on, with the labels of notebook cells in place of their files."""
+    frames: list[Frame] = []
     while frame is not None and len(frames) < limit:
         code = frame.f_code
         if not is_machinery(code.co_filename):

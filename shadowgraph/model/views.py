@@ -147,10 +147,7 @@ class TensorView(msgspec.Struct, frozen=True):
             width += (size - 1) * stride
         if math.prod(size for _, size in steps) > limit:
             return None
-        starts = [self.address]
-        for stride, size in steps:
-            starts = [start + index * stride for start in starts for index in range(size)]
-        return [ByteRange(start, start + width) for start in starts]
+        return [ByteRange(start, start + width) for start in _run_starts(self.address, steps)]
 
 
 def overlaps(one: TensorView, other: TensorView) -> bool:
@@ -206,6 +203,14 @@ def _steps(view: TensorView) -> list[tuple[int, int]]:
     """(stride in bytes, size) of each dimension with size above 1 and nonzero stride, widest first."""
     dims = zip(view.stride, view.shape, strict=True)
     return sorted(((stride * view.itemsize, size) for stride, size in dims if size > 1 and stride), reverse=True)
+
+
+def _run_starts(address: int, steps: list[tuple[int, int]]) -> list[int]:
+    """The address of each run, where runs lie `steps` apart."""
+    starts = [address]
+    for stride, size in steps:
+        starts = [start + index * stride for start in starts for index in range(size)]
+    return starts
 
 
 @lru_cache(maxsize=_GEOMETRIES)
@@ -286,11 +291,8 @@ def _starts(distance: int, whole: TensorView) -> list[int] | None:
 
 def _slice(start: int, size: int, stride: int, taken: int, taken_stride: int, exact: bool) -> str | None:
     """The slice of a dimension (size, stride) that gives `taken` elements `taken_stride` apart."""
-    if taken_stride == stride or (taken == 1 and not exact):
-        step = 1
-    elif taken > 1 and stride and taken_stride and not taken_stride % stride:
-        step = taken_stride // stride
-    else:
+    step = _step(stride, taken, taken_stride, exact)
+    if step is None:
         return None
     stop = start + (taken - 1) * step + 1
     if stop > size:
@@ -298,6 +300,15 @@ def _slice(start: int, size: int, stride: int, taken: int, taken_stride: int, ex
     if taken == size:
         return ":"
     return f"{start}:{stop}" if step == 1 else f"{start}:{stop}:{step}"
+
+
+def _step(stride: int, taken: int, taken_stride: int, exact: bool) -> int | None:
+    """The step of a slice that turns a dimension's stride into another; not `exact`: any for one element."""
+    if taken_stride == stride or (taken == 1 and not exact):
+        return 1
+    if taken > 1 and stride and taken_stride and not taken_stride % stride:
+        return taken_stride // stride
+    return None
 
 
 def _bracket(pieces: list[str]) -> str:
@@ -324,12 +335,17 @@ def _retype(part: TensorView, whole: TensorView) -> str | None:
         return None
     outer = len(part.shape)
     if part.itemsize != whole.itemsize:
-        outer -= 1
-        if outer < 0 or whole.stride[-1] != 1 or (part.shape[-1] > 1 and part.stride[-1] != 1):
+        if not _dense_at_last(part, whole):
             return None
+        outer -= 1
     dims = zip(part.shape, whole.shape, part.stride, whole.stride, strict=True)
     same = all(
         size == other and (size == 1 or stride * part.itemsize == other_stride * whole.itemsize)
         for size, other, stride, other_stride in list(dims)[:outer]
     )
     return f".view({part.dtype})" if same else None
+
+
+def _dense_at_last(part: TensorView, whole: TensorView) -> bool:
+    """Whether both views have a last dimension whose items follow each other without gaps."""
+    return bool(whole.shape) and whole.stride[-1] == 1 and (part.shape[-1] <= 1 or part.stride[-1] == 1)

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -18,7 +18,7 @@ from shadowgraph.localize.flight_recorder import FlightRecorder, Given
 from shadowgraph.localize.index_asserts.explain import asserted_index, source_copied
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.launch_arguments import AssertedIndex, LastLaunch, LaunchArgument
-from shadowgraph.model.launches import IndexRule, Launch
+from shadowgraph.model.launches import IndexRule, Launch, Pointer
 from shadowgraph.model.views import TensorView, overlaps
 
 _LAUNCHES = 3  # launches shown, of those that had begun
@@ -44,9 +44,9 @@ class CrashRecorder:
     def note(self, launch: Launch, rules: tuple[IndexRule, ...], checkpoint: Checkpoint) -> None:
         """Submit copies of the indices and of the small integer arguments of a launch that is about to run."""
         device = self._context.allocator.device
+        copied: list[tuple[str, TensorView]] = []
         if rules:
-            rules = tuple(rule for rule in rules if rule.index.device == device)
-        copied = [(rule.argument, rule.index) for rule in rules if rule.index.nbytes]
+            rules, copied = _on_device(rules, device)
         places = [view.hull for _, view in copied]
         for pointer in launch.pointers:
             view = pointer.view
@@ -105,22 +105,23 @@ class CrashRecorder:
 
     def _named(self, found: AssertedIndex, launch: Launch) -> AssertedIndex:
         """Adds the name of the indexed buffer, or of the buffer from which it was filled earlier."""
-        view = next((pointer.view for pointer in launch.pointers if pointer.argument == found.into), None)
+        view = _argument(launch, found.into)
         if view is None:
             return found
         owner = self._owner(view)
         if owner:
             return msgspec.structs.replace(found, owner=owner)
+        earlier = self._writer_before(launch, view)
+        source = _source_of(earlier, view) if earlier is not None else None
+        if source is None:
+            return found
+        return msgspec.structs.replace(found, owner=self._owner(source), copied=True)
+
+    def _writer_before(self, launch: Launch, view: TensorView) -> Launch | None:
+        """The latest launch before this one that was given bytes of a view to write."""
         ran = [entry.launch for entry in self._journal.taken()[0]]
         at = next((place for place in reversed(range(len(ran))) if ran[place] is launch), len(ran))
-        for earlier in reversed(ran[:at]):
-            writes = [p for p in earlier.pointers if p.may_write and overlaps(p.view, view)]
-            if not writes:
-                continue
-            source = source_copied(earlier, writes[0].argument) if len(writes) == 1 and writes[0].view == view else ""
-            views = [pointer.view for pointer in earlier.pointers if pointer.argument == source]
-            return msgspec.structs.replace(found, owner=self._owner(views[0]), copied=True) if views else found
-        return found
+        return next((earlier for earlier in reversed(ran[:at]) if _writes(earlier, view)), None)
 
     def _owner(self, view: TensorView) -> str:
         """The name of a view's buffer, or its allocation site; empty for untracked memory."""
@@ -129,6 +130,29 @@ class CrashRecorder:
             return ""
         self._find_name(buffer, self._context)
         return self._context.names.name_of(buffer, view.hull)[0]
+
+
+def _on_device(rules: Iterable[IndexRule], device: str) -> tuple[tuple[IndexRule, ...], list[tuple[str, TensorView]]]:
+    """The rules for indices on a device, and these indices as far as they have bytes."""
+    here = tuple(rule for rule in rules if rule.index.device == device)
+    return here, [(rule.argument, rule.index) for rule in here if rule.index.nbytes]
+
+
+def _argument(launch: Launch, name: str) -> TensorView | None:
+    """The view that a launch was given for an argument."""
+    return next((pointer.view for pointer in launch.pointers if pointer.argument == name), None)
+
+
+def _writes(launch: Launch, view: TensorView) -> list[Pointer]:
+    """The pointers through which a launch may write bytes of a view."""
+    return [p for p in launch.pointers if p.may_write and overlaps(p.view, view)]
+
+
+def _source_of(launch: Launch, view: TensorView) -> TensorView | None:
+    """The view from which a launch filled a view element by element, where its code shows this."""
+    writes = _writes(launch, view)
+    source = source_copied(launch, writes[0].argument) if len(writes) == 1 and writes[0].view == view else ""
+    return _argument(launch, source)
 
 
 def _copy_of(given: Given, view: TensorView, copies: list[bytes]) -> bytes | None:

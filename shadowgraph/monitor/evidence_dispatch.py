@@ -49,20 +49,25 @@ class EvidenceDispatcher:
         local.waiting += [result for result in results if result.evidence or result.fetched]
         if local.busy or not local.waiting:
             return
-        raised: FindingsError | None = None
         local.busy = True
         try:
-            while local.waiting:
-                for judge in self._judgements(local.waiting.pop(0)):
-                    try:
-                        with error_barrier("evidence"):
-                            judge()
-                    except FindingsError as error:
-                        raised = raised or error
+            raised = self._dispatch(local.waiting)
         finally:
             local.busy = False
         if raised is not None:
             raise raised
+
+    def _dispatch(self, waiting: list[Result]) -> FindingsError | None:
+        """Pass queued results to the checks, those added meanwhile too. Returns the first finding of sync mode."""
+        raised: FindingsError | None = None
+        while waiting:
+            for judge in self._judgements(waiting.pop(0)):
+                try:
+                    with error_barrier("evidence"):
+                        judge()
+                except FindingsError as error:
+                    raised = raised or error
+        return raised
 
     def _judgements(self, result: Result) -> Iterator[Callable[[], None]]:
         checkpoint = result.tag

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
 
 from shadowgraph.common.internal_errors import error_barrier
+from shadowgraph.localize.flight_recorder import Ran, Replayed
+from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.failures import Failure, LastWriter, PlanFacts
 from shadowgraph.model.findings import Batch, Finding
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.host_plans import HostPlan
 from shadowgraph.model.launches import Access, Launch
 from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.views import TensorView
 from shadowgraph.monitor.finding_builder import culprit_of
 from shadowgraph.monitor.monitor import Monitor
 from shadowgraph.tracking.writes import write_of
@@ -55,11 +58,17 @@ def kind_of(error: BaseException, plan: HostPlan | None) -> str | None:
     texts = [f"{type(each).__name__}: {telling_line(each)}" for each in _chain(error)]
     if any(_DEVICE.search(text) or text.startswith("AcceleratorError") for text in texts):
         return "device"
-    if any(_PLANNER.search(text) for text in texts) or (
-        plan is not None and plan.error and any(plan.error in text for text in texts)
-    ):
+    if _by_planner(texts, plan):
         return "planner"
     return "timeout" if any(_TIMEOUT.search(text) for text in texts) else None
+
+
+def _by_planner(texts: list[str], plan: HostPlan | None) -> bool:
+    """Whether texts are those of a planner, or quote the error of the last plan."""
+    if any(_PLANNER.search(text) for text in texts):
+        return True
+    error = plan.error if plan is not None else ""
+    return bool(error) and any(error in text for text in texts)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -82,7 +91,7 @@ def telling_line(error: BaseException) -> str:
 
 
 def _keep(work: Monitor, kind: str, error: str, said: str, where: str) -> Failure | None:
-    if any(known.kind == kind and _same(known.said, said) for known in work.hooks.failures):
+    if _is_kept(work, kind, said):
         return None
     last = work.flight_recorder.taken()[1][-1:]
     graph = work.context.graphs.get(last[0].graph) if last else None
@@ -95,7 +104,7 @@ def _keep(work: Monitor, kind: str, error: str, said: str, where: str) -> Failur
         said=said,
         where=where,
         time=time.time(),
-        plan=_plan(work, plan) if plan is not None else None,
+        plan=_plan(work, plan),
         graph=graph.name if graph is not None else None,
         replay=last[0].replay if graph is not None else None,
         seconds=time.time() - last[0].time if last else 0.0,
@@ -103,6 +112,10 @@ def _keep(work: Monitor, kind: str, error: str, said: str, where: str) -> Failur
     )
     work.hooks.fail(failure)
     return failure
+
+
+def _is_kept(work: Monitor, kind: str, said: str) -> bool:
+    return any(known.kind == kind and _same(known.said, said) for known in work.hooks.failures)
 
 
 def _same(known: str, said: str) -> bool:
@@ -121,7 +134,9 @@ def _batch(work: Monitor, plan: HostPlan | None, graph: Graph | None, replay: in
     return said(graph, replay) if graph is not None else None
 
 
-def _plan(work: Monitor, plan: HostPlan) -> PlanFacts:
+def _plan(work: Monitor, plan: HostPlan | None) -> PlanFacts | None:
+    if plan is None:
+        return None
     values = np.frombuffer(plan.indptr, plan.dtype)
     broken = [int(at) + 1 for at in np.flatnonzero(values[1:] < values[:-1])]
     first = max(0, broken[0] - _AROUND) if broken else 0
@@ -150,13 +165,8 @@ def _with_writers(work: Monitor, plan: HostPlan, facts: PlanFacts, broken: int |
     finding: Finding | None = None
     if buffer is not None:
         facts = msgspec.structs.replace(facts, buffer=context.names.name_of(buffer, view.hull)[0])
-        about = [each for each in (*work.book.findings, *work.book.notes) if each.buffer.serial == buffer.serial]
-        finding = max(about, key=lambda each: (each.severity == "error", -each.id), default=None)
-    entries = (broken - 1, broken) if broken is not None else (0,)
-    places = [ByteRange(view.start + at * view.itemsize, view.start + (at + 1) * view.itemsize) for at in entries]
-    if broken is None:
-        places = [view.hull]
-    writers = (_writer(work, entry, where) for entry, where in zip(entries, places, strict=True))
+        finding = _finding_about(work, buffer)
+    writers = (_writer(work, entry, where) for entry, where in _suspects(view, broken))
     return msgspec.structs.replace(
         facts,
         writers=tuple(writer for writer in writers if writer is not None),
@@ -165,24 +175,46 @@ def _with_writers(work: Monitor, plan: HostPlan, facts: PlanFacts, broken: int |
     )
 
 
+def _finding_about(work: Monitor, buffer: Buffer) -> Finding | None:
+    """The first finding about a buffer, else the first note about it."""
+    about = [each for each in (*work.book.findings, *work.book.notes) if each.buffer.serial == buffer.serial]
+    return max(about, key=lambda each: (each.severity == "error", -each.id), default=None)
+
+
+def _suspects(view: TensorView, broken: int | None) -> list[tuple[int, ByteRange]]:
+    """The index pointers whose writers matter, with their bytes: the broken one and its predecessor, else all."""
+    if broken is None:
+        return [(0, view.hull)]
+    size = view.itemsize
+    return [(at, ByteRange(view.start + at * size, view.start + (at + 1) * size)) for at in (broken - 1, broken)]
+
+
 def _writer(work: Monitor, entry: int, where: ByteRange) -> LastWriter | None:
     """The latest launch that was given these bytes to write, eager or in a replay."""
     launches, replays = work.flight_recorder.taken()
-    eager = next((ran for ran in reversed(launches) if _writes(ran.launch, where)), None)
+    ran = next((ran for ran in reversed(launches) if _writes(ran.launch, where)), None)
+    later = _replay_after(work, entry, where, replays, ran)
+    if later is not None or ran is None:
+        return later
+    graph = work.context.graphs.get(ran.graph) if ran.graph is not None else None
+    before = (one.replay for one in reversed(replays) if one.graph == ran.graph and one.time <= ran.time)
+    name = graph.name if graph is not None else None
+    return _of(ran.launch, entry, ran.node, name, next(before, None), _wrote_unseen(work, ran.time))
+
+
+def _replay_after(
+    work: Monitor, entry: int, where: ByteRange, replays: Sequence[Replayed], ran: Ran | None
+) -> LastWriter | None:
+    """The last node to write these bytes in a replay later than a recorded launch; none if that was itself a node."""
     for replayed in reversed(replays):
+        if ran is not None and (ran.node is not None or ran.time > replayed.time):
+            return None
         graph = work.context.graphs.get(replayed.graph)
-        if eager is not None and (eager.node is not None or eager.time > replayed.time):
-            break
         nodes = graph.writers(where) if graph is not None else []
         if graph is not None and nodes:
             unseen = _wrote_unseen(work, replayed.time)
             return _of(nodes[-1].launch, entry, nodes[-1].index, graph.name, replayed.replay, unseen)
-    if eager is None:
-        return None
-    graph = work.context.graphs.get(eager.graph) if eager.graph is not None else None
-    before = (one.replay for one in reversed(replays) if one.graph == eager.graph and one.time <= eager.time)
-    name = graph.name if graph is not None else None
-    return _of(eager.launch, entry, eager.node, name, next(before, None), _wrote_unseen(work, eager.time))
+    return None
 
 
 def _wrote_unseen(work: Monitor, since: float) -> bool:

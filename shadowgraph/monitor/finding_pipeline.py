@@ -79,21 +79,27 @@ class FindingPipeline:
         coverage, batch = self._coverage().sentence(), self._outside.batch(draft)
         finding = msgspec.structs.replace(finding, message=verdict(finding), coverage=coverage, batch=batch)
         kept, new = self.book.add(finding, key, mark, exact=not self.context.engine.asynchronous)
-        if not new and _surer(finding.culprit, kept.culprit):
-            kept = self._revise(kept.id, finding.culprit, finding.candidates) or kept
-        elif stepped is not None and _is_another(finding.culprit, kept):  # a second culprit
-            kept = self.book.revise(kept.id, kept.culprit, (*kept.candidates, finding.culprit)) or kept
+        kept = self._with_culprits(kept, finding, new, stepped is not None)
         kept = self._tied(kept, draft)
         self._outside.found(kept)
-        if new and kept.severity is Severity.ERROR:
+        alarming = new and kept.severity is Severity.ERROR
+        if alarming:
             # In this event: the program may not reach its report.
             log(logging.ERROR, "%s", kept.message, finding=kept)
         with error_barrier("closer look"):
             if finding.detected_at != NAP:  # after a nap the replay is unknown until the next sighting
                 self.locator.noticed(draft, kept, new)
                 self.stepper.noticed(draft, kept, key, mark)
-        if new and self._settings.sync and kept.severity is Severity.ERROR:
+        if alarming and self._settings.sync:
             raise FindingsError(kept.message)
+
+    def _with_culprits(self, kept: Finding, finding: Finding, new: bool, stepped: bool) -> Finding:
+        """A stored finding after another sighting: with a surer culprit, or with a second one."""
+        if not new and _surer(finding.culprit, kept.culprit):
+            return self._revise(kept.id, finding.culprit, finding.candidates) or kept
+        if stepped and _is_another(finding.culprit, kept):
+            return self.book.revise(kept.id, kept.culprit, (*kept.candidates, finding.culprit)) or kept
+        return kept
 
     def located(self, id: int, culprits: tuple[Culprit, ...]) -> None:
         """Localization has found the culprits of a finding."""

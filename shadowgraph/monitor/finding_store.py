@@ -100,10 +100,7 @@ class FindingStore:
         where = _where(finding)
         if self._naps.suppressed(finding, where, finding.fingerprint in self._suppressions):
             return self._suppress(finding, where), False
-        cause = (finding.code, finding.buffer.serial, _side(finding), key)
-        cause = self._naps.cause_of(finding, where, cause, self._by_cause)
-        if cause not in self._by_cause and finding.detected_at != NAP:
-            cause = self._known_as(finding) or cause
+        cause = self._cause_of(finding, where, key)
         known, latest = self._by_cause.get(cause), self._latest.get(cause)
         if known is None and len(self._by_cause) >= self._most:
             self.dropped += 1
@@ -111,12 +108,7 @@ class FindingStore:
         self._latest[cause] = finding
         self._naps.entered(finding, where, cause, known is None)
         if known is None or latest is None:
-            kept = msgspec.structs.replace(finding, id=next(self._ids))
-            self._by_cause[cause] = kept
-            self._causes[kept.id] = cause
-            if _culprit_unknown(kept) and not exact:
-                self._late[_where(kept)] = cause
-            return kept, True
+            return self._enter(finding, cause, exact), True
         if self._naps.dates(finding, where, cause):
             kept = self._by_cause[cause] = _dated(known, finding)
             return kept, True
@@ -126,6 +118,23 @@ class FindingStore:
         self._by_cause[cause] = kept
         promoted = known.severity is Severity.NOTE and kept.severity is Severity.ERROR
         return kept, promoted
+
+    def _cause_of(self, finding: Finding, where: _Where, key: str) -> Cause:
+        """The cause that a sighting belongs to, known or new."""
+        cause = (finding.code, finding.buffer.serial, _side(finding), key)
+        cause = self._naps.cause_of(finding, where, cause, self._by_cause)
+        if cause in self._by_cause or finding.detected_at == NAP:
+            return cause
+        return self._known_as(finding) or cause
+
+    def _enter(self, finding: Finding, cause: Cause, exact: bool) -> Finding:
+        """Store the first sighting of a cause."""
+        kept = msgspec.structs.replace(finding, id=next(self._ids))
+        self._by_cause[cause] = kept
+        self._causes[kept.id] = cause
+        if _culprit_unknown(kept) and not exact:
+            self._late[_where(kept)] = cause
+        return kept
 
     def _suppress(self, finding: Finding, where: _Where) -> Finding:
         """Count a sighting that is suppressed; one that was kept before its replay was known becomes a note."""

@@ -26,6 +26,7 @@ from shadowgraph.common.outbox import delivers, outbox
 from shadowgraph.common.settings import Settings
 from shadowgraph.common.weak_callbacks import weak_callback
 from shadowgraph.engines.base import Engine, Shadow
+from shadowgraph.engines.losses import is_device_loss
 from shadowgraph.graphs.dispatch import host_reads
 from shadowgraph.graphs.dispatch.eager import rests
 from shadowgraph.graphs.events import Listener
@@ -39,7 +40,7 @@ from shadowgraph.model.guards import Guard, guards_of
 from shadowgraph.model.launches import IndexRule
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.ranges import ByteRange
-from shadowgraph.model.stacks import current_stack
+from shadowgraph.model.stacks import Stack, current_stack
 from shadowgraph.model.views import TensorView
 from shadowgraph.monitor.boundaries import Boundaries
 from shadowgraph.monitor.crash_recorder import CrashRecorder
@@ -498,10 +499,7 @@ class Monitor(Listener):
                 return
             if waits:  # as the read itself is about to
                 self.drain(here=True)
-        stack = current_stack()
-        for check in self._all:
-            if not self.naps.blind or check not in self.checks.needs_every_write:
-                check.host_read(view, how, stack, Checkpoint("host_read"))
+        self._check_host_read(view, how, current_stack())
 
     @delivers
     @event_handler
@@ -516,7 +514,13 @@ class Monitor(Listener):
         checkpoint = checkpoint or Checkpoint(
             "retire", phase, graph, replay, self.context.writes, next(self.context.clock)
         )
-        self.context.engine.check(checkpoint, guards)  # dispatched later: the caller holds the allocator's lock
+        try:  # the caller holds the allocator's lock: evidence is dispatched later, and so is the end of a lost device
+            self.context.engine.check(checkpoint, guards)
+        except Exception as error:
+            if not is_device_loss(error):
+                raise
+            self.paused = True
+            outbox.write(partial(self.lose, error))
 
     # -- parts -------------------------------------------------------------------------------------------------
 
@@ -524,6 +528,11 @@ class Monitor(Listener):
     def _captures_here(self) -> bool:
         """Whether launches of this thread are now recorded by a capture."""
         return bool(self._capturing) and self._graphs.captures_here
+
+    def _check_host_read(self, view: TensorView, how: str, stack: Stack) -> None:
+        for check in self._all:
+            if not self.naps.blind or check not in self.checks.needs_every_write:
+                check.host_read(view, how, stack, Checkpoint("host_read"))
 
     def _is_paused(self) -> bool:
         return self.paused

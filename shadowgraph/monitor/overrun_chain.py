@@ -77,14 +77,19 @@ class OverrunChain:
         """A finding was stored: link it where possible. Returns the new revisions of other findings."""
         if draft.code != "SG101" or draft.side is None or not kept.id or _guard(draft.buffer, draft.side) is None:
             return []
-        known = self._broken.get(kept.id)
-        if known is None:
-            known = self._broken[kept.id] = _Broken(kept.id, draft.buffer, draft.side)
-            self._places.setdefault(known.place, []).append(known)
+        known = self._broken_of(kept.id, draft.buffer, draft.side)
         for write in (one for one in draft.culprits if not (one.opaque or one.hull)):
             who = _who(str(write.launch.kind), write.launch.name, write.node, kept.graph)
             self._give(known, who, (pointer.view.hull for pointer in write.launch.pointers))
         return self.revised(kept)
+
+    def _broken_of(self, id: int, buffer: Buffer, side: Side) -> _Broken:
+        """The broken guard of a finding, entered by its first sighting."""
+        known = self._broken.get(id)
+        if known is None:
+            known = self._broken[id] = _Broken(id, buffer, side)
+            self._places.setdefault(known.place, []).append(known)
+        return known
 
     def revised(self, kept: Finding) -> list[Finding]:
         """A finding was revised: its culprit may be known now. Returns the new revisions of other findings."""

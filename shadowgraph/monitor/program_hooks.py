@@ -7,7 +7,7 @@ the same thread, in the same event, once the lock is released.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TypeVar
 
@@ -159,13 +159,25 @@ class ProgramHooks:
         if self.places is None:
             return
         with error_barrier("search for names"):
-            spans = [span for graph in graphs for span in graph.spans]
-            used = {b.serial: b for span in spans for b in context.ledger.overlapping(span.start, span.stop)}
-            flat = [b for b in used.values() if len(b.shape) == 1 and b.dtype.startswith("int")]
-            own = [buffer for buffer in flat if buffer.role is not Role.POOL]
-            self.places.find_new(b for b in own if not context.names.owners_of(b.range, b.serial))
-            given = [b for graph in graphs for b in graph.inputs.values() if b.role is Role.STATIC and b.alive]
-            self.places.note_former(b for b in given if not context.names.owners_of(b.range, b.serial))
+            self.places.find_new(_unnamed(_index_inputs(graphs, context), context))
+            self.places.note_former(_unnamed(_guarded_inputs(graphs), context))
+
+
+def _index_inputs(graphs: Iterable[Graph], context: Context) -> list[Buffer]:
+    """One-dimensional integer buffers that graphs use, outside their pools."""
+    spans = [span for graph in graphs for span in graph.spans]
+    used = {b.serial: b for span in spans for b in context.ledger.overlapping(span.start, span.stop)}
+    flat = [b for b in used.values() if len(b.shape) == 1 and b.dtype.startswith("int")]
+    return [buffer for buffer in flat if buffer.role is not Role.POOL]
+
+
+def _guarded_inputs(graphs: Iterable[Graph]) -> list[Buffer]:
+    return [b for graph in graphs for b in graph.inputs.values() if b.role is Role.STATIC and b.alive]
+
+
+def _unnamed(buffers: Iterable[Buffer], context: Context) -> Iterator[Buffer]:
+    """Buffers without an owner name, each looked up when the iterator reaches it."""
+    return (b for b in buffers if not context.names.owners_of(b.range, b.serial))
 
 
 def _call(what: str, told: Callable[[_T], None], fact: _T) -> None:

@@ -47,6 +47,14 @@ class _Broken:
     unseen: bool
     passed: bool
 
+    def may_be_by(self, launch: Launch) -> bool:
+        """Whether a host launch may have broken the guard."""
+        named = launch.name in self.names
+        if not (self.unseen or named):
+            return False
+        where = self.guard.buffer.range
+        return any(p.view.hull.overlaps(where) for p in launch.pointers if p.may_write or named)
+
 
 class Rearming:
     """Broken guards, each with its condition for re-arming. The caller holds the debugger's lock.
@@ -69,29 +77,26 @@ class Rearming:
         if not self._context.engine.keeps:
             return
         passed = checkpoint.at == NAP  # the checkpoint names only the last replay before it
-        replay = checkpoint.phase is Phase.REPLAY and checkpoint.graph is not None and not passed
-        graph = checkpoint.graph.serial if replay and checkpoint.graph is not None else None
-        given = [write for write in checkpoint.writes if write.ranges.overlaps(guard.buffer.range)]
-        names = frozenset() if replay else frozenset(write.launch.name for write in given)
+        graph = checkpoint.graph if checkpoint.phase is Phase.REPLAY and not passed else None
+        names = _given(guard.buffer, checkpoint) if graph is None else frozenset()
         self.waiting.pop(guard.whole.start, None)
         while len(self.waiting) >= _MOST:  # many of the oldest entries belong to freed buffers
             self.waiting.pop(next(iter(self.waiting), 0), None)
-        unseen = passed or (not replay and checkpoint.order < self.seen_since)
-        self.waiting[guard.whole.start] = _Broken(guard, graph, names, unseen, passed)
+        unseen = passed or (graph is None and checkpoint.order < self.seen_since)
+        serial = graph.serial if graph is not None else None
+        self.waiting[guard.whole.start] = _Broken(guard, serial, names, unseen, passed)
 
     def due(self, launch: Launch) -> list[_Broken]:
         """Guards that a host launch, which is about to run, may have broken; excluded are those for which another
         possible culprit has run since the last boundary, as the new damage may already be there."""
-        found = []
-        for broken in list(self.waiting.values()):
-            where, unseen = broken.guard.buffer.range, broken.unseen
-            named = launch.name in broken.names
-            given = (p for p in launch.pointers if p.may_write or named)
-            if (unseen or named) and any(p.view.hull.overlaps(where) for p in given):
-                before = [write for write in self._context.writes if unseen or write.launch.name in broken.names]
-                if not any(write.ranges.overlaps(where) for write in before):
-                    found.append(broken)
-        return found
+        waiting = list(self.waiting.values())
+        return [broken for broken in waiting if broken.may_be_by(launch) and not self._has_run(broken)]
+
+    def _has_run(self, broken: _Broken) -> bool:
+        """Whether a possible culprit has run since the last boundary."""
+        where = broken.guard.buffer.range
+        before = [write for write in self._context.writes if broken.unseen or write.launch.name in broken.names]
+        return any(write.ranges.overlaps(where) for write in before)
 
     def arm(self, due: Iterable[_Broken]) -> None:
         """Re-arm guards that have been checked, except those whose condition has changed since."""
@@ -123,3 +128,9 @@ class Rearming:
         with context.allocator.lock.within, error_barrier("guard armed again"):  # meanwhile no block changes owner
             if context.allocator.may_arm(guard, context.clock):
                 context.engine.rearm(guard)
+
+
+def _given(buffer: Buffer, checkpoint: Checkpoint) -> frozenset[str]:
+    """Names of the launches before a checkpoint that were given a buffer to write."""
+    given = [write for write in checkpoint.writes if write.ranges.overlaps(buffer.range)]
+    return frozenset(write.launch.name for write in given)

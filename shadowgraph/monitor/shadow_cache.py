@@ -47,12 +47,16 @@ class ShadowCache:
                 self._context.ledger.free(buffer)
         version = (self._context.ledger.version, declared)
         if known is None or known.version != version:
-            parts = tuple(part for check in self._checks for part in check.parts(graph))
-            # A change elsewhere leaves the old shadow valid; a new one would wait for the device.
-            fits = known is not None and known.parts == parts
-            shadow = known.shadow if known is not None and fits else self._context.engine.shadow(parts)
-            known = self._plans[graph.serial] = _Plan(version, parts, shadow, self._foreign(parts))
+            known = self._plans[graph.serial] = self._renewed(known, graph, version)
         return known.shadow
+
+    def _renewed(self, known: _Plan | None, graph: Graph, version: tuple[int, int]) -> _Plan:
+        """The plan after a change of memory or declarations."""
+        parts = tuple(part for check in self._checks for part in check.parts(graph))
+        # A change elsewhere leaves the old shadow valid; a new one would wait for the device.
+        fits = known is not None and known.parts == parts
+        shadow = known.shadow if known is not None and fits else self._context.engine.shadow(parts)
+        return _Plan(version, parts, shadow, self._foreign(parts))
 
     def _foreign(self, parts: Iterable[tuple[object, ByteRange]]) -> tuple[Buffer, ...]:
         owners = (self._context.ledger.owner(where.start, where.stop) for _, where in parts)

@@ -98,20 +98,29 @@ class NameBook:
         serial
             Allocation serial of a buffer.
         """
+        found = self._overlapping(where)
+        if serial is None:
+            return [owner for _, (owner, _) in found]
+        buffer = self._ledger.get(serial)
+        owners = [
+            owner
+            for _, (owner, known) in found
+            if known == serial or (known == _UNTRACKED and _is_storage_of(buffer, owner.view))
+        ]
+        if owners or (buffer is not None and buffer.alive):
+            return owners
+        return self._former_owners(where, serial)
+
+    def _former_owners(self, where: ByteRange, serial: int) -> list[Owner]:
+        return [owner for owner in self._former.get(serial, ()) if owner.view.hull.overlaps(where)]
+
+    def _overlapping(self, where: ByteRange) -> list[tuple[ByteRange, tuple[Owner, int]]]:
+        """Owners whose views overlap a range, each with the serial of its buffer during the walk."""
         with self._lock.section:
             if self._index is None:
                 entries = [pair for pairs in self._owners.values() for pair in pairs]
                 self._index = RangeIndex((o.view.hull, (o, s)) for o, s in entries)
-            found = self._index.overlapping(where.start, where.stop)
-        buffer = self._ledger.get(serial) if serial is not None else None
-        owners = [
-            owner
-            for _, (owner, known) in found
-            if serial is None or known == serial or (known == _UNTRACKED and _is_storage_of(buffer, owner.view))
-        ]
-        if owners or serial is None or (buffer is not None and buffer.alive):
-            return owners
-        return [owner for owner in self._former.get(serial, ()) if owner.view.hull.overlaps(where)]
+            return self._index.overlapping(where.start, where.stop)
 
     def name_of(self, buffer: Buffer, part: ByteRange | None = None) -> tuple[str, tuple[str, ...]]:
         """The best name of a buffer, or of a part of it, and every owner path.

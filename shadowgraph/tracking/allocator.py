@@ -18,6 +18,7 @@ import torch
 
 from shadowgraph.common.errors import FindingsError
 from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock, defer
+from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.model.alignment import ALIGNMENT, round_up
 from shadowgraph.model.buffers import Buffer, Ledger, Role
@@ -438,7 +439,7 @@ class HostAllocator:
 
 
 _allocator: HostAllocator | None = None
-_allocator_lock = threading.Lock()
+_allocator_lock = fork_safe(threading.Lock())
 
 
 def host_allocator() -> HostAllocator:

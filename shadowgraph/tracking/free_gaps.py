@@ -49,20 +49,20 @@ def place_guards(
     within: list[int] = []
     for segment in sorted(segments, key=lambda span: span.start):
         for hole in RangeSet.of([segment]) - given:
-            left, right = ends.get(hole.start), hole.stop if hole.stop in blocks else None
-            head = 0 if right is None else hole.nbytes if left is None else hole.nbytes // _HEAD_SHARE // 16 * 16
-            head = min(head, near)
-            if right is not None:
-                heads[right] = head
+            left, head = ends.get(hole.start), 0
+            if hole.stop in blocks:
+                share = hole.nbytes if left is None else hole.nbytes // _HEAD_SHARE // 16 * 16
+                heads[hole.stop] = head = min(share, near)
             if left is not None:
                 tails[left] = min(hole.nbytes - head, FAR)
             starts.append(hole.start)
             within.append(segment.start)
-    placed = {}
-    for start, stop in blocks.items():
-        gap = 0
-        if start not in tails:
-            at = bisect_left(starts, stop)
-            gap = starts[at] - stop if at < len(starts) and within[at] <= start else 0
-        placed[start] = Placement(heads.get(start, 0), tails.get(start, 0), gap)
-    return placed
+
+    def gap(start: int, stop: int) -> int:
+        at = bisect_left(starts, stop)
+        return starts[at] - stop if at < len(starts) and within[at] <= start else 0
+
+    return {
+        start: Placement(heads.get(start, 0), tails.get(start, 0), 0 if start in tails else gap(start, stop))
+        for start, stop in blocks.items()
+    }

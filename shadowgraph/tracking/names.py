@@ -238,18 +238,26 @@ def _item_steps(value: Any) -> Iterator[Step]:
         for position, (key, item) in enumerate(list(dict.items(value))):
             yield _key, (position, key), item
     elif issubclass(kind, tuple):
-        fields = _fields(value)
-        items = tuple.__iter__(value)
-        yield from ((_attribute, *pair) for pair in zip(fields, items, strict=True)) if fields else _indexed(items)
+        yield from _tuple_steps(value)
     elif issubclass(kind, (list, deque)):
         yield from _indexed(list.copy(value) if issubclass(kind, list) else deque.__iter__(value))
     elif issubclass(kind, (set, frozenset)):
-        base: Any = set if issubclass(kind, set) else frozenset
-        yield from ((_element, index, item) for index, item in enumerate(list(base.__iter__(value))))
+        yield from _set_steps(value)
     elif kind is types.FunctionType:
         yield from _function_steps(value)
     elif kind is types.BuiltinFunctionType:
         yield _attribute, "__self__", value.__self__
+
+
+def _tuple_steps(value: Any) -> Iterator[Step]:
+    fields = _fields(value)
+    items = tuple.__iter__(value)
+    return ((_attribute, *pair) for pair in zip(fields, items, strict=True)) if fields else _indexed(items)
+
+
+def _set_steps(value: Any) -> Iterator[Step]:
+    base: Any = set if issubclass(type(value), set) else frozenset
+    return ((_element, index, item) for index, item in enumerate(list(base.__iter__(value))))
 
 
 def _function_steps(function: types.FunctionType) -> Iterator[Step]:
@@ -266,10 +274,15 @@ def _attribute_steps(value: object, layout: _Layout) -> Iterator[Step]:
         return
     attributes = list(dict.items(layout.namespace.__get__(value)))
     if issubclass(layout.cls, torch.nn.Module):
-        tables = [table for name, table in attributes if _is_module_table(name, table)]
+        yield from _child_steps(attributes)
         attributes = [pair for pair in attributes if not _is_module_table(*pair)]
-        yield from ((_child, name, item) for table in tables for name, item in list(dict.items(table)))
     yield from ((_attribute, name, item) for name, item in attributes)
+
+
+def _child_steps(attributes: list[tuple[Any, Any]]) -> Iterator[Step]:
+    """Parameters, buffers and submodules of a module."""
+    tables = [table for name, table in attributes if _is_module_table(name, table)]
+    return ((_child, name, item) for table in tables for name, item in list(dict.items(table)))
 
 
 def _is_globals(value: Any) -> bool:
@@ -342,9 +355,7 @@ def _key_text(position: int, key: Any) -> str:
     """A dictionary key as text; for a class of the program only its name, because its repr is the program's code."""
     kind = type(key)
     if issubclass(kind, str) and not issubclass(kind, enum.Enum):
-        text = str.__str__(key)
-        text = text if len(text) <= _LONGEST_KEY else f"{text[:_LONGEST_KEY]}..."
-        return json.dumps(text, ensure_ascii=not text.isprintable())
+        return _quoted(str.__str__(key))
     if any(kind is plain for plain in _PLAIN_KEYS) and key.__sizeof__() <= 2 * _LONGEST_KEY:
         return repr(key)
     if kind is tuple:
@@ -353,3 +364,8 @@ def _key_text(position: int, key: Any) -> str:
     if issubclass(kind, enum.Enum):
         return f"{_class_name(kind)}.{object.__getattribute__(key, '_name_')}"
     return f"<{_class_name(kind)} #{position}>"
+
+
+def _quoted(text: str) -> str:
+    text = text if len(text) <= _LONGEST_KEY else f"{text[:_LONGEST_KEY]}..."
+    return json.dumps(text, ensure_ascii=not text.isprintable())

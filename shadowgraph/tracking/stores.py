@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.model.ranges import ByteRange, RangeSet
 
 Addresses = npt.NDArray[np.uint64]
@@ -56,7 +57,7 @@ class Budget:
         self.limit = limit
         self._taken = 0
         self._returned: deque[int] = deque()
-        self._lock = threading.Lock()
+        self._lock = fork_safe(threading.Lock())
 
     @property
     def held(self) -> int:

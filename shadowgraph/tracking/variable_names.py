@@ -89,7 +89,7 @@ class VariableNames:
                 if id(value) not in seen and not issubclass(type(value), _NO_ROOTS):
                     seen.add(id(value))
                     owners = walk(value, name, max_objects=objects).owners
-                    found = {b.serial: led for b in buffers if (led := [o for o in owners if _leads(o, b)])}
+                    found = _by_buffer(owners, buffers)
                     if found:
                         take(name, value, found)
                     for serial in found:
@@ -108,6 +108,11 @@ class VariableNames:
     def _note(self, name: str, value: object, found: Mapping[int, list[Owner]]) -> None:
         for serial, owners in found.items():
             self._names.note_former(serial, owners)
+
+
+def _by_buffer(owners: Iterable[Owner], buffers: Iterable[Buffer]) -> dict[int, list[Owner]]:
+    """The owners that lead to each buffer, by serial, without the buffers that none leads to."""
+    return {b.serial: led for b in buffers if (led := [o for o in owners if _leads(o, b)])}
 
 
 def _leads(owner: Owner, buffer: Buffer) -> bool:

@@ -51,15 +51,19 @@ def extent(view: TensorView) -> tuple[RangeSet, bool]:
     return (RangeSet.of([view.hull]), True) if exact is None else (RangeSet.of(exact), False)
 
 
+def _joint_extent(views: Sequence[TensorView]) -> tuple[RangeSet, bool]:
+    extents = [extent(view) for view in views]
+    ranges = extents[0][0] if len(extents) == 1 else RangeSet.of(part for each, _ in extents for part in each)
+    return ranges, any(hull for _, hull in extents)
+
+
 def write_of(launch: Launch, stores: StoreLog | None, node: int | None = None, *, prepares: int | None = None) -> Write:
     """The writes of a launch, from its stores, or from its pointers where stores are unknown."""
     if stores is not None:
         return Write(launch, stores.ranges, stores, node, prepares=prepares)
     written = [p.view for p in launch.pointers if p.access is not Access.READ]
     if launch.kind is LaunchKind.ATEN:
-        extents = [extent(view) for view in written]
-        ranges = extents[0][0] if len(extents) == 1 else RangeSet.of(part for each, _ in extents for part in each)
-        hull = any(hull for _, hull in extents)
+        ranges, hull = _joint_extent(written)
         return Write(launch, ranges, None, node, hull=hull, prepares=prepares)
     # A kernel gets an address and its own strides: it may write into any gap.
     gaps = any(not view.contiguous and view.ranges(1) is None for view in written)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -10,6 +10,7 @@ from shadowgraph.common.html_repr import HtmlRepr
 from shadowgraph.dumps.models import view_of
 from shadowgraph.dumps.naming import BufferNames, Owned
 from shadowgraph.dumps.reader import Dump
+from shadowgraph.dumps.schema import OwnerRow
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.views import TensorView, describe_slice
@@ -70,16 +71,19 @@ def alias_list(dump: Dump, book: BufferNames, wanted: Sequence[Buffer] | None = 
 def _members(dump: Dump, wanted: Sequence[Buffer] | None) -> Iterator[list[tuple[Owned, int | None]]]:
     """The owners of each group, each with the serial of its buffer."""
     rows = dump.manifest.owners
-    serials = None if wanted is None else {buffer.serial for buffer in wanted}
-    spans = [] if wanted is None else [buffer.range for buffer in wanted]
+    spans = {buffer.serial: buffer.range for buffer in wanted or ()}
     for group in dump.manifest.alias_groups:
         known = [rows[index] for index in group]
-        if serials is not None and serials.isdisjoint(row.view.buffer for row in known):
-            untracked = (view_of(dump.manifest, row.view) for row in known if row.view.buffer is None)
-            if not any(span.overlaps(view.hull) for view in untracked for span in spans):
-                continue
-        if known:
+        if known and (wanted is None or _any_in(dump, known, spans)):
             yield [((row.path, view_of(dump.manifest, row.view)), row.view.buffer) for row in known]
+
+
+def _any_in(dump: Dump, owners: Sequence[OwnerRow], spans: Mapping[int, ByteRange]) -> bool:
+    """Whether an owner is in one of the buffers, given as ranges by serial, or shares bytes with one untracked."""
+    if not spans.keys().isdisjoint(row.view.buffer for row in owners):
+        return True
+    untracked = (view_of(dump.manifest, row.view) for row in owners if row.view.buffer is None)
+    return any(span.overlaps(view.hull) for view in untracked for span in spans.values())
 
 
 def _group(

@@ -109,16 +109,20 @@ class AliasMap:
 
 def panel_of(group: AliasGroup, findings: dict[int, list[Finding]]) -> AliasPanel:
     """The panel of one group; `findings` by the serial of their buffer."""
+    lines = _lines(group)
+    serials = dict.fromkeys(owner.buffer for owner in group.owners if owner.buffer is not None)
+    damages = tuple(damage_of(finding, 0) for serial in serials for finding in findings.get(serial, ()))
+    depth = tuple(_depths(lines, group.nbytes, True))
+    return AliasPanel(group.address, group.nbytes, group.buffers, tuple(lines), depth, damages)
+
+
+def _lines(group: AliasGroup) -> list[AliasLine]:
     low = min(owner.first for owner in group.owners)
     chief = group.owners[0]
     rest = sorted(group.owners[1:], key=lambda owner: (owner.first, -owner.last, _view(owner)))
     lines = [_line([chief, *(owner for owner in rest if _view(owner) == _view(chief))], low)]
     others = groupby((owner for owner in rest if _view(owner) != _view(chief)), key=_view)
-    lines += [_line(list(owners), low) for _, owners in others]
-    serials = dict.fromkeys(owner.buffer for owner in group.owners if owner.buffer is not None)
-    damages = tuple(damage_of(finding, 0) for serial in serials for finding in findings.get(serial, ()))
-    depth = tuple(_depths(lines, group.nbytes, True))
-    return AliasPanel(group.address, group.nbytes, group.buffers, tuple(lines), depth, damages)
+    return [*lines, *(_line(list(owners), low) for _, owners in others)]
 
 
 def _view(owner: AliasOwner) -> tuple[int, str, tuple[int, ...], tuple[int, ...]]:

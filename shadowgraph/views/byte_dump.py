@@ -104,10 +104,8 @@ def dumped_buffer(
     start, count
         Show `count` bytes from `start` on. By default all held bytes, up to `MOST`: the bytes around findings first.
     """
-    facts = dump.manifest.facts
-    about = [f for f in (*facts.findings, *facts.notes) if f.buffer.serial == buffer.serial and f.bytes is not None]
-    rows = [row for row in dump.manifest.payloads if row.buffer == buffer.serial and row.nbytes]
-    rows.sort(key=lambda row: _ORDER.index(row.why))
+    about = _findings_on(dump, buffer)
+    rows = _payloads_of(dump, buffer)
     held = RangeSet.of(ByteRange(row.offset, row.offset + row.nbytes) for row in rows)
     asked = around is not None or start is not None or count is not None
     wanted = RangeSet.of([_asked(buffer, around, start, count)]) if asked else _unasked(buffer, held, about)
@@ -124,6 +122,18 @@ def dumped_buffer(
         marks=tuple(_mark(finding) for finding in about if _within(finding, first, stop)),
         more=held.nbytes - sum(part.nbytes for span in wanted for part in held.intersection(span)),
     )
+
+
+def _findings_on(dump: Dump, buffer: Buffer) -> list[Finding]:
+    """Findings and notes about bytes of a buffer."""
+    facts = dump.manifest.facts
+    return [f for f in (*facts.findings, *facts.notes) if f.buffer.serial == buffer.serial and f.bytes is not None]
+
+
+def _payloads_of(dump: Dump, buffer: Buffer) -> list[PayloadRow]:
+    """The payloads with bytes of a buffer, the most reliable last."""
+    rows = [row for row in dump.manifest.payloads if row.buffer == buffer.serial and row.nbytes]
+    return sorted(rows, key=lambda row: _ORDER.index(row.why))
 
 
 def _all_of(buffer: Buffer) -> ByteRange:

@@ -4,7 +4,7 @@ Drawn by `shadowgraph.render.plots.byte_map`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -158,8 +158,7 @@ def _home(source: Source, finding: Finding) -> Buffer | None:
 
 def made_of(shown: DumpedBuffer, home: Buffer, source: Source) -> ByteMap:
     """The byte map of a dumped buffer."""
-    near = [b for b in source.dump.buffers if b.start < home.start + shown.stop and home.start + shown.first < b.stop]
-    near = [buffer for buffer in near if buffer.serial != home.serial]
+    near = _neighbours(source, home, home.start + shown.first, home.start + shown.stop)
     grounds = RangeSet.of(ByteRange(b.start - home.start, b.stop - home.start) for b in near if b.nbytes)
     cells = _Cells(shown, grounds)
     first, stop = shown.first // ROW * ROW, -(-shown.stop // ROW) * ROW
@@ -175,6 +174,12 @@ def made_of(shown: DumpedBuffer, home: Buffer, source: Source) -> ByteMap:
         tuple((mark.finding, mark.code) for mark in shown.marks),
         sum(cell.value is None for row in rows for cell in row.cells if cell.ground is not Ground.FREE),
     )
+
+
+def _neighbours(source: Source, home: Buffer, start: int, stop: int) -> list[Buffer]:
+    """The other buffers in a range of addresses."""
+    near = [buffer for buffer in source.dump.buffers if buffer.start < stop and start < buffer.stop]
+    return [buffer for buffer in near if buffer.serial != home.serial]
 
 
 class _Cells:
@@ -223,27 +228,25 @@ class _Cells:
 
 def _row(cells: _Cells, offset: int, dtype: str) -> ByteRow:
     row = ByteRow(offset, tuple(cells.cell(offset + place) for place in range(ROW)))
-    known = [cell.value for cell in row.cells if cell.value is not None]
-    kept = [cell.expected for cell in row.cells if cell.expected is not None]
     guarded = all(cell.ground is Ground.GUARD for cell in row.cells) and not row.changed
-    if len(known) == ROW and not guarded:
-        row = replace(row, values=decoded(bytes(known), dtype, offset))
-    if row.changed and len(kept) == ROW and all(cell.ground is Ground.OWN for cell in row.cells):
-        row = replace(row, expected=decoded(bytes(kept), dtype, offset))
+    if not guarded:
+        row = replace(row, values=_decoded((cell.value for cell in row.cells), dtype, offset))
+    if row.changed and all(cell.ground is Ground.OWN for cell in row.cells):
+        row = replace(row, expected=_decoded((cell.expected for cell in row.cells), dtype, offset))
     return row
+
+
+def _decoded(row: Iterable[int | None], dtype: str, offset: int) -> str:
+    """The values of a row, empty where a byte of the row is missing."""
+    known = [value for value in row if value is not None]
+    return decoded(bytes(known), dtype, offset) if len(known) == ROW else ""
 
 
 def _edges(
     shown: DumpedBuffer, source: Source, home: Buffer, near: Sequence[Buffer], first: int, stop: int
 ) -> Iterator[ByteEdge]:
     """Boundaries of the buffer, its guards, its owners and other buffers inside the shown range."""
-    tail = shown.nbytes + shown.gap
-    edges = [ByteEdge(0, f"{shown.name} begins"), ByteEdge(shown.nbytes, f"{shown.name} ends")]
-    if shown.head_guard:
-        edges.append(ByteEdge(-shown.head_guard, "guard begins"))
-    if shown.tail_guard:
-        edges += [ByteEdge(tail, "guard begins")] if shown.gap else []
-        edges.append(ByteEdge(tail + shown.tail_guard, "guard ends"))
+    edges = [ByteEdge(0, f"{shown.name} begins"), ByteEdge(shown.nbytes, f"{shown.name} ends"), *_guard_edges(shown)]
     owners = [(path, view.start, view.stop) for path, view in source.book.owners(home) if path != shown.name]
     owners += [(source.book.name(buffer), buffer.start, buffer.stop) for buffer in near]
     for name, low, high in owners:
@@ -251,16 +254,22 @@ def _edges(
     yield from sorted((e for e in edges if first < e.offset < stop or e.offset == 0 == first), key=lambda e: e.offset)
 
 
+def _guard_edges(shown: DumpedBuffer) -> Iterator[ByteEdge]:
+    """Boundaries of the guards, except where the buffer itself begins or ends."""
+    tail = shown.nbytes + shown.gap
+    if shown.head_guard:
+        yield ByteEdge(-shown.head_guard, "guard begins")
+    if shown.tail_guard:
+        if shown.gap:
+            yield ByteEdge(tail, "guard begins")
+        yield ByteEdge(tail + shown.tail_guard, "guard ends")
+
+
 def folded(rows: Sequence[ByteRow], limit: int) -> list[ByteRow | ByteFold]:
     """At most about `limit` rows: rows at the ends of changed stretches first, then their neighbours."""
     if len(rows) <= limit:
         return list(rows)
-    changed = [row.changed for row in rows]
-    turns = [
-        p for p in range(len(rows)) if changed[p] and not (0 < p < len(rows) - 1 and changed[p - 1] and changed[p + 1])
-    ]
-    far = {place: min((abs(place - turn) for turn in turns), default=place) for place in range(len(rows))}
-    kept = set(sorted(far, key=lambda place: (far[place], place))[:limit])
+    kept = _kept(rows, limit)
     found: list[ByteRow | ByteFold] = []
     place = 0
     while place < len(rows):
@@ -275,3 +284,13 @@ def folded(rows: Sequence[ByteRow], limit: int) -> list[ByteRow | ByteFold]:
             found.append(rows[place])
             place += 1
     return found
+
+
+def _kept(rows: Sequence[ByteRow], limit: int) -> set[int]:
+    """The places of the `limit` rows that are nearest to an end of a changed stretch."""
+    changed = [row.changed for row in rows]
+    turns = [
+        p for p in range(len(rows)) if changed[p] and not (0 < p < len(rows) - 1 and changed[p - 1] and changed[p + 1])
+    ]
+    far = {place: min((abs(place - turn) for turn in turns), default=place) for place in range(len(rows))}
+    return set(sorted(far, key=lambda place: (far[place], place))[:limit])

@@ -57,10 +57,8 @@ ByteLine = ByteRow | Gap | Same
 
 def byte_rows(buffer: DumpedBuffer, dtype: str) -> Iterator[ByteLine]:
     """Rows of held bytes, with a gap between rows that are not adjacent and equal rows folded."""
-    held: Bytes = {}
-    for stretch in buffer.stretches:
-        held.update(enumerate(stretch.data, stretch.offset))
-    seen = {at: value for mark in buffer.marks for at, value in enumerate(bytes.fromhex(mark.found), mark.window)}
+    held = _held(buffer)
+    seen = _found(buffer)
     changed = _changed(buffer, held.keys() | seen.keys())
     wanted = {at // ROW for at in held} | {at // ROW for at in changed & seen.keys()}
     before = None
@@ -74,6 +72,18 @@ def byte_rows(buffer: DumpedBuffer, dtype: str) -> Iterator[ByteLine]:
         if folded:
             yield Same(rows[-1] * ROW + ROW - 1)
         before = rows[-1]
+
+
+def _held(buffer: DumpedBuffer) -> Bytes:
+    held: Bytes = {}
+    for stretch in buffer.stretches:
+        held.update(enumerate(stretch.data, stretch.offset))
+    return held
+
+
+def _found(buffer: DumpedBuffer) -> Bytes:
+    """Bytes as findings saw them; of several findings on one byte the last counts."""
+    return {at: value for mark in buffer.marks for at, value in enumerate(bytes.fromhex(mark.found), mark.window)}
 
 
 class _Runs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from shadowgraph.checks.verdicts import verdict
@@ -37,14 +37,12 @@ def differences(before: Side, after: Side) -> Differences:
     for memory, other in ((first, second), (second, first)):
         memory.rename(other)
     buffers, same_buffers = _changed(first.named, second.named)
-    views = [each for each in _changed(first.views, second.views)[0] if each[1] and each[2]]
-    whole = {name for name, _, _ in buffers}
     return Differences(
         gone=gone,
         new=new,
         same=same,
         buffers=tuple(Changed(*each) for each in buffers),
-        views=tuple(Changed(*each) for each in views if each[0] not in whole),
+        views=_changed_views(first, second, {name for name, _, _ in buffers}),
         unnamed=_unnamed(first.unnamed, second.unnamed),
         aliases=aliases,
         graphs=tuple(ChangedGraph(*each) for each in graphs),
@@ -151,6 +149,12 @@ def _changed(
     return differ, len(names) - len(differ)
 
 
+def _changed_views(before: _Memory, after: _Memory, whole: Container[str]) -> tuple[Changed, ...]:
+    """Views that differ and exist on both sides, without those named in `whole`."""
+    views, _ = _changed(before.views, after.views)
+    return tuple(Changed(name, one, other) for name, one, other in views if one and other and name not in whole)
+
+
 def _unnamed(before: Mapping[str, list[int]], after: Mapping[str, list[int]]) -> tuple[Unnamed, ...]:
     found = []
     for place in dict.fromkeys((*before, *after)):
@@ -167,8 +171,7 @@ def _aliases(before: Sequence[frozenset[str]], after: Sequence[frozenset[str]]) 
     found: list[ChangedAlias] = []
     same = 0
     for group in after:
-        common = Counter(home[path] for path in group if path in home)
-        place = max(common, key=lambda each: (common[each], -each), default=None)
+        place = _likest(group, home)
         if place is None or place in paired:
             found.append(ChangedAlias("new", _sorted(group)))
             continue
@@ -180,6 +183,12 @@ def _aliases(before: Sequence[frozenset[str]], after: Sequence[frozenset[str]]) 
             found.append(ChangedAlias("changed", _sorted(old & group), _sorted(group - old), _sorted(old - group)))
     gone = (ChangedAlias("gone", _sorted(group)) for place, group in enumerate(before) if place not in paired)
     return (*found, *gone), same
+
+
+def _likest(group: Iterable[str], home: Mapping[str, int]) -> int | None:
+    """The place that is home to most owners of a group, on a tie the first."""
+    common = Counter(home[path] for path in group if path in home)
+    return max(common, key=lambda each: (common[each], -each), default=None)
 
 
 def _sorted(paths: Iterable[str]) -> tuple[str, ...]:

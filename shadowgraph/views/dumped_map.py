@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from shadowgraph.dumps.naming import BufferNames
 from shadowgraph.dumps.reader import Dump
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.device_nodes import DeviceNode
+from shadowgraph.model.findings import BufferFacts
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.views.memory_map import MapBuffer, MemoryMap, damage_of, freed_buffer, live_buffer
@@ -33,19 +34,22 @@ def dumped_map(
         for buffer in wanted:
             found.setdefault(buffer.serial, _gone(buffer, book.name(buffer)))
     serials = sorted(found, key=lambda serial: (found[serial].start, serial))
-    kept = serials
-    if graph is not None:
-        touched = _touched(graph)
-        home = {buffer.serial for buffer in dump.buffers if buffer.graph == graph.serial}
-        kept = [serial for serial in kept if serial in home or touched.overlaps(_range(found[serial]))]
+    kept = serials if graph is None else _used_by(graph, dump, found, serials)
     if wanted is not None:
-        kept = list(_with_neighbours(kept, {buffer.serial for buffer in wanted}))
+        kept = list(_with_neighbours(kept, wanted))
     index = {serial: position for position, serial in enumerate(kept)}
     damages = (f for f in dump.manifest.facts.damage if f.buffer.serial in index)
     return MemoryMap(
         tuple(found[serial] for serial in kept),
         tuple(damage_of(finding, index[finding.buffer.serial]) for finding in damages),
     )
+
+
+def _used_by(graph: Graph, dump: Dump, found: Mapping[int, MapBuffer], serials: Iterable[int]) -> list[int]:
+    """The buffers that a graph's nodes point into or that its capture allocated."""
+    touched = _touched(graph)
+    home = {buffer.serial for buffer in dump.buffers if buffer.graph == graph.serial}
+    return [serial for serial in serials if serial in home or touched.overlaps(_range(found[serial]))]
 
 
 def found_buffers(dump: Dump, book: BufferNames, serials: Container[int] | None = None) -> dict[int, MapBuffer]:
@@ -55,13 +59,20 @@ def found_buffers(dump: Dump, book: BufferNames, serials: Container[int] | None 
     found: dict[int, MapBuffer] = {}
     if serials is not None:
         found = {b.serial: _gone(b, book.name(b)) for b in dump.freed if b.serial in serials}
-    found |= {serial: freed_buffer(known) for serial, known in facts.items() if serials is None or serial in serials}
+    found |= {serial: freed_buffer(known) for serial, known in facts.items() if _asked(serial, serials)}
     for buffer in dump.buffers:
-        if serials is None or buffer.serial in serials:
-            owners = book.owners(buffer)
-            names, known = tuple(path for path, _ in owners), facts.get(buffer.serial)
-            found[buffer.serial] = live_buffer(buffer, book.name(buffer), names, owners, graphs, known)
+        if _asked(buffer.serial, serials):
+            found[buffer.serial] = _live(buffer, book, graphs, facts.get(buffer.serial))
     return found
+
+
+def _live(buffer: Buffer, book: BufferNames, graphs: Mapping[int, str], facts: BufferFacts | None) -> MapBuffer:
+    owners = book.owners(buffer)
+    return live_buffer(buffer, book.name(buffer), tuple(path for path, _ in owners), owners, graphs, facts)
+
+
+def _asked(serial: int, serials: Container[int] | None) -> bool:
+    return serials is None or serial in serials
 
 
 def _gone(buffer: Buffer, name: str) -> MapBuffer:
@@ -86,7 +97,8 @@ def _pointed(nodes: Iterable[DeviceNode]) -> Iterator[ByteRange]:
         yield from _pointed(node.inner)
 
 
-def _with_neighbours(serials: Sequence[int], wanted: set[int]) -> Iterator[int]:
-    places = [place for place, serial in enumerate(serials) if serial in wanted]
+def _with_neighbours(serials: Sequence[int], wanted: Iterable[Buffer]) -> Iterator[int]:
+    own = {buffer.serial for buffer in wanted}
+    places = [place for place, serial in enumerate(serials) if serial in own]
     near = {at for place in places for at in range(max(0, place - _NEAR), min(len(serials), place + _NEAR + 1))}
     yield from (serials[place] for place in sorted(near))

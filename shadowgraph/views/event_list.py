@@ -38,10 +38,15 @@ def _begin(dump: Dump, buffer: Buffer) -> Iterator[Event]:
     during = f"while {made_in} was captured" if made_in is not None else ""
     yield Event(What.ALLOCATED, during, graph=made_in, stack=buffer.stack)
     for graph in dump.manifest.graphs:
-        mine = [(n, p) for n, row in enumerate(graph.nodes) for p in row.pointers if p.view.buffer == buffer.serial]
+        mine = _pointers(graph, buffer)
         device = list(_device_nodes(graph.device or (), buffer.serial))
         if mine or device:
             yield _captured(dump, graph, mine, device)
+
+
+def _pointers(graph: GraphRow, buffer: Buffer) -> list[tuple[int, PointerRow]]:
+    """A graph's pointers into a buffer, each with the number of its node."""
+    return [(n, p) for n, row in enumerate(graph.nodes) for p in row.pointers if p.view.buffer == buffer.serial]
 
 
 def _captured(dump: Dump, graph: GraphRow, mine: Sequence[tuple[int, PointerRow]], device: Sequence[str]) -> Event:

@@ -241,16 +241,22 @@ def _aliases(buffer: Buffer, owners: Sequence[tuple[str, TensorView]], chief: st
     """Other owners, including owners disjoint from the chief one: halves of a buffer are owners of it too."""
     if not owners:
         return ()
-    naming = next((view for path, view in owners if path == chief), None)
-    whole = naming is not None and naming.start <= buffer.start and naming.stop >= buffer.stop
-    if whole and len(owners) == 1:
+    whole = _whole(buffer, owners, chief)
+    if whole is not None and len(owners) == 1:
         return ()
-    reference = naming if whole and naming is not None else buffer_view(buffer)
+    reference = whole if whole is not None else buffer_view(buffer)
     return tuple(
         MapAlias(path, describe_slice(view, reference) or "", view.start, view.stop)
         for path, view in owners
-        if not (whole and path == chief)
+        if whole is None or path != chief
     )
+
+
+def _whole(buffer: Buffer, owners: Sequence[tuple[str, TensorView]], chief: str) -> TensorView | None:
+    """The view of the chief owner, if it covers the whole buffer."""
+    view = next((view for path, view in owners if path == chief), None)
+    covers = view is not None and view.start <= buffer.start and view.stop >= buffer.stop
+    return view if covers else None
 
 
 def freed_buffer(facts: BufferFacts) -> MapBuffer:

@@ -5,7 +5,7 @@ Pure data.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -190,9 +190,7 @@ def _nodes(
 def _node(
     node: DeviceNode, launch: Launch | None, named: Named, blamed: tuple[Blamed, ...], outer: ListedNode | None
 ) -> ListedNode:
-    stack = launch.stack if launch is not None else node.stack
-    if not stack and outer is not None:
-        stack = outer.stack
+    stack = _stack(node, launch, outer)
     return ListedNode(
         place=str(node.index) if outer is None else f"{outer.place}.{node.index}",
         kind=node.kind,
@@ -209,12 +207,22 @@ def _node(
             Argument(w.argument, w.offset, w.name, w.address, *(named(w.address) or ("", 0)), str(w.sureness))
             for w in node.words
         ),
-        reads=tuple(Part(each.start, each.nbytes, *(named(each.start) or ("", 0))) for each in node.reads),
-        writes=tuple(Part(each.start, each.nbytes, *(named(each.start) or ("", 0))) for each in node.writes),
+        reads=_parts(node.reads, named),
+        writes=_parts(node.writes, named),
         after=node.after,
         note=node.note,
         culprit_of=blamed,
     )
+
+
+def _stack(node: DeviceNode, launch: Launch | None, outer: ListedNode | None) -> Stack:
+    """The launch's own stack, else the outer node's."""
+    stack = launch.stack if launch is not None else node.stack
+    return outer.stack if not stack and outer is not None else stack
+
+
+def _parts(spans: Iterable[ByteRange], named: Named) -> tuple[Part, ...]:
+    return tuple(Part(each.start, each.nbytes, *(named(each.start) or ("", 0))) for each in spans)
 
 
 def _culprits(graph: Graph, findings: Sequence[Finding]) -> dict[int, tuple[Blamed, ...]]:

@@ -5,7 +5,7 @@ Drawn by `shadowgraph.render.plots.row_map`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from shadowgraph.common.errors import UsageError
@@ -104,27 +104,37 @@ class RowMap:
             raise UsageError(f"finding #{only.id} ({only.code}) is about no rows")
         if graph is None and only is not None:
             graph = only.graph
-        serial = source.graph(graph).serial if graph is not None else None
-        kept = None if buffer is None else {each.serial for each in source.buffers(buffer)}
-        rows = source.dump.manifest.input_rows
-        if not rows:
-            raise UsageError("no history of rows was kept: no graph that reads rows of static inputs was replayed")
-        known = {each.serial: each for each in (*source.dump.freed, *source.dump.buffers)}
+        rows = _rows(source, graph, buffer)
         names = {each.serial: each.name for each in source.dump.manifest.graphs}
         findings = [only] if only is not None else [f for f in source.findings if f.stale is not None]
-        found = [
-            _panel(source, each, known[each.buffer], names[each.graph], findings)
-            for each in rows
-            if each.buffer in known and each.graph in names
-            if serial in (None, each.graph) and (kept is None or each.buffer in kept)
-        ]
-        found.sort(key=lambda panel: (panel.graph, _in_number(panel.buffer), panel.first_byte))
-        return cls(tuple(found), tuple(names.items()))
+        panels = _panels(source, rows, names, findings)
+        ordered = sorted(panels, key=lambda panel: (panel.graph, _in_number(panel.buffer), panel.first_byte))
+        return cls(tuple(ordered), tuple(names.items()))
 
     @property
     def marked(self) -> tuple[int, ...]:
         """Ids of the marked findings."""
         return tuple(dict.fromkeys(mark.finding for panel in self.panels for mark in panel.marks))
+
+
+def _rows(source: Source, graph: str | None, buffer: str | None) -> list[InputRows]:
+    """The histories of rows of a graph and of a buffer; of all where they are None."""
+    serial = source.graph(graph).serial if graph is not None else None
+    kept = None if buffer is None else {each.serial for each in source.buffers(buffer)}
+    rows = source.dump.manifest.input_rows
+    if not rows:
+        raise UsageError("no history of rows was kept: no graph that reads rows of static inputs was replayed")
+    return [each for each in rows if serial in (None, each.graph) and (kept is None or each.buffer in kept)]
+
+
+def _panels(
+    source: Source, rows: Iterable[InputRows], names: Mapping[int, str], findings: Sequence[Finding]
+) -> Iterator[RowPanel]:
+    """Panels of the rows whose buffer and graph are known."""
+    known = {each.serial: each for each in (*source.dump.freed, *source.dump.buffers)}
+    for each in rows:
+        if each.buffer in known and each.graph in names:
+            yield _panel(source, each, known[each.buffer], names[each.graph], findings)
 
 
 def _in_number(name: str) -> list[str | int]:

@@ -11,6 +11,7 @@ from enum import StrEnum
 from functools import cache, partial
 
 from shadowgraph.common.kernel_names import brief
+from shadowgraph.dumps.schema import WriteSetRow
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.device_nodes import DeviceNode
 from shadowgraph.model.findings import Finding, Status
@@ -152,16 +153,11 @@ class _Maker:
 
     def made(self) -> WriteMap:
         found = list(self._writes(self.graph.device_nodes, None))
-        sets = next((row for row in self.source.dump.manifest.write_sets if row.graph == self.graph.serial), None)
+        sets = self._write_sets()
         if sets is not None:
-            for row in sets.written:
-                home = self._buffers.get(row.buffer)
-                if home is not None and row.node in self.top:
-                    start, stop = home.start + row.first, home.start + row.last + 1
-                    found.append(_Found(self.top[row.node], row.buffer, start, stop, Sure.SEEN))
-        if self.kept is not None:
-            found = [each for each in found if each.buffer in self.kept]
-        about = [finding for finding in self._findings() if self.kept is None or finding.buffer.serial in self.kept]
+            found += self._changed(sets)
+        found = [each for each in found if self._keeps(each.buffer)]
+        about = [finding for finding in self._findings() if self._keeps(finding.buffer.serial)]
         memory, index = self.source.memory({*(each.buffer for each in found), *(self.kept or ())}, about)
         return WriteMap(
             self.graph.name,
@@ -173,6 +169,21 @@ class _Maker:
             sets.replay if sets is not None else None,
             self.untracked,
         )
+
+    def _keeps(self, serial: int) -> bool:
+        return self.kept is None or serial in self.kept
+
+    def _write_sets(self) -> WriteSetRow | None:
+        rows = self.source.dump.manifest.write_sets
+        return next((row for row in rows if row.graph == self.graph.serial), None)
+
+    def _changed(self, sets: WriteSetRow) -> Iterator[_Found]:
+        """The bytes of known buffers that a probed replay changed."""
+        for row in sets.written:
+            home = self._buffers.get(row.buffer)
+            if home is not None and row.node in self.top:
+                start, stop = home.start + row.first, home.start + row.last + 1
+                yield _Found(self.top[row.node], row.buffer, start, stop, Sure.SEEN)
 
     def _findings(self) -> Iterator[Finding]:
         for finding in (self.only,) if self.only is not None else self.source.findings:

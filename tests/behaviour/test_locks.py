@@ -15,7 +15,9 @@ from programs import guarded, only, overflow, reader_of
 
 import shadowgraph as sg
 from shadowgraph.common import finalizer_safe_lock
+from shadowgraph.common.errors import DeviceLostError
 from shadowgraph.common.internal_errors import internal_errors
+from shadowgraph.common.outbox import outbox
 from shadowgraph.engines.base import Result
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.ranges import ByteRange
@@ -260,7 +262,7 @@ def test_what_arrives_while_two_threads_wait_is_judged_in_its_order(monkeypatch:
     with played(monkeypatch) as debugger:
         table = guarded(debugger, 16)
         graph, _kept = reader_of(table)
-        bounds, judged = debugger.monitor._bounds, list[int]()
+        bounds, judged = debugger.monitor._boundaries, list[int]()
         monkeypatch.setattr(
             bounds._evidence, "dispatch_evidence", lambda results: judged.extend(result.tag.order for result in results)
         )
@@ -368,3 +370,41 @@ def test_a_capture_in_one_thread_makes_no_other_blind(monkeypatch: pytest.Monkey
         assert recorded == [1], "and what the capturing thread launched is a node of its graph"
     assert (found.phase, found.graph, found.replay) == ("prepare", graph.model.name, 1)
     assert found.culprit.name == "fill"
+
+
+def test_a_device_that_is_lost_while_a_tenant_retires_stops_checking_without_a_lock_out_of_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The allocator's lock is held then, and another thread takes it while it holds the debugger's."""
+    with played(monkeypatch) as debugger:
+        monitor, allocator = debugger.monitor, debugger.monitor.allocator
+        table = guarded(debugger, 16)
+        graph, _kept = reader_of(table)
+        graph.replay()
+
+        def lost(*_: object, **__: object) -> None:
+            raise DeviceLostError("an illegal memory access was encountered")
+
+        owned, wanted, ended = threading.Event(), threading.Event(), threading.Event()
+
+        def other() -> None:
+            with monitor._lock.section:
+                owned.set()
+                assert wanted.wait(PATIENCE)
+                with allocator.lock.within:
+                    ended.set()
+
+        thread = threading.Thread(target=other, daemon=True)
+        thread.start()
+        assert owned.wait(PATIENCE)
+        monkeypatch.setattr(monitor.context.engine, "check", lost)
+        buffer = allocator.ledger.owner(table.data_ptr(), table.data_ptr() + 1)
+        with allocator.lock.within:
+            wanted.set()
+            monitor.retiring(buffer)
+            assert monitor.paused
+            assert monitor.lost is None, "that takes the debugger's lock"
+        assert ended.wait(PATIENCE)
+        thread.join(PATIENCE)
+        outbox.deliver()
+        assert monitor.lost == "an illegal memory access was encountered"

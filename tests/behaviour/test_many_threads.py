@@ -126,6 +126,7 @@ def test_in_sync_mode_the_first_is_raised_and_all_are_kept() -> None:
         assert len(debugger.findings) == 5
 
 
+@pytest.mark.slow
 def test_freed_eager_buffers_leave_no_memory_behind() -> None:
     """Of as many sizes as a server sees lengths, each freed at once."""
     with sg.debug(backend="host", guard_eager="auto") as debugger:

@@ -6,7 +6,6 @@ import errno
 import logging
 import os
 import stat
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from dump_makers import Server, dump_of_a_server, guarded, overflow
+from support import warm
 
 import shadowgraph as sg
 from shadowgraph.common.errors import MissingFileError
@@ -94,7 +94,7 @@ def test_killed_between_the_bytes_and_the_name(tmp_path: Path) -> None:
         "os.replace = lambda *_: os.kill(os.getpid(), 9)\n"
         f"with sg.debug() as debugger: debugger.dump({str(path)!r})\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    done = warm.run([sys.executable, "-c", code], os.environ)
     assert done.returncode == -9, done.stderr
     assert path.read_bytes() == before
 
@@ -202,7 +202,7 @@ def test_the_end_of_the_interpreter_waits_for_the_file(tmp_path: Path) -> None:
         "taking.write_dump = lambda *words: (time.sleep(1), real(*words))\n"
         f"with sg.debug() as debugger: debugger.dump({str(path)!r}, background=True)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    done = warm.run([sys.executable, "-c", code], os.environ)
     assert done.returncode == 0, done.stderr
     read_dump(path).close()
 
@@ -246,7 +246,7 @@ def test_at_the_very_end_a_large_dump_is_written_at_once(tmp_path: Path, backgro
         f"atexit.register(lambda: debugger.dump({str(path)!r}, background={background}))\n"
     )
     options = {**os.environ, "SHADOWGRAPH_DUMP_WHOLE": str(8 << 20)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=options)
+    done = warm.run([sys.executable, "-c", code], options)
     assert done.returncode == 0, done.stderr
     assert "Error" not in done.stderr
     with read_dump(path) as dump:
@@ -259,7 +259,7 @@ def test_a_process_ends_though_its_dump_cannot_be_written(tmp_path: Path) -> Non
         "taking.LIMIT, taking.write_dump = 0.2, lambda *_: threading.Event().wait()\n"
         f"with sg.debug() as debugger: debugger.dump({str(tmp_path / 'run')!r}, background=True)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    warm.run([sys.executable, "-c", code], os.environ, timeout=60).check_returncode()
     assert not list(tmp_path.iterdir())
 
 

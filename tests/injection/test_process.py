@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import warm
 from support.wrapping import PROGRAMS, environment
 
 from shadowgraph.common.compat import resolved
@@ -27,9 +28,7 @@ def python(tmp_path: Path, code: str, **orders: object) -> tuple[subprocess.Comp
     folder.mkdir()
     (folder / "run.json").write_text('{"format": 1}')
     full = wrapped_environment(InjectionConfig(str(folder), **orders), environment())  # type: ignore[arg-type]
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=full, cwd=PROGRAMS, capture_output=True, text=True, timeout=120
-    )
+    done = warm.run([sys.executable, "-c", code], full, PROGRAMS, timeout=120)
     return done, read_run(folder)
 
 
@@ -252,9 +251,9 @@ def test_a_rank_that_the_program_tells_is_the_processs_and_its_findings(
     code = (
         f"import os\nif {launcher!r}: os.environ['RANK'] = {launcher!r}\n"
         "import torch\nfrom overrun import Decode\ndecode = Decode()\n"
-        "from shadowgraph.integrations import arrivals\n"
+        "from shadowgraph.integrations import notices\n"
         + "decode.step(8)\n" * early
-        + "arrivals.place(3)\narrivals.place(3)\n"
+        + "notices.place(3)\nnotices.place(3)\n"
         + "decode.step(8)"
     )
     done, run = python(tmp_path, code, backend="host", options={"guard_eager": "auto"})

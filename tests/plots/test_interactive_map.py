@@ -124,6 +124,7 @@ def test_names_cannot_leave_their_place(tmp_path: Path) -> None:
     assert interactive_map(memory)._repr_html_().count("<script>document.title") == 0
 
 
+@pytest.mark.slow
 def test_pages_are_whole_and_ask_nobody(tmp_path: Path) -> None:
     drawn = interactive_map(small())
     path = drawn.save(tmp_path / "map.html")

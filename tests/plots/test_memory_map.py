@@ -152,6 +152,7 @@ def test_the_strip_marks_damage_inside_its_buffers_bar() -> None:
     assert len(spans(figure, "overview:ground")) == 3
 
 
+@pytest.mark.slow
 def test_fold_lines_say_what_they_hide() -> None:
     memory = many(900, named=1)
     figure = memory_map(memory, limit=14)
@@ -264,6 +265,7 @@ def test_without_matplotlib_one_line_says_what_to_install(monkeypatch: pytest.Mo
         memory_map(MemoryMap())
 
 
+@pytest.mark.slow
 def test_threads_may_draw_at_once() -> None:
     memory = many(60)
     with ThreadPoolExecutor(4) as pool:

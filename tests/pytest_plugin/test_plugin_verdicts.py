@@ -80,7 +80,7 @@ TESTS = """
             table = torch.arange(4)
         shadowgraph.name("kept", {"table": table})
         shadowgraph.protect(table)
-        assert shadowgraph.model.findings == () == shadowgraph.notes
+        assert shadowgraph.findings == () == shadowgraph.notes
         graph = sg.HostGraph()
         with sg.host_graph(graph):
             table.add_(1)

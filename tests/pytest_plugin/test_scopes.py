@@ -160,7 +160,7 @@ def test_inside_of_a_wrap_its_debugger_is_used(project: Project) -> None:
         def test_good(): program(0)
         def test_fixture(shadowgraph):
             assert shadowgraph.debugger is sg.current()
-            assert shadowgraph.common.settings.layout == "faithful"  # the wrap's own default
+            assert shadowgraph.settings.layout == "faithful"  # the wrap's own default
         """,
     )
     inner = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--shadowgraph", "--junitxml", "junit.xml"]
@@ -186,7 +186,7 @@ def test_a_debugger_of_the_conftest_is_used(project: Project) -> None:
         def test_bad(): program(1)
         def test_fixture(shadowgraph):
             assert shadowgraph.debugger is sg.current()
-            assert shadowgraph.common.settings.near_guard == 64
+            assert shadowgraph.settings.near_guard == 64
         """,
     )
     project.run("--shadowgraph")

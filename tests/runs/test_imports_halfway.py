@@ -39,6 +39,7 @@ def test_flashinfers_own_import_starts_the_debugger(tmp_path: Path, order: str) 
     assert not wrapped.run.merged().faults
 
 
+@pytest.mark.slow
 def test_what_is_really_not_there_is_still_said(tmp_path: Path) -> None:
     site = lay(tmp_path, WORK + HERE)
     install(site, "0.6.12")

@@ -13,8 +13,14 @@ from pathlib import Path
 import pytest
 from support.wrapping import PROGRAMS, Wrapped, environment, program, wrap, wrap_words
 
+SLOW = pytest.mark.slow
 
-@pytest.mark.parametrize("how", ["fork", "spawn", "forkserver", "os_fork", "subprocess"])
+
+@pytest.mark.parametrize(
+    "how",
+    ["fork", "os_fork", pytest.param("spawn", marks=SLOW), pytest.param("forkserver", marks=SLOW),
+     pytest.param("subprocess", marks=SLOW)],
+)  # fmt: skip
 def test_two_findings_in_two_children(how: str, tmp_path: Path) -> None:
     done = wrap(tmp_path, *program("children.py", how))
     assert done.code == 0, done.err
@@ -75,6 +81,7 @@ def test_a_supervisor_that_is_killed_leaves_a_run_that_can_be_read(tmp_path: Pat
     assert "exit_code" not in run.manifest
 
 
+@pytest.mark.slow
 def test_pytest_xdist_inside(tmp_path: Path) -> None:
     (tmp_path / "test_inside.py").write_text(
         "import pytest\nfrom overrun import run\n\n"
@@ -93,6 +100,7 @@ def test_pytest_xdist_inside(tmp_path: Path) -> None:
     assert len(workers) == 2  # each has two of the four
 
 
+@pytest.mark.slow
 def test_torchrun_keeps_the_rank(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = wrap(tmp_path, *words, str(PROGRAMS / "overrun.py"))

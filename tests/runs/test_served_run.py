@@ -99,6 +99,7 @@ def test_a_server_is_watched_switched_off_and_on_and_ended(tmp_path: Path) -> No
     assert finding.occurrences > seen + 100
 
 
+@pytest.mark.slow
 def test_one_replay_in_ten_within_a_budget(tmp_path: Path) -> None:
     with served(tmp_path, "--every", "10", "--budget-percent", "90") as run:
         run.until(lambda: run.metric("replays_total") > 100)
@@ -138,6 +139,7 @@ def test_the_status_of_a_supervisor_does_not_import_torch(tmp_path: Path) -> Non
 
 
 @needs_browser
+@pytest.mark.slow
 def test_in_a_browser(tmp_path: Path) -> None:
     """What a browser makes of the page, after its rules on what a page may do."""
     with served(tmp_path) as run:

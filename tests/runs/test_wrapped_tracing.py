@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
+from support import warm
 from support.wrapping import environment, wrap
 
 from shadowgraph.graphs.dispatch.stepping_aside import TRACED
@@ -37,7 +37,7 @@ thread.join()
 
 def test_the_same_bits_in_every_thread(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM]
-    plain = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    plain = warm.run(command, environment(), tmp_path)
     assert plain.returncode == 0, plain.stderr
     assert len(plain.stdout.splitlines()) == 2
     done = wrap(tmp_path, *command)

@@ -15,7 +15,7 @@ import pytest
 from support import warm as warm_python
 
 ROOT = Path(__file__).resolve().parents[2]
-OTHERS = ("-p", "no:hypothesispytest", "-p", "no:anyio")  # plugins that may be installed, and take a second to load
+OTHERS = ("-p", "no:hypothesispytest")  # a plugin that happens to be installed here, and takes a second
 KIT = """
     import torch
     import shadowgraph as sg

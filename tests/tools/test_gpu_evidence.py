@@ -105,6 +105,7 @@ def test_several_runs_are_one_result(tmp_path: Path, out: Path) -> None:
     assert [failure["run"] for failure in row(body, "test_fails_at_first")["failures"]] == [1]
 
 
+@pytest.mark.slow
 def test_a_call_that_is_out_of_time_is_gone_on_with(tmp_path: Path, out: Path) -> None:
     file = gpu_tests(tmp_path, PASSES)
     for runs in (1, 2, 3):
@@ -126,6 +127,7 @@ def test_runs_of_other_source_do_not_count(tmp_path: Path, out: Path, monkeypatc
     assert (body["source"], len(body["runs"])) == ("another", 1)
 
 
+@pytest.mark.slow
 def test_what_never_wrote_results_is_not_kept(tmp_path: Path, out: Path) -> None:
     assert tool.tests(out, [str(tmp_path / "missing.py")], 1, 100) != 0
     assert not (out / "gpu_tests.json").exists()

@@ -36,6 +36,7 @@ def test_what_growth_is(sizes: list[int], grew: bool, tool: ModuleType) -> None:
     assert tool.judged(sizes)["grew"] is grew
 
 
+@pytest.mark.slow
 def test_a_short_soak(tool: ModuleType) -> None:
     found = tool.soak([sys.executable, str(TOOL), "--serve"], 13, replays=True)
     assert found["exit_code"] == 0

@@ -37,6 +37,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "src"
 
 
+@pytest.mark.slow
 def test_outcomes_are_compared_by_test(checkout: Path, tmp_path: Path) -> None:
     out = tmp_path / "third_party.json"
     out.write_text(json.dumps({"suites": {"another": {"tests": 3}}}))
@@ -58,6 +59,7 @@ def test_outcomes_are_compared_by_test(checkout: Path, tmp_path: Path) -> None:
     assert made["summary"][0] == "no findings"
 
 
+@pytest.mark.slow
 def test_alike_outcomes_are_a_success(checkout: Path, tmp_path: Path) -> None:
     file = checkout / FILE
     file.write_text(file.read_text().replace("assert not pytestconfig", "assert pytestconfig or"))

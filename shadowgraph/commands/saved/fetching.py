@@ -99,11 +99,11 @@ def fetched(url: str) -> bytes:
 def _place(url: str) -> _Place:
     if url.startswith(_SOCKET) and "://" not in url:
         return _Place("localhost", 0, url.removeprefix(_SOCKET))
-    try:
-        parts: SplitResult = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-    except ValueError as error:
-        raise UsageError(f"{shown(url)} is no address: {error}") from None
+    return _http_place(url)
+
+
+def _http_place(url: str) -> _Place:
+    parts, host, port = _split(url)
     if parts.scheme != "http" or host not in _LOOPBACK or parts.username is not None:
         raise UsageError(
             f"only a status server of this machine is asked, as {_FORM}, not {shown(url)}; of another machine take its "
@@ -113,6 +113,15 @@ def _place(url: str) -> _Place:
     if port is None or path is None or query.keys() - {"token"} or parts.fragment:
         raise UsageError(f"{shown(url)} is not where a status server has its JSON; use {_FORM}")
     return _Place(_LOOPBACK[host], port, token=path[1] or next(iter(query.get("token", ())), ""))
+
+
+def _split(url: str) -> tuple[SplitResult, str, int | None]:
+    """The parts of an address, with its host and its port."""
+    try:
+        parts = urlsplit(url)
+        return parts, parts.hostname or "", parts.port
+    except ValueError as error:
+        raise UsageError(f"{shown(url)} is no address: {error}") from None
 
 
 def _whole(answer: http.client.HTTPResponse, url: str) -> bytes:

@@ -21,7 +21,7 @@ from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.graphs.dispatch import active_pools, host_reads
 from shadowgraph.graphs.dispatch.calling import call
 from shadowgraph.graphs.dispatch.eager_guard import EagerGuard
-from shadowgraph.graphs.dispatch.indexing import index_uses
+from shadowgraph.graphs.dispatch.indexing import IndexUse, index_uses
 from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
 from shadowgraph.graphs.dispatch.op_filter import Path, Relevance, path_of, paths
 from shadowgraph.graphs.dispatch.out_resize import call_with_outs, grow, wanted_size
@@ -70,6 +70,11 @@ class Idle:
         """An operator passed unseen."""
 
 
+def _moves(schema: Schema) -> bool:
+    """Whether the output of an operator may get its memory only while the operator runs."""
+    return schema.resizes or bool(schema.outs)
+
+
 def _is_made_fx() -> bool:
     """Whether ``make_fx`` traces this thread; it tracks tensor objects, so that none may be replaced."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
@@ -105,20 +110,30 @@ def follow(asleep: bool) -> None:
     It is then put back by a later call.
     """
     rest = _local.rest
-    if rest is None:
-        mode = _get_current_dispatch_mode() if asleep and not _local.capturing else None
-        if isinstance(mode, ObserverMode) and mode.steps_aside:
-            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-            _local.rest = rest = _Rest(mode, _depth())
-            key = id(rest)
-            rests[key] = weakref.ref(rest, lambda _: rests.pop(key, None) and None)  # the thread has ended
-    elif not asleep and not _local.capturing:
-        inert = getattr(rest.mode, "inert", False)
-        if inert or _depth() <= rest.depth:
-            _local.rest = None
-            rests.pop(id(rest), None)
-            if not inert:
-                rest.mode.__enter__()  # type: ignore[no-untyped-call]
+    if _local.capturing:
+        return
+    if rest is None and asleep:
+        _take_off()
+    elif rest is not None and not asleep:
+        _put_back(rest)
+
+
+def _take_off() -> None:
+    mode = _get_current_dispatch_mode()
+    if isinstance(mode, ObserverMode) and mode.steps_aside:
+        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        _local.rest = rest = _Rest(mode, _depth())
+        key = id(rest)
+        rests[key] = weakref.ref(rest, lambda _: rests.pop(key, None) and None)  # the thread has ended
+
+
+def _put_back(rest: _Rest) -> None:
+    inert = getattr(rest.mode, "inert", False)
+    if inert or _depth() <= rest.depth:
+        _local.rest = None
+        rests.pop(id(rest), None)
+        if not inert:
+            rest.mode.__enter__()  # type: ignore[no-untyped-call]
 
 
 def anyone_rests() -> bool:
@@ -181,7 +196,10 @@ class EagerMode(ObserverMode):
         path = paths.get(id(func))
         if path is not None and path.plain and path.operator is func and self._passes(path, args, kwargs):
             return call(func, args, kwargs)
-        path = None
+        return self._handle(func, args, kwargs)
+
+    def _handle(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        path: Path | None = None
         with error_barrier("eager operator"):
             path = path_of(func, args)
         if path is None:
@@ -206,32 +224,47 @@ class EagerMode(ObserverMode):
         return True
 
     def _run(self, path: Path, guarding: bool, args: Any, kwargs: Any) -> Any:
-        func, schema = path.operator, path.schema
+        schema = path.schema
         if schema.host_read or path.copies_to_host:
             self._note_host_read(schema, args, kwargs)
         if schema.resizes:
             self._make_room(args[0], args[1])
-        launch: Launch | None = None
-        told = bool(listeners and (schema.written or schema.takes_indices))
-        moves = bool(schema.resizes or schema.outs)  # its output may get memory only now
-        told = told and (self._thorough or moves or self._relevance.of(path, args, kwargs))
-        if told and self._announces:
-            with error_barrier("eager launch"):
-                launch = self._announce(schema, args, kwargs)
-        if schema.outs:
-            results = call_with_outs(func, schema.outs, args, kwargs, self._allocate, take_empty=guarding)
+        if listeners and (schema.written or schema.takes_indices) and self._is_told(path, args, kwargs):
+            results = self._call_told(path, guarding, args, kwargs)
         else:
-            lazy = schema.name == "aten._lazy_clone.default"
-            results = self._cloned(func, args[0]) if lazy else call(func, args, kwargs)
-        if schema.resizes and self._device != "cpu":  # on the host each replay looks for moved storages
-            with error_barrier("eager resize"):
-                drop_stale(self._allocator.ledger)
-        if told and schema.written:
-            with error_barrier("eager write"):
-                self._note_write(schema, args, kwargs, None if moves else launch)
+            results = self._call(path, guarding, args, kwargs)
         if not guarding or schema.host_read:
             return results
         return self._guarded_results(path, results, args, kwargs)
+
+    def _is_told(self, path: Path, args: Any, kwargs: Any) -> bool:
+        return self._thorough or _moves(path.schema) or self._relevance.of(path, args, kwargs)
+
+    def _call_told(self, path: Path, guarding: bool, args: Any, kwargs: Any) -> Any:
+        """Run an operator, with an event before it where operators are announced, and one after its writes."""
+        schema = path.schema
+        launch: Launch | None = None
+        if self._announces:
+            with error_barrier("eager launch"):
+                launch = self._announce(schema, args, kwargs)
+        results = self._call(path, guarding, args, kwargs)
+        if schema.written:
+            with error_barrier("eager write"):
+                self._note_write(schema, args, kwargs, None if _moves(schema) else launch)
+        return results
+
+    def _call(self, path: Path, guarding: bool, args: Any, kwargs: Any) -> Any:
+        func, schema = path.operator, path.schema
+        if schema.outs:
+            results = call_with_outs(func, schema.outs, args, kwargs, self._allocate, take_empty=guarding)
+        elif schema.name == "aten._lazy_clone.default":
+            results = self._cloned(func, args[0])
+        else:
+            results = call(func, args, kwargs)
+        if schema.resizes and self._device != "cpu":  # on the host each replay looks for moved storages
+            with error_barrier("eager resize"):
+                drop_stale(self._allocator.ledger)
+        return results
 
     def _guarded_results(self, path: Path, results: Any, args: Any, kwargs: Any) -> Any:
         if path.schema.name == "aten.lift_fresh.default":  # a view of what torch made where no mode sees it
@@ -276,14 +309,18 @@ class EagerMode(ObserverMode):
         """Report an operator that is about to write tracked memory, or to take relevant indices; returns the reported
         launch."""
         pointers = self._pointers(schema, args, kwargs)
-        given = {**dict(zip(schema.names, args, strict=False)), **kwargs}
-        uses = index_uses(schema.name, given) if schema.takes_indices else ()
-        plain = [use for use in uses if self._is_here(use.index) and self._is_here(use.target)]
+        plain = self._plain_uses(schema, args, kwargs) if schema.takes_indices else []
         if (plain and self._thorough) or any(self._is_tracked(p) for p in pointers if plain or p.may_write):
             launch = Launch(LaunchKind.ATEN, schema.name, tuple(pointers), current_stack())
             emit("launch_begins", launch, tuple(use.rule() for use in plain))
             return launch
         return None
+
+    def _plain_uses(self, schema: Schema, args: Any, kwargs: Any) -> list[IndexUse]:
+        """The uses of indices in which index and target are plain tensors on this device."""
+        given = {**dict(zip(schema.names, args, strict=False)), **kwargs}
+        uses = index_uses(schema.name, given)
+        return [use for use in uses if self._is_here(use.index) and self._is_here(use.target)]
 
     def _note_write(self, schema: Schema, args: Any, kwargs: Any, launch: Launch | None) -> None:
         """Report a write to tracked memory, with the launch reported before it ran if there is one."""

@@ -27,6 +27,7 @@ MAKERS = frozenset(
 )
 _NN = f"{os.sep}torch{os.sep}nn{os.sep}"
 _FRAMES = 40
+_CALLER = 5  # frames from a test of the caller up to the one that called `EagerMode.dispatch`
 
 
 class EagerGuard:
@@ -82,7 +83,7 @@ class EagerGuard:
 
 def _called_by_nn() -> bool:
     """Whether a module of `torch.nn` allocates: its parameters, or results of its functions."""
-    frame: FrameType | None = sys._getframe(4)
+    frame: FrameType | None = sys._getframe(_CALLER)
     for _ in range(8):
         if frame is None:
             return False
@@ -93,7 +94,7 @@ def _called_by_nn() -> bool:
 
 
 def _called_within(places: set[tuple[str, ...]]) -> bool:
-    frame: FrameType | None = sys._getframe(4)
+    frame: FrameType | None = sys._getframe(_CALLER)
     for _ in range(_FRAMES):
         if frame is None:
             return False

@@ -64,25 +64,34 @@ def path_of(operator: OpOverload, args: tuple[Any, ...]) -> Path:
     if known is not None and known.operator is operator:
         return known
     schema = schema_of(operator, args)
-    copies = schema.name.startswith(("aten.copy_", "aten._to_copy"))
-    loud = schema.written or schema.takes_indices or schema.host_read or schema.resizes or schema.outs or copies
-    written = tuple((at, name) for at, name in enumerate(schema.names) if name in schema.written)
-    lazy, packet = schema.name == "aten._lazy_clone.default", schema.name.rsplit(".", 1)[0]
-    moves = schema.host_read or schema.resizes or schema.outs
-    path = Path(
-        operator,
-        schema,
-        quiet=not loud and not lazy,
-        copies_to_host=copies,
-        plain=not (moves or lazy or copies or packet in MAKERS),
-        works=not (copies or operator.is_view or packet in _LOADING),
-        concerns=None if schema.takes_indices else written,
-    )
+    path = _path(operator, schema)
     if not schema.by_call:
         if len(paths) >= _KNOWN:
             paths.clear()
         paths[id(operator)] = path
     return path
+
+
+def _path(operator: OpOverload, schema: Schema) -> Path:
+    packet = schema.name.rsplit(".", 1)[0]
+    copies = schema.name.startswith(("aten.copy_", "aten._to_copy"))
+    lazy = schema.name == "aten._lazy_clone.default"
+    handled = schema.host_read or schema.resizes or bool(schema.outs) or copies or lazy
+    return Path(
+        operator,
+        schema,
+        quiet=not (handled or schema.written or schema.takes_indices),
+        copies_to_host=copies,
+        plain=not (handled or packet in MAKERS),
+        works=not (copies or operator.is_view or packet in _LOADING),
+        concerns=_concerns(schema),
+    )
+
+
+def _concerns(schema: Schema) -> tuple[tuple[int, str], ...] | None:
+    if schema.takes_indices:
+        return None
+    return tuple((at, name) for at, name in enumerate(schema.names) if name in schema.written)
 
 
 class Relevance:

@@ -34,21 +34,36 @@ def call_with_outs(
     given = list(tensors_in(outs))
     if not all(is_plain(t, t.device.type) for t in given):
         return func(*args, **kwargs)
-    before = [t.untyped_storage().nbytes() for t in given]
     if not take_empty or all(t.numel() for t in given):
+        before = _sizes(given)
         with _growing_refused() as refused:
             results = func(*args, **kwargs)
         if not refused:
-            for tensor, nbytes in zip(given, before, strict=True):
-                if take_empty and tensor.untyped_storage().nbytes() != nbytes:
-                    _settle(tensor, tensor, allocate)
+            if take_empty:
+                _settle_resized(given, before, allocate)
             return results
+    return _call_with_blank_outs(func, args, kwargs, outs, allocate)
+
+
+def _call_with_blank_outs(func: OpOverload, args: Any, kwargs: Any, outs: dict[str, Any], allocate: Allocate) -> Any:
+    """Run an operator with empty ``out=`` tensors that can grow, and move their contents to the program's tensors."""
     blank = map_tensors(outs, lambda t: torch.empty(0, dtype=t.dtype, device=t.device))
     returned = func(*args, **{**kwargs, **blank})
-    for tensor, result in zip(given, tensors_in(blank), strict=True):
+    for tensor, result in zip(tensors_in(outs), tensors_in(blank), strict=True):
         _settle(tensor, result, allocate)
     results = tuple(outs.values())
     return None if returned is None else results[0] if len(results) == 1 else results
+
+
+def _sizes(tensors: list[torch.Tensor]) -> list[int]:
+    return [tensor.untyped_storage().nbytes() for tensor in tensors]
+
+
+def _settle_resized(tensors: list[torch.Tensor], before: list[int], allocate: Allocate) -> None:
+    """Move the tensors whose storages were resized to memory from `allocate`."""
+    for tensor, nbytes in zip(tensors, before, strict=True):
+        if tensor.untyped_storage().nbytes() != nbytes:
+            _settle(tensor, tensor, allocate)
 
 
 @contextmanager

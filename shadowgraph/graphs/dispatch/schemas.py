@@ -112,13 +112,12 @@ def schema_of(operator: OpOverload, args: tuple[Any, ...] = ()) -> Schema:
 @cache
 def _facts(operator: OpOverload, training: bool) -> Schema:
     schema, tags = operator._schema, operator.tags
-    written = frozenset(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
     outs = tuple(a.name for a in schema.arguments if a.is_out)
     metadata = torch.Tag.inplace_view in tags and schema.name not in _RESIZES
     return Schema(
         name=str(operator),
         names=tuple(a.name for a in schema.arguments),
-        written=written | _STATISTICS if training else written,
+        written=_written(schema, training),
         pure_view=operator.is_view or metadata or schema.name in _ALLOCATIONS | _METADATA,
         host_read=torch.Tag.data_dependent_output in tags,
         data_shaped=torch.Tag.dynamic_output_shape in tags and schema.name != "aten::index",
@@ -134,6 +133,11 @@ def _facts(operator: OpOverload, training: bool) -> Schema:
         takes_indices=takes_indices(str(operator)),
         by_call=schema.name in _TRAINS,
     )
+
+
+def _written(schema: torch.FunctionSchema, training: bool) -> frozenset[str]:
+    marked = frozenset(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+    return marked | _STATISTICS if training else marked
 
 
 def _has_kernel(operator: OpOverload, key: str) -> bool:

@@ -61,10 +61,7 @@ class HostPrefixes:
     how = "removed"
 
     def __init__(self, steps: Sequence[Step], targets: Sequence[ByteRange], state: Sequence[ByteRange]) -> None:
-        if any(isinstance(step, CallableNode) for step in steps):
-            raise NotRerun("it runs host code, which must not run twice")
-        if not all(_stands(step) for step in steps if isinstance(step, TenancyNode)):
-            raise NotRerun("tensors of it take each other's memory, so that guards move while it runs")
+        _refuse_effects(steps)
         self._steps = [step for step in steps if not isinstance(step, TenancyNode)]
         self.order: Sequence[int] = [step.node.index for step in self._steps]
         self._targets = [raw_bytes(where.start, where.nbytes) for where in targets]
@@ -98,6 +95,14 @@ class HostPrefixes:
             return None
         start = self._starts[place]
         return Changed(start + int(changed[0]), start + int(changed[-1]), int(changed.size))
+
+
+def _refuse_effects(steps: Sequence[Step]) -> None:
+    """Refuse steps with effects that cannot be undone."""
+    if any(isinstance(step, CallableNode) for step in steps):
+        raise NotRerun("it runs host code, which must not run twice")
+    if not all(_stands(step) for step in steps if isinstance(step, TenancyNode)):
+        raise NotRerun("tensors of it take each other's memory, so that guards move while it runs")
 
 
 def _tenant_at(steps: Sequence[Step], address: int) -> tuple[int, int] | None:

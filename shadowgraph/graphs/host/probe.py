@@ -33,6 +33,12 @@ class _Copies:
         for part in self._unsettled:
             np.copyto(self._copies[part], self._views[part])
 
+    def ran(self, step: Step) -> None:
+        if isinstance(step, TenancyNode):
+            self.again()
+        else:
+            self.after(step.node.index)
+
     def after(self, node: int) -> None:
         """A node ran."""
         for part, (view, copy) in enumerate(zip(self._views, self._copies, strict=True)):
@@ -70,10 +76,8 @@ def run_probed(steps: Sequence[Step], model: Graph, watched: bool, probe: Probe)
                     copies.before()
             stores = step.run(watched)
             with error_barrier("probed replay"):
-                if copies is not None and isinstance(step, TenancyNode):
-                    copies.again()
-                elif copies is not None and not isinstance(step, TenancyNode):
-                    copies.after(step.node.index)
+                if copies is not None:
+                    copies.ran(step)
             if watched and not isinstance(step, TenancyNode):
                 emit("node_ran", model, step.node, stores)
     finally:

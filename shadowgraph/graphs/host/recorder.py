@@ -131,9 +131,7 @@ class Recorder(TorchDispatchMode):
         moved = Rehomed(results, {storage_key(t) for _, t in given if not t.is_meta}, self._allocate)
         if moved.strange is not None:
             self._refuse_strange(schema, moved.strange)
-        fresh = any(t is not None for t in moved.fresh)
-        # A view by its schema may still have made a copy.
-        if (schema.written and not schema.pure_view) or (fresh and not schema.allocates):
+        if _needs_node(schema, moved.fresh):
             self._add_operator(func, schema, args, kwargs, given, moved.fresh)
         return moved.results
 
@@ -283,9 +281,7 @@ class Recorder(TorchDispatchMode):
         if schema.random and not self._generators.untouched(kwargs.get("generator")):
             self.refuse(call_name(schema), SEEDED)
         reason = shaped_by_data(schema, args, kwargs) if schema.data_shaped or schema.indexes else None
-        for _, tensor in given:
-            if not is_plain(tensor):
-                reason = reason or no_plain_memory(tensor)
+        reason = reason or _first_without_memory(given)
         if reason is not None:
             self.refuse(call_name(schema), reason)
 
@@ -309,6 +305,22 @@ class Recorder(TorchDispatchMode):
 
     def _only_constants(self, args: Any) -> bool:
         return all(int(t.untyped_storage()._cdata) in self._unwritten for t in tensors_in(args))
+
+
+def _first_without_memory(given: Given) -> str | None:
+    """Why address and strides do not describe one of the tensors, or None."""
+    for _, tensor in given:
+        reason = None if is_plain(tensor) else no_plain_memory(tensor)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _needs_node(schema: Schema, fresh: list[torch.Tensor | None]) -> bool:
+    """Whether an operator wrote memory; a view by its schema may still have made a copy."""
+    if schema.written and not schema.pure_view:
+        return True
+    return not schema.allocates and any(tensor is not None for tensor in fresh)
 
 
 def _callable_name(function: object) -> str:

@@ -51,13 +51,20 @@ class Attachment:
 
     def look(self) -> None:
         """Patch the classes imported since the last call; gives a notice for each class that will never be imported."""
+        there: list[tuple[type, Wrapper]] = []
+        awaited: list[Wrapper] = []
+        lacking: list[Wrapper] = []
         with _attaching:
             may_come = [wrapper for wrapper in self._awaited if _may_come(wrapper)]  # first: an import may end any time
-            there = [(cls, wrapper) for wrapper in self._awaited if (cls := _class_of(wrapper)) is not None]
-            taken = [wrapper for _, wrapper in there]
-            missing = [wrapper for wrapper in self._awaited if wrapper not in taken]
-            lacking = [wrapper for wrapper in missing if wrapper not in may_come]
-            self._awaited = [wrapper for wrapper in missing if wrapper in may_come]
+            for wrapper in self._awaited:
+                cls = _class_of(wrapper)
+                if cls is not None:
+                    there.append((cls, wrapper))
+                elif wrapper in may_come:
+                    awaited.append(wrapper)
+                else:
+                    lacking.append(wrapper)
+            self._awaited = awaited
             if there:
                 self.hang(there)
         for wrapper in lacking:

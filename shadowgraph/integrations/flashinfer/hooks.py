@@ -163,20 +163,7 @@ class Hooks(Listener):
         self._introduce(debugger, wrapper, layout)
         qo_indptr, kv_indptr, kv_lens = given
         graph = self._graph(debugger, wrapper)
-        into = vars(wrapper).get(layout.kv_indptr)
-        plan = HostPlan(
-            planner=type(wrapper).__name__,
-            kind=layout.kind,
-            batch_size=max(kv_indptr.numel() - 1, 0),
-            indptr=_bytes(kv_indptr)[:LARGEST],
-            dtype=str(kv_indptr.dtype).removeprefix("torch."),
-            entries=kv_indptr.numel(),
-            into=view_of_memory(into) if isinstance(into, torch.Tensor) else None,
-            attribute=layout.kv_indptr,
-            graph=graph.name if graph is not None else None,
-            serial=graph.serial if graph is not None else 0,
-            replay=graph.replays + 1 if graph is not None else None,
-        )
+        plan = _host_plan(wrapper, layout, kv_indptr, graph)
         work = debugger.monitor
         work.flight_recorder.host_plans.note(plan)
         if plan.into is not None and plan.into.dtype == plan.dtype:
@@ -260,20 +247,32 @@ class Hooks(Listener):
                     debugger.monitor.checks.stale_rows.declare(buffer, where, "dont_care")
 
 
+def _host_plan(wrapper: Any, layout: Wrapper, kv_indptr: torch.Tensor, graph: Graph | None) -> HostPlan:
+    """The record of a plan for the next replay of a graph."""
+    into = vars(wrapper).get(layout.kv_indptr)
+    return HostPlan(
+        planner=type(wrapper).__name__,
+        kind=layout.kind,
+        batch_size=max(kv_indptr.numel() - 1, 0),
+        indptr=_bytes(kv_indptr)[:LARGEST],
+        dtype=str(kv_indptr.dtype).removeprefix("torch."),
+        entries=kv_indptr.numel(),
+        into=view_of_memory(into) if isinstance(into, torch.Tensor) else None,
+        attribute=layout.kv_indptr,
+        graph=graph.name if graph is not None else None,
+        serial=graph.serial if graph is not None else 0,
+        replay=graph.replays + 1 if graph is not None else None,
+    )
+
+
 def _planned(
     order: int, wrapper: Any, layout: Wrapper, values: dict[str, torch.Tensor | None], args: tuple[Any, ...]
 ) -> Planned | None:
     """Required buffer contents at the replays of a wrapper's graphs; None without CUDA graph buffers."""
     if not (vars(wrapper).get("_use_cuda_graph") or getattr(wrapper, "is_cuda_graph_enabled", False)):
         return None
-    wanted: dict[str, bytes] = {}
+    wanted = _wanted(wrapper, values)
     used: dict[str, int] = {}
-    for attribute, given in values.items():
-        own = vars(wrapper).get(attribute)
-        if attribute and given is not None and isinstance(own, torch.Tensor) and own.dtype in _INTEGERS:
-            wanted[attribute] = (
-                np.frombuffer(_bytes(given), _INTEGERS[given.dtype]).astype(_INTEGERS[own.dtype]).tobytes()
-            )
     indices, indptr = vars(wrapper).get(layout.indices), values[layout.kv_indptr]
     if isinstance(indices, torch.Tensor) and indptr is not None and indptr.numel():
         last = int(np.frombuffer(_bytes(indptr), _INTEGERS[indptr.dtype])[-1])
@@ -281,6 +280,18 @@ def _planned(
     workspace = args[1]
     into = {INT_WORKSPACE: workspace.data_ptr()} if isinstance(workspace, torch.Tensor) else {}
     return Planned(order, wanted, used, into)
+
+
+def _wanted(wrapper: Any, values: dict[str, torch.Tensor | None]) -> dict[str, bytes]:
+    """Values given to a planner, as the wrapper's own index buffers are to hold them."""
+    wanted: dict[str, bytes] = {}
+    for attribute, given in values.items():
+        own = vars(wrapper).get(attribute)
+        if attribute and given is not None and isinstance(own, torch.Tensor) and own.dtype in _INTEGERS:
+            wanted[attribute] = (
+                np.frombuffer(_bytes(given), _INTEGERS[given.dtype]).astype(_INTEGERS[own.dtype]).tobytes()
+            )
+    return wanted
 
 
 def _index_arguments(

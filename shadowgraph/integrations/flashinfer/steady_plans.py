@@ -92,12 +92,12 @@ class SteadyModule(StandIn):
             given, into = args[steady.place], vars(self._wrapper).get(steady.plan.attribute)
             if given.dtype is not steady.given or not given.is_cpu or not given.is_contiguous():
                 return None
-            if into is None or (into.data_ptr(), into.numel(), into.dtype) != steady.into:
+            if (into.data_ptr(), into.numel(), into.dtype) != steady.into:
                 return None
             data = ctypes.string_at(given.data_ptr(), min(given.nbytes, LARGEST))
             replay = graph.replays + 1 if graph is not None else None
             return steady.plans.note_again(steady.plan, data, given.numel(), replay)
-        except (AttributeError, IndexError):  # not a tensor, or a missing argument
+        except (AttributeError, IndexError):  # not a tensor, or a missing argument or attribute
             return None
         except Exception as error:
             internal_errors.note("flashinfer adapter", error)

@@ -53,6 +53,15 @@ def declared_by(item: pytest.Item, everywhere: bool) -> Declared:
     markers = [marker for marker in item.iter_markers() if marker.name in _NAMES]
     if markers and markers[0].name == "no_shadowgraph":
         return Declared(False)
+    said = _keywords(markers)
+    by_itself = bool(markers) or "shadowgraph" in getattr(item, "fixturenames", ())
+    expect = _codes("expect", said.pop("expect", None) or ())
+    allow = _codes("allow", said.pop("allow", None) or ())
+    return Declared(everywhere or by_itself, by_itself, said, expect or None, allow)
+
+
+def _keywords(markers: Iterable[pytest.Mark]) -> dict[str, Any]:
+    """Keywords of the markers, closest first, up to one that switches shadowgraph off."""
     said: dict[str, Any] = {}
     for marker in markers:
         if marker.name == "no_shadowgraph":
@@ -60,12 +69,9 @@ def declared_by(item: pytest.Item, everywhere: bool) -> Declared:
         if marker.args:
             raise UsageError(f"the marker shadowgraph takes keywords only, not {marker.args[0]!r}")
         said = {**marker.kwargs, **said}
-    by_itself = bool(markers) or "shadowgraph" in getattr(item, "fixturenames", ())
-    expect = _codes("expect", said.pop("expect", None) or ())
-    allow = _codes("allow", said.pop("allow", None) or ())
     if isinstance(said.get("guard_eager"), bool):
         said["guard_eager"] = "auto" if said["guard_eager"] else "off"
-    return Declared(everywhere or by_itself, by_itself, said, expect or None, allow)
+    return said
 
 
 def _codes(name: str, given: str | Iterable[str]) -> frozenset[str]:

@@ -16,21 +16,31 @@ def complete(window: Window, call: pytest.CallInfo[Any], report: pytest.TestRepo
     A test's own failure keeps its place. An expected failure stays one. A test that breaks memory and then skips itself
     fails.
     """
-    ours = call.excinfo is not None and isinstance(call.excinfo.value, Findings)
+    ours = _is_ours(call)
     if ours and report.failed:
         _shorten(report)
     fresh = [sighting for sighting in window.errors() if not sighting.told]
     if not fresh or (report.when == "setup" and report.passed):  # shown with the call
         return
+    if not report.failed:
+        _fail_or_note(window, fresh, report)
+    elif not ours:
+        _add_section(report, told(window, fresh))
+    _mark(fresh)
+
+
+def _is_ours(call: pytest.CallInfo[Any]) -> bool:
+    """Whether a phase failed by its findings, and not by the test itself."""
+    return call.excinfo is not None and isinstance(call.excinfo.value, Findings)
+
+
+def _fail_or_note(window: Window, fresh: list[Sighting], report: pytest.TestReport) -> None:
+    """Turn a report without a failure into one where its sightings fail the test, else attach them."""
     failing = [sighting for sighting in fresh if window.declared.fails(sighting.finding.code)]
-    if report.failed:
-        if not ours:
-            _add_section(report, told(window, fresh))
-    elif failing and not hasattr(report, "wasxfail"):
+    if failing and not hasattr(report, "wasxfail"):
         report.outcome, report.longrepr = "failed", told(window, failing)
     else:
         report.sections.append((TITLE, told(window, fresh)))
-    _mark(fresh)
 
 
 def _add_section(report: pytest.TestReport, text: str) -> None:

@@ -11,6 +11,7 @@ import msgspec
 if TYPE_CHECKING:
     from shadowgraph.integrations.pytest.quieting import FaultsAside
     from shadowgraph.integrations.pytest.watcher import Watcher
+    from shadowgraph.model.run_facts import RunFacts
 
 
 class Tally(msgspec.Struct, frozen=True):
@@ -85,7 +86,6 @@ def _outside(watcher: Watcher) -> list[tuple[str, str]]:
 
 def _facts(watcher: Watcher) -> tuple[str, tuple[str, ...]]:
     """Coverage over all debuggers, and their lines on limits."""
-    from shadowgraph.common.words import plural
     from shadowgraph.wrap.folder.merging import coverage_of
 
     facts = [debugger.facts() for debugger in watcher.debuggers]
@@ -93,10 +93,17 @@ def _facts(watcher: Watcher) -> tuple[str, tuple[str, ...]]:
         return "", ("no test was watched",)
     lines = [f"limit: {limit}" for made in facts for limit in made.limits]
     lines += [f"the device is lost, checking ended: {made.lost}" for made in facts if made.lost is not None]
+    lines += _left_out(facts)
+    return coverage_of(made.coverage for made in facts).sentence(), tuple(dict.fromkeys(lines))
+
+
+def _left_out(facts: list[RunFacts]) -> list[str]:
+    """Lines on suppressed findings, on captures without guards, and on where the debugger stepped aside."""
+    from shadowgraph.common.words import plural
+
     suppressed = sum(made.suppressed for made in facts)
-    lines += [f"suppressed: {suppressed:,}"] if suppressed else []
+    lines = [f"suppressed: {suppressed:,}"] if suppressed else []
     left = [(reason, n) for made in facts for reason, n in made.left_alone.items()]
     lines += [f"guards: left out of {plural(n, 'capture')}: {reason}" for reason, n in left]
     aside = sum((Counter(made.stepped_aside) for made in facts), Counter[str]())
-    lines += [f"stepped aside: {n:,} {reason}" for reason, n in aside.items()]
-    return coverage_of(made.coverage for made in facts).sentence(), tuple(dict.fromkeys(lines))
+    return lines + [f"stepped aside: {n:,} {reason}" for reason, n in aside.items()]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,7 @@ class Evaluator:
     def asserted(self, node: ast.Call, names: dict[str, object]) -> None:
         """The run meets an assertion; `names` holds the values of the names there."""
 
-    def run(self, body: list[ast.stmt], names: dict[str, object]) -> None:  # noqa: C901  a branch a kind of statement
+    def run(self, body: list[ast.stmt], names: dict[str, object]) -> None:
         """Run statements.
 
         Raises
@@ -72,23 +72,27 @@ class Evaluator:
         """
         for statement in body:
             self._spend(1)
-            if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-                self._assign(statement.targets[0], self.value(statement.value, names), names)
-            elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
-                self._assign(statement.target, self.value(statement.value, names), names)
-            elif isinstance(statement, ast.AugAssign):
-                whole = ast.BinOp(_loaded(statement.target), statement.op, statement.value)
-                self._assign(statement.target, self.value(whole, names), names)
-            elif isinstance(statement, ast.Expr):
+            self._execute(statement, names)
+
+    def _execute(self, statement: ast.stmt, names: dict[str, object]) -> None:
+        assignment = _assignment(statement)
+        if assignment is not None:
+            target, value = assignment
+            self._assign(target, self.value(value, names), names)
+            return
+        match statement:
+            case ast.Expr():
                 self.value(statement.value, names)
-            elif isinstance(statement, ast.For) and not statement.orelse:
+            case ast.For(orelse=[]):
                 self._loop(statement, names)
-            elif isinstance(statement, ast.If):
+            case ast.If():
                 taken = sure(self.value(statement.test, names))
                 self.run(statement.body if taken else statement.orelse, names)
-            elif isinstance(statement, ast.Return) and self._depth:
+            case ast.Return() if self._depth:
                 raise _Returned(None if statement.value is None else self.value(statement.value, names))
-            elif not isinstance(statement, ast.Pass):
+            case ast.Pass():
+                pass
+            case _:
                 raise BeyondError("a statement of another kind")
 
     def value(self, node: ast.expr, names: dict[str, object]) -> Any:
@@ -209,22 +213,38 @@ class Evaluator:
             return None
         args = [self.value(arg, names) for arg in node.args]
         more = {word.arg: self.value(word.value, names) for word in node.keywords if word.arg is not None}
+        function = self._function(said)
+        if function is not None:
+            return function(*args, **more)
+        if not more and self._is_helper(node.func, names):
+            return self._helper(said)(*args)
+        owner, method = self._method(node.func, names)
+        if isinstance(owner, Value) and method in METHODS:
+            return METHODS[method](owner, *args, **more)
+        return self._unlisted(said, (owner, *args, *more.values()))
+
+    def _function(self, said: str) -> Callable[..., Any] | None:
+        """A function of Triton, or of inductor's helpers, that is supported."""
         module, _, name = said.rpartition(".")
-        own = getattr(self, f"_tl_{name}", None) if module == "tl" else None
-        if own is not None:
-            return own(*args, **more)
-        if name in FUNCTIONS.get(module, {}):
-            return FUNCTIONS[module][name](*args, **more)
-        if isinstance(node.func, ast.Name) and node.func.id not in names and node.func.id in self._globals and not more:
-            return self._helper(node.func.id)(*args)
-        owner = None
-        if isinstance(node.func, ast.Attribute) and (not module or module.split(".")[0] in names):
-            owner = self.value(node.func.value, names)
-            if isinstance(owner, Value) and node.func.attr in METHODS:
-                return METHODS[node.func.attr](owner, *args, **more)
-        if said not in _HARMLESS and any(map(leads, (owner, *args, *more.values()))):
+        own: Callable[..., Any] | None = getattr(self, f"_tl_{name}", None) if module == "tl" else None
+        return own if own is not None else FUNCTIONS.get(module, {}).get(name)
+
+    def _is_helper(self, function: ast.expr, names: dict[str, object]) -> bool:
+        return isinstance(function, ast.Name) and function.id not in names and function.id in self._globals
+
+    def _method(self, function: ast.expr, names: dict[str, object]) -> tuple[object, str]:
+        """The object whose method is called, and the method's name; None and empty for a plain function."""
+        module = dotted(function).rpartition(".")[0]
+        if isinstance(function, ast.Attribute) and (not module or module.split(".")[0] in names):
+            return self.value(function.value, names), function.attr
+        return None, ""
+
+    def _unlisted(self, said: str, operands: tuple[object, ...]) -> Value:
+        """The result of a function that is not supported: unknown, and possibly a pointer where it was given one."""
+        given_pointer = any(map(leads, operands))
+        if given_pointer and said not in _HARMLESS:
             self.memory.forget()  # it may have written through the pointer
-        return unknown(pointer=OTHER if any(map(leads, (owner, *args, *more.values()))) else "")
+        return unknown(pointer=OTHER if given_pointer else "")
 
     def _tl_load(self, pointer: Value, mask: object = None, other: object = None, **_: object) -> Value:
         active = value_of(1, "int1") if mask is None else lifted(mask)
@@ -255,6 +275,17 @@ class Evaluator:
         several = values if isinstance(values, tuple) else (values,)
         found = folded(several, scalar(axis), step, running, keep_dims)
         return found if isinstance(values, tuple) else found[0]
+
+
+def _assignment(statement: ast.stmt) -> tuple[ast.expr, ast.expr] | None:
+    """Target and value of an assignment of any form; None for another statement."""
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        return statement.targets[0], statement.value
+    if isinstance(statement, ast.AnnAssign) and statement.value is not None:
+        return statement.target, statement.value
+    if isinstance(statement, ast.AugAssign):
+        return statement.target, ast.BinOp(_loaded(statement.target), statement.op, statement.value)
+    return None
 
 
 def _loaded(target: ast.expr) -> ast.expr:

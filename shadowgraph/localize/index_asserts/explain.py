@@ -16,9 +16,18 @@ import numpy as np
 from shadowgraph.localize.index_asserts.evaluator import Evaluator
 from shadowgraph.localize.index_asserts.kernel import SAID, Kernel, source_of
 from shadowgraph.localize.index_asserts.memory import Memory
-from shadowgraph.localize.index_asserts.values import BeyondError, Value, joint_shape, lifted, unknown, value_of
+from shadowgraph.localize.index_asserts.values import (
+    BeyondError,
+    Known,
+    Value,
+    joint_shape,
+    lifted,
+    unknown,
+    value_of,
+)
 from shadowgraph.model.launch_arguments import AssertedIndex
 from shadowgraph.model.launches import CompiledCall, Launch, Pointer
+from shadowgraph.model.views import TensorView
 
 PROGRAMS = 1 << 16  # with more programs the run takes too long
 _PLACES = 8  # reported places along x
@@ -71,11 +80,16 @@ def source_copied(launch: Launch, argument: str) -> str:
         if source not in views or argument not in views:
             return ""
         one, other = views[source], views[argument]
-        rows_alike = (one.shape[1:], one.dtype) == (other.shape[1:], other.dtype) and one.nbytes >= other.nbytes
-        alike = rows_alike and one.contiguous and other.contiguous
-        return source if alike and kernel.elements(dict(call.numbers)) * one.itemsize == other.nbytes else ""
+        whole = _has_rows_for(one, other) and kernel.elements(dict(call.numbers)) * one.itemsize == other.nbytes
+        return source if whole else ""
     except (BeyondError, RecursionError):
         return ""
+
+
+def _has_rows_for(one: TensorView, other: TensorView) -> bool:
+    """Whether one view has rows of the same form as another, and at least as many."""
+    rows_alike = (one.shape[1:], one.dtype) == (other.shape[1:], other.dtype) and one.nbytes >= other.nbytes
+    return rows_alike and one.contiguous and other.contiguous
 
 
 def _asserts(call: CompiledCall) -> bool:
@@ -136,11 +150,9 @@ class _Watch(Evaluator):
         self._xnumel = numbers.get("xnumel")
 
     def asserted(self, node: ast.Call, names: dict[str, object]) -> None:
-        message = node.args[1] if len(node.args) == 2 else None
-        text = message.value if isinstance(message, ast.Constant) else None
-        if not isinstance(text, str) or not text.startswith(SAID):
+        rule = _rule_of(node)
+        if rule is None:
             return
-        rule = text.removeprefix(SAID)
         low, index, high = _parts(rule)
         seen = self.seen.setdefault((node.lineno, node.col_offset), _Seen(rule, ast.unparse(index)))
         condition, active = self.value(node.args[0], names), self._active(node.args[0], names)
@@ -166,9 +178,14 @@ class _Watch(Evaluator):
             seen.extremes = min(least, int(taken.min())), max(most, int(taken.max()))
         fails = on & (np.broadcast_to(condition.data, shape) == 0)
         seen.fails = seen.fails or bool(fails.any())
+        if fails.any():
+            self._note_places(seen, fails, names)
+
+    def _note_places(self, seen: _Seen, fails: Known, names: dict[str, object]) -> None:
+        """Note the places along x where an assertion fails, if x is the kernel's only axis without a reduction."""
         x = names.get("xindex")
-        if isinstance(x, Value) and x.known.all() and "yindex" not in names and fails.any():
-            whole = joint_shape(shape, x.data.shape)
+        if isinstance(x, Value) and x.known.all() and "yindex" not in names:
+            whole = joint_shape(fails.shape, x.data.shape)
             where = np.broadcast_to(x.data, whole)[np.broadcast_to(fails, whole)]
             seen.places.update(np.unique(where[where < (self._xnumel or 0)]).tolist())
 
@@ -179,6 +196,13 @@ class _Watch(Evaluator):
             if isinstance(rest, ast.UnaryOp) and isinstance(rest.op, ast.Invert):
                 return lifted(self.value(rest.operand, names))
         return value_of(1, "int1")
+
+
+def _rule_of(node: ast.Call) -> str | None:
+    """The rule in the message of an assertion about an index; None for another assertion."""
+    message = node.args[1] if len(node.args) == 2 else None
+    text = message.value if isinstance(message, ast.Constant) else None
+    return text.removeprefix(SAID) if isinstance(text, str) and text.startswith(SAID) else None
 
 
 def _parts(rule: str) -> tuple[ast.expr | None, ast.expr, ast.expr | None]:

@@ -157,26 +157,35 @@ class Kernel:
     def copied_into(self, argument: str) -> str:
         """The argument whose elements are copied unchanged to the same places of `argument`; empty where there is
         none."""
-        if "tl.atomic" in self.text or any(
-            isinstance(node, ast.For | ast.If | ast.While) for node in ast.walk(self.body)
-        ):
+        if "tl.atomic" in self.text or self._has_control_flow():
             return ""
-        stores = [call for call in calls(self.body, "tl.store") if argument in _names(call.args[0])]
-        if len(stores) != 1 or len(stores[0].args) < 2 or not isinstance(stores[0].args[1], ast.Name):
+        copy = self._only_copy(argument)
+        if copy is None:
             return ""
-        value = stores[0].args[1].id
-        origins = [
-            node.value
-            for node in ast.walk(self.body)
-            if isinstance(node, ast.Assign) and value in _names(*node.targets)
-        ]
-        if len(origins) != 1 or not isinstance(origins[0], ast.Call) or dotted(origins[0].func) != "tl.load":
-            return ""
-        read, written = origins[0].args[0], stores[0].args[0]
+        load, store = copy
+        read, written = load.args[0], store.args[0]
         if not (isinstance(read, ast.BinOp) and isinstance(written, ast.BinOp) and isinstance(read.left, ast.Name)):
             return ""
-        whole = _names(*origins[0].args[1:], *stores[0].args[2:]) <= {"xmask", "ymask", "zmask"}
+        whole = _names(*load.args[1:], *store.args[2:]) <= {"xmask", "ymask", "zmask"}
         return read.left.id if whole and ast.unparse(read.right) == ast.unparse(written.right) else ""
+
+    def _has_control_flow(self) -> bool:
+        return any(isinstance(node, ast.For | ast.If | ast.While) for node in ast.walk(self.body))
+
+    def _only_copy(self, argument: str) -> tuple[ast.Call, ast.Call] | None:
+        """The only store to an argument, after the load of what it stores; None where either is anything else."""
+        stores = [call for call in calls(self.body, "tl.store") if argument in _names(call.args[0])]
+        if len(stores) != 1 or len(stores[0].args) < 2 or not isinstance(stores[0].args[1], ast.Name):
+            return None
+        load = self._only_load(stores[0].args[1].id)
+        return None if load is None else (load, stores[0])
+
+    def _only_load(self, name: str) -> ast.Call | None:
+        """The load that gives a name its value; None where the name has any other origin."""
+        assigned = (node for node in ast.walk(self.body) if isinstance(node, ast.Assign))
+        origins = [node.value for node in assigned if name in _names(*node.targets)]
+        only = origins[0] if len(origins) == 1 else None
+        return only if isinstance(only, ast.Call) and dotted(only.func) == "tl.load" else None
 
     def _require_plain_grid(self) -> None:
         seen = 0

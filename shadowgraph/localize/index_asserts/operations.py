@@ -159,14 +159,17 @@ def folded(
     sums = [pieces[0]]
     for piece in pieces[1:]:
         sums.append(combine(*sums[-1], *piece))
-    found = []
-    for number in range(len(values)):
-        chosen = [each[number] for each in (sums if running else sums[-1:])]
-        data = np.stack([np.asarray(each.data) for each in chosen], axis)
-        known = np.stack([np.asarray(each.known) for each in chosen], axis)
-        value = Value(data, known, chosen[-1].dtype)
-        found.append(value if running or keep_dims else reshaped(value, lambda array: array.squeeze(axis)))
-    return tuple(found)
+    chosen = sums if running else sums[-1:]
+    found = tuple(_stacked([each[number] for each in chosen], axis) for number in range(len(values)))
+    if running or keep_dims:
+        return found
+    return tuple(reshaped(value, lambda array: array.squeeze(axis)) for value in found)
+
+
+def _stacked(places: Sequence[Value], axis: int) -> Value:
+    data = np.stack([np.asarray(each.data) for each in places], axis)
+    known = np.stack([np.asarray(each.known) for each in places], axis)
+    return Value(data, known, places[-1].dtype)
 
 
 def _at(array: Any, place: int, axis: int) -> Any:

@@ -137,12 +137,9 @@ def binary(operator: str, one: object, other: object) -> Value:
         return unknown(known.shape, "int1" if operator in _COMPARED else OTHER)
     if operator in _COMPARED:
         return Value(_COMPARED[operator](a.data, b.data).astype(np.int64), known, "int1")
-    if operator in ("//", "%"):
-        return _divided(operator, a, b, dtype)
-    if operator in ("<<", ">>"):
-        return _shifted(operator, a, b, dtype)
-    if operator in _BITWISE:
-        return _bitwise(operator, a, b, dtype)
+    compute = _COMPUTED.get(operator)
+    if compute is not None:
+        return compute(operator, a, b, dtype)
     if operator not in _ADDED or dtype == "int1":  # single bits wrap
         return unknown(known.shape)
     return fitted(Value(_ADDED[operator](a.data, b.data), known, dtype), dtype)
@@ -219,4 +216,7 @@ _COMPARED: dict[str, _Array] = {
 _ADDED: dict[str, Callable[[Integers, Integers], Integers]] = {"+": np.add, "-": np.subtract, "*": np.multiply}
 _BITWISE: dict[str, Callable[[Integers, Integers], Integers]] = {
     "&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor,
+}  # fmt: skip
+_COMPUTED: dict[str, Callable[[str, Value, Value, str], Value]] = {
+    "//": _divided, "%": _divided, "<<": _shifted, ">>": _shifted, "&": _bitwise, "|": _bitwise, "^": _bitwise,
 }  # fmt: skip

@@ -249,8 +249,8 @@ class _Drawing:
         tip = [("finding", "@told"), ("buffer", "@name")]
         plot.add_tools(HoverTool(renderers=[marks], tooltips=tip, visible=False))
 
-    def _legend(self, plot: Any) -> None:
-        """Entries for the kinds of bars in this map only."""
+    def _entries(self) -> dict[str, dict[str, Any]]:
+        """Labels of the legend, for the kinds of bars in this map only, each with the look of its bar."""
         buffers = self.memory.buffers
         shown = {role: role_color(role) for role in sorted({buffer.role for buffer in buffers if buffer.alive})}
         if any(not buffer.alive for buffer in buffers):
@@ -261,9 +261,12 @@ class _Drawing:
         for kind, label in (("guards", "guard"), ("owners", "another owner"), ("damages", "broken bytes")):
             if len(getattr(self.chart, kind)["left_log"]):
                 looks[label] = {**_LOOKS[kind], "hatch_pattern": "/" if kind == "guards" else None}
+        return looks
+
+    def _legend(self, plot: Any) -> None:
         items = [
             LegendItem(label=label, renderers=[plot.quad(left=[0], right=[0], bottom=[0], top=[0], **look)])
-            for label, look in looks.items()
+            for label, look in self._entries().items()
         ]
         plot.add_layout(
             Legend(

@@ -74,7 +74,7 @@ def chart_of(memory: MemoryMap) -> Chart:
     """The columns of a map with at least one buffer."""
     payloads = [(buffer.start, max(buffer.stop, buffer.start + 1)) for buffer in memory.buffers]
     guards = [(index, span) for index, buffer in enumerate(memory.buffers) for span in _guards(buffer)]
-    pieces = [(damage, piece) for damage in memory.damages if damage.located for piece in damage.pieces]
+    pieces = _pieces(memory)
     broken = [(first, last + 1) for _, (first, last) in pieces]
     around = [span for _, span in guards]
     islands = islands_of([*payloads, *around, *broken])
@@ -84,17 +84,24 @@ def chart_of(memory: MemoryMap) -> Chart:
         buffers={**_placed(scales, payloads), **_buffers(memory, lanes)},
         guards={**_placed(scales, around), **_spanned(around), "buffer": [index for index, _ in guards]},
         owners=_owners(memory, scales),
-        damages={
-            **_placed(scales, broken),
-            **_spanned(broken),
-            "buffer": [damage.buffer for damage, _ in pieces],
-            "finding": [damage.finding for damage, _ in pieces],
-            "exact": [int(damage.exact) for damage, _ in pieces],
-        },
+        damages={**_placed(scales, broken), **_spanned(broken), **_damages([damage for damage, _ in pieces])},
         marks=_marks(memory, scales, lanes),
         gaps=_gaps(islands, scales),
         scales=scales,
     )
+
+
+def _pieces(memory: MemoryMap) -> list[tuple[MapDamage, tuple[int, int]]]:
+    """Each stretch of damaged bytes, with its damage."""
+    return [(damage, piece) for damage in memory.damages if damage.located for piece in damage.pieces]
+
+
+def _damages(damages: Sequence[MapDamage]) -> Columns:
+    return {
+        "buffer": [damage.buffer for damage in damages],
+        "finding": [damage.finding for damage in damages],
+        "exact": [int(damage.exact) for damage in damages],
+    }
 
 
 def lanes_of(buffers: Sequence[MapBuffer]) -> list[int]:

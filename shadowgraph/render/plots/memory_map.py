@@ -155,16 +155,21 @@ def _legend(pen: Pen, map: MemoryMap, y: float) -> None:
     for role in ("static", "pool", "foreign"):
         if role in roles:
             entry(role_color(role), f"{role} buffer")
-    drawn = {
+    drawn = _drawn(map)
+    for what, words in _ENTRIES.items():
+        if drawn[what]:
+            entry(**words)
+
+
+def _drawn(map: MemoryMap) -> dict[str, bool]:
+    """The keys of `_ENTRIES`, and whether the picture of a map has that style."""
+    return {
         "freed": any(not buffer.alive for buffer in map.buffers),
         "guard": any(buffer.head_guard or buffer.tail_guard for buffer in map.buffers),
         "owner": any(buffer.aliases for buffer in map.buffers),
         "inexact": any(damage.located and not damage.exact for damage in map.damages),
         "damage": bool(map.damages),
     }
-    for what, words in _ENTRIES.items():
-        if drawn[what]:
-            entry(**words)
 
 
 def _headings(pen: Pen, y: float) -> None:

@@ -211,12 +211,16 @@ def _row(
     if sides:
         pen.boxes(sides, "white", edge=FAINT, hatch=GUARD_HATCH, width=0.3, order=0.6)
     pen.boxes([(left, inner[0], right, inner[1])], PALE, edge=GREY, dashed=not buffer.alive, gid=f"buffer:{index}")
+    _writes(pen, index, writes, axis, scale)
+    for mark, damage in zip(marks, damages, strict=True):
+        _mark(pen, mark, damage, buffer, axis, scale)
+
+
+def _writes(pen: Pen, index: int, writes: Sequence[NodeWrite], axis: Axis, scale: Steps) -> None:
     for sure in reversed(Sure):
         boxes = {_box(axis, scale, write.node, write.start, write.stop) for write in writes if write.sure is sure}
         if boxes:
             pen.boxes(sorted(boxes), COLORS[sure], edge=GREY, width=0.3, gid=f"write:{sure}:{index}", order=1.2)
-    for mark, damage in zip(marks, damages, strict=True):
-        _mark(pen, mark, damage, buffer, axis, scale)
 
 
 def _mark(pen: Pen, mark: WriteMark, damage: MapDamage, buffer: MapBuffer, axis: Axis, scale: Steps) -> None:

@@ -32,10 +32,7 @@ def draw_zoom(pen: Pen, damage: MapDamage, buffer: MapBuffer, top: float) -> Non
     if stop - start <= _CELLS:
         cells = [((scale.x(a), y), (scale.x(a), y + _BAR)) for a in range(start + 1, stop)]
         pen.lines(cells, GREY, width=0.3, order=2.1)
-    edges = [edge for edge in (buffer.start, buffer.stop) if start < edge < stop]
-    if edges:
-        lines = [((scale.x(edge), y - 0.03), (scale.x(edge), y + _BAR + 0.03)) for edge in edges]
-        pen.lines(lines, BLACK, width=1.6, order=2.2)
+    _ends(pen, buffer, scale, y)
     _ticks(pen, damage, buffer, scale, y + _BAR + 0.11)
 
 
@@ -67,6 +64,15 @@ def _ground(pen: Pen, buffer: MapBuffer, scale: Steps, y: float) -> None:
     if own is not None:
         color = page.role_color(buffer.role) if buffer.alive else "white"
         pen.bars([own], y, _BAR, color, edge=GREY, dashed=not buffer.alive, order=1.1)
+
+
+def _ends(pen: Pen, buffer: MapBuffer, scale: Steps, y: float) -> None:
+    """A line at each end of the buffer inside the window."""
+    start, stop = scale.addresses
+    edges = [edge for edge in (buffer.start, buffer.stop) if start < edge < stop]
+    if edges:
+        lines = [((scale.x(edge), y - 0.03), (scale.x(edge), y + _BAR + 0.03)) for edge in edges]
+        pen.lines(lines, BLACK, width=1.6, order=2.2)
 
 
 def _inside(where: tuple[int, int], scale: Steps) -> Span | None:

@@ -38,14 +38,8 @@ def _plan_rows(plan: PlanFacts) -> Iterator[Row]:
     coming = f" for replay {plan.replay} of {plan.graph}" if plan.graph is not None else ""
     failed = ", which failed" if plan.failed else ""
     yield "last plan", f"{plan.planner} ({plan.kind}), {plural(plan.batch_size, 'request')}{coming}{failed}"
-    shown = _window(plan)
     if plan.indptr:
-        last = plan.first + len(plan.indptr) - 1
-        values = ", ".join(f"{'*' if at in plan.broken else ''}{value}" for at, value in shown)
-        start = "... " if shown[0][0] else ""
-        more = " ..." if shown[-1][0] < last or last + 1 < plan.entries else ""
-        named = f" of {plan.buffer}" if plan.buffer else ""
-        yield "from", f"{plural(plan.entries, 'index pointer')}{named}: {start}{values}{more}"
+        yield "from", _pointers(plan)
     for at in plan.broken:
         before = at - 1 - plan.first
         if 0 <= before < len(plan.indptr) - 1:
@@ -54,6 +48,17 @@ def _plan_rows(plan: PlanFacts) -> Iterator[Row]:
         yield "written by", _writer(writer, bool(plan.broken))
     if plan.finding is not None:
         yield "found", f"finding #{plan.finding} is about the same memory: {plan.found}"
+
+
+def _pointers(plan: PlanFacts) -> str:
+    """The index pointers, broken ones with a star."""
+    shown = _window(plan)
+    last = plan.first + len(plan.indptr) - 1
+    values = ", ".join(f"{'*' if at in plan.broken else ''}{value}" for at, value in shown)
+    start = "... " if shown[0][0] else ""
+    more = " ..." if shown[-1][0] < last or last + 1 < plan.entries else ""
+    named = f" of {plan.buffer}" if plan.buffer else ""
+    return f"{plural(plan.entries, 'index pointer')}{named}: {start}{values}{more}"
 
 
 def _window(plan: PlanFacts) -> list[tuple[int, int]]:

@@ -77,12 +77,7 @@ def _rows(rows: Iterable[tuple[str, str]]) -> Iterator[FactRow]:
 
 
 def _surroundings(finding: Finding) -> Iterator[FactRow]:
-    for row in finding.rows[:_ROWS]:
-        hit = ", ".join("past the end" if r >= row.rows else f"row {r}" for r in row.into)
-        beyond = f"{row.written_past:,} entries beyond it, into {hit}; {row.lost:,} lost"
-        yield FactRow("rows", f"row {row.row} is {row.width:,} wide; {beyond}")
-    if len(finding.rows) > _ROWS:
-        yield FactRow("", f"... and {len(finding.rows) - _ROWS} more rows")
+    yield from _overrun_rows(finding)
     if finding.reader is not None:
         reader = finding.reader
         node = f" node {reader.node}" if reader.node is not None else ""
@@ -98,6 +93,15 @@ def _surroundings(finding: Finding) -> Iterator[FactRow]:
         yield FactRow(
             "neighbour", f"{side} by address: {near.name} ({form(near.dtype, near.shape)}), {near.gap:,} bytes away"
         )
+
+
+def _overrun_rows(finding: Finding) -> Iterator[FactRow]:
+    for row in finding.rows[:_ROWS]:
+        hit = ", ".join("past the end" if r >= row.rows else f"row {r}" for r in row.into)
+        beyond = f"{row.written_past:,} entries beyond it, into {hit}; {row.lost:,} lost"
+        yield FactRow("rows", f"row {row.row} is {row.width:,} wide; {beyond}")
+    if len(finding.rows) > _ROWS:
+        yield FactRow("", f"... and {len(finding.rows) - _ROWS} more rows")
 
 
 def _geometry(finding: Finding) -> str:

@@ -75,14 +75,7 @@ def _fold(memory: MemoryMap, row: Fold) -> Iterator[Text]:
 
 def _row(memory: MemoryMap, row: Row, width: int | None) -> Iterator[Text]:
     buffer = memory.buffers[row.index]
-    line = said(f"  {buffer.start:#014x}  ")
-    line.append(_bar(buffer, row.damages), style="bold red" if row.damages else _STYLES.get(buffer.role, ""))
-    name = buffer.name if width is None or len(buffer.name) <= _NAME else f"...{buffer.name[3 - _NAME :]}"
-    line.append_text(said(f"  {name}", "bold"))
-    graph = f" of {buffer.graph}" if buffer.graph is not None else ""
-    fate = "" if buffer.alive else ", freed"
-    line.append_text(said(f"  {form(buffer.dtype, buffer.shape)}  {size(buffer.nbytes)}, {buffer.role}{graph}{fate}"))
-    yield line
+    yield _first_line(buffer, row.damages, width)
     indent = " " * 18
     for damage in row.damages:
         by = f" by {damage.culprit}" if damage.culprit else ""
@@ -92,6 +85,18 @@ def _row(memory: MemoryMap, row: Row, width: int | None) -> Iterator[Text]:
         yield said(f"{indent}also {', '.join(owner.names[:4])}: {what}", "dim")
     if row.more_owners:
         yield said(f"{indent}... and {plural(row.more_owners, 'more owner')}", "dim")
+
+
+def _first_line(buffer: MapBuffer, damages: Sequence[MapDamage], width: int | None) -> Text:
+    """Address, bar, name and form of a buffer."""
+    line = said(f"  {buffer.start:#014x}  ")
+    line.append(_bar(buffer, damages), style="bold red" if damages else _STYLES.get(buffer.role, ""))
+    name = buffer.name if width is None or len(buffer.name) <= _NAME else f"...{buffer.name[3 - _NAME :]}"
+    line.append_text(said(f"  {name}", "bold"))
+    graph = f" of {buffer.graph}" if buffer.graph is not None else ""
+    fate = "" if buffer.alive else ", freed"
+    line.append_text(said(f"  {form(buffer.dtype, buffer.shape)}  {size(buffer.nbytes)}, {buffer.role}{graph}{fate}"))
+    return line
 
 
 def _bar(buffer: MapBuffer, damages: Sequence[MapDamage]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any
 
 import msgspec
 
@@ -17,32 +19,40 @@ _ENDS = {
     "gone": "killed, or ended by os._exit",
 }  # fmt: skip
 
+# Fields of `RunFacts` that are summed over all debuggers: numbers, numbers by reason, and tuples.
+_NUMBERS = "suppressed", "guards_shrunk", "guards_dropped", "names_unread", "names_cut_short"
+_COUNTS = "left_alone", "stepped_aside"
+_ROWS = "watches", "last_values", "last_launches"
+
 
 def merge(processes: Sequence[ProcessRecord]) -> RunFacts:
     """Findings of all processes in order of time, with new ids; all other facts summed."""
-    found = sorted((finding for process in processes for finding in process.findings), key=lambda f: f.time)
-    found = [msgspec.structs.replace(finding, id=number) for number, finding in enumerate(found, 1)]
+    found = _findings(processes)
     summaries = [facts for process in processes for facts in process.summaries]
     return RunFacts(
         findings=_of(found, Severity.ERROR),
         notes=_of(found, Severity.NOTE),
-        suppressed=sum(facts.suppressed for facts in summaries),
         coverage=coverage_of(facts.coverage for facts in summaries),
         graphs=_graphs(processes),
         faults=_faults(processes),
-        guards_shrunk=sum(facts.guards_shrunk for facts in summaries),
-        guards_dropped=sum(facts.guards_dropped for facts in summaries),
-        watches=tuple(watch for facts in summaries for watch in facts.watches),
-        left_alone=dict(sum((Counter(facts.left_alone) for facts in summaries), Counter[str]())),
-        stepped_aside=dict(sum((Counter(facts.stepped_aside) for facts in summaries), Counter[str]())),
         lost=next((facts.lost for facts in summaries if facts.lost is not None), None),
-        last_values=tuple(value for facts in summaries for value in facts.last_values),
-        last_launches=tuple(launch for facts in summaries for launch in facts.last_launches),
-        names_unread=sum(facts.names_unread for facts in summaries),
-        names_cut_short=sum(facts.names_cut_short for facts in summaries),
         limits=_limits(processes),
         failures=tuple(failure for process in processes for failure in process.failures),
+        **_summed(summaries),
     )
+
+
+def _findings(processes: Sequence[ProcessRecord]) -> list[Finding]:
+    found = sorted((finding for process in processes for finding in process.findings), key=lambda f: f.time)
+    return [msgspec.structs.replace(finding, id=number) for number, finding in enumerate(found, 1)]
+
+
+def _summed(summaries: Sequence[RunFacts]) -> dict[str, Any]:
+    """The facts that are sums of the same facts of all debuggers."""
+    numbers = {name: sum(getattr(facts, name) for facts in summaries) for name in _NUMBERS}
+    counts = {name: dict(sum((Counter(getattr(facts, name)) for facts in summaries), Counter())) for name in _COUNTS}
+    rows = {name: tuple(chain.from_iterable(getattr(facts, name) for facts in summaries)) for name in _ROWS}
+    return {**numbers, **counts, **rows}
 
 
 def _of(found: list[Finding], severity: Severity) -> tuple[Finding, ...]:

@@ -70,6 +70,12 @@ class Run:
     dumps: tuple[Path, ...]
     unread: str = ""
 
+    @property
+    def command(self) -> list[str]:
+        """The wrapped command; empty when it is not known."""
+        command = self.manifest.get("command")
+        return [word for word in command if isinstance(word, str)] if isinstance(command, list) else []
+
     def merged(self) -> RunFacts:
         """The facts of all processes merged into one run's, for a `Report`; findings get new ids."""
         return merge(self.processes)
@@ -154,9 +160,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _read_process(path: Path) -> ProcessRecord:
-    process = ProcessRecord(path)
-    parts = path.stem.split("-")
-    process.pid = int(parts[1]) if len(parts) == 3 and parts[1].isdecimal() else 0
+    process = ProcessRecord(path, _pid_in_name(path))
     try:
         with open(path, "rb") as file:
             data = file.read(_LARGEST_FILE + 1)
@@ -185,6 +189,12 @@ def _read_process(path: Path) -> ProcessRecord:
     _take_pulse(process, latest)
     process.findings, process.summaries = [_placed(each, process) for each in latest.values()], [*summaries.values()]
     return process
+
+
+def _pid_in_name(path: Path) -> int:
+    """The process id in the name of a findings log; 0 when there is none."""
+    parts = path.stem.split("-")
+    return int(parts[1]) if len(parts) == 3 and parts[1].isdecimal() else 0
 
 
 def _placed(finding: Finding, process: ProcessRecord) -> Finding:
@@ -227,16 +237,19 @@ def _settle_ends(processes: list[ProcessRecord], said: dict[str, Any]) -> None:
     """Refine the end of processes without an end record, from the folder and from this machine."""
     here = said.get("host") == os.uname().nodename
     for index, process in enumerate(processes):
-        if process.ended != "unknown":
-            continue
-        if any(later.pid == process.pid for later in processes[index + 1 :]):
-            process.ended = "replaced"
-        elif here and process.pid and _lives(process.pid, process.started):
-            process.ended = "running"
-        elif said.get("child") == process.pid and "exit_code" in said:
-            process.ended = "killed" if said.get("signal") else "os._exit"
-        elif here:
-            process.ended = "gone"
+        if process.ended == "unknown":
+            process.ended = _end_of(process, processes[index + 1 :], said, here)
+
+
+def _end_of(process: ProcessRecord, later: list[ProcessRecord], said: dict[str, Any], here: bool) -> str:
+    """How a process without an end record ended, as `ProcessRecord.ended`."""
+    if any(each.pid == process.pid for each in later):
+        return "replaced"
+    if here and process.pid and _lives(process.pid, process.started):
+        return "running"
+    if said.get("child") == process.pid and "exit_code" in said:
+        return "killed" if said.get("signal") else "os._exit"
+    return "gone" if here else "unknown"
 
 
 def _lives(pid: int, started: float) -> bool:

@@ -314,9 +314,7 @@ class ProcessMonitor:
         error = uncaught()
         crashed = error is not None and is_crash(error)
         if error is not None:
-            said = "" if self.orders.redact or not crashed else _first_line(error)
-            how = "ended by" if crashed else "stopped, which is no crash, by"
-            self.journal.write("event", text=f"{how} {type(error).__name__}{': ' if said else ''}{said}")
+            self._write_exception(error, crashed)
         with self.journal.room():
             if self._debugger is not None:
                 if error is not None and crashed:
@@ -325,6 +323,12 @@ class ProcessMonitor:
             self._write_the_rest()
         self.journal.write("end", lost=self.journal.lost)
         self.journal.close()
+
+    def _write_exception(self, error: BaseException, crashed: bool) -> None:
+        """Write which uncaught exception ended the process."""
+        said = "" if self.orders.redact or not crashed else _first_line(error)
+        how = "ended by" if crashed else "stopped, which is no crash, by"
+        self.journal.write("event", text=f"{how} {type(error).__name__}{': ' if said else ''}{said}")
 
     def _write_the_rest(self) -> None:
         """Write the pending work of other threads, which may have ended or be stopped half way."""

@@ -101,17 +101,21 @@ class HeartbeatWriter:
         """Follow the pause file; returns whether its state has changed."""
         off, before = is_off(self._folder), self._off_since
         debugger = self._debugger
-        if debugger is not None and off and self._paused is not debugger:
-            debugger.pause()
-            self._paused = debugger
-        elif debugger is not None and not off and self._paused is debugger:
-            debugger.resume()
-            self._paused = None
+        if debugger is not None:
+            self._set_paused(debugger, off)
         if off and before is None:
             self._pauses, self._off_since = self._pauses + 1, (now, time.time())
         elif not off and before is not None:
             self._off, self._off_since = self._off + now - before[0], None
         return off == (before is None)
+
+    def _set_paused(self, debugger: Debugger, off: bool) -> None:
+        if off and self._paused is not debugger:
+            debugger.pause()
+            self._paused = debugger
+        elif not off and self._paused is debugger:
+            debugger.resume()
+            self._paused = None
 
     def _measure(self, limit: OverheadLimiter, now: float) -> None:
         """Share of checking since the last measurement; not of short intervals: pause and end check once more."""

@@ -59,9 +59,7 @@ def _of_coverage(report: RunReport) -> Iterator[Metric]:
 
 
 def _of_run(run: Run) -> Iterator[Metric]:
-    command = run.manifest.get("command")
-    words = [word for word in command if isinstance(word, str)] if isinstance(command, list) else []
-    info = {"version": str(run.manifest.get("shadowgraph", "")), "command": cut(shlex.join(words), 100)}
+    info = {"version": str(run.manifest.get("shadowgraph", "")), "command": cut(shlex.join(run.command), 100)}
     yield Metric("run_info", "gauge", "What runs, and under which shadowgraph.", ((info, 1),))
     yield _one("switched_on", "gauge", "0 while checking is switched off from outside.", not is_off(run.folder))
     states = Counter(process.ended for process in run.processes)

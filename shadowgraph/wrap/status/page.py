@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from shadowgraph.model.findings import Finding
 from shadowgraph.render.text.run_text import RunReport, missing
+from shadowgraph.wrap.folder.heartbeats import Heartbeat
 from shadowgraph.wrap.folder.idle_report import cut
 from shadowgraph.wrap.folder.process_record import ProcessRecord
 from shadowgraph.wrap.folder.reader import Run
@@ -46,11 +47,9 @@ def _body(report: RunReport) -> Iterator[str]:
 
 
 def _head(run: Run) -> Iterator[str]:
-    command = run.manifest.get("command")
-    words = [word for word in command if isinstance(word, str)] if isinstance(command, list) else []
     started = run.manifest.get("started")
     since = f", since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(started))}" if started else ""
-    yield f"<h1><code>{text(cut(shlex.join(words), 300))}</code></h1>"
+    yield f"<h1><code>{text(cut(shlex.join(run.command), 300))}</code></h1>"
     yield f'<p class="dim">shadowgraph {text(run.manifest.get("shadowgraph", "?"))}{since}; {text(run.folder)}</p>'
     if run.unread:
         yield f'<p class="warn">{text(missing(run))}</p>'
@@ -63,19 +62,28 @@ def _tiles(report: RunReport) -> Iterator[str]:
     errors = len(facts.findings)
     yield tile("tile-findings", "findings", f"{errors:,}", "bad" if errors else "good")
     yield tile("tile-notes", "notes", f"{len(facts.notes):,}")
-    parts = [pulse.coverage for pulse in pulses if pulse.coverage is not None]
-    written, exact = sum(part.written for part in parts), sum(part.exact for part in parts)
-    covered = f"{100 * exact // written} %" if written else "no graph yet"
-    yield tile("tile-coverage", "of graph-written bytes guarded", covered)
+    yield tile("tile-coverage", "of graph-written bytes guarded", _covered(pulses))
     replays, checked = sum(pulse.replays for pulse in pulses), sum(pulse.checked for pulse in pulses)
     yield tile("tile-replays", f"replays, {checked:,} checked", f"{replays:,}")
-    live = [process.pulse for process in run.processes if process.pulse is not None and process.ended == "running"]
-    shares = [pulse.overhead for pulse in live if pulse.overhead is not None]
-    yield tile("tile-overhead", "most time for checking", f"{max(shares):.1f} %" if shares else "-")
+    yield tile("tile-overhead", "most time for checking", _most_overhead(run))
     off = is_off(run.folder)
     yield tile("tile-checking", "checking", "off" if off else "on", "warn" if off else "good")
     faults = sum(facts.faults.values())
     yield tile("tile-faults", "internal errors", f"{faults:,}", "warn" if faults else "")
+
+
+def _covered(pulses: list[Heartbeat]) -> str:
+    """The share of bytes written by graphs that lies in exactly guarded buffers."""
+    parts = [pulse.coverage for pulse in pulses if pulse.coverage is not None]
+    written, exact = sum(part.written for part in parts), sum(part.exact for part in parts)
+    return f"{100 * exact // written} %" if written else "no graph yet"
+
+
+def _most_overhead(run: Run) -> str:
+    """The largest overhead among the running processes."""
+    live = [process.pulse for process in run.processes if process.pulse is not None and process.ended == "running"]
+    shares = [pulse.overhead for pulse in live if pulse.overhead is not None]
+    return f"{max(shares):.1f} %" if shares else "-"
 
 
 def _finding(finding: Finding) -> tuple[str | int, ...]:
