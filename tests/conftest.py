@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from contextlib import suppress
 
@@ -49,3 +50,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left)
         dropped = set(map(id, left))
         items[:] = [item for item in items if id(item) not in dropped]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What was imported for good is no garbage: a full collection, of which tests ask for thousands, takes a tenth."""
+    gc.collect()
+    gc.freeze()

@@ -110,6 +110,11 @@ class GuardPolicy:
             self.dropped += 1
             return NO_GUARDS
 
+    def drop(self) -> None:
+        """Count a block that gets no guards since there was no memory for it beside the program's own."""
+        with self._lock:
+            self.dropped += 1
+
     def release(self, sizes: GuardSizes) -> None:
         with self._lock:
             self.used -= sizes.added

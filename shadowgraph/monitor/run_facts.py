@@ -38,7 +38,7 @@ def facts_of(
         graphs=tuple((graph.name, len(graph.nodes), graph.replays) for graph in work.context.graphs.values()),
         faults=dict(faults),
         guards_shrunk=policy.shrunk,
-        guards_dropped=policy.dropped + work.allocator.unguarded_for_memory,
+        guards_dropped=policy.dropped,
         left_alone=dict(left_alone),
         stepped_aside=dict(stepped_aside),
         lost=work.lost,

@@ -153,7 +153,6 @@ class HostAllocator:
         self.isolate_captures = False
         self.waiting: deque[Callable[[], None]] = deque()
         self.static_pool = self.new_pool(users=1)
-        self.unguarded_for_memory = 0
 
     @property
     def lock(self) -> FinalizerSafeLock:

@@ -215,6 +215,9 @@ def test_no_memory_for_a_guarded_buffer_leaves_it_where_torch_put_it(monkeypatch
         facts = debugger.report(quiet=True).facts
     assert facts.guards_dropped >= 1
     assert facts.faults == {}
+    with sg.debug() as debugger:
+        pass
+    assert debugger.facts().guards_dropped == 0, "another debugger's"
 
 
 def test_watch_tells_who_changes_a_tensor() -> None:

@@ -25,7 +25,7 @@ KNOWN = {
     *("prod", "cumprod", "norm", "linalg.norm", "linalg.cond", "linalg.svdvals", "linalg.eigvalsh"),
     *("linalg.matrix_rank", "nn.functional.silu", "nn.functional.mish", "nn.functional.channel_shuffle"),
 }
-EVERY = 48
+EVERY = 96
 
 Watched = Callable[[Program], list[Image]]
 
@@ -92,7 +92,7 @@ def forward(chosen: Iterator[Program]) -> Iterator[Program]:
 )
 def test_operators_watched_eagerly(options: dict[str, Any]) -> None:
     count, apart = eagerly(options, programs(few(), samples=1))
-    assert count > 40
+    assert count > 30
     assert apart == []
 
 

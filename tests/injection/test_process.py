@@ -22,13 +22,15 @@ from shadowgraph.wrap.inject.environment import wrapped_environment
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="shows what happens without a CUDA device")
 
 
-def python(tmp_path: Path, code: str, **orders: object) -> tuple[subprocess.CompletedProcess[str], Run]:
+def python(
+    tmp_path: Path, code: str, warm_start: bool = True, **orders: object
+) -> tuple[subprocess.CompletedProcess[str], Run]:
     """A process below a wrap, without the supervisor."""
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "run.json").write_text('{"format": 1}')
     full = wrapped_environment(InjectionConfig(str(folder), **orders), environment())  # type: ignore[arg-type]
-    done = warm.run([sys.executable, "-c", code], full, PROGRAMS, timeout=120)
+    done = warm.run([sys.executable, "-c", code], full, PROGRAMS, timeout=120, warm=warm_start)
     return done, read_run(folder)
 
 
@@ -256,7 +258,7 @@ def test_a_rank_that_the_program_tells_is_the_processs_and_its_findings(
         + "notices.place(3)\nnotices.place(3)\n"
         + "decode.step(8)"
     )
-    done, run = python(tmp_path, code, backend="host", options={"guard_eager": "auto"})
+    done, run = python(tmp_path, code, not launcher, backend="host", options={"guard_eager": "auto"})
     assert done.returncode == 0, done.stderr
     process = only(run)
     assert process.rank == said

@@ -58,6 +58,7 @@ def test_the_trace_has_allocations_and_frees_in_order(tmp_path: Path) -> None:
     data, places, _ = _snapshot(tmp_path)
     (trace,) = data["device_traces"]
     gone = [entry["action"] for entry in trace if (entry["addr"], entry["size"]) == places["gone"]]
+    gone = gone[-3:]  # freed buffers of tests before this one are remembered too
     assert gone == ["alloc", "free_requested", "free_completed"]
     names = [entry["frames"][0]["name"] for entry in trace]
     first, second = (next(i for i, n in enumerate(names) if f"model.{name} " in n) for name in ("table", "output"))

@@ -67,6 +67,7 @@ def served(tmp_path: Path, *options: str, past_end: int = 8) -> Iterator[Served]
                 supervisor.communicate(timeout=60)
 
 
+@pytest.mark.slow
 def test_a_server_is_watched_switched_off_and_on_and_ended(tmp_path: Path) -> None:
     with served(tmp_path) as run:
         run.until(lambda: len(run.json()["findings"]) == 1)

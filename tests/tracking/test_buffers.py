@@ -179,7 +179,7 @@ def test_frees_from_finalizers_while_threads_ask(ledger: Ledger, cyclic: bool) -
                     survivors.append((storage, buffer))
                 del storage
                 if step % 50 == 0:
-                    gc.collect()
+                    gc.collect(1)
                 ledger.neighbours(buffer)
                 ledger.at(buffer.start)
         except BaseException as error:

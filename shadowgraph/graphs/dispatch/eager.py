@@ -372,7 +372,8 @@ class EagerMode(ObserverMode):
         try:
             return self._allocator.storage(nbytes, pool, Role.STATIC, dtype, shape, guarded=guarded)[0]
         except MemoryError:
-            self._allocator.unguarded_for_memory += 1
+            if self._allocator.policy is not None:
+                self._allocator.policy.drop()
             return None
 
     def _make_room(self, tensor: torch.Tensor, size: Any) -> None:
