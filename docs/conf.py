@@ -40,7 +40,7 @@ _OTHERS = "torch|numpy|np|npt|msgspec|matplotlib|pathlib|os|collections|contextl
 _PLAIN = "None|bool|bytes|dict|float|frozenset|int|list|object|set|str|tuple|type|optional|ellipsis"
 _SHORT = "Any|Callable|Iterable|Iterator|Literal|Mapping|Sequence|Figure|Path|PathLike|IO"
 _ALIASES = "Breach|Values|Stack|PoolHandle|BufferNames|Scripts|Watched|LiveDebugger|(Alias|Byte|Row|Write)Map"
-_INNER = "monitor|dumps\\.live|graphs\\.dispatch\\.eager|views\\.node_list|dumps\\.schema"  # of signatures; not public
+_INNER = "monitor|dumps\\.(live|naming)|graphs\\.dispatch\\.eager|views\\.node_list|dumps\\.schema"  # not public
 nitpick_ignore_regex = [
     ("py:.*", rf"({_OTHERS})\..*"),  # their inventories are on the network
     ("py:.*", f"({_PLAIN}|{_SHORT}|{_ALIASES})"),
