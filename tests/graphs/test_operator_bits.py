@@ -25,7 +25,7 @@ KNOWN = {
     *("prod", "cumprod", "norm", "linalg.norm", "linalg.cond", "linalg.svdvals", "linalg.eigvalsh"),
     *("linalg.matrix_rank", "nn.functional.silu", "nn.functional.mish", "nn.functional.channel_shuffle"),
 }
-EVERY = 96
+EVERY = 24
 
 Watched = Callable[[Program], list[Image]]
 
@@ -87,12 +87,11 @@ def forward(chosen: Iterator[Program]) -> Iterator[Program]:
     return (program for program in chosen if program.kind in ("forward", "inplace"))
 
 
-@pytest.mark.parametrize(
-    "options", [{}, pytest.param({"guard_eager": "all", "layout": "faithful"}, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"guard_eager": "all", "layout": "faithful"}])
 def test_operators_watched_eagerly(options: dict[str, Any]) -> None:
     count, apart = eagerly(options, programs(few(), samples=1))
-    assert count > 30
+    assert count > 80
     assert apart == []
 
 
@@ -105,15 +104,15 @@ def test_operators_in_a_host_graph() -> None:
 
 @pytest.mark.slow
 def test_every_operator_watched_eagerly() -> None:
-    count, apart = eagerly({}, programs(samples=2))
-    assert count > 1500
+    count, apart = eagerly({}, programs(samples=1))
+    assert count > 750
     assert apart == []
 
 
 @pytest.mark.slow
 def test_every_operator_in_a_host_graph() -> None:
-    count, apart = compared(replayed, forward(programs(samples=2)))
-    assert count > 700
+    count, apart = compared(replayed, forward(programs(samples=1)))
+    assert count > 350
     assert apart == []
 
 
