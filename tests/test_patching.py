@@ -177,10 +177,10 @@ def test_a_function_is_found_in_every_module_that_imported_it(monkeypatch: pytes
     other.work = lambda: "other"  # type: ignore[attr-defined]
     for module in (home, importer, other):
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    assert holders(home, "work") == [home, importer]
+    assert holders(home, "work", "missing") == [(home, "work"), (importer, "work")]
     assert holders(home, "missing") == []
     patches = PatchSet()
-    patches.install([(module, "work", louder) for module in holders(home, "work")])
+    patches.install([(module, name, louder) for module, name in holders(home, "work")])
     assert [module.work() for module in (home, importer, other)] == ["done!", "done!", "other"]  # type: ignore[attr-defined]
     patches.uninstall()
     assert importer.work() == "done"  # type: ignore[attr-defined]

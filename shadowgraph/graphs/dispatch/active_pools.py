@@ -55,7 +55,7 @@ def _begin(key: tuple[Any, ...], thread: int | None) -> None:
 
 
 def _targets(name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> list[Target]:
-    return [(module, name, wrap) for module in holders(torch._C, name)]
+    return [(module, name, wrap) for module, name in holders(torch._C, name)]
 
 
 def _noting(note: Callable[[tuple[Any, ...]], object]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

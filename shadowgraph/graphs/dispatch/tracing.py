@@ -24,7 +24,7 @@ _patches = PatchSet()
 
 def install() -> None:
     """Patch the functions; counted, undone by `uninstall`. Names that this torch lacks are left out."""
-    functions: list[Target] = [(module, name, _untroubled) for name in _FUNCTIONS for module in holders(torch._C, name)]
+    functions: list[Target] = [(module, name, _untroubled) for module, name in holders(torch._C, *_FUNCTIONS)]
     module = torch._C.ScriptModule
     _patches.install([*functions, *((module, name, _untroubled) for name in _METHODS if hasattr(module, name))])
 
