@@ -17,7 +17,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from shadowgraph.common import html_repr
+from shadowgraph.common import html_repr, late_adapters
 from shadowgraph.common.version import VERSION as __version__
 
 if TYPE_CHECKING:
@@ -106,8 +106,6 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if home == "session":
-        import_module(f"{__name__}.integrations.late_attach").register()
     value = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
     return value
 
@@ -118,7 +116,14 @@ def _html_of(thing: object) -> str | None:
     return html_of(thing)
 
 
+def _register_adapters() -> None:
+    from shadowgraph.integrations.late_attach import register
+
+    register()
+
+
 html_repr.renderer = _html_of
+late_adapters.register = _register_adapters
 
 
 def __dir__() -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from shadowgraph.common import late_adapters
 from shadowgraph.common.errors import ShadowgraphError, UsageError
 from shadowgraph.common.settings import Settings
 from shadowgraph.common.uncaught import uncaught
@@ -168,6 +169,7 @@ def _join(debugger: Debugger, error: BaseException | None) -> None:
 
 def _started(debugger: Debugger, watch_thread: bool = True) -> Debugger:
     global _current
+    late_adapters.register()
     debugger.start(watch_thread)
     _current = debugger
     for attachment in attachments:

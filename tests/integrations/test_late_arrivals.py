@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -222,3 +223,13 @@ def test_a_flashinfer_that_nobody_knows_is_looked_at_once(
     assert len(said) == 1
     assert late_attach._waiting not in listeners
     assert heard == []
+
+
+def test_a_debugger_that_no_name_of_the_package_starts_waits_for_it_too() -> None:
+    """As the magics of a notebook and the demo start theirs."""
+    code = (
+        "from shadowgraph.session import debug\nfrom shadowgraph.graphs.events import listeners\n"
+        "with debug(backend='host'):\n    print(sorted(type(each).__name__ for each in listeners))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "['Monitor', '_LateAttach']\n", done.stderr

@@ -46,7 +46,7 @@ def run(program: str, *path: str, **more: str) -> str:
 
 # -- without a run ---------------------------------------------------------------------------------------------------
 
-FACADE = ["shadowgraph", "shadowgraph.common", "shadowgraph.common.html_repr", "shadowgraph.common.version"]
+FACADE = ["shadowgraph", *(f"shadowgraph.common{each}" for each in ("", ".html_repr", ".late_adapters", ".version"))]
 OURS = "sorted(name for name in sys.modules if name.startswith('shadowgraph'))"
 
 

@@ -10,7 +10,8 @@ NOTHING_LOADED = """
 
     def test_nothing_is_loaded(request):
         ours = {name for name in sys.modules if name.partition(".")[0] == "shadowgraph"}
-        facade = {"shadowgraph", "shadowgraph.common", "shadowgraph.common.html_repr", "shadowgraph.common.version"}
+        common = ("", ".html_repr", ".late_adapters", ".version")
+        facade = {"shadowgraph", *(f"shadowgraph.common{each}" for each in common)}
         ours = {name.removeprefix("shadowgraph.integrations") for name in ours - facade}
         assert ours == {"", ".pytest", ".pytest.plugin"}
         assert not {"torch", "numpy", "triton", "rich", "msgspec"} & set(sys.modules)

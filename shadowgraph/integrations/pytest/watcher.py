@@ -25,7 +25,6 @@ from shadowgraph.common.settings import Settings
 from shadowgraph.debugger import Debugger
 from shadowgraph.graphs.dispatch import thread_modes
 from shadowgraph.graphs.host.graph import report_collected
-from shadowgraph.integrations import late_attach
 from shadowgraph.integrations.pytest.backend import interpret_triton
 from shadowgraph.integrations.pytest.guests import is_wrapped, wraps_debugger
 from shadowgraph.integrations.pytest.windows import Sighting, Window
@@ -75,7 +74,6 @@ class Watcher:
         self._leave_threads: Callable[[], None] = lambda: None
         self._lock = threading.RLock()
         self._swept: set[int] = set()  # serials of graphs already examined
-        late_attach.register()
         session.observers.append(self)
 
     # -- active debugger ---------------------------------------------------------------------------------------

@@ -163,7 +163,6 @@ class ProcessMonitor:
         from shadowgraph.common.settings import Settings
         from shadowgraph.dumps import process_dumps  # noqa: F401
         from shadowgraph.graphs.triton import host as triton_host
-        from shadowgraph.integrations import late_attach
         from shadowgraph.wrap.inject.messages import to_stderr
 
         settings = Settings.from_environment().with_options(**self.orders.options, backend=self.backend)
@@ -172,7 +171,6 @@ class ProcessMonitor:
         if self.backend == "host":
             triton_host.wait_for_triton()
             self._when_imported("triton", triton_host.triton_imported)
-        late_attach.register()
         session.observers.append(self)
         self._dumps = itertools.count(1)
         if self.orders.dump_signal:
