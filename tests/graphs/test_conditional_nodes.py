@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shadowgraph.graphs.cuda.driver import ConditionalParameters, Driver, DriverError
-from shadowgraph.graphs.cuda.reading import NOBODY, Allocations, GraphReader
+from shadowgraph.graphs.cuda.reading import UNATTRIBUTED, Allocations, GraphReader
 from shadowgraph.model.device_nodes import DeviceNode, NodeKind
 from shadowgraph.model.graphs import Graph
 from shadowgraph.render.text.nodes_text import nodes_text
@@ -59,7 +59,7 @@ class Library:
 
 def read(library: Any) -> tuple[DeviceNode, ...]:
     known = Allocations(lambda address: None, ())
-    return GraphReader(Driver(library, library), known, lambda address: False, lambda place: NOBODY).read(1)
+    return GraphReader(Driver(library, library), known, lambda address: False, lambda place: UNATTRIBUTED).read(1)
 
 
 def test_the_parameters_are_laid_out_as_the_header_says() -> None:

@@ -225,7 +225,7 @@ def test_a_flashinfer_that_nobody_knows_is_looked_at_once(
     assert heard == []
 
 
-def test_a_debugger_that_no_name_of_the_package_starts_waits_for_it_too() -> None:
+def test_a_debugger_started_through_the_session_module_waits_for_it_too() -> None:
     """As the magics of a notebook and the demo start theirs."""
     code = (
         "from shadowgraph.session import debug\nfrom shadowgraph.graphs.events import listeners\n"

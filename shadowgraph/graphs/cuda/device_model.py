@@ -14,7 +14,7 @@ from shadowgraph.common.errors import ShadowgraphError
 from shadowgraph.graphs.cuda.capture_watch import Called
 from shadowgraph.graphs.cuda.driver import driver, raw_graph
 from shadowgraph.graphs.cuda.node_attribution import Newest, Owner, owners_of
-from shadowgraph.graphs.cuda.reading import NOBODY, Allocations, GraphReader, Join
+from shadowgraph.graphs.cuda.reading import UNATTRIBUTED, Allocations, GraphReader, Join
 from shadowgraph.model.buffers import Ledger
 from shadowgraph.model.device_nodes import DeviceNode
 from shadowgraph.model.graphs import Graph
@@ -93,7 +93,7 @@ def joining(owners: Sequence[Owner | None], launches: dict[int, int], model: Gra
             return None, stacks[id(owner)], {}
         launch = launches.get(owner) if owner is not None else None
         if launch is None:
-            return NOBODY
+            return UNATTRIBUTED
         known = names.get(launch)
         if known is None:
             pointers = nodes[launch].launch.pointers

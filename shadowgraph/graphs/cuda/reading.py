@@ -81,7 +81,7 @@ class _Read(NamedTuple):
 
 
 Join = tuple[int | None, Stack, Mapping[int, str]]
-NOBODY: Join = (None, (), {})
+UNATTRIBUTED: Join = (None, (), {})
 
 
 class GraphReader:
@@ -121,7 +121,7 @@ class GraphReader:
         return tuple(self._node(place, handle, after[place], depth) for place, handle in enumerate(handles))
 
     def _node(self, index: int, handle: int, after: list[int], depth: int) -> DeviceNode:
-        launch, stack, names = NOBODY if depth else self._join(index)
+        launch, stack, names = UNATTRIBUTED if depth else self._join(index)
         kind, note = NodeKind.OTHER, ""
         read = _Read("")
         try:
