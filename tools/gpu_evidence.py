@@ -27,10 +27,13 @@ import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+Result = TypeVar("Result")
 ROOT = Path(__file__).resolve().parent.parent
 OUTCOMES = ("passed", "skipped", "failure", "error")  # the worst last
 LONGEST_MESSAGE = 4_000
@@ -106,10 +109,12 @@ class Runs:
         What pytest is given besides.
     times
         How many runs there are to be.
+    at_once
+        How many of them run beside each other.
     """
 
-    def __init__(self, path: Path, command: str, words: list[str], times: int) -> None:
-        self._path, self._words, self._times = path, words, times
+    def __init__(self, path: Path, command: str, words: list[str], times: int, at_once: int = 1) -> None:
+        self._path, self._words, self._times, self._at_once = path, words, times, at_once
         self._about = circumstances(command)
         before = json.loads(path.read_text()) if path.exists() else {}
         same = all(before.get(key) == self._about[key] for key in self._about if key != "date")
@@ -123,13 +128,15 @@ class Runs:
         first = True
         while len(self._runs) < self._times and (first or time.perf_counter() - began + longest < limit):
             first = False
-            started = time.perf_counter()
-            code, rows = run_pytest(self._words)
-            longest = max(longest, time.perf_counter() - started)
-            if not rows:
-                print("pytest ended before it wrote its results; this run is not kept")
-                return code or 1
-            self._keep(rows, round(time.perf_counter() - started, 1), code)
+            beside = min(self._at_once, self._times - len(self._runs))
+            with ThreadPoolExecutor(beside) as pool:
+                finished = list(pool.map(lambda _: timed(run_pytest, self._words), range(beside)))
+            for seconds, (code, rows) in finished:
+                longest = max(longest, seconds)
+                if not rows:
+                    print("pytest ended before it wrote its results; this run is not kept")
+                    return code or 1
+                self._keep(rows, round(seconds, 1), code)
         if len(self._runs) < self._times:
             print(f"{len(self._runs)} of {self._times} runs; the same command goes on")
         return int(any(run["exit_code"] for run in self._runs))
@@ -156,6 +163,13 @@ class Runs:
             failures = [*failures, {"run": number, "message": message}]
         worst = max(before["outcome"], row["outcome"], key=OUTCOMES.index)
         self._rows[row["test"]] = {**row, "outcome": worst, **({"failures": failures} if failures else {})}
+
+
+def timed(call: Callable[..., Result], *args: Any) -> tuple[float, Result]:
+    """How many seconds a call takes, and what it returns."""
+    started = time.perf_counter()
+    result = call(*args)
+    return time.perf_counter() - started, result
 
 
 def run_pytest(words: list[str]) -> tuple[int, list[dict[str, Any]]]:
@@ -195,10 +209,11 @@ def tests(out: Path, words: list[str], times: int, limit: float) -> int:
     return Runs(out / "gpu_tests.json", command, words, times).go_on(limit)
 
 
-def repeats(out: Path, files: list[str], times: int, workers: int, limit: float) -> int:
+def repeats(out: Path, files: list[str], times: int, workers: int, at_once: int, limit: float) -> int:
     """Some files of GPU tests, over and over."""
-    command = " ".join(["tools/gpu_evidence.py", "--repeat", str(times), *files, "--workers", str(workers)])
-    return Runs(out / "gpu_repeats.json", command, [*files, "-n", str(workers)], times).go_on(limit)
+    said = ["tools/gpu_evidence.py", "--repeat", str(times), *files, "--workers", str(workers)]
+    command = " ".join([*said, *(["--at-once", str(at_once)] if at_once > 1 else [])])
+    return Runs(out / "gpu_repeats.json", command, [*files, "-n", str(workers)], times, at_once).go_on(limit)
 
 
 def bench(out: Path, name: str = "bench_cuda", what: str = "bench") -> int:
@@ -258,6 +273,7 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=1, help="how often the tests run")
     parser.add_argument("--repeat", type=int, default=0, metavar="N", help="run the given files N times, nothing else")
     parser.add_argument("--workers", type=int, default=6, help="processes of a repeated run (default: %(default)s)")
+    parser.add_argument("--at-once", type=int, default=1, help="repeated runs beside each other (default: %(default)s)")
     parser.add_argument("--limit", type=float, default=540, help="seconds of one call (default: %(default)s)")
     parser.add_argument("pytest", nargs="*", help="further words for pytest, after --; files to repeat")
     args = parser.parse_args()
@@ -266,7 +282,7 @@ def main() -> int:
         return 0
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     if args.repeat:
-        return repeats(args.out, args.pytest, args.repeat, args.workers, args.limit)
+        return repeats(args.out, args.pytest, args.repeat, args.workers, args.at_once, args.limit)
     code = 0
     if args.only in (None, "tests"):
         code = tests(args.out, args.pytest, args.times, args.limit)
