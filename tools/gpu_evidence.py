@@ -117,7 +117,8 @@ class Runs:
         self._path, self._words, self._times, self._at_once = path, words, times, at_once
         self._about = circumstances(command)
         before = json.loads(path.read_text()) if path.exists() else {}
-        same = all(before.get(key) == self._about[key] for key in self._about if key != "date")
+        same = all(before.get(key) == self._about[key] for key in self._about if key not in ("date", "command"))
+        same = same and _without_times(before["command"]) == _without_times(command)
         same = same and len(before.get("runs", ())) < times  # complete ones are made anew
         self._runs: list[dict[str, Any]] = before.get("runs", []) if same else []
         self._rows: dict[str, dict[str, Any]] = {row["test"]: row for row in before["tests"]} if self._runs else {}
@@ -163,6 +164,11 @@ class Runs:
             failures = [*failures, {"run": number, "message": message}]
         worst = max(before["outcome"], row["outcome"], key=OUTCOMES.index)
         self._rows[row["test"]] = {**row, "outcome": worst, **({"failures": failures} if failures else {})}
+
+
+def _without_times(command: str) -> str:
+    """A command without the number of runs: earlier ones count when more are asked for."""
+    return re.sub(r" --(times|repeat|at-once) \d+", "", command)
 
 
 def timed(call: Callable[..., Result], *args: Any) -> tuple[float, Result]:

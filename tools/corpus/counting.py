@@ -48,14 +48,20 @@ def counted(debugger: Any) -> dict[str, Any]:
     """Replays, coverage, and what was left undone."""
     facts = debugger.facts()
     coverage = facts.coverage
-    outside = debugger.monitor.hooks
+    counts = _replay_counts(debugger)
     return {
-        "began": outside.replays,
-        "checked": outside.checked,
+        "began": counts.replays,
+        "checked": counts.checked,
         "coverage": {"written": coverage.written, "exact": coverage.exact, "inexact": coverage.inexact},
         "unguarded_inputs": coverage.inputs,
         "aside": {**left_undone(facts), **({"records dropped": coverage.dropped} if coverage.dropped else {})},
     }
+
+
+def _replay_counts(debugger: Any) -> Any:
+    """What counts replays begun and checked, also in the sources of a baseline, which call it otherwise."""
+    monitor = getattr(debugger, "monitor", None)
+    return debugger.supervisor.outside if monitor is None else monitor.hooks
 
 
 def left_undone(facts: Any) -> dict[str, int]:
