@@ -17,11 +17,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from shadowgraph.checks import kinds as _kinds  # noqa: F401  it registers the kinds of finding
 from shadowgraph.common import html_repr, late_adapters
 from shadowgraph.common.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from shadowgraph.checks.rules import Rule, index_range, nondecreasing
+    from shadowgraph.checks.invariants.rules import Rule, index_range, nondecreasing
     from shadowgraph.common.errors import (
         BackendError,
         CaptureError,
@@ -63,9 +64,9 @@ __all__ = [
 
 # Where each public name lives: torch is imported when one of them is first used, so that commands start fast.
 _HOMES = {
-    "Rule": "checks.rules",
-    "index_range": "checks.rules",
-    "nondecreasing": "checks.rules",
+    "Rule": "checks.invariants.rules",
+    "index_range": "checks.invariants.rules",
+    "nondecreasing": "checks.invariants.rules",
     "Debugger": "debugger",
     "BackendError": "common.errors",
     "CaptureError": "common.errors",

@@ -9,8 +9,11 @@ from collections.abc import Callable
 
 import torch
 
-from shadowgraph.checks.rules import Rule, rule_of
-from shadowgraph.checks.stale_rows import POLICIES
+from shadowgraph.checks.invariants.check import Invariants
+from shadowgraph.checks.invariants.rules import Rule, rule_of
+from shadowgraph.checks.mutation.check import InGraphMutation
+from shadowgraph.checks.rebound.check import ReboundInputs
+from shadowgraph.checks.stale_rows.check import POLICIES, StaleRows
 from shadowgraph.common.errors import UnknownBufferError, UsageError
 from shadowgraph.graphs.dispatch.tensors import is_plain
 from shadowgraph.graphs.host.graph import HostGraph
@@ -45,7 +48,7 @@ class Declarations:
             For an object that is no tensor, or has no plain memory on the backend's device.
         """
         buffer, view = self._locate(tensor)
-        self._work.checks.mutation.protect(buffer, view.hull)
+        self._work.checks[InGraphMutation].protect(buffer, view.hull)
         self._work.naps.rouse()  # from the next replay on
 
     def invariant(self, tensor: torch.Tensor, rule: str | Rule | Callable[..., bool]) -> None:
@@ -71,7 +74,7 @@ class Declarations:
             raise UsageError("invariant() needs a contiguous tensor; pass the whole buffer or a contiguous slice of it")
         if view.dtype in {"bfloat16", "complex32"} or "float8" in view.dtype:
             raise UsageError(f"invariant() cannot read {view.dtype}; numpy has no such type")
-        self._work.checks.invariants.declare(buffer, view, rule_of(rule))
+        self._work.checks[Invariants].declare(buffer, view, rule_of(rule))
         self._work.naps.rouse()  # the rule is checked at host reads, which a nap does not observe
 
     def padding(self, tensor: torch.Tensor, policy: str) -> None:
@@ -98,7 +101,7 @@ class Declarations:
         buffer, view = self._locate(tensor)
         if policy not in POLICIES:
             raise UsageError(f"padding() takes 'refresh', 'dont_care' or 'judged', not {policy!r}")
-        self._work.checks.stale_rows.declare(buffer, view.hull, policy)
+        self._work.checks[StaleRows].declare(buffer, view.hull, policy)
 
     def refreshes(self, graph: HostGraph | torch.cuda.CUDAGraph, owner: object, *attributes: str) -> None:
         """Declare that host code refreshes the tensors behind some attributes between two replays of a graph.
@@ -132,7 +135,7 @@ class Declarations:
             tensor = vars(owner).get(attribute)
             self._locate(tensor)
             assert isinstance(tensor, torch.Tensor)
-            self._work.checks.rebound.bind(model, owner, attribute, tensor, planned=False)
+            self._work.checks[ReboundInputs].bind(model, owner, attribute, tensor, planned=False)
 
     def watch(self, tensor: torch.Tensor, name: str | None = None) -> Watch:
         """Record every write to a tensor, bug or not.

@@ -7,19 +7,9 @@ import pytest
 from msgspec.structs import replace
 from support.finding_samples import AFTER, FINDING, altered
 
+from shadowgraph.checks.out_of_bounds.facts import RowOverrun, overrun_of
 from shadowgraph.common.errors import MissingFileError, UsageError
-from shadowgraph.model.findings import (
-    ByteFacts,
-    Culprit,
-    Finding,
-    Kind,
-    Reader,
-    RowOverrun,
-    Severity,
-    Status,
-    Window,
-    fingerprint,
-)
+from shadowgraph.model.findings import ByteFacts, Culprit, Finding, Reader, Severity, Status, Window, fingerprint
 from shadowgraph.model.guards import Side
 from shadowgraph.model.overrun_extents import Origin
 from shadowgraph.monitor.finding_store import FindingStore, read_suppressions
@@ -66,7 +56,7 @@ def test_a_first_sighting_gets_an_id_and_its_fingerprint(book: FindingStore) -> 
 
 def test_the_same_cause_again_is_one_more_occurrence_of_the_first_sighting(book: FindingStore) -> None:
     first, _ = book.add(FINDING, "kernel")
-    kept, new = book.add(altered(replay=8, message="later"), "kernel")
+    kept, new = book.add(altered(replay=8), "kernel")
     assert not new
     assert (kept.occurrences, kept.replay, kept.bytes, kept.message) == (2, first.replay, first.bytes, first.message)
     assert (kept.id, kept.revision) == (1, 1)
@@ -108,12 +98,12 @@ def test_notes_are_kept_apart_and_count_like_findings(book: FindingStore) -> Non
 
 
 def test_a_note_that_proves_a_fault_is_a_new_revision_with_the_surer_facts(book: FindingStore) -> None:
-    book.add(note(replay=3, message="in replay 3", reader=None), "kernel")
+    book.add(note(replay=3, reader=None), "kernel")
     reader = Reader("host", "tolist")
-    kept, new = book.add(altered(replay=5, message="in replay 5", reader=reader), "kernel")
+    kept, new = book.add(altered(replay=5, reader=reader), "kernel")
     assert new, "it is told now"
     assert (kept.id, kept.revision, kept.occurrences, kept.severity) == (1, 2, 2, Severity.ERROR)
-    assert (kept.replay, kept.reader, kept.message) == (5, reader, "in replay 5"), "one sighting's facts, not a mixture"
+    assert (kept.replay, kept.reader) == (5, reader), "one sighting's facts, not a mixture"
     assert (book.findings, book.notes) == ((kept,), ())
     assert not book.add(FINDING, "kernel")[1]
 
@@ -137,11 +127,11 @@ def worse(**facts: Any) -> Finding:
 
 
 def test_a_worse_sighting_widens_the_known_one(book: FindingStore) -> None:
-    first, _ = book.add(altered(message="was 48 bytes"), "kernel")
-    kept, new = book.add(worse(message="in replay 9"), "kernel")
+    first, _ = book.add(FINDING, "kernel")
+    kept, new = book.add(worse(), "kernel")
     assert not new
     assert (kept.id, kept.revision, kept.occurrences) == (1, 2, 2)
-    assert (kept.bytes, kept.window, kept.rows) == (WORSE, WORSE_WINDOW, WORSE_ROWS)
+    assert (kept.bytes, kept.window, overrun_of(kept).rows) == (WORSE, WORSE_WINDOW, WORSE_ROWS)
     assert (kept.phase, kept.graph, kept.replay) == (first.phase, first.graph, first.replay)
     assert "wrote up to 128 bytes past the end" in kept.message
     assert kept.message.endswith("first while preparing replay 7 of graph#1")
@@ -149,7 +139,7 @@ def test_a_worse_sighting_widens_the_known_one(book: FindingStore) -> None:
 
 
 def test_a_milder_sighting_changes_nothing_but_the_count(book: FindingStore) -> None:
-    first, _ = book.add(worse(message="first"), "kernel")
+    first, _ = book.add(worse(), "kernel")
     kept, _ = book.add(FINDING, "kernel")
     assert kept == replace(first, occurrences=2)
 
@@ -182,7 +172,7 @@ def test_a_note_does_not_widen_a_fault(book: FindingStore) -> None:
 def broken_rule(at: str, index: int = 2, value: int = 9) -> Finding:
     broken = ByteFacts(4 * index, 4 * index + 3, 4, ((4 * index, 4 * index + 3),), 1, None, 0, False)
     rule = f"index_range(0, 8): [{index}] = {value}"
-    return altered(code="SG109", kind=Kind.SG109, detected_at=at, rule=rule, bytes=broken)
+    return altered(code="SG109", detected_at=at, rule=rule, bytes=broken)
 
 
 def test_a_check_that_sees_the_same_breach_adds_nothing(book: FindingStore) -> None:
@@ -197,7 +187,7 @@ def test_another_breach_is_one_occurrence_however_often_it_is_checked(book: Find
     for _ in range(3):
         kept, _ = book.add(broken_rule("check", index=0, value=8), "rule")
         assert kept.occurrences == 2
-    assert (kept.rule, kept.bytes, kept.revision) == (first.rule, first.bytes, 1), "bytes and text of one breach"
+    assert (kept.detail, kept.bytes, kept.revision) == (first.detail, first.bytes, 1), "bytes and text of one breach"
     assert book.add(broken_rule("check", value=10), "rule")[0].occurrences == 3
 
 

@@ -8,26 +8,28 @@ import msgspec
 import pytest
 from support.finding_samples import ALLOCATED, BUFFER, FINDING, LAUNCHED, altered
 
-from shadowgraph.model.findings import SCHEMA, Culprit, Finding, Kind, Severity, Status, fingerprint, json_schema
+from shadowgraph.checks.kinds import kind_of, titles
+from shadowgraph.checks.out_of_bounds.facts import overrun_of
+from shadowgraph.model.findings import SCHEMA, Culprit, Finding, Severity, Status, fingerprint, json_schema
 from shadowgraph.model.guards import Side
+from shadowgraph.model.kinds import decode_detail
 from shadowgraph.model.stacks import Frame
 
 DOCUMENTED = {
     "": "schema id revision code kind severity phase graph replay detected_at time pid rank device stream buffer bytes "
-    "culprit candidates aliases neighbour confidence occurrences coverage message",
+    "culprit candidates aliases neighbour confidence occurrences message",
     "buffer": "name names shape dtype nbytes",
     "bytes": "first last count ranges ranges_total side distance truncated",
     "culprit": "status kind name node file line stack",
 }
 EXTRA = {
-    "": "reader rows window rule fingerprint ending stale batch rebound continues reaches reaches_total",
+    "": "reader window fingerprint batch continues detail",
     "buffer": "address serial role allocated",
     "bytes": "",
     "culprit": "source grid block kernel arguments led_by seen_in search",
 }
 SPARSE = Finding(
     code="SG109",
-    kind=Kind.SG109,
     severity=Severity.NOTE,
     phase=FINDING.phase,
     graph=None,
@@ -53,8 +55,8 @@ def test_the_document_is_plain_json_and_reads_back(finding: Finding) -> None:
     document = finding.to_dict()
     text = json.dumps(document)
     assert json.loads(text) == document
-    assert msgspec.convert(json.loads(text), Finding, strict=True) == finding
-    assert msgspec.json.decode(msgspec.json.encode(finding), type=Finding) == finding
+    assert msgspec.convert(json.loads(text), Finding, strict=True, dec_hook=decode_detail) == finding
+    assert msgspec.json.decode(msgspec.json.encode(finding), type=Finding, dec_hook=decode_detail) == finding
 
 
 def test_words_in_the_document() -> None:
@@ -67,8 +69,15 @@ def test_words_in_the_document() -> None:
 
 
 def test_the_kind_belongs_to_the_code() -> None:
-    assert [kind.name for kind in Kind] == [f"SG{number}" for number in range(101, 114)]
-    assert Kind["SG102"] == "in-graph mutation"
+    assert list(titles()) == [f"SG{number}" for number in range(101, 114)]
+    assert titles()["SG102"] == kind_of("SG102").title == "in-graph mutation"
+
+
+def test_a_finding_with_the_facts_of_another_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="the facts of another kind"):
+        Finding(**{**msgspec.structs.asdict(FINDING), "code": "SG103"})
+    with pytest.raises(ValueError, match="no kind of finding has the code 'SG999'"):
+        Finding(**{**msgspec.structs.asdict(FINDING), "code": "SG999"})
 
 
 @pytest.mark.parametrize("finding", [FINDING, SPARSE], ids=["full", "sparse"])
@@ -103,7 +112,7 @@ def test_what_is_no_finding_is_invalid_by_the_schema(part: str, field: str, valu
     [
         FINDING,
         *(FINDING.buffer, FINDING.culprit, FINDING.bytes, FINDING.neighbour, FINDING.reader, FINDING.window),
-        *(FINDING.aliases[0], FINDING.rows[0], FINDING.culprit.stack[0]),
+        *(FINDING.aliases[0], FINDING.detail, overrun_of(FINDING).rows[0], FINDING.culprit.stack[0]),
     ],
     ids=lambda part: type(part).__name__,
 )
@@ -153,8 +162,6 @@ def test_a_fingerprint_is_twelve_hexadecimal_digits() -> None:
         {"replay": 900, "graph": "graph#5", "occurrences": 40, "detected_at": "check", "rank": 3, "device": "cuda:1"},
         {"window": None, "neighbour": None, "aliases": (), "candidates": (), "rows": (), "reader": None},
         {
-            "message": "said otherwise",
-            "coverage": "",
             "fingerprint": "",
             "severity": Severity.NOTE,
             "confidence": "low",

@@ -10,12 +10,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypedDict, Unpack
+from typing import ClassVar, TypedDict, Unpack
 
 from shadowgraph.common.settings import Settings
 from shadowgraph.engines.base import Engine, Evidence
 from shadowgraph.model.buffers import Buffer, Ledger
-from shadowgraph.model.findings import Culprit, Reader, RowOverrun, Severity
+from shadowgraph.model.findings import Culprit, Reader, Severity
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.guards import Side
 from shadowgraph.model.launches import Launch
@@ -81,76 +81,6 @@ class Checkpoint:
     step: Step | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """For SG104: how a graph uses a buffer that was freed or moved, and the buffers that now occupy its bytes.
-
-    Attributes
-    ----------
-    live_in
-        Whether the graph reads the bytes before it writes them.
-    written
-        Whether the graph writes them at all.
-    moved
-        Whether the storage lives on at another address or with another size.
-    victims
-        Live buffers that occupy bytes that the graph was given.
-    """
-
-    live_in: bool
-    written: bool
-    moved: bool
-    victims: tuple[Buffer, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Stale:
-    """For SG103: rows that a graph reads, and the last write to each.
-
-    Attributes
-    ----------
-    count
-        Rows that the graph reads.
-    fresh
-        The rows that were refreshed for the coming replay.
-    rows
-        First and last row of each stretch of stale rows, and the graph's name and number of the replay that they were
-        written for.
-    witnesses
-        Inputs that were refreshed in the rows that are stale here.
-    """
-
-    count: int
-    fresh: tuple[int, ...]
-    rows: tuple[tuple[int, int, str | None, int | None], ...]
-    witnesses: tuple[tuple[Buffer, TensorView], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Rebound:
-    """For SG108: the memory that host code refreshes in place of the memory that a graph reads.
-
-    Attributes
-    ----------
-    attribute, owner
-        The attribute that led to the graph's memory at the capture, and the class of the object that has it.
-    now
-        The attribute's current target, if that is other memory.
-    where, buffer
-        Memory that holds the values that the graph should read, and its buffer if it is tracked; None where none is
-        known.
-    planned
-        Whether a plan gives the values that the graph should read, or the memory that the attribute leads to now.
-    """
-
-    attribute: str
-    owner: str
-    now: TensorView | None
-    where: ByteRange | None
-    buffer: Buffer | None
-    planned: bool
-
-
 class _Facts(TypedDict, total=False):
     side: Side | None
     truncated: bool
@@ -158,9 +88,9 @@ class _Facts(TypedDict, total=False):
     phase: Phase | None
     graph: Graph | None
     replay: int | None
-    rows: tuple[RowOverrun, ...]
     confidence: str
     key: str
+    facts: object
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +103,6 @@ class Detection:
         Absolute addresses, inclusive; ranges up to 16.
     culprits
         Writes that caused the damage or may have, the likeliest last.
-    rule
-        For SG109: the rule that failed and the values that show it.
     view
         The part of the buffer that the finding is about, when that is not the whole; bytes count from its start.
     key
@@ -184,8 +112,8 @@ class Detection:
         `culprits`.
     inferred
         Follows from reads by the host alone: counted, and listed on request.
-    ended
-        For SG104; then `first` and `last` delimit the bytes that the graph was given, of which none need have changed.
+    facts
+        What the kind knows beside these: its `Detail`, or what its `FindingKind.describe` makes one of.
     """
 
     code: str
@@ -206,17 +134,13 @@ class Detection:
     graph: Graph | None = None
     replay: int | None = None
     reader: Reader | None = None
-    rows: tuple[RowOverrun, ...] = ()
-    rule: str | None = None
     severity: Severity = Severity.ERROR
     confidence: str = "high"
     view: TensorView | None = None
     key: str = ""
     located: tuple[Culprit, ...] = ()
     inferred: bool = False
-    ended: Ended | None = None
-    stale: Stale | None = None
-    rebound: Rebound | None = None
+    facts: object | None = None
 
     @classmethod
     def of(
@@ -281,7 +205,15 @@ def host_reader(how: str, stack: Stack) -> Reader:
 
 
 class Check:
-    """One kind of finding. Every hook does nothing unless a check needs it."""
+    """What looks for one kind of finding. Every hook does nothing unless a check needs it.
+
+    Attributes
+    ----------
+    needs_every_write
+        Whether it must see every write of the host: with any write missing its findings would be wrong.
+    """
+
+    needs_every_write: ClassVar[bool] = False
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -332,3 +264,6 @@ class Check:
 
     def recheck(self, checkpoint: Checkpoint) -> None:
         """The caller requested a check now."""
+
+    def invalidate_writers(self) -> None:
+        """There were writes that were not seen."""

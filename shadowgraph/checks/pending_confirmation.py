@@ -41,10 +41,3 @@ class Suspicions:
     def buffers(self, graph: int) -> list[Buffer]:
         """The buffers to look at in a graph's next replay."""
         return list({buffer.serial: buffer for buffer in self.by_graph.get(graph, {}).values()}.values())
-
-    def __contains__(self, graph: int) -> bool:
-        return graph in self.by_graph
-
-    def drop(self, graph: int) -> None:
-        """The graph is gone, or cannot be probed."""
-        self.by_graph.pop(graph, None)

@@ -5,10 +5,11 @@ The locator calls those checks when the replay has ended, under the debugger's l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from shadowgraph.checks.base import Checkpoint, Context, Detection
+from shadowgraph.checks.base import Check, Checkpoint, Context, Detection
 from shadowgraph.checks.culprits import culprit_of_node
 from shadowgraph.common.errors import FindingsError
 from shadowgraph.engines.base import RANGES
@@ -66,6 +67,40 @@ class Probed:
     changes: tuple[Change, ...]
     meanwhile: RangeSet
     cells: tuple[CellChange, ...] = ()
+
+
+class ProbedCheck(Check):
+    """A check that judges the write sets of probed replays. The locator calls it, under the debugger's lock.
+
+    Attributes
+    ----------
+    pending
+        By graph serial: what the next probed replay of the graph has to confirm. While a graph is in it, its next
+        replay is probed.
+    needs_whole_buffers
+        Whether it judges a replay only where all tracked memory was compared, or the buffers that it wanted.
+    """
+
+    needs_whole_buffers: ClassVar[bool] = False
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.pending: MutableMapping[int, Any] = {}
+
+    def probed(self, seen: Probed) -> None:
+        """Memory was compared after every node of a replay."""
+
+    def buffers_wanted(self, graph: int) -> Iterable[Buffer]:
+        """Buffers to compare as a whole in a graph's next replay."""
+        return ()
+
+    def pieces_wanted(self, graph: int) -> Iterable[tuple[Buffer, ByteRange]]:
+        """Bytes to compare piece by piece in a graph's next replay."""
+        return ()
+
+    def cells_wanted(self, graph: int) -> Iterable[Buffer]:
+        """Buffers to compare cell by cell in a graph's next replay."""
+        return ()
 
 
 _EXACT = (NodeKind.MEMCPY, NodeKind.MEMSET)

@@ -1,47 +1,44 @@
-"""The registry of all checks, in the order in which the monitor calls them."""
+"""The checks of one debugger, made by the kinds of finding, in the order in which the monitor calls them."""
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from shadowgraph.checks.base import Check, Context
-from shadowgraph.checks.dangling import Dangling
-from shadowgraph.checks.foreign_writes import ForeignWrites
-from shadowgraph.checks.given_views import GivenViews
-from shadowgraph.checks.indices import Indices
-from shadowgraph.checks.invariants import Invariants
-from shadowgraph.checks.mutation import InGraphMutation
-from shadowgraph.checks.out_of_bounds import OutOfBounds
-from shadowgraph.checks.races import Races
-from shadowgraph.checks.rebound import ReboundInputs
-from shadowgraph.checks.stale_rows import StaleRows
+from shadowgraph.checks.kinds import BUILT_IN, kinds
+from shadowgraph.checks.probed import ProbedCheck
+
+_C = TypeVar("_C", bound=Check)
 
 
 class Checks:
-    """The checks of one debugger: each under its own name for the public interface, and all of them in order."""
+    """The checks of one debugger: each by its class, and all of them in order. Owned by the monitor.
+
+    Attributes
+    ----------
+    all
+        Every check, in the order of the kinds; those of kinds registered from outside come last.
+    probed
+        The checks that judge write sets of probed replays.
+    needs_every_write
+        The checks that must see every write of the host; with any write missing their findings would be wrong.
+    """
 
     def __init__(self, context: Context) -> None:
-        self.out_of_bounds = OutOfBounds(context)
-        self.mutation = InGraphMutation(context)
-        self.invariants = Invariants(context)
-        self.indices = Indices(context)
-        self.dangling = Dangling(context)
-        self.foreign_writes = ForeignWrites(context)
-        self.given_views = GivenViews(context)
-        self.races = Races(context)
-        self.stale_rows = StaleRows(context)
-        self.rebound = ReboundInputs(context)
+        order = {kind.code: place for place, kind in enumerate(BUILT_IN)}
+        known = sorted(kinds(), key=lambda kind: order.get(kind.code, len(order)))
+        self.all: tuple[Check, ...] = tuple(check for kind in known for check in kind.make_checks(context))
+        self._by_class = {type(check): check for check in self.all}
+        self.probed = tuple(check for check in self.all if isinstance(check, ProbedCheck))
+        self.needs_every_write = tuple(check for check in self.all if check.needs_every_write)
 
-    @property
-    def all(self) -> tuple[Check, ...]:
-        return (self.out_of_bounds, self.mutation, self.invariants, self.dangling, self.stale_rows, self.rebound)
-
-    @property
-    def needs_every_write(self) -> tuple[Check, ...]:
-        """The checks that must see every write of the host; with any write missing their findings would be wrong."""
-        return (self.mutation, self.stale_rows, self.rebound)
+    def __getitem__(self, kind: type[_C]) -> _C:
+        """The check of a class."""
+        check = self._by_class[kind]
+        assert isinstance(check, kind)
+        return check
 
     def invalidate_writers(self) -> None:
         """After unseen writes."""
-        self.mutation.invalidate_writers()
-        self.invariants.invalidate_writers()
-        self.stale_rows.invalidate_writers()
-        self.rebound.invalidate_writers()
+        for check in self.all:
+            check.invalidate_writers()

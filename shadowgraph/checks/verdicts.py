@@ -1,19 +1,19 @@
-"""The one-line verdict of a finding, made from its facts. Pure functions; any thread."""
+"""Words that the kinds of finding share in their one-line verdicts and rows. Pure functions; any thread."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from shadowgraph.common.kernel_names import brief
+from shadowgraph.common.source_paths import at
 from shadowgraph.common.words import form, plural
-from shadowgraph.model.findings import Finding, Severity, Status
-from shadowgraph.model.guards import Side
+from shadowgraph.model.findings import BufferFacts, ByteFacts, Finding, Status, Successor
 from shadowgraph.model.overrun_extents import Reached
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.probes import Search
 
-_NAME = 60  # most columns of a culprit's name
+LONGEST_NAME = 60  # most columns of a culprit's name
 
 
 def when(finding: Finding | Reached) -> str:
@@ -39,15 +39,27 @@ def who(finding: Finding) -> str:
         return f"an unseen writer{before}"
     node = f" (node {culprit.node})" if culprit.node is not None else ""
     perhaps = "perhaps " if culprit.status is Status.NOT_REPRODUCED else ""
-    return f"{perhaps}{brief(culprit.name, _NAME)}{node}"
+    return f"{perhaps}{brief(culprit.name, LONGEST_NAME)}{node}"
 
 
-def verdict(finding: Finding) -> str:
-    """The one-line verdict; never empty, and the same text for the same facts."""
-    say = _SAYS.get(finding.code, _other)
-    first = "first " if _of_several(finding) else ""
-    latest = "at the latest " if finding.confidence == "low" else ""
-    return f"{finding.code} {finding.kind}: {say(finding)} {first}{latest}{when(finding)}"
+def named(buffer: BufferFacts, nbytes: bool = False) -> str:
+    """``draft.kv_indices (int32[3, 128])``, or with its size in bytes."""
+    size = f", {plural(buffer.nbytes, 'byte')}" if nbytes else ""
+    return f"{buffer.name} ({form(buffer.dtype, buffer.shape)}{size})"
+
+
+def successor_said(buffer: Successor) -> str:
+    """``runner.victim  float32[64]  256 bytes at 0x7f..., allocation 7 at model.py:33``."""
+    known = "" if buffer.serial is None else f", allocation {buffer.serial}"
+    place = at(buffer.allocated[0].file, buffer.allocated[0].line) if buffer.allocated else ""
+    shape, nbytes = form(buffer.dtype, buffer.shape), plural(buffer.nbytes, "byte")
+    return f"{buffer.name}  {shape}  {nbytes} at {buffer.address:#x}{known}{place}"
+
+
+def changed_bytes(finding: Finding) -> ByteFacts:
+    """The bytes of a finding of a kind that always has some."""
+    assert finding.bytes is not None
+    return finding.bytes
 
 
 def revised(finding: Finding) -> str:
@@ -72,116 +84,6 @@ def looked(search: Search | None) -> str:
     return f"by prefixes{disabled}, {runs} of {nodes}"
 
 
-def _of_several(finding: Finding) -> bool:
-    """Whether a later sighting reached further than the first one, whose phase and replay the finding states."""
-    return finding.code == "SG101" and finding.revision > 1 and finding.occurrences > 1
-
-
-def _out_of_bounds(finding: Finding) -> str:
-    facts, buffer = finding.bytes, finding.buffer
-    assert facts is not None
-    named = f"{buffer.name} ({form(buffer.dtype, buffer.shape)}, {plural(buffer.nbytes, 'byte')})"
-    most = "up to " if _of_several(finding) else ""
-    further = max((reached.beyond for reached in finding.reaches), default=0)
-    if facts.side is Side.AFTER:
-        far = plural(max(finding.past_end, further), "byte")
-        return f"{who(finding)} wrote {most}{far} past the end of {named}{_on_the_way(finding)}"
-    if facts.side is Side.BEFORE:
-        far = plural(max(-facts.first, further), "byte")
-        return f"{who(finding)} wrote {most}{far} before the start of {named}{_on_the_way(finding)}"
-    if facts.side is Side.ROW:
-        return _past_the_width(finding, named)
-    if facts.side is None:
-        given = "outside the view that it was given" if finding.severity is Severity.ERROR else "beyond its view"
-        return f"{who(finding)} wrote bytes [{facts.first}, {facts.last}] of {named}, {given},"
-    return f"{who(finding)} wrote bytes [{facts.first}, {facts.last}] of {named}, which this graph did not capture,"
-
-
-def _past_the_width(finding: Finding, named: str) -> str:
-    lost = sum(row.lost for row in finding.rows)
-    return (
-        f"{who(finding)} wrote past the width of {_rows(finding)} of {named} into the next; "
-        f"{lost:,} {'entry' if lost == 1 else 'entries'} lost"
-    )
-
-
-def _on_the_way(finding: Finding) -> str:
-    """Buffers that an overrun ran over or came close to; for an overrun continued from another buffer, that buffer."""
-    if finding.continues is not None:
-        return f", going on from {finding.continues.buffer},"
-    over = [reached.name for reached in finding.reaches if reached.over]
-    if not over:
-        return f", as far as {finding.reaches[0].name}," if finding.reaches else ""
-    left = finding.reaches_total - len(finding.reaches) + len(over[2:])  # the unlisted ones lie between
-    more = f" and {left:,} more" if left > 0 else ""
-    return f", over {(', ' if more else ' and ').join(over[:2])}{more},"
-
-
-def _rows(finding: Finding) -> str:
-    """The rows that were overrun, the first four by number."""
-    numbers = [str(row.row) for row in finding.rows]
-    more = f" and {len(numbers) - 4:,} more" if len(numbers) > 4 else ""
-    return f"{'row' if len(numbers) == 1 else 'rows'} {', '.join(numbers[:4])}{more}"
-
-
-def _mutation(finding: Finding) -> str:
-    facts = finding.bytes
-    assert facts is not None
-    changed = f"{who(finding)} changed {plural(facts.count, 'byte')} of {finding.buffer.name},"
-    if finding.reader is None:
-        return f"{changed} which host code owns,"
-    said = f"{changed} which the host had read before and read again ({finding.reader.name}) without writing it,"
-    return said if finding.reader.wrote is None else f"{said} to write from it {finding.reader.wrote},"
-
-
-def _dangling(finding: Finding) -> str:
-    buffer, ending = finding.buffer, finding.ending
-    named = f"{buffer.name} ({form(buffer.dtype, buffer.shape)}, {plural(buffer.nbytes, 'byte')})"
-    if ending is None:
-        return f"{who(finding)} uses {named}, which is gone,"
-    uses = "writes" if ending.access == "external-out" else "reads and writes" if ending.writes else "reads"
-    fate = "moved to other memory" if ending.fate == "moved" else "freed"
-    names = [victim.name for victim in ending.victims]
-    more = f" and {len(names) - 2:,} more" if len(names) > 2 else ""
-    now = f", now {' and '.join(names[:2])}{more}" if names else ""
-    return f"{who(finding)} {uses} {named}, {fate} since the capture{now},"
-
-
-def _invariant(finding: Finding) -> str:
-    about, _, rest = (finding.rule or "").partition(": ")
-    if about == "index in range":
-        named = f"{finding.buffer.name} ({form(finding.buffer.dtype, finding.buffer.shape)})"
-        return f"{who(finding)} was given an index out of range for {named}{', ' if rest else ''}{rest},"
-    return f"{finding.buffer.name} breaks {finding.rule}, last written by {who(finding)},"
-
-
-def _foreign(finding: Finding) -> str:
-    facts, buffer = finding.bytes, finding.buffer
-    assert facts is not None
-    named = f"{buffer.name} ({form(buffer.dtype, buffer.shape)})"
-    changed = f"{plural(facts.count, 'byte')} of {named}"
-    return f"{who(finding)} changed {changed}, where none of its arguments leads,"
-
-
-def _stale(finding: Finding) -> str:
-    buffer, stale = finding.buffer, finding.stale
-    named = f"{buffer.name} ({form(buffer.dtype, buffer.shape)})"
-    if stale is None:
-        return f"rows of {named} hold what they held in an older replay"
-    if stale.viewed:
-        named = f"{buffer.name} seen as {form(buffer.dtype, buffer.shape)}"
-    left = rows_said((rows.first, rows.last) for rows in stale.stale)
-    fresh = rows_said(stale.refreshed)
-    since = [rows for rows in stale.stale if rows.replay is not None]
-    latest = max(since, key=lambda rows: rows.replay or 0, default=None)
-    when = f"replay {latest.replay} of {latest.graph}" if latest is not None else "an older replay"
-    return f"{left} of {named} still hold what was written for {when}, though {fresh} {_was(fresh)} refreshed,"
-
-
-def _was(rows: str) -> str:
-    return "was" if rows.startswith("row ") else "were"
-
-
 def rows_said(pairs: Iterable[tuple[int, int]]) -> str:
     """``row 0``, ``rows 1 to 3``, ``rows 0, 2 to 3 and 7 more``."""
     known = list(pairs)
@@ -189,39 +91,3 @@ def rows_said(pairs: Iterable[tuple[int, int]]) -> str:
     more = f" and {len(parts) - 4:,} more stretches" if len(parts) > 4 else ""
     one = len(known) == 1 and known[0][0] == known[0][1]
     return f"{'row' if one else 'rows'} {', '.join(parts[:4]) or 'unknown'}{more}"
-
-
-def _rebound(finding: Finding) -> str:
-    buffer, rebound = finding.buffer, finding.rebound
-    named = f"{finding.graph} reads {buffer.name} ({form(buffer.dtype, buffer.shape)})"
-    if rebound is None:
-        return f"{named}, which host code does not refresh any more,"
-    now = f" {rebound.now.name}" if rebound.now is not None else " other memory"
-    if rebound.moved:
-        return f"{named}, but {rebound.attribute} leads to{now} since, which host code refreshes instead,"
-    instead = f", but{now}" if rebound.now is not None else ""
-    return f"{named}, which host code did not refresh{instead}, as the plan needs,"
-
-
-def _race(finding: Finding) -> str:
-    facts = finding.bytes
-    assert facts is not None
-    others = [f"{brief(one.name or '', _NAME)} (node {one.node})" for one in finding.candidates[:3]]
-    both = " and ".join([who(finding), *others])
-    return f"{both} write the same bytes [{facts.first}, {facts.last}] of {finding.buffer.name} in no order,"
-
-
-def _other(finding: Finding) -> str:
-    return f"{who(finding)} on {finding.buffer.name}"
-
-
-_SAYS: dict[str, Callable[[Finding], str]] = {
-    "SG101": _out_of_bounds,
-    "SG102": _mutation,
-    "SG103": _stale,
-    "SG104": _dangling,
-    "SG106": _foreign,
-    "SG108": _rebound,
-    "SG109": _invariant,
-    "SG112": _race,
-}

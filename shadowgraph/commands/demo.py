@@ -21,7 +21,7 @@ from shadowgraph.model.run_facts import versions
 from shadowgraph.render.text.text import Report
 
 HELP = "run the acceptance cases and, with sglang, the founding cases"
-SCHEMA = "shadowgraph.demo/1"
+SCHEMA = "shadowgraph.demo/2"
 FAILED = 12  # a case failed or was invalid
 
 
@@ -110,7 +110,7 @@ def chosen(which: str, only: Iterable[str]) -> tuple[list[Case], str | None]:
 
 
 def document(outcomes: Iterable[Any]) -> dict[str, Any]:
-    """The run as plain JSON types (schema ``shadowgraph.demo/1``): cases, and all findings with the case of each."""
+    """The run as plain JSON types (schema ``shadowgraph.demo/2``): cases, and all findings with the case of each."""
     cases, findings = [], []
     for outcome in outcomes:
         cases.append(

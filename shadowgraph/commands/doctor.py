@@ -14,6 +14,7 @@ import msgspec
 from rich.table import Column, Table
 from rich.text import Text
 
+from shadowgraph.checks.out_of_bounds.kind import OutOfBoundsKind
 from shadowgraph.common.console import console
 
 HELP = "say what is here, what is missing, what to install"
@@ -100,7 +101,7 @@ def _planted(elements: int) -> list[int]:
             graph.call(overflow, target, writes=(target,))
         graph.replay()
         found = debugger.check()
-    return [finding.past_end for finding in found if finding.code == "SG101"]
+    return [finding.past_end for finding in found if finding.code == OutOfBoundsKind.code]
 
 
 def _torch() -> Line:

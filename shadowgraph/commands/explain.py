@@ -14,8 +14,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the explanation; an unknown code is an error."""
+    from shadowgraph.checks.kinds import known_code
     from shadowgraph.commands.opening import present
-    from shadowgraph.render.text.explanation_text import ExplanationReport, known_code
+    from shadowgraph.render.text.explanation_text import ExplanationReport
 
     code = None if args.code is None else known_code(args.code)
     present(ExplanationReport(code), args.json, "", "text")

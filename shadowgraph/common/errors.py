@@ -91,6 +91,12 @@ class NewerDumpError(DumpError):
     exit_code = 13
 
 
+class OlderDumpError(DumpError):
+    """A dump, or a report's JSON, of an earlier schema that this version does not read any more."""
+
+    exit_code = 17
+
+
 class ForeignFileError(DumpError):
     """A file that is not a dump."""
 
@@ -107,6 +113,12 @@ class RunFolderError(ShadowgraphError):
     """A run folder cannot be created, written or read, or holds another run."""
 
     exit_code: ClassVar[int] = 15
+
+
+class OlderRunError(RunFolderError):
+    """A run folder of an earlier format that this version does not read any more."""
+
+    exit_code: ClassVar[int] = 17
 
 
 class UnsafeFolderError(RunFolderError):

@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from shadowgraph.checks.kinds import kind_of
+from shadowgraph.checks.out_of_bounds.facts import overrun_of
+from shadowgraph.checks.stale_rows.facts import StaleRowsDetail
 from shadowgraph.common.errors import InvalidCaseError
 from shadowgraph.model.findings import Finding
 
@@ -55,16 +58,17 @@ class Expected:
             "past_end": finding.past_end,
             "side": str(finding.bytes.side) if finding.bytes and finding.bytes.side else None,
             "launched_in": stack[0].function if stack else None,
-            "lost": tuple(row.lost for row in finding.rows),
+            "lost": tuple(row.lost for row in overrun_of(finding).rows),
             "victim": self._victim(finding),
-            "stale": tuple((r.first, r.last, r.replay) for r in finding.stale.stale) if finding.stale else None,
+            "stale": _stale(finding),
         }
 
     def _victim(self, finding: Finding) -> str | None:
         """The first victim's name, cut to the expected end if it has that end."""
-        if not finding.ending or not finding.ending.victims:
+        names = [victim.name for victim in kind_of(finding.code).victims(finding)]
+        if not names:
             return None
-        victim = finding.ending.victims[0].name
+        victim = names[0]
         return self.victim if self.victim is not None and victim.endswith(self.victim) else victim
 
 
@@ -117,3 +121,9 @@ def require(condition: bool, what: str) -> None:
     """
     if not condition:
         raise InvalidCaseError(f"precondition does not hold: {what}")
+
+
+def _stale(finding: Finding) -> tuple[tuple[int, int, int | None], ...] | None:
+    """First and last row of each stretch of stale rows, and the replay that they were written for."""
+    detail = finding.detail
+    return tuple((r.first, r.last, r.replay) for r in detail.stale) if isinstance(detail, StaleRowsDetail) else None

@@ -188,7 +188,7 @@ def same_values(device: Any, debugger: Any, fixed: bool, carve: int) -> None:
 
 def dont_care_padding(device: Any, debugger: Any, fixed: bool, carve: int) -> None:
     """Padded rows hold values that no code reads; the rule is declared for the real rows only."""
-    from shadowgraph.checks.rules import index_range
+    from shadowgraph.checks.invariants.rules import index_range
 
     with debugger.guard():
         slots = Buffers(device.device).of([0, 1, 2, 3], torch.int64)

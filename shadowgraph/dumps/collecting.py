@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
+from shadowgraph.checks.stale_rows.check import StaleRows
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.common.settings import Settings
 from shadowgraph.dumps.planning import Piece, Plan, plan_of
@@ -210,7 +211,7 @@ def _mirrored(work: Monitor) -> list[Bytes]:
 
 def _input_rows(work: Monitor) -> tuple[InputRows, ...]:
     try:
-        return tuple(work.checks.stale_rows.history())
+        return tuple(work.checks[StaleRows].history())
     except Exception as error:  # other threads may change it meanwhile; dispensable in a dump
         internal_errors.note("dump", error)
         return ()

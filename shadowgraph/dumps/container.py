@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from shadowgraph.common.errors import DamagedDumpError, ForeignFileError, NewerDumpError
+from shadowgraph.common.errors import DamagedDumpError, ForeignFileError, NewerDumpError, OlderDumpError
 from shadowgraph.dumps.schema import FORMAT, SCHEMA, VERSION
 
 MANIFEST = "manifest"
@@ -127,6 +127,11 @@ def require_version(header: bytes) -> None:
     named = header[_LENGTH + len(_BEGINS) :].startswith(f"{FORMAT}/".encode())
     if found is None or not named:
         raise DamagedDumpError("is damaged: its schema cannot be read")
+    if int(found[0]) < VERSION:
+        raise OlderDumpError(
+            f"is of schema {FORMAT}/{int(found[0])}, this shadowgraph reads {SCHEMA}: "
+            "read it with the shadowgraph that wrote it"
+        )
     if int(found[0]) > VERSION:
         raise NewerDumpError(
             f"is of schema {FORMAT}/{int(found[0])}, this shadowgraph reads up to {SCHEMA}: upgrade shadowgraph"

@@ -33,6 +33,7 @@ from shadowgraph.dumps.sanity import require_sane
 from shadowgraph.dumps.schema import Manifest, PayloadRow, Why, form_of_manifest
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.graphs import Graph
+from shadowgraph.model.kinds import decode_detail
 from shadowgraph.model.launches import Launch
 from shadowgraph.model.run_facts import RunFacts, document
 from shadowgraph.model.stacks import Stack
@@ -238,7 +239,7 @@ def _proven(handle: int, size: int) -> tuple[Manifest, _Places]:
 
 def _manifest(text: bytes) -> Manifest:
     try:
-        manifest = msgspec.json.decode(text, type=Manifest)
+        manifest = msgspec.json.decode(text, type=Manifest, dec_hook=decode_detail)
         if manifest.form == form_of_manifest() and msgspec.json.encode(manifest) != text:
             raise ValueError("not in its one form")  # for example a duplicate key
         require_sane(manifest)

@@ -1,35 +1,29 @@
 """Redaction of dumps: drops all values of the program's memory, and texts that may quote them.
 
 A float buffer or a freed buffer may still hold prompt ids of an earlier tenant, so no contents are kept at all.
-Addresses, shapes, offsets, dtypes, kernels and source lines stay.
+Addresses, shapes, offsets, dtypes, kernels and source lines stay: what a record keeps is told by the types of its
+fields (`shadowgraph.model.redaction`), and a field that says nothing is dropped.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 
-from shadowgraph.checks.verdicts import verdict
 from shadowgraph.dumps.collecting import Collected, GraphNow
 from shadowgraph.dumps.schema import LeftOut
 from shadowgraph.model.device_nodes import DeviceNode, NodeKind
-from shadowgraph.model.failures import Failure
-from shadowgraph.model.findings import (
-    Alias,
-    Argument,
-    Culprit,
-    DanglingDetail,
-    Finding,
-    Rebinding,
-    Staleness,
-    Successor,
-)
-from shadowgraph.model.overrun_extents import Origin, Reached
-from shadowgraph.model.run_facts import RunFacts
+from shadowgraph.model.redaction import MARK, Redaction
 from shadowgraph.tracking.names import Owner
 
+_Record = TypeVar("_Record", bound=msgspec.Struct)
+_Redactor = Callable[[Any], Any]
 _REASON = "redacted"
 _MEMSET = "memset"
 _KEY = re.compile(r"""\[((?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\]"'])*)\]""")
@@ -38,7 +32,7 @@ _PLAIN = re.compile(r"""\d\d?|"[A-Za-z_]\w{0,39}"|[A-Za-z_][\w.]*|<\w+ \#\d+>"""
 _ALLOCATION = re.compile(r"\w+\[[\d, ]*\] (?:from|at) ")  # an unowned buffer: dtype, shape and line
 
 
-def redacted(collected: Collected) -> Collected:
+def redacted_contents(collected: Collected) -> Collected:
     """The same contents without values. The bytes were not collected in the first place."""
     facts = collected.facts
     shown = [finding for finding in (*facts.findings, *facts.notes) if finding.window is not None]
@@ -50,7 +44,7 @@ def redacted(collected: Collected) -> Collected:
         dropped.append(LeftOut("mirrored values", len(sizes), sum(sizes), _REASON))
     return replace(
         collected,
-        facts=redacted_facts(facts),
+        facts=redacted(facts),
         owners=tuple(Owner(hidden(owner.path), owner.view) for owner in collected.owners),
         graphs=tuple(map(_graph, collected.graphs)),
         unread=tuple(replace(each, name=hidden(each.name)) for each in collected.unread),
@@ -75,110 +69,124 @@ def hidden(path: str) -> str:
     return _KEY.sub(lambda key: key[0] if _PLAIN.fullmatch(key[1]) else "[...]", path)
 
 
-def redacted_facts(facts: RunFacts) -> RunFacts:
-    """Facts of a report without values of memory and without texts that may quote them."""
+def redacted(record: _Record) -> _Record:
+    """A record without values of the program's memory and texts that may quote them; its geometry stays.
+
+    Parameters
+    ----------
+    record
+        A frozen msgspec struct, such as `RunFacts`, `Finding`, `Failure` or the detail of a kind.
+    """
     return msgspec.structs.replace(
-        facts,
-        findings=tuple(map(redacted_finding, facts.findings)),
-        notes=tuple(map(redacted_finding, facts.notes)),
-        faults=_faults(facts.faults),
-        watches=tuple((hidden(name), changes, dropped) for name, changes, dropped in facts.watches),
-        failures=tuple(map(redacted_failure, facts.failures)),
-        last_values=(),
-        last_launches=tuple(
-            msgspec.structs.replace(launch, values=(), asserted=None) for launch in facts.last_launches
-        ),
+        record, **{name: redact(getattr(record, name)) for name, redact in _redactors(type(record)).items()}
     )
 
 
-def redacted_failure(failure: Failure) -> Failure:
-    """A failure without its text, the values of its plan and the facts of its requests."""
-    plan, batch = failure.plan, failure.batch
-    if plan is not None:
-        writers = tuple(msgspec.structs.replace(one, culprit=_culprit(one.culprit)) for one in plan.writers)
-        plan = msgspec.structs.replace(plan, indptr=(), buffer=hidden(plan.buffer), writers=writers, found="")
-    if batch is not None:
-        batch = msgspec.structs.replace(batch, lengths=(), requests=())
-    return msgspec.structs.replace(failure, said="", plan=plan, batch=batch)
+@cache
+def _redactors(kind: type[msgspec.Struct]) -> dict[str, _Redactor]:
+    """By field: what becomes of its value. Fields that are kept as they are have no entry."""
+    known = inspect.type_info(kind)
+    assert isinstance(known, inspect.StructType)
+    made = {field.name: _redactor(field.type, _blank_of(field)) for field in known.fields}
+    return {name: redact for name, redact in made.items() if redact is not _keep}
 
 
-def redacted_finding(finding: Finding) -> Finding:
-    """A finding without values and quotes; its geometry stays."""
-    buffer = finding.buffer
-    named = msgspec.structs.replace(buffer, name=hidden(buffer.name), names=tuple(map(hidden, buffer.names)))
-    neighbour = finding.neighbour
-    if neighbour is not None:
-        neighbour = msgspec.structs.replace(neighbour, name=hidden(neighbour.name))
-    changed = msgspec.structs.replace(
-        finding,
-        buffer=named,
-        culprit=_culprit(finding.culprit),
-        candidates=tuple(map(_culprit, finding.candidates)),
-        aliases=tuple(Alias(hidden(alias.name), alias.relation) for alias in finding.aliases),
-        neighbour=neighbour,
-        ending=None if finding.ending is None else _ending(finding.ending),
-        stale=None if finding.stale is None else _staleness(finding.stale),
-        rebound=None if finding.rebound is None else _rebinding(finding.rebound),
-        continues=None if finding.continues is None else _origin(finding.continues),
-        reaches=tuple(map(_reached, finding.reaches)),
-        batch=None if finding.batch is None else msgspec.structs.replace(finding.batch, lengths=(), requests=()),
-        window=None,
-        rule=None if finding.rule is None else finding.rule.split(": ", 1)[0],
-    )
-    return msgspec.structs.replace(changed, message=verdict(changed))
+def _redactor(kind: inspect.Type, blank: Any) -> _Redactor:
+    """What becomes of a value of a type; `blank` takes the place of one that is dropped."""
+    if isinstance(kind, inspect.Metadata):
+        mark = (kind.extra or {}).get(MARK)
+        return _MARKED[mark] if mark is not None else _redactor(kind.type, blank)
+    if isinstance(kind, (inspect.BoolType, inspect.EnumType, inspect.NoneType, inspect.LiteralType)):
+        return _keep
+    if isinstance(kind, (inspect.StructType, inspect.CustomType)) and _may_stay(kind):  # a detail is a custom type
+        return redacted
+    if isinstance(kind, inspect.UnionType):
+        return _optional(kind, blank)
+    if isinstance(kind, inspect.VarTupleType) and _may_stay(kind.item_type):
+        each = _redactor(kind.item_type, _EMPTY)
+        return lambda values: tuple(map(each, values))
+    if isinstance(kind, inspect.TupleType):
+        parts = [_redactor(item, _zero(item)) for item in kind.item_types]
+        return lambda values: tuple(redact(value) for redact, value in zip(parts, values, strict=True))
+    if isinstance(kind, inspect.DictType) and _may_stay(kind.key_type):
+        return _counts(_redactor(kind.key_type, ""))
+    return lambda _: blank
 
 
-def _ending(ending: DanglingDetail) -> DanglingDetail:
-    now = ending.replaced_by
-    return msgspec.structs.replace(
-        ending, victims=tuple(map(_successor, ending.victims)), replaced_by=None if now is None else _successor(now)
-    )
+def _optional(kind: inspect.UnionType, blank: Any) -> _Redactor:
+    """A value or None."""
+    rest = [each for each in kind.types if not isinstance(each, inspect.NoneType)]
+    one = _redactor(rest[0], blank) if len(rest) == 1 else lambda _: blank
+    return one if one is _keep else lambda value: None if value is None else one(value)
 
 
-def _staleness(stale: Staleness) -> Staleness:
-    return msgspec.structs.replace(stale, padded=tuple(map(hidden, stale.padded)))
+def _may_stay(kind: inspect.Type) -> bool:
+    """Whether anything of a type may be kept: then a sequence of such values keeps its length."""
+    if isinstance(kind, inspect.Metadata):
+        return MARK in (kind.extra or {}) or _may_stay(kind.type)
+    dropped = (inspect.StrType, inspect.IntType, inspect.FloatType, inspect.BytesType, inspect.AnyType)
+    if isinstance(kind, inspect.TupleType):
+        return any(map(_may_stay, kind.item_types))
+    if isinstance(kind, inspect.StructType):
+        return any(_may_stay(field.type) for field in kind.fields)
+    return not isinstance(kind, dropped)
 
 
-def _rebinding(rebound: Rebinding) -> Rebinding:
-    now = None if rebound.now is None else _successor(rebound.now)
-    return msgspec.structs.replace(rebound, attribute=hidden(rebound.attribute), now=now)
+def _counts(redact: _Redactor) -> _Redactor:
+    """Counts by a text: those whose texts become equal are added up."""
+
+    def added(counts: dict[str, int]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for text, count in counts.items():
+            found[redact(text)] = found.get(redact(text), 0) + count
+        return found
+
+    return added
 
 
-def _origin(origin: Origin) -> Origin:
-    return msgspec.structs.replace(origin, buffer=hidden(origin.buffer))
+_EMPTY = object()
 
 
-def _reached(reached: Reached) -> Reached:
-    return msgspec.structs.replace(reached, name=hidden(reached.name))
+def _blank_of(field: inspect.Field) -> Any:
+    """What a dropped field holds: its default, else nothing of its type."""
+    if field.default is not msgspec.NODEFAULT:
+        return field.default
+    if field.default_factory is not msgspec.NODEFAULT:
+        return field.default_factory()
+    return _zero(field.type)
 
 
-def _successor(buffer: Successor) -> Successor:
-    return msgspec.structs.replace(buffer, name=hidden(buffer.name))
+def _zero(kind: inspect.Type) -> Any:
+    """Nothing, as a value of a type."""
+    if isinstance(kind, inspect.Metadata):
+        return _zero(kind.type)
+    if isinstance(kind, inspect.UnionType):
+        return None
+    blanks: dict[type, Any] = {
+        inspect.StrType: "", inspect.BytesType: b"", inspect.IntType: 0, inspect.FloatType: 0.0,
+        inspect.VarTupleType: (), inspect.DictType: {},
+    }  # fmt: skip
+    return blanks.get(type(kind))
 
 
-def _culprit(culprit: Culprit) -> Culprit:
-    return msgspec.structs.replace(
-        culprit,
-        name=_MEMSET if culprit.name and culprit.name.startswith(f"{_MEMSET} ") else culprit.name,
-        kernel=_MEMSET if culprit.kernel and culprit.kernel.startswith(f"{_MEMSET} ") else culprit.kernel,
-        arguments=tuple(map(_argument, culprit.arguments)),
-        led_by=None if culprit.led_by is None else _argument(culprit.led_by),
-    )
+def _keep(value: Any) -> Any:
+    return value
 
 
-def _argument(argument: Argument) -> Argument:
-    return msgspec.structs.replace(argument, buffer=hidden(argument.buffer))
+def _kernel(name: str | None) -> str | None:
+    """A kernel's name, without the value of a memset."""
+    return _MEMSET if name is not None and name.startswith(f"{_MEMSET} ") else name
 
 
 def redacted_fault(fault: str) -> str:
-    """An internal error's location and class, without the exception's message."""
+    """An internal error's location and class, without the exception's message: a rule may have put a value into it."""
     return ": ".join(fault.split(": ", 2)[:2])
 
 
-def _faults(counts: dict[str, int]) -> dict[str, int]:
-    """Internal errors without messages: a user's own rule may have put a value into one."""
-    found: dict[str, int] = {}
-    for fault, count in counts.items():
-        brief = redacted_fault(fault)
-        found[brief] = found.get(brief, 0) + count
-    return found
+_MARKED: dict[str, _Redactor] = {
+    Redaction.KEEP: _keep,
+    Redaction.PATH: hidden,
+    Redaction.KERNEL: _kernel,
+    Redaction.RULE: lambda rule: rule.split(": ", 1)[0],
+    Redaction.FAULT: redacted_fault,
+}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
+from shadowgraph.checks.kinds import kind_of
 from shadowgraph.dumps.sane_history import require_history
 from shadowgraph.dumps.sane_nodes import require_nodes
 from shadowgraph.dumps.schema import BufferRow, LaunchRow, Manifest, View
@@ -78,9 +79,7 @@ def _require_views(views: Iterable[View], texts: int) -> None:
 
 def _require_finding(finding: Finding) -> None:
     window = finding.window
-    if finding.kind.name != finding.code:
-        raise ValueError(f"finding {finding.id} has the code of another kind")
-    if finding.code == "SG101" and finding.bytes is None:
+    if kind_of(finding.code).needs_bytes and finding.bytes is None:
         raise ValueError(f"finding {finding.id} has no bytes")
     if window is not None and len(bytes.fromhex(window.expected)) != len(bytes.fromhex(window.found)):
         raise ValueError(f"finding {finding.id} has windows of two sizes")

@@ -11,20 +11,21 @@ from __future__ import annotations
 import hashlib
 from enum import StrEnum
 from functools import cache
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from shadowgraph.model.buffers import Role
 from shadowgraph.model.device_nodes import NodeKind, Sureness
 from shadowgraph.model.guards import Side
+from shadowgraph.model.kinds import kinds
 from shadowgraph.model.launches import Access, LaunchKind
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.row_history import InputRows
 from shadowgraph.model.run_facts import RunFacts
 
 FORMAT = "shadowgraph.dump"
-VERSION = 1
+VERSION = 2
 SCHEMA = f"{FORMAT}/{VERSION}"
 
 MOST_PAYLOADS = 16_384  # each takes about 100 bytes of header, and some microseconds of the program's time
@@ -339,5 +340,11 @@ class Manifest(msgspec.Struct, frozen=True):
 
 @cache
 def form_of_manifest() -> str:
-    """A short hash of the manifest's JSON schema, which changes with every added field."""
-    return hashlib.sha256(msgspec.json.encode(msgspec.json.schema(Manifest), order="sorted")).hexdigest()[:12]
+    """A short hash of the manifest's JSON schema, which changes with every added field, also of a kind of finding."""
+    details = [kind.detail for kind in kinds() if kind.detail is not None]
+
+    def facts(_: type) -> dict[str, Any]:
+        return {"anyOf": [detail.__name__ for detail in details]}
+
+    parts = msgspec.json.schema_components([Manifest, *details], schema_hook=facts)
+    return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:12]

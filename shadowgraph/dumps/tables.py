@@ -30,6 +30,7 @@ from shadowgraph.dumps.schema import (
     form_of_manifest,
 )
 from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.kinds import decode_detail
 from shadowgraph.model.launches import Launch
 from shadowgraph.model.ranges import RangeIndex
 from shadowgraph.model.stacks import Stack
@@ -120,7 +121,7 @@ def writable(value: T) -> T:
     try:
         msgspec.json.encode(value)
     except UnicodeEncodeError:
-        return msgspec.convert(_cleaned(msgspec.to_builtins(value)), type(value))
+        return msgspec.convert(_cleaned(msgspec.to_builtins(value)), type(value), dec_hook=decode_detail)
     return value
 
 

@@ -19,7 +19,7 @@ from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.dumps.collecting import Bytes, Collected
 from shadowgraph.dumps.container import MANIFEST, crc32, header_of
 from shadowgraph.dumps.fitting import fitted
-from shadowgraph.dumps.redaction import redacted
+from shadowgraph.dumps.redaction import redacted_contents
 
 SUFFIX = ".safetensors"
 _BUFFER = 1 << 20
@@ -60,7 +60,7 @@ def write_dump(collected: Collected, path: Path, limit: int) -> Path:
         When the place is not writable or the disk is full.
     """
     if collected.redacted:
-        collected = redacted(collected)
+        collected = redacted_contents(collected)
     manifest, payloads = fitted(collected, _checksums(collected.bytes), limit)
     text = msgspec.json.encode(manifest)
     sizes = {MANIFEST: len(text), **{row.tensor: row.nbytes for row in manifest.payloads}}

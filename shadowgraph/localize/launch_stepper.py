@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shadowgraph.checks.base import Context, Detection, Step
+from shadowgraph.checks.kinds import kind_of
 from shadowgraph.common.internal_errors import log
 from shadowgraph.localize.flight_recorder import FlightRecorder, Ran, Replayed
 from shadowgraph.model.findings import Culprit, Finding, Severity, Status
@@ -226,7 +227,7 @@ class LaunchStepper:
 def _is_damage_by_host_code(draft: Detection) -> bool:
     """Whether a guard next to a buffer was found broken outside replays."""
     host = draft.phase in (Phase.PREPARE, Phase.SETUP, Phase.EAGER)
-    return draft.code == "SG101" and host and draft.side in (Side.BEFORE, Side.AFTER)
+    return kind_of(draft.code).writer_may_come_late and host and draft.side in (Side.BEFORE, Side.AFTER)
 
 
 def _key(draft: Detection) -> _Key:

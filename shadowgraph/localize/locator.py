@@ -19,9 +19,10 @@ from functools import partial
 
 from shadowgraph.checks.base import Context, Detection
 from shadowgraph.checks.culprits import culprit_of_node
+from shadowgraph.checks.kinds import kind_of
+from shadowgraph.checks.out_of_bounds.view_partition import cells_of
 from shadowgraph.checks.probed import CellChange, Change, Probed
 from shadowgraph.checks.registry import Checks
-from shadowgraph.checks.view_partition import cells_of
 from shadowgraph.common.internal_errors import error_barrier, log
 from shadowgraph.graphs.rerunning import AllocationOf, state_of
 from shadowgraph.localize.location import Location
@@ -115,9 +116,7 @@ class Locator:
 
     def __post_init__(self) -> None:
         self._surveys = self.context.settings.locate == "all"
-        checks = self.checks
-        suspicions = checks.foreign_writes.suspicions, checks.given_views.suspicions
-        self._due = (self._wants, self._asked, checks.races.disputes, *(each.by_graph for each in suspicions))
+        self._due = (self._wants, self._asked, *(check.pending for check in self.checks.probed))
 
     def forget(self) -> None:
         """Stop looking for all culprits."""
@@ -176,15 +175,12 @@ class Locator:
         """Whether the replay that begins is to be probed."""
         if not (self._surveys or any(self._due)):
             return False  # this is the replay path
-        checks = self.checks
         serial = graph.serial
         return bool(
             self._wants.get(serial)
             or serial in self._asked
             or self._is_survey_due(graph)
-            or checks.races.is_disputed(serial)
-            or serial in checks.foreign_writes.suspicions
-            or serial in checks.given_views.suspicions
+            or any(serial in check.pending for check in self.checks.probed)
         )
 
     def replay_begins(self, graph: Graph) -> None:
@@ -236,17 +232,19 @@ class Locator:
             armed.plan.add_guards(nearest(guards, graph, wants[0].damage))
 
     def _add_suspects(self, graph: Graph, armed: _Armed) -> None:
-        """Add buffers under suspicion of foreign writes, and the pieces that a suspected race is about."""
-        armed.suspects = self.checks.foreign_writes.suspicions.buffers(graph.serial)
+        """Add the buffers and the pieces that checks want to see again."""
+        serial, checks = graph.serial, self.checks.probed
+        armed.suspects = [buffer for check in checks for buffer in check.buffers_wanted(serial)]
         again = [(buffer, buffer.range) for buffer in armed.suspects]
-        for buffer, part in (*again, *cut(self.checks.races.disputed(graph.serial))):
+        pieces = [piece for check in checks for piece in check.pieces_wanted(serial)]
+        for buffer, part in (*again, *cut(pieces)):
             place = armed.plan.add(part) if readable(buffer, self.context.allocator) else None
             if place is not None:
                 armed.pieces[place] = buffer
 
     def _add_cells(self, graph: Graph, armed: _Armed) -> None:
         """Add the cells of buffers of which launches were given parts, as far as there is room."""
-        again = self.checks.given_views.suspicions.buffers(graph.serial)
+        again = [buffer for check in self.checks.probed for buffer in check.cells_wanted(graph.serial)]
         for buffer in {b.serial: b for b in (*again, *armed.plan.buffers.values())}.values():
             cells = cells_of(graph, buffer) if readable(buffer, self.context.allocator) else []
             if len(armed.cells) + len(cells) > PIECES or buffer.nbytes > armed.plan.room:
@@ -325,10 +323,8 @@ class Locator:
     # -- parts -------------------------------------------------------------------------------------------------
 
     def _drop_suspicions(self, graph: Graph) -> None:
-        checks, serial = self.checks, graph.serial
-        checks.races.drop(serial)
-        checks.foreign_writes.suspicions.drop(serial)
-        checks.given_views.suspicions.drop(serial)
+        for check in self.checks.probed:
+            check.pending.pop(graph.serial, None)
 
     def _conclude(self, graph: Graph, armed: _Armed, outcome: Outcome) -> None:
         near = self.context.settings.near_guard
@@ -377,14 +373,13 @@ class Locator:
             return
         seen = _probed(graph, armed, outcome, meanwhile)
         with ExitStack() as judges:  # in sync mode a finding is raised: the other checks run all the same
-            judges.callback(self.checks.races.probed, seen)
-            judges.callback(self.checks.given_views.probed, seen)
-            if armed.everything or armed.suspects:
-                self.checks.foreign_writes.probed(seen)
+            for check in reversed(self.checks.probed):  # callbacks run from the last to the first
+                if armed.everything or armed.suspects or not check.needs_whole_buffers:
+                    judges.callback(check.probed, seen)
 
 
 def _is_damage_in_replay(draft: Detection) -> bool:
-    return draft.phase is Phase.REPLAY and draft.code in ("SG101", "SG102")
+    return draft.phase is Phase.REPLAY and kind_of(draft.code).node_is_sought
 
 
 def _probed(graph: Graph, armed: _Armed, outcome: Outcome, meanwhile: Iterable[Write]) -> Probed:

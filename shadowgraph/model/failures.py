@@ -5,15 +5,16 @@ from __future__ import annotations
 import msgspec
 
 from shadowgraph.model.findings import Batch, Culprit
+from shadowgraph.model.redaction import Kept, OwnerPath
 
 
 class LastWriter(msgspec.Struct, frozen=True):
     """The last seen writer of one array entry; `graph` and `replay` are set if it is a node of a graph."""
 
-    entry: int
+    entry: Kept[int]
     culprit: Culprit
-    graph: str | None = None
-    replay: int | None = None
+    graph: Kept[str | None] = None
+    replay: Kept[int | None] = None
 
 
 class PlanFacts(msgspec.Struct, frozen=True):
@@ -41,19 +42,19 @@ class PlanFacts(msgspec.Struct, frozen=True):
         Id of an earlier finding about the same memory, and its text.
     """
 
-    planner: str
-    kind: str
-    batch_size: int
-    entries: int
+    planner: Kept[str]
+    kind: Kept[str]
+    batch_size: Kept[int]
+    entries: Kept[int]
     indptr: tuple[int, ...]
-    first: int = 0
-    broken: tuple[int, ...] = ()
-    buffer: str = ""
-    graph: str | None = None
-    replay: int | None = None
-    failed: bool = False
+    first: Kept[int] = 0
+    broken: Kept[tuple[int, ...]] = ()
+    buffer: OwnerPath = ""
+    graph: Kept[str | None] = None
+    replay: Kept[int | None] = None
+    failed: Kept[bool] = False
     writers: tuple[LastWriter, ...] = ()
-    finding: int | None = None
+    finding: Kept[int | None] = None
     found: str = ""
 
 
@@ -74,13 +75,13 @@ class Failure(msgspec.Struct, frozen=True):
         The batch that this replay was prepared for; for a planner's exception, the batch of the next replay.
     """
 
-    kind: str
-    error: str
+    kind: Kept[str]
+    error: Kept[str]
     said: str
-    where: str = ""
-    time: float = 0.0
+    where: Kept[str] = ""
+    time: Kept[float] = 0.0
     plan: PlanFacts | None = None
-    graph: str | None = None
-    replay: int | None = None
-    seconds: float = 0.0
+    graph: Kept[str | None] = None
+    replay: Kept[int | None] = None
+    seconds: Kept[float] = 0.0
     batch: Batch | None = None

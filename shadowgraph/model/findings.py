@@ -1,6 +1,7 @@
 """Findings: frozen data without prose. The renderers turn them into text, `to_dict` into a versioned JSON document.
 
-No torch and no lock: a finding is immutable, so that any thread may read it.
+A finding is a header (what, where, when, by what) and the facts of its kind, a `Detail`. No torch and no lock: findings
+are immutable, so that any thread may read them.
 """
 
 from __future__ import annotations
@@ -14,31 +15,15 @@ import msgspec
 
 from shadowgraph.common.html_repr import HtmlRepr
 from shadowgraph.model.guards import Side
-from shadowgraph.model.overrun_extents import Origin, Reached
+from shadowgraph.model.kinds import Detail, kind_of, kinds
+from shadowgraph.model.overrun_extents import Origin
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.probes import Search
+from shadowgraph.model.redaction import Kept, KernelName, OwnerPath
 from shadowgraph.model.stacks import Frame, Stack
 
-SCHEMA = "shadowgraph.finding/1"
+SCHEMA = "shadowgraph.finding/2"
 NAP = "nap"  # `Finding.detected_at` of damage left by replays that passed unchecked
-
-
-class Kind(StrEnum):
-    """The kinds of finding, by code."""
-
-    SG101 = "out-of-bounds write"
-    SG102 = "in-graph mutation"
-    SG103 = "stale rows"
-    SG104 = "dangling pointer"
-    SG105 = "pool clobber"
-    SG106 = "foreign write"
-    SG107 = "undefined influence"
-    SG108 = "rebound input"
-    SG109 = "invariant broken"
-    SG110 = "host source recycled"
-    SG111 = "host write in flight"
-    SG112 = "graph race"
-    SG113 = "headroom"
 
 
 class Severity(StrEnum):
@@ -60,15 +45,15 @@ class Status(StrEnum):
 class BufferFacts(msgspec.Struct, frozen=True):
     """The buffer a finding is about. `name` is the shortest owner path, or the allocation line."""
 
-    name: str
-    names: tuple[str, ...]
-    shape: tuple[int, ...]
-    dtype: str
-    nbytes: int
-    address: int
-    serial: int
-    role: str
-    allocated: Stack
+    name: OwnerPath
+    names: tuple[OwnerPath, ...]
+    shape: Kept[tuple[int, ...]]
+    dtype: Kept[str]
+    nbytes: Kept[int]
+    address: Kept[int]
+    serial: Kept[int]
+    role: Kept[str]
+    allocated: Kept[Stack]
 
 
 class ByteFacts(msgspec.Struct, frozen=True):
@@ -84,13 +69,13 @@ class ByteFacts(msgspec.Struct, frozen=True):
         The damage reaches the end of the guard: there may be more.
     """
 
-    first: int
-    last: int
-    count: int
-    ranges: tuple[tuple[int, int], ...]
-    ranges_total: int
+    first: Kept[int]
+    last: Kept[int]
+    count: Kept[int]
+    ranges: Kept[tuple[tuple[int, int], ...]]
+    ranges_total: Kept[int]
     side: Side | None
-    distance: int
+    distance: Kept[int]
     truncated: bool
 
 
@@ -108,13 +93,13 @@ class Argument(msgspec.Struct, frozen=True):
         Confidence that the word is a pointer: ``high``, ``medium`` or ``low``.
     """
 
-    argument: int
-    offset: int
-    name: str
-    address: int
-    buffer: str = ""
-    at: int = 0
-    sureness: str = "high"
+    argument: Kept[int]
+    offset: Kept[int]
+    name: Kept[str]
+    address: Kept[int]
+    buffer: OwnerPath = ""
+    at: Kept[int] = 0
+    sureness: Kept[str] = "high"
 
 
 class Culprit(msgspec.Struct, frozen=True):
@@ -136,60 +121,38 @@ class Culprit(msgspec.Struct, frozen=True):
     """
 
     status: Status
-    kind: str | None = None
-    name: str | None = None
-    node: int | None = None
-    file: str | None = None
-    line: int | None = None
-    stack: Stack = ()
-    source: str | None = None
-    grid: tuple[int, ...] | None = None
-    block: tuple[int, ...] | None = None
-    kernel: str | None = None
+    kind: Kept[str | None] = None
+    name: KernelName | None = None
+    node: Kept[int | None] = None
+    file: Kept[str | None] = None
+    line: Kept[int | None] = None
+    stack: Kept[Stack] = ()
+    source: Kept[str | None] = None
+    grid: Kept[tuple[int, ...] | None] = None
+    block: Kept[tuple[int, ...] | None] = None
+    kernel: KernelName | None = None
     arguments: tuple[Argument, ...] = ()
     led_by: Argument | None = None
-    seen_in: int | None = None
-    search: Search | None = None
+    seen_in: Kept[int | None] = None
+    search: Kept[Search | None] = None
 
 
 class Neighbour(msgspec.Struct, frozen=True):
     """The buffer next to the damage by address. `gap`: bytes between the two buffers."""
 
-    name: str
+    name: OwnerPath
     side: Side
-    gap: int
-    nbytes: int
-    dtype: str
-    shape: tuple[int, ...]
+    gap: Kept[int]
+    nbytes: Kept[int]
+    dtype: Kept[str]
+    shape: Kept[tuple[int, ...]]
 
 
 class Alias(msgspec.Struct, frozen=True):
     """Another owner of the same bytes, as an expression on the named buffer."""
 
-    name: str
-    relation: str
-
-
-class RowOverrun(msgspec.Struct, frozen=True):
-    """A row whose Triton programs wrote past its end.
-
-    Attributes
-    ----------
-    written_past, lost
-        Elements written past the row's declared width, and how many of them another row's program wrote too, with
-        another value: the order of the programs decides which of the two is lost.
-    into
-        Rows that were hit; the table's number of rows stands for "past the end".
-    rows
-        The table's number of rows.
-    """
-
-    row: int
-    width: int
-    written_past: int
-    lost: int
-    into: tuple[int, ...]
-    rows: int
+    name: OwnerPath
+    relation: Kept[str]
 
 
 class Reader(msgspec.Struct, frozen=True):
@@ -201,16 +164,16 @@ class Reader(msgspec.Struct, frozen=True):
         The buffer that the host wrote the values into, where a graph reads it as indices or offsets.
     """
 
-    kind: str
-    name: str
-    node: int | None = None
-    file: str | None = None
-    line: int | None = None
-    wrote: str | None = None
+    kind: Kept[str]
+    name: Kept[str]
+    node: Kept[int | None] = None
+    file: Kept[str | None] = None
+    line: Kept[int | None] = None
+    wrote: OwnerPath | None = None
 
 
 class Window(msgspec.Struct, frozen=True):
-    """Bytes around the damage: hexadecimal; `offset` is relative to the buffer's start."""
+    """Bytes around the damage: hexadecimal, dropped by redaction; `offset` is relative to the buffer's start."""
 
     offset: int
     expected: str
@@ -220,95 +183,13 @@ class Window(msgspec.Struct, frozen=True):
 class Successor(msgspec.Struct, frozen=True):
     """A buffer that took over the bytes, or the name, of another one. `serial` is None for an untracked one."""
 
-    name: str
-    address: int
-    nbytes: int
-    dtype: str
-    shape: tuple[int, ...]
-    serial: int | None = None
-    allocated: Stack = ()
-
-
-class DanglingDetail(msgspec.Struct, frozen=True):
-    """Details of a dangling pointer: the graph's accesses, the buffers that now occupy the bytes, the owner's target.
-
-    Attributes
-    ----------
-    access
-        ``live-in`` (the graph reads the bytes before it writes them) or ``external-out`` (it only writes them).
-    writes
-        Whether the graph writes the bytes at all.
-    fate
-        ``freed``, or ``moved``: the storage lives on at another address or with another size.
-    first, last
-        The bytes that the graph captured, inclusive, relative to the buffer's start.
-    victims
-        Known buffers that now occupy these bytes.
-    replaced_by
-        The buffer that the former owner refers to now.
-    """
-
-    access: str
-    writes: bool
-    fate: str
-    first: int
-    last: int
-    victims: tuple[Successor, ...] = ()
-    replaced_by: Successor | None = None
-
-
-class StaleRows(msgspec.Struct, frozen=True):
-    """Rows (both numbers included) with values written for an older replay; `graph` and `replay` name it if known."""
-
-    first: int
-    last: int
-    graph: str | None
-    replay: int | None
-
-
-class Staleness(msgspec.Struct, frozen=True):
-    """The stale rows of the input that a graph reads.
-
-    Attributes
-    ----------
-    rows
-        Rows that the graph reads.
-    stale
-        Rows left from older replays.
-    refreshed
-        First and last row of each stretch that was written for this replay.
-    padded
-        Other inputs of the graph whose corresponding rows were written for this replay.
-    viewed
-        The view that names the buffer has another shape, with other rows.
-    """
-
-    rows: int
-    stale: tuple[StaleRows, ...]
-    refreshed: tuple[tuple[int, int], ...]
-    padded: tuple[str, ...] = ()
-    viewed: bool = False
-
-
-class Rebinding(msgspec.Struct, frozen=True):
-    """A rebound input: host code refreshes other memory than the graph reads.
-
-    Attributes
-    ----------
-    attribute
-        Path of the attribute that referred to the graph's memory at its capture.
-    moved
-        Whether the attribute refers to other memory now.
-    now
-        The memory that holds the values that the graph should read, if known.
-    planned
-        Whether a plan determines the values that the graph should read.
-    """
-
-    attribute: str
-    moved: bool
-    now: Successor | None = None
-    planned: bool = False
+    name: OwnerPath
+    address: Kept[int]
+    nbytes: Kept[int]
+    dtype: Kept[str]
+    shape: Kept[tuple[int, ...]]
+    serial: Kept[int | None] = None
+    allocated: Kept[Stack] = ()
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -324,8 +205,8 @@ class Batch(msgspec.Struct, frozen=True):
         Request ids, where known. No request contents.
     """
 
-    size: int
-    padded_to: int
+    size: Kept[int]
+    padded_to: Kept[int]
     lengths: tuple[int, ...] = ()
     requests: tuple[str, ...] = ()
 
@@ -343,8 +224,6 @@ class Finding(HtmlRepr, msgspec.Struct, frozen=True):
         Other possible culprits, and further culprits.
     window
         Expected and found bytes around the damage.
-    rule
-        For SG109: the rule, and the values that break it.
     confidence
         ``high``, ``medium`` or ``low``.
     id, revision, occurrences
@@ -355,17 +234,16 @@ class Finding(HtmlRepr, msgspec.Struct, frozen=True):
         A hash that stays the same between runs.
     continues
         The finding of the overrun that reached this one's guard; then this one is a note.
-    reaches, reaches_total
-        For an overrun: up to 16 buffers that it reached, the nearest and the furthest in this order, and the total.
+    detail
+        The facts of its kind; None where the kind has none.
     """
 
-    code: str
-    kind: Kind
+    code: Kept[str]
     severity: Severity
     phase: Phase
-    graph: str | None
-    replay: int | None
-    detected_at: str
+    graph: Kept[str | None]
+    replay: Kept[int | None]
+    detected_at: Kept[str]
     buffer: BufferFacts
     culprit: Culprit
     bytes: ByteFacts | None = None
@@ -373,34 +251,40 @@ class Finding(HtmlRepr, msgspec.Struct, frozen=True):
     aliases: tuple[Alias, ...] = ()
     neighbour: Neighbour | None = None
     reader: Reader | None = None
-    rows: tuple[RowOverrun, ...] = ()
     window: Window | None = None
-    rule: str | None = None
-    confidence: str = "high"
-    occurrences: int = 1
-    coverage: str = ""
-    message: str = ""
-    id: int = 0
-    revision: int = 1
-    time: float = 0.0
-    pid: int = 0
-    rank: int | None = None
-    device: str = "cpu"
-    stream: int | None = None
-    fingerprint: str = ""
-    schema: str = SCHEMA
-    ending: DanglingDetail | None = None
-    stale: Staleness | None = None
+    confidence: Kept[str] = "high"
+    occurrences: Kept[int] = 1
+    id: Kept[int] = 0
+    revision: Kept[int] = 1
+    time: Kept[float] = 0.0
+    pid: Kept[int] = 0
+    rank: Kept[int | None] = None
+    device: Kept[str] = "cpu"
+    stream: Kept[int | None] = None
+    fingerprint: Kept[str] = ""
     batch: Batch | None = None
-    rebound: Rebinding | None = None
     continues: Origin | None = None
-    reaches: tuple[Reached, ...] = ()
-    reaches_total: int = 0
+    detail: Detail | None = None
+
+    def __post_init__(self) -> None:
+        wanted = kind_of(self.code).detail
+        if self.detail is not None and (wanted is None or not isinstance(self.detail, wanted)):
+            raise ValueError(f"a finding {self.code} with the facts of another kind")
+
+    @property
+    def kind(self) -> str:
+        """The name of its kind."""
+        return kind_of(self.code).title
+
+    @property
+    def message(self) -> str:
+        """The finding in one line: the same text for the same facts."""
+        return kind_of(self.code).message(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """The finding as plain JSON types; fields as in ``docs/findings.md``."""
+        """The finding as plain JSON types, with its message; fields as in ``docs/findings.md``."""
         document: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))  # `to_builtins` leaves tuples
-        return document
+        return {"schema": SCHEMA, "kind": self.kind, "message": self.message, **document}
 
     @property
     def past_end(self) -> int:
@@ -424,8 +308,7 @@ def fingerprint(finding: Finding) -> str:
     culprit = finding.culprit.name or ""
     place = _place(finding.culprit.stack[0]) if finding.culprit.stack else ""
     side = finding.bytes.side if finding.bytes else ""
-    rule = (finding.rule or "").split(": ", 1)[0].split("(", 1)[0]  # without numbers and offending values
-    text = "|".join((finding.code, str(side), where, culprit, place, rule))
+    text = "|".join((finding.code, str(side), where, culprit, place, kind_of(finding.code).cause(finding)))
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:12]
 
 
@@ -436,5 +319,15 @@ def _place(frame: Frame) -> str:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON schema of `Finding.to_dict`."""
-    return msgspec.json.schema(Finding)
+    """The JSON schema of `Finding.to_dict`, with the facts of every kind."""
+    details = [kind.detail for kind in kinds() if kind.detail is not None]
+    place = "#/$defs/{name}"
+
+    def facts(_: type) -> dict[str, Any]:
+        return {"anyOf": [{"$ref": place.format(name=detail.__name__)} for detail in details]}
+
+    (_, *_), parts = msgspec.json.schema_components([Finding, *details], schema_hook=facts, ref_template=place)
+    head = parts["Finding"]["properties"]
+    head.update(schema={"const": SCHEMA}, kind={"type": "string"}, message={"type": "string"})
+    parts["Finding"]["required"] += ["schema", "kind", "message"]
+    return {"$ref": place.format(name="Finding"), "$defs": parts}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from shadowgraph.model.redaction import Kept
+
 
 class LaunchArgument(msgspec.Struct, frozen=True):
     """The first bytes of one integer argument of a launch; `owner` is the name of its buffer, or the line that
@@ -52,9 +54,9 @@ class LastLaunch(msgspec.Struct, frozen=True):
     `asserted` is set where it must then have met an index out of range; `passed` counts later replays that, like their
     prepare phases, passed unseen."""
 
-    name: str
-    file: str | None
-    line: int | None
+    name: Kept[str]
+    file: Kept[str | None]
+    line: Kept[int | None]
     values: tuple[LaunchArgument, ...]
     asserted: AssertedIndex | None = None
-    passed: int = 0
+    passed: Kept[int] = 0

@@ -6,6 +6,7 @@ from __future__ import annotations
 import msgspec
 
 from shadowgraph.model.phases import Phase
+from shadowgraph.model.redaction import Kept, OwnerPath
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -17,9 +18,9 @@ class Origin(msgspec.Struct, frozen=True):
         Name and serial of the buffer whose end, or start, was overrun, and the fingerprint of that finding.
     """
 
-    buffer: str
-    serial: int
-    fingerprint: str
+    buffer: OwnerPath
+    serial: Kept[int]
+    fingerprint: Kept[str]
 
 
 class Reached(msgspec.Struct, frozen=True):
@@ -37,14 +38,14 @@ class Reached(msgspec.Struct, frozen=True):
         The damage may be older than that.
     """
 
-    name: str
-    serial: int
-    nbytes: int
-    dtype: str
-    shape: tuple[int, ...]
+    name: OwnerPath
+    serial: Kept[int]
+    nbytes: Kept[int]
+    dtype: Kept[str]
+    shape: Kept[tuple[int, ...]]
     over: bool
-    beyond: int
+    beyond: Kept[int]
     phase: Phase
-    graph: str | None
-    replay: int | None
+    graph: Kept[str | None]
+    replay: Kept[int | None]
     late: bool = False

@@ -13,10 +13,12 @@ from shadowgraph.common.version import VERSION
 from shadowgraph.model.coverage import Coverage
 from shadowgraph.model.failures import Failure
 from shadowgraph.model.findings import Finding
+from shadowgraph.model.kinds import decode_detail
 from shadowgraph.model.launch_arguments import LastLaunch
+from shadowgraph.model.redaction import FaultText, Kept, OwnerPath
 from shadowgraph.model.tensor_changes import Change
 
-SCHEMA = "shadowgraph.report/1"
+SCHEMA = "shadowgraph.report/2"
 _Cause = tuple[str, int, int]
 
 
@@ -53,21 +55,21 @@ class RunFacts(msgspec.Struct, frozen=True):
 
     findings: tuple[Finding, ...]
     notes: tuple[Finding, ...]
-    suppressed: int
-    coverage: Coverage
-    graphs: tuple[tuple[str, int, int], ...]
-    faults: dict[str, int]
-    guards_shrunk: int
-    guards_dropped: int
-    watches: tuple[tuple[str, tuple[Change, ...], int], ...]
-    left_alone: dict[str, int] = {}
-    stepped_aside: dict[str, int] = {}
-    lost: str | None = None
+    suppressed: Kept[int]
+    coverage: Kept[Coverage]
+    graphs: Kept[tuple[tuple[str, int, int], ...]]
+    faults: dict[FaultText, Kept[int]]
+    guards_shrunk: Kept[int]
+    guards_dropped: Kept[int]
+    watches: tuple[tuple[OwnerPath, tuple[Change, ...], Kept[int]], ...]
+    left_alone: Kept[dict[str, int]] = {}
+    stepped_aside: Kept[dict[str, int]] = {}
+    lost: Kept[str | None] = None
     last_values: tuple[tuple[str, str, bytes], ...] = ()
     last_launches: tuple[LastLaunch, ...] = ()
-    names_unread: int = 0
-    names_cut_short: int = 0
-    limits: tuple[str, ...] = ()
+    names_unread: Kept[int] = 0
+    names_cut_short: Kept[int] = 0
+    limits: Kept[tuple[str, ...]] = ()
     failures: tuple[Failure, ...] = ()
 
     @property
@@ -91,7 +93,7 @@ class RunFacts(msgspec.Struct, frozen=True):
 
 
 def document(facts: RunFacts, made_with: dict[str, str] | None = None) -> dict[str, Any]:
-    """The facts as plain JSON types (schema ``shadowgraph.report/1``).
+    """The facts as plain JSON types (schema ``shadowgraph.report/2``).
 
     Parameters
     ----------
@@ -100,8 +102,25 @@ def document(facts: RunFacts, made_with: dict[str, str] | None = None) -> dict[s
     made_with
         Versions of the packages that produced the facts; those of this process unless given.
     """
+    return {"schema": SCHEMA, "versions": versions() if made_with is None else made_with, **plain_facts(facts)}
+
+
+def plain_facts(facts: RunFacts) -> dict[str, Any]:
+    """The facts as plain JSON types, each finding with its message."""
     body: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(facts))
-    return {"schema": SCHEMA, "versions": versions() if made_with is None else made_with, **body}
+    told = {"findings": facts.findings, "notes": facts.notes}
+    return body | {name: [finding.to_dict() for finding in some] for name, some in told.items()}
+
+
+def facts_from(document: bytes) -> RunFacts:
+    """The facts of a report's JSON document; further fields are left out.
+
+    Raises
+    ------
+    msgspec.DecodeError
+        For a document that is none of this schema.
+    """
+    return msgspec.json.decode(document, type=RunFacts, dec_hook=decode_detail)
 
 
 def versions() -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from shadowgraph.model.phases import Phase
+from shadowgraph.model.redaction import Kept
 from shadowgraph.model.stacks import Stack
 
 
@@ -18,10 +19,10 @@ class Change(msgspec.Struct, frozen=True):
     """
 
     phase: Phase | None
-    graph: str | None
-    replay: int | None
-    writer: str | None
-    node: int | None
-    stack: Stack
-    first: int
-    last: int
+    graph: Kept[str | None]
+    replay: Kept[int | None]
+    writer: Kept[str | None]
+    node: Kept[int | None]
+    stack: Kept[Stack]
+    first: Kept[int]
+    last: Kept[int]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from shadowgraph.checks.base import Checkpoint, Context
-from shadowgraph.checks.indices import Indices
+from shadowgraph.checks.invariants.indices import Indices
 from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.engines.base import LARGEST_COPY, RANGES_COPIED
 from shadowgraph.localize.flight_recorder import FlightRecorder, Given

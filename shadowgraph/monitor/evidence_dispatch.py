@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from shadowgraph.checks.base import Check, Checkpoint, Context
-from shadowgraph.checks.out_of_bounds import OutOfBounds
+from shadowgraph.checks.out_of_bounds.check import OutOfBounds
 from shadowgraph.common.errors import FindingsError
 from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.engines.base import Evidence, Result

@@ -9,9 +9,7 @@ import os
 import time
 
 from shadowgraph.checks.base import Context, Detection
-from shadowgraph.checks.dangling_details import ending_of
-from shadowgraph.checks.rebound_details import rebinding_of
-from shadowgraph.checks.stale_details import staleness_of
+from shadowgraph.checks.kinds import kind_of
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import (
     Alias,
@@ -19,7 +17,6 @@ from shadowgraph.model.findings import (
     ByteFacts,
     Culprit,
     Finding,
-    Kind,
     Neighbour,
     Reader,
     Status,
@@ -35,12 +32,11 @@ _CANDIDATES = 8
 
 
 def build_finding(draft: Detection, context: Context) -> Finding:
-    """A finding without id, message, coverage and fingerprint."""
+    """A finding without id, batch and fingerprint."""
     buffer = draft.buffer
     culprits = list(draft.located) or [culprit_of(write) for write in reversed(draft.culprits)]
     return Finding(
         code=draft.code,
-        kind=Kind[draft.code],
         severity=draft.severity,
         phase=draft.phase or Phase.EAGER,
         graph=draft.graph.name if draft.graph else None,
@@ -53,16 +49,12 @@ def build_finding(draft: Detection, context: Context) -> Finding:
         aliases=tuple(Alias(r.owner.path, r.expression) for r in context.names.relations(buffer, _part(draft))),
         neighbour=_neighbour(draft, context),
         reader=draft.reader or _reader(draft.graph, buffer, draft.phase),
-        rows=draft.rows,
         window=_window(draft),
-        rule=draft.rule,
         confidence=draft.confidence,
         time=time.time(),
         pid=os.getpid(),
         device=buffer.device,
-        ending=ending_of(draft, context),
-        stale=staleness_of(draft, context),
-        rebound=rebinding_of(draft, context),
+        detail=kind_of(draft.code).describe(draft, context),
     )
 
 

@@ -7,18 +7,16 @@ posted to the outbox.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import msgspec
 
 from shadowgraph.checks.base import Context, Detection
-from shadowgraph.checks.verdicts import revised, verdict
+from shadowgraph.checks.verdicts import revised
 from shadowgraph.common.errors import FindingsError
 from shadowgraph.common.internal_errors import error_barrier, log
 from shadowgraph.common.settings import Settings
 from shadowgraph.localize.launch_stepper import UNSEEN, LaunchStepper
 from shadowgraph.localize.locator import Locator
-from shadowgraph.model.coverage import Coverage
 from shadowgraph.model.findings import NAP, Culprit, Finding, Severity, Status, fingerprint
 from shadowgraph.monitor.finding_builder import build_finding
 from shadowgraph.monitor.finding_store import FindingStore, read_suppressions
@@ -30,11 +28,6 @@ _CANDIDATES = 8
 
 class FindingPipeline:
     """Turns detections into stored findings.
-
-    Parameters
-    ----------
-    coverage
-        Returns the current coverage.
 
     Attributes
     ----------
@@ -51,8 +44,8 @@ class FindingPipeline:
     stepper: LaunchStepper
     context: Context
 
-    def __init__(self, settings: Settings, outside: ProgramHooks, coverage: Callable[[], Coverage]) -> None:
-        self._settings, self._outside, self._coverage = settings, outside, coverage
+    def __init__(self, settings: Settings, outside: ProgramHooks) -> None:
+        self._settings, self._outside = settings, outside
         self._suppressions = read_suppressions(settings.suppressions) if settings.suppressions else frozenset()
         self.book = FindingStore(self._suppressions)
         self.inferred = FindingStore()
@@ -70,14 +63,13 @@ class FindingPipeline:
         self._outside.name_all(draft, self.context)
         finding = build_finding(draft, self.context)
         if draft.inferred and not self._settings.list_inferred:
-            self.inferred.add(msgspec.structs.replace(finding, message=verdict(finding)), draft.key)
+            self.inferred.add(finding, draft.key)
             return
         # The grouping of sightings must not depend on a running localization.
         stepped = self.stepper.identity(draft)
         key, mark = stepped or (draft.key, fingerprint(finding))
         finding = self._looked_up(draft, finding)
-        coverage, batch = self._coverage().sentence(), self._outside.batch(draft)
-        finding = msgspec.structs.replace(finding, message=verdict(finding), coverage=coverage, batch=batch)
+        finding = msgspec.structs.replace(finding, batch=self._outside.batch(draft))
         kept, new = self.book.add(finding, key, mark, exact=not self.context.engine.asynchronous)
         kept = self._with_culprits(kept, finding, new, stepped is not None)
         kept = self._tied(kept, draft)

@@ -12,10 +12,11 @@ from typing import Any
 
 import msgspec
 
-from shadowgraph.checks.verdicts import verdict
 from shadowgraph.common.errors import MissingFileError, UsageError
-from shadowgraph.model.findings import NAP, ByteFacts, Culprit, DanglingDetail, Finding, Severity, Status, fingerprint
-from shadowgraph.model.overrun_extents import Origin, Reached
+from shadowgraph.model.findings import NAP, Culprit, Finding, Severity, Status, fingerprint
+from shadowgraph.model.kinds import Detail
+from shadowgraph.model.overrun_extents import Origin
+from shadowgraph.monitor.merge_rules import dated, merged, shows_nothing_new, writer_unknown
 from shadowgraph.monitor.sampling.nap_sightings import Cause, NapSightings
 from shadowgraph.monitor.sampling.nap_sightings import Where as _Where
 
@@ -77,12 +78,10 @@ class FindingStore:
     def add(self, finding: Finding, key: str, mark: str | None = None, exact: bool = False) -> tuple[Finding, bool]:
         """Store a finding, or count another occurrence of a known cause.
 
-        A known cause keeps phase, graph and replay of its first sighting, and the extreme bytes of all. When a recheck
-        finds a rule broken in the way that was already seen, it counts no occurrence. A sighting with an unconfirmed
-        culprit joins the cause there whose culprit localization has confirmed; one with a confirmed culprit joins a
-        cause of the same launch, or one that was seen too late to identify its culprit. Damage left by unobserved
-        replays joins the cause that was last seen there, and is suppressed if that cause is; if it was the first
-        sighting, the next one there supplies phase and culprit, and turns it into a note if suppressed.
+        Which cause a sighting belongs to is decided by `_cause_of`, what is kept of it by
+        `shadowgraph.monitor.merge_rules`. Damage left by unobserved replays joins the cause that was last seen there,
+        and is suppressed if that cause is; if it was the first sighting, the next one there supplies phase and culprit,
+        and turns it into a note if suppressed.
 
         Parameters
         ----------
@@ -110,29 +109,42 @@ class FindingStore:
         if known is None or latest is None:
             return self._enter(finding, cause, exact), True
         if self._naps.dates(finding, where, cause):
-            kept = self._by_cause[cause] = _dated(known, finding)
+            kept = self._by_cause[cause] = dated(known, finding)
             return kept, True
-        if _still_broken(finding, known, latest):
+        if shows_nothing_new(finding, known, latest):
             return known, False
-        kept = _merged(known, finding)
-        self._by_cause[cause] = kept
+        kept = self._by_cause[cause] = merged(known, finding)
         promoted = known.severity is Severity.NOTE and kept.severity is Severity.ERROR
         return kept, promoted
 
     def _cause_of(self, finding: Finding, where: _Where, key: str) -> Cause:
-        """The cause that a sighting belongs to, known or new."""
+        """The cause that a sighting belongs to, by the first of these rules that knows one; else a new one."""
         cause = (finding.code, finding.buffer.serial, _side(finding), key)
         cause = self._naps.cause_of(finding, where, cause, self._by_cause)
         if cause in self._by_cause or finding.detected_at == NAP:
             return cause
-        return self._known_as(finding) or cause
+        rules = (self.located_there, self.same_launch, self.seen_too_late)
+        return next((known for known in (rule(finding) for rule in rules) if known is not None), cause)
+
+    def located_there(self, finding: Finding) -> Cause | None:
+        """Of a sighting whose culprit is not confirmed: the cause there whose culprit a closer look has confirmed."""
+        return None if finding.culprit.status is Status.CONFIRMED else self._located.get(_place(finding))
+
+    def same_launch(self, finding: Finding) -> Cause | None:
+        """Of a sighting whose culprit is confirmed: the cause that a closer look has given the same launch."""
+        return self._launches.get(_launch(finding)) if finding.culprit.status is Status.CONFIRMED else None
+
+    def seen_too_late(self, finding: Finding) -> Cause | None:
+        """Of a sighting whose culprit is confirmed: the cause there that was seen too late to know its writer."""
+        late = self._late.get(_where(finding)) if finding.culprit.status is Status.CONFIRMED else None
+        return late if late is not None and writer_unknown(self._by_cause[late]) else None
 
     def _enter(self, finding: Finding, cause: Cause, exact: bool) -> Finding:
         """Store the first sighting of a cause."""
         kept = msgspec.structs.replace(finding, id=next(self._ids))
         self._by_cause[cause] = kept
         self._causes[kept.id] = cause
-        if _culprit_unknown(kept) and not exact:
+        if writer_unknown(kept) and not exact:
             self._late[_where(kept)] = cause
         return kept
 
@@ -142,7 +154,7 @@ class FindingStore:
         withdrawn = self._naps.withdrawn(finding, where)
         if withdrawn is None:
             return finding
-        kept = msgspec.structs.replace(_dated(self._by_cause[withdrawn], finding), severity=Severity.NOTE)
+        kept = msgspec.structs.replace(dated(self._by_cause[withdrawn], finding), severity=Severity.NOTE)
         self._by_cause[withdrawn] = kept
         return kept
 
@@ -182,26 +194,16 @@ class FindingStore:
         """Link a finding to the overrun that it continues, as a note, or undo the link: a new revision."""
         return self._amend(id, continues=origin, severity=Severity.ERROR if origin is None else Severity.NOTE)
 
-    def reach(self, id: int, reaches: tuple[Reached, ...], total: int) -> Finding | None:
-        """Set the buffers that an overrun reached: a new revision."""
-        return self._amend(id, reaches=reaches, reaches_total=total)
+    def detail(self, id: int, detail: Detail) -> Finding | None:
+        """Set the facts of a finding's kind: a new revision."""
+        return self._amend(id, detail=detail)
 
     def _amend(self, id: int, **facts: Any) -> Finding | None:
         known, cause = self.get(id), self._causes.get(id)
         if known is None or cause is None:
             return None
-        kept = msgspec.structs.replace(known, revision=known.revision + 1, **facts)
-        kept = self._by_cause[cause] = msgspec.structs.replace(kept, message=verdict(kept))
+        kept = self._by_cause[cause] = msgspec.structs.replace(known, revision=known.revision + 1, **facts)
         return kept
-
-    def _known_as(self, finding: Finding) -> Cause | None:
-        """The existing cause that a sighting under a new key belongs to."""
-        if finding.culprit.status is not Status.CONFIRMED:
-            return self._located.get(_place(finding))
-        late = self._late.get(_where(finding))
-        if late is not None and not _culprit_unknown(self._by_cause[late]):
-            late = None
-        return self._launches.get(_launch(finding), late)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -229,81 +231,6 @@ def _place(finding: Finding) -> _Place:
 def _launch(finding: Finding) -> _Launch:
     culprit = finding.culprit
     return _where(finding), culprit.name, culprit.node, finding.graph if culprit.node is not None else None
-
-
-def _culprit_unknown(finding: Finding) -> bool:
-    """Whether damage was seen too late to identify its culprit, and localization has not identified it."""
-    culprit = finding.culprit
-    return finding.code == "SG101" and finding.confidence == "low" and culprit.name is None and culprit.kind is None
-
-
-def _still_broken(finding: Finding, *before: Finding) -> bool:
-    """Whether a recheck sees a rule broken in the way that was already seen."""
-    if finding.code != "SG109" or finding.detected_at != "check":
-        return False
-    sight = finding.severity, finding.rule, finding.bytes
-    return any((seen.severity, seen.rule, seen.bytes) == sight for seen in before)
-
-
-def _merged(known: Finding, again: Finding) -> Finding:
-    """The first sighting with one more occurrence; facts of the later sighting where they are surer or worse."""
-    if known.continues is not None:
-        again = msgspec.structs.replace(again, severity=known.severity)
-    if known.severity is Severity.NOTE and again.severity is Severity.ERROR:
-        return msgspec.structs.replace(
-            again, id=known.id, revision=known.revision + 1, occurrences=known.occurrences + 1
-        )
-    known = msgspec.structs.replace(known, occurrences=known.occurrences + 1)
-    if known.ending is not None and again.ending is not None:
-        return _ended(known, known.ending, again.ending)
-    if known.severity is not again.severity or known.rule is not None or known.stale is not None:  # an example
-        return known
-    return _widened(known, again)
-
-
-def _dated(known: Finding, again: Finding) -> Finding:
-    """A nap's damage as first seen outside one: only that sighting's bytes are surely its culprit's."""
-    severity = known.severity if known.severity is Severity.ERROR else again.severity
-    return msgspec.structs.replace(
-        again, id=known.id, revision=known.revision + 1, occurrences=known.occurrences + 1, severity=severity
-    )
-
-
-def _ended(known: Finding, before: DanglingDetail, now: DanglingDetail) -> Finding:
-    """The known finding, with the allocations that now occupy its range once there are any."""
-    if before.victims or not now.victims:
-        return known
-    told = msgspec.structs.replace(known, ending=msgspec.structs.replace(before, victims=now.victims))
-    return msgspec.structs.replace(told, revision=known.revision + 1, message=verdict(told))
-
-
-def _widened(known: Finding, again: Finding) -> Finding:
-    """The known finding with the extreme bytes of both sightings; shows the bytes of the larger one."""
-    old, new = known.bytes, again.bytes
-    if old is None or new is None:
-        return known
-    shown, bytes_shown = (again, new) if _extent(new) > _extent(old) else (known, old)
-    merged = ByteFacts(
-        first=min(old.first, new.first),
-        last=max(old.last, new.last),
-        count=max(old.count, new.count),
-        ranges=bytes_shown.ranges,
-        ranges_total=bytes_shown.ranges_total,
-        side=old.side,
-        distance=min(old.distance, new.distance),
-        truncated=old.truncated or new.truncated,
-    )
-    if merged == old and shown is known:
-        return known
-    grown = _extent(merged)[0] > _extent(old)[0]
-    wider = msgspec.structs.replace(
-        known, bytes=merged, window=shown.window, rows=shown.rows, revision=known.revision + grown
-    )
-    return msgspec.structs.replace(wider, message=verdict(wider))
-
-
-def _extent(facts: ByteFacts) -> tuple[int, int]:
-    return facts.last - facts.first, facts.count
 
 
 def _why(error: OSError | UnicodeDecodeError) -> str:

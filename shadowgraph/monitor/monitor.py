@@ -18,6 +18,11 @@ from math import inf
 from typing import TypeVar
 
 from shadowgraph.checks.base import Check, Checkpoint, Context, Step
+from shadowgraph.checks.dangling.check import Dangling
+from shadowgraph.checks.invariants.check import Invariants
+from shadowgraph.checks.invariants.indices import Indices
+from shadowgraph.checks.mutation.check import InGraphMutation
+from shadowgraph.checks.out_of_bounds.check import OutOfBounds
 from shadowgraph.checks.registry import Checks
 from shadowgraph.common.errors import FindingsError
 from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock, run_deferred
@@ -105,7 +110,7 @@ class Monitor(Listener):
         self.allocator = allocator
         self.flight_recorder = FlightRecorder()
         self.hooks: ProgramHooks = ProgramHooks(settings)
-        self._pipeline = take = FindingPipeline(settings, self.hooks, weak_callback(self.coverage))
+        self._pipeline = take = FindingPipeline(settings, self.hooks)
         names = NameBook(allocator.ledger)
         self.context = take.context = Context(
             settings, allocator, allocator.ledger, engine, names, weak_callback(take.take)
@@ -126,14 +131,14 @@ class Monitor(Listener):
             self.context, self.flight_recorder, weak_callback(take.not_seen)
         )
         self.watches = Watches(self.context)
-        self.crash_recorder = CrashRecorder(self.context, self.flight_recorder, self.checks.indices, self.hooks.name)
+        self.crash_recorder = CrashRecorder(self.context, self.flight_recorder, self.checks[Indices], self.hooks.name)
         self.paused = False
         self.lost: str | None = None
         self.preparing = Preparing()
         preparing, outside = self.preparing, self.hooks
         self._all: tuple[Check, ...] = (*self.checks.all, self.watches)
         self.shadows = ShadowCache(self.context, self._all)
-        judge = EvidenceDispatcher(self.context, self._all, self.checks.out_of_bounds, self._rearming)
+        judge = EvidenceDispatcher(self.context, self._all, self.checks[OutOfBounds], self._rearming)
         self._boundaries = Boundaries(
             self.context, judge, self._all, self._standing, self.stepper, self.hooks, weak_callback(self._is_paused)
         )
@@ -233,12 +238,12 @@ class Monitor(Listener):
         """Some writes passed unobserved: no observed write is known to be the last one."""
         self.checks.invalidate_writers()
         if self.naps.blind:  # more will pass unobserved
-            self.checks.invariants.blind_since = next(self.context.clock)
+            self.checks[Invariants].blind_since = next(self.context.clock)
 
     @property
     def declared(self) -> int:
         """Changes with every declaration on which a replay's comparison depends."""
-        return len(self.watches.watches) + self.checks.mutation.declared
+        return len(self.watches.watches) + self.checks[InGraphMutation].declared
 
     def coverage(self) -> Coverage:
         """Coverage of all graphs captured so far; after the loss of the device, only of graphs introduced before."""
@@ -308,7 +313,7 @@ class Monitor(Listener):
                 self._boundaries.wait(here=True)
             with self._lock.section:
                 self._graphs.introduce()
-                self.checks.dangling.replay_begins(Checkpoint("replay_refused", None, graph, graph.replays + 1))
+                self.checks[Dangling].replay_begins(Checkpoint("replay_refused", None, graph, graph.replays + 1))
 
     @delivers
     @event_handler
@@ -454,7 +459,7 @@ class Monitor(Listener):
         step = Step(launch, False, False, self.context.replays()) if rules else None
         checkpoint = Checkpoint("launch_begins", phase, model, model.replays + 1 if model else None, step=step)
         if self.settings.sync:
-            self.checks.indices.look(launch, rules, checkpoint)
+            self.checks[Indices].look(launch, rules, checkpoint)
         if self.context.engine.asynchronous:
             self.crash_recorder.note(launch, rules, checkpoint)
         if self._rearming.waiting and not self.naps.blind:
@@ -539,7 +544,7 @@ class Monitor(Listener):
 
     def _is_exact(self) -> bool:
         """Whether a declaration or a setting requires a check at every replay."""
-        return bool(self.declared or self.checks.invariants.declared or self.settings.sync)
+        return bool(self.declared or self.checks[Invariants].declared or self.settings.sync)
 
     def _nap_turned(self, asleep: bool) -> None:
         """Operators pass unobserved from here on, or are observed again after unobserved writes."""
@@ -551,8 +556,8 @@ class Monitor(Listener):
             now = next(self.context.clock)
             self._rearming.seen_since = inf if asleep else now
             if asleep:
-                host_reads.rest(not self.checks.invariants.declared)  # declared rules are checked at each host read
-                self.checks.invariants.blind_since = now
+                host_reads.rest(not self.checks[Invariants].declared)  # declared rules are checked at each host read
+                self.checks[Invariants].blind_since = now
             else:
                 host_reads.rest(False)
                 self.checks.invalidate_writers()

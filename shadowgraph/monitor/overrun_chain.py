@@ -11,7 +11,11 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+import msgspec
+
 from shadowgraph.checks.base import Detection
+from shadowgraph.checks.out_of_bounds import CODE
+from shadowgraph.checks.out_of_bounds.facts import OverrunDetail, overrun_of
 from shadowgraph.common.internal_errors import log
 from shadowgraph.model.buffers import Buffer, Ledger
 from shadowgraph.model.device_nodes import NodeKind
@@ -75,7 +79,7 @@ class OverrunChain:
 
     def noticed(self, draft: Detection, kept: Finding) -> list[Finding]:
         """A finding was stored: link it where possible. Returns the new revisions of other findings."""
-        if draft.code != "SG101" or draft.side is None or not kept.id or _guard(draft.buffer, draft.side) is None:
+        if draft.code != CODE or draft.side is None or not kept.id or _guard(draft.buffer, draft.side) is None:
             return []
         known = self._broken_of(kept.id, draft.buffer, draft.side)
         for write in (one for one in draft.culprits if not (one.opaque or one.hull)):
@@ -221,9 +225,10 @@ class OverrunChain:
         chosen = met if len(met) <= _REACHED else [*met[: _REACHED - 1], met[-1]]
         listed = tuple(one for sides in chosen if (one := self._reached(known, sides)) is not None)
         before = self.book.get(known.id)
-        if before is None or (before.reaches, before.reaches_total) == (listed, len(met)):
+        detail = overrun_of(before) if before is not None else OverrunDetail()
+        if before is None or (detail.reaches, detail.reaches_total) == (listed, len(met)):
             return None
-        kept = self.book.reach(known.id, listed, len(met))
+        kept = self.book.detail(known.id, msgspec.structs.replace(detail, reaches=listed, reaches_total=len(met)))
         if kept is not None and _gist(kept) != _gist(before):
             said = "finding #%d, revision %d: %s"
             log(logging.WARNING, said, kept.id, kept.revision, kept.message, finding=kept)
@@ -262,7 +267,7 @@ def _confirmed(finding: Finding) -> list[Culprit]:
 
 
 def _gist(finding: Finding) -> list[tuple[int, bool]]:
-    return [(one.serial, one.over) for one in finding.reaches]
+    return [(one.serial, one.over) for one in overrun_of(finding).reaches]
 
 
 def _of(culprit: Culprit, finding: Finding) -> _Who:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from shadowgraph.checks.base import Context, Detection
+from shadowgraph.checks.kinds import kind_of
 from shadowgraph.common.internal_errors import error_barrier, internal_errors, log
 from shadowgraph.common.outbox import outbox
 from shadowgraph.common.settings import Settings
@@ -140,10 +141,7 @@ class ProgramHooks:
 
     def name_all(self, draft: Detection, context: Context) -> None:
         """Search names for all buffers of a finding."""
-        witnesses = [buffer for buffer, _ in draft.stale.witnesses] if draft.stale is not None else []
-        if draft.rebound is not None and draft.rebound.buffer is not None:
-            witnesses.append(draft.rebound.buffer)
-        for buffer in (draft.buffer, *(draft.ended.victims if draft.ended is not None else ()), *witnesses):
+        for buffer in (draft.buffer, *kind_of(draft.code).further_buffers(draft)):
             self.name(buffer, context)
 
     def name_rest(self, buffers: Iterable[Buffer], context: Context) -> None:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from shadowgraph.checks.verdicts import verdict
 from shadowgraph.dumps.naming import BufferNames
 from shadowgraph.dumps.reader import Dump
 from shadowgraph.model.buffers import Buffer
@@ -130,7 +129,7 @@ def _seen(before: Sequence[Finding], after: Sequence[Finding]) -> SeenFinding:
         latest.code,
         latest.severity,
         latest.buffer.name,
-        latest.message or verdict(latest),
+        latest.message,
         len(before),
         len(after),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from shadowgraph.checks.verdicts import verdict
+from shadowgraph.checks.kinds import kind_of
 from shadowgraph.dumps.reader import Dump
 from shadowgraph.dumps.schema import DeviceRow, GraphRow, JournalRow, LaunchRow, PointerRow
 from shadowgraph.model.buffers import Buffer
@@ -147,7 +147,7 @@ def _found(dump: Dump, buffer: Buffer) -> Iterator[Event]:
     facts = dump.manifest.facts
     began = _began(dump)
     for finding in (*facts.findings, *facts.notes):
-        victims = finding.ending.victims if finding.ending is not None else ()
+        victims = kind_of(finding.code).victims(finding)
         own = finding.buffer.serial == buffer.serial
         if not own and all(victim.serial != buffer.serial for victim in victims):
             continue
@@ -163,7 +163,7 @@ def finding_event(finding: Finding, about: str, own: bool) -> Event:
     times = f", seen {finding.occurrences:,} times" if finding.occurrences > 1 else ""
     return Event(
         What.FOUND,
-        f"{about}{finding.message or verdict(finding)} (#{finding.id}{times})",
+        f"{about}{finding.message} (#{finding.id}{times})",
         time=finding.time,
         phase=finding.phase,
         graph=finding.graph,
@@ -216,7 +216,8 @@ def _with_end(events: Sequence[Event], buffer: Buffer) -> Iterator[Event]:
     if buffer.alive:
         yield from events
         return
-    gone = next((place for place, event in enumerate(events) if event.code == "SG104"), len(events))
+    told = (place for place, event in enumerate(events) if event.code and kind_of(event.code).buffer_is_gone)
+    gone = next(told, len(events))
     yield from events[:gone]
     yield Event(What.FREED, f"after allocation {(buffer.freed_at or 1) - 1}; the dump has no time of it")
     yield from events[gone:]

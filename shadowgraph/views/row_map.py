@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from shadowgraph.checks.stale_rows.facts import StaleRowsDetail
 from shadowgraph.common.errors import UsageError
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Finding
@@ -28,6 +29,7 @@ class RowMark:
     """
 
     finding: int
+    code: str
     replay: int
     rows: tuple[tuple[int, int], ...]
     since: str = ""
@@ -100,13 +102,13 @@ class RowMap:
         """
         source = source_of(watched)
         only = source.finding(finding) if finding is not None else None
-        if only is not None and only.stale is None:
+        if only is not None and not isinstance(only.detail, StaleRowsDetail):
             raise UsageError(f"finding #{only.id} ({only.code}) is about no rows")
         if graph is None and only is not None:
             graph = only.graph
         rows = _rows(source, graph, buffer)
         names = {each.serial: each.name for each in source.dump.manifest.graphs}
-        findings = [only] if only is not None else [f for f in source.findings if f.stale is not None]
+        findings = [only] if only is not None else [f for f in source.findings if isinstance(f.detail, StaleRowsDetail)]
         panels = _panels(source, rows, names, findings)
         ordered = sorted(panels, key=lambda panel: (panel.graph, _in_number(panel.buffer), panel.first_byte))
         return cls(tuple(ordered), tuple(names.items()))
@@ -159,12 +161,12 @@ def _panel(source: Source, rows: InputRows, home: Buffer, graph: str, findings: 
 
 def _mark(rows: InputRows, home: Buffer, finding: Finding) -> RowMark | None:
     """The stale rows of a finding, if the finding is on this input."""
-    stale, facts = finding.stale, finding.bytes
-    if stale is None or facts is None or finding.replay is None or not stale.stale:
+    stale, facts = finding.detail, finding.bytes
+    if not isinstance(stale, StaleRowsDetail) or facts is None or finding.replay is None or not stale.stale:
         return None
     begins = home.start + rows.offset + stale.stale[0].first * rows.stride
     if stale.rows != rows.count or finding.buffer.address + facts.first != begins:
         return None
     was = dict.fromkeys(f"replay {each.replay}" if each.replay is not None else "an older one" for each in stale.stale)
     spans = tuple((each.first, each.last) for each in stale.stale)
-    return RowMark(finding.id, finding.replay, spans, " and ".join(list(was)[:3]), stale.padded)
+    return RowMark(finding.id, finding.code, finding.replay, spans, " and ".join(list(was)[:3]), stale.padded)

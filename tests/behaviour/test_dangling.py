@@ -58,7 +58,7 @@ def test_a_rebound_input(layout: str, named: str) -> None:
     assert found.buffer.allocated[1].function == "uses_floats"
     assert (found.culprit.name, found.culprit.node, found.culprit.status) == ("aten.add_.Tensor", 0, "confirmed")
     assert found.culprit.file.endswith("test_dangling.py")
-    ending = found.ending
+    ending = found.detail
     assert (ending.access, ending.writes, ending.fate) == ("live-in", True, "freed")
     assert (ending.first, ending.last) == (0, 255)
     victim = only(ending.victims)
@@ -102,7 +102,7 @@ def test_an_output_that_is_only_written(layout: str) -> None:
         graph.replay()
         found = only(debugger.findings)
     assert (found.code, found.replay, found.culprit.name) == ("SG104", 2, "aten.mul.out")
-    assert (found.ending.access, found.ending.writes, found.ending.victims) == ("external-out", True, ())
+    assert (found.detail.access, found.detail.writes, found.detail.victims) == ("external-out", True, ())
 
 
 def test_freed_in_the_middle_of_the_capture(layout: str) -> None:
@@ -141,9 +141,9 @@ def test_a_victim_that_comes_later_is_a_revision(layout: str) -> None:
         for _ in range(3):
             graph.replay()
         again = only(debugger.findings)
-    assert (first.ending.victims, first.revision) == ((), 1)
+    assert (first.detail.victims, first.revision) == ((), 1)
     assert (again.id, again.revision, again.replay, again.occurrences) == (first.id, 2, 1, 2)
-    assert [victim.name for victim in again.ending.victims] == ["owner.victim"]
+    assert [victim.name for victim in again.detail.victims] == ["owner.victim"]
     assert "owner.victim" in again.message
 
 
@@ -195,7 +195,7 @@ def test_a_freed_foreign_input(layout: str, caplog: pytest.LogCaptureFixture) ->
         found = only(debugger.findings)
     assert (found.code, found.replay, found.detected_at, found.occurrences) == ("SG104", 2, "replay_refused", 1)
     assert (found.buffer.name, found.buffer.role) == ('owner["buf"]', "foreign")
-    assert (found.ending.access, found.ending.fate, found.culprit.node) == ("live-in", "freed", 0)
+    assert (found.detail.access, found.detail.fate, found.culprit.node) == ("live-in", "freed", 0)
     assert [record.message for record in caplog.records].count(found.message) == 1
     assert graph.model.replays == 1
 
@@ -217,7 +217,7 @@ def test_a_foreign_input_that_moved(layout: str, move: Callable[[torch.Tensor], 
         with pytest.raises(FreedInputError):
             graph.replay()
         found = only(debugger.findings)
-    assert (found.code, found.ending.fate, found.replay) == ("SG104", "moved", 2)
+    assert (found.code, found.detail.fate, found.replay) == ("SG104", "moved", 2)
     assert found.buffer.name == "tensor"
     assert "moved to other memory since the capture" in found.message
 

@@ -12,7 +12,7 @@ from programs import guarded, only, overflow, poke, reader_of
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import shadowgraph as sg
-from shadowgraph.checks.out_of_bounds import OutOfBounds
+from shadowgraph.checks.out_of_bounds.check import OutOfBounds
 from shadowgraph.graphs.events import listeners
 from shadowgraph.tracking.allocator import HostAllocator, host_allocator
 from shadowgraph.tracking.arena import HostArena

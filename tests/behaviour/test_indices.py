@@ -10,7 +10,7 @@ from playing import played
 
 import shadowgraph as sg
 from shadowgraph.checks.base import Checkpoint
-from shadowgraph.checks.indices import elements
+from shadowgraph.checks.invariants.indices import elements
 from shadowgraph.graphs.dispatch.indexing import index_uses
 from shadowgraph.model.launches import Launch, LaunchKind
 from shadowgraph.model.stacks import current_stack
@@ -42,7 +42,7 @@ def test_sync_refuses_before_the_operator_runs() -> None:
         (found,) = debugger.findings
     assert (found.code, found.phase, found.replay) == ("SG109", "prepare", 2)
     assert (found.buffer.name, found.buffer.shape, found.bytes) == ("metadata.page_table", (2, 2), None)
-    assert found.rule == "index in range: 2 along dim 1, which ends at 2; index holds 0 to 2"
+    assert found.detail.rule == "index in range: 2 along dim 1, which ends at 2; index holds 0 to 2"
     assert (found.culprit.name, found.culprit.status) == ("aten.scatter_.src", "confirmed")
     assert found.culprit.stack[0].function == "prepare"
     assert str(caught.value) == (
@@ -87,7 +87,9 @@ def test_what_a_launch_was_given_explains_the_end_of_the_device() -> None:
         bad.zero_()  # what counts is what it was
         words.examine()
         (found,) = debugger.findings
-        assert found.rule == "index in range: 3 along dim 1, which ends at 2; index holds 0 to 3", "the first one only"
+        assert found.detail.rule == "index in range: 3 along dim 1, which ends at 2; index holds 0 to 3", (
+            "the first one only"
+        )
         latest, before, _ = words.launches()
     assert latest.values[0].data == torch.tensor([[4, 7, 5]]).numpy().tobytes()
     assert (before.name, before.values[0].argument, before.values[0].shape) == ("aten.gather.default", "index", (1, 3))

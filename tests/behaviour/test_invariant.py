@@ -9,7 +9,7 @@ from programs import guarded, only, reader_of
 
 import shadowgraph as sg
 from shadowgraph.checks.base import Checkpoint
-from shadowgraph.checks.invariants import _Look
+from shadowgraph.checks.invariants.check import Invariants, _Look
 from shadowgraph.common.errors import UsageError
 from shadowgraph.monitor.finding_store import FindingStore
 
@@ -29,7 +29,7 @@ def test_judged_where_a_graph_is_about_to_rely_on_it() -> None:
     found = only(debugger.findings)
     assert (found.code, found.phase, found.replay) == ("SG109", "prepare", 2)
     assert found.occurrences == 2, "two replays; the check at the end saw nothing new"
-    assert found.rule == "index_range(0, 8): [2] = 9"
+    assert found.detail.rule == "index_range(0, 8): [2] = 9"
     assert (found.bytes.first, found.bytes.last) == (8, 11)
     assert found.culprit.name == "aten.copy_.default"
     assert found.buffer.name == 'batch["slots"]'
@@ -47,7 +47,7 @@ def test_only_what_the_coming_graph_captured_is_judged() -> None:
         assert debugger.findings == ()
         indptr.copy_(torch.tensor([0, 2, 1, 1, 2]))
         graph.replay()
-    assert only(debugger.findings).rule == "nondecreasing: [2] = 1 after [1] = 2"
+    assert only(debugger.findings).detail.rule == "nondecreasing: [2] = 1 after [1] = 2"
 
 
 def test_a_host_read_of_a_broken_buffer_is_reported_before_the_plan_fails() -> None:
@@ -67,7 +67,7 @@ def test_check_judges_everything_declared() -> None:
         assert debugger.check() == ()
         values[0] = 1
         assert len(debugger.check()) == 1
-    assert "values) is false" in debugger.findings[0].rule
+    assert "values) is false" in debugger.findings[0].detail.rule
 
 
 def test_a_rule_that_raises_is_a_fault_and_not_a_finding() -> None:
@@ -148,7 +148,7 @@ def test_another_rule_on_the_same_range_does_not_stop_inference() -> None:
             _kept = indptr[:4] * 1
         indptr.copy_(torch.tensor([4, 3, 2, 1, 0]))
         graph.replay()
-    assert only(debugger.findings).rule == "nondecreasing: [1] = 3 after [0] = 4"
+    assert only(debugger.findings).detail.rule == "nondecreasing: [1] = 3 after [0] = 4"
 
 
 def test_a_rule_broken_by_a_node_is_blamed_on_its_replay() -> None:
@@ -204,7 +204,7 @@ def test_the_element_before_the_falling_one_may_be_the_wrong_one() -> None:
         indptr.copy_(torch.arange(5))
         indptr[1].fill_(9)
         found = only(debugger.check())
-    assert found.rule == "nondecreasing: [2] = 2 after [1] = 9"
+    assert found.detail.rule == "nondecreasing: [2] = 2 after [1] = 9"
     assert found.culprit.name == "aten.fill_.Scalar"
 
 
@@ -212,7 +212,7 @@ def test_what_was_written_after_the_bytes_were_asked_for_is_not_blamed() -> None
     with sg.debug() as debugger:
         indptr = guarded(debugger, 3)
         debugger.invariant(indptr, "nondecreasing")
-        check = debugger._work.checks.invariants
+        check = debugger._work.checks[Invariants]
         indptr.copy_(torch.tensor([3, 2, 1]))
         asked = Checkpoint("replay_begin", order=next(check.context.clock))
         key = _Look(check.invariants[0], check.invariants[0].where)

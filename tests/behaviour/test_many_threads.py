@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import shadowgraph as sg
+from shadowgraph.checks.out_of_bounds.check import OutOfBounds
 from shadowgraph.model.findings import Finding
 
 ROUNDS = 60
@@ -101,7 +102,7 @@ def test_a_fault_in_one_finding_loses_no_other(monkeypatch: pytest.MonkeyPatch) 
             tables = [torch.zeros(100, dtype=torch.int32) for _ in range(5)]
         for table in tables:
             ctypes.c_int32.from_address(table.data_ptr() + 400).value = 7
-        broken = debugger.monitor.checks.out_of_bounds.broken_guard
+        broken = debugger.monitor.checks[OutOfBounds].broken_guard
         seen: list[int] = []
 
         def failing(evidence: Any, checkpoint: Any) -> None:
@@ -110,7 +111,7 @@ def test_a_fault_in_one_finding_loses_no_other(monkeypatch: pytest.MonkeyPatch) 
                 raise KeyError("ours")
             broken(evidence, checkpoint)
 
-        monkeypatch.setattr(debugger.monitor.checks.out_of_bounds, "broken_guard", failing)
+        monkeypatch.setattr(debugger.monitor.checks[OutOfBounds], "broken_guard", failing)
         assert len(debugger.check()) == 4
         assert sum(debugger.facts().faults.values()) == 1
 

@@ -16,7 +16,8 @@ from playing import played
 from programs import guarded, only, poke
 
 import shadowgraph as sg
-from shadowgraph.checks.bindings import Planned
+from shadowgraph.checks.rebound.bindings import Planned
+from shadowgraph.checks.rebound.check import ReboundInputs
 from shadowgraph.graphs.dispatch import host_reads
 from shadowgraph.monitor.sampling import naps
 from shadowgraph.tracking import writes
@@ -185,7 +186,7 @@ def test_a_plan_from_before_a_nap_says_nothing_after_it(debugger: sg.Debugger) -
     owner.buffer = table
     graph, work = reader(table), debugger.monitor
     graph.replay()  # once more than the other one's first replay leaves it before the nap
-    other, rebound = reader(elsewhere), work.checks.rebound
+    other, rebound = reader(elsewhere), work.checks[ReboundInputs]
     assert rebound.bind(graph.model, owner, "buffer", table)
 
     def plan(into: torch.Tensor) -> None:

@@ -16,7 +16,9 @@ from programs import guarded, only
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 import shadowgraph as sg
+from shadowgraph.checks.dangling.check import Dangling
 from shadowgraph.checks.registry import Checks
+from shadowgraph.checks.stale_rows.check import StaleRows
 from shadowgraph.graphs.dispatch import host_reads, thread_modes
 from shadowgraph.model.row_history import RowState
 from shadowgraph.monitor.sampling import naps
@@ -380,7 +382,7 @@ def test_a_rule_broken_unseen_is_not_laid_on_whom_was_seen_before(debugger: sg.D
 
 def last_rows(debugger: sg.Debugger) -> set[RowState]:
     """States of rows at the last replay that is told of."""
-    history = debugger.monitor.checks.stale_rows.history()
+    history = debugger.monitor.checks[StaleRows].history()
     return {stretch.state for rows in history for stretch in rows.replays[-1].rows}
 
 
@@ -402,7 +404,7 @@ def test_memory_that_moved_unseen_is_found_gone_in_the_next_window(debugger: sg.
     graph = reader(table)
     beside = asleep(debugger, other)
     table.resize_(1 << 16)
-    dangling = debugger.monitor.checks.dangling
+    dangling = debugger.monitor.checks[Dangling]
     held = dangling._held[graph.model.serial]
     assert held.uses[0].buffer.alive, "precondition: nobody has looked"
     for _ in range(ASLEEP):

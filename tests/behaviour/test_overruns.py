@@ -91,7 +91,7 @@ def test_one_overrun_that_grows_is_one_finding(layout: str) -> None:
         lines = str(debugger.report(quiet=True)).splitlines()
         beyond = 4 * (steps_of(first, second)[-1] - 64)
     assert (found.buffer.name, found.bytes.side, found.culprit.name) == ("kv_indices", "after", "fill")
-    (reached,) = found.reaches
+    (reached,) = found.detail.reaches
     assert (reached.name, reached.over, reached.beyond) == ("input_ids", True, beyond)
     assert (reached.phase, reached.graph, reached.replay) == ("prepare", graph.model.name, 4)
     assert "input_ids" not in said[0]
@@ -131,7 +131,7 @@ def test_an_overrun_downwards() -> None:
         found = only(debugger.check())
         notes = notes_of(debugger)
     assert (found.buffer.name, found.bytes.side) == ("input_ids", "before")
-    assert [(one.name, one.over, one.beyond) for one in found.reaches] == [
+    assert [(one.name, one.over, one.beyond) for one in found.detail.reaches] == [
         ("kv_indices", True, 4 * (between(first, second) + 100))
     ]
     assert "before the start of input_ids (int64[16], 128 bytes), over kv_indices, during set-up" in found.message
@@ -161,7 +161,7 @@ def test_over_several_buffers() -> None:
             debugger.name(f"t{number}", tensor)
         write(row[0], 0, between(row[0], row[3]) - 10)
         found = only(debugger.check())
-    assert [(one.name, one.over) for one in found.reaches] == [("t1", True), ("t2", True), ("t3", False)]
+    assert [(one.name, one.over) for one in found.detail.reaches] == [("t1", True), ("t2", True), ("t3", False)]
     assert ", over t1 and t2, during set-up" in found.message
 
 
@@ -178,7 +178,7 @@ def test_a_node_of_a_graph_that_runs_over_the_next_tensor_of_its_pool(layout: st
         graph.replay()
         found = only(debugger.check())
     assert (found.buffer.shape, found.phase, found.replay, found.culprit.name) == ((64,), "replay", 1, "fill")
-    assert [(one.shape, one.over) for one in found.reaches] == [((16,), True)]
+    assert [(one.shape, one.over) for one in found.detail.reaches] == [((16,), True)]
 
 
 # -- what is no continuation -----------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def test_two_launches_that_each_break_their_own_guards() -> None:
         ("input_ids", "before"),
         ("input_ids", "after"),
     ]
-    assert [one.reaches for one in found] == [(), (), ()]
+    assert [one.detail.reaches for one in found] == [(), (), ()]
     assert debugger.notes == ()
 
 
@@ -244,7 +244,7 @@ def test_a_guard_that_the_same_kernel_breaks_for_itself_as_well() -> None:
         found = debugger.check()
     assert [(one.buffer.name, one.bytes.side) for one in found] == [("kv_indices", "after"), ("input_ids", "after")]
     assert [(one.buffer.name, one.bytes.side) for one in debugger.notes] == [("input_ids", "before")]
-    assert [(one.name, one.over) for one in found[0].reaches] == [("input_ids", False)]
+    assert [(one.name, one.over) for one in found[0].detail.reaches] == [("input_ids", False)]
 
 
 # -- where the culprit is known later --------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ def test_a_device_names_the_launch_later(monkeypatch: pytest.MonkeyPatch) -> Non
     assert ("input_ids", "before", "unknown") in first_seen.values(), "reported by itself at first"
     assert ("input_ids", "after", "unknown") in first_seen.values()
     assert (found.buffer.name, found.culprit.name, found.culprit.status) == ("kv_indices", "fill", "confirmed")
-    assert [(one.name, one.over) for one in found.reaches] == [("input_ids", True)]
+    assert [(one.name, one.over) for one in found.detail.reaches] == [("input_ids", True)]
     assert sorted((one.buffer.name, str(one.bytes.side)) for one in notes) == [
         ("input_ids", "after"),
         ("input_ids", "before"),

@@ -11,9 +11,10 @@ from playing import played
 from programs import guarded, only, poke
 
 import shadowgraph as sg
-from shadowgraph.checks.bindings import Planned
+from shadowgraph.checks.rebound.bindings import Planned
+from shadowgraph.checks.rebound.check import ReboundInputs
 from shadowgraph.common.errors import UnknownBufferError, UsageError
-from shadowgraph.dumps.redaction import redacted_finding
+from shadowgraph.dumps.redaction import redacted
 
 
 class Owner:
@@ -54,13 +55,13 @@ def test_a_name_that_leads_to_fresh_memory(layout: str) -> None:
     assert found.buffer.name in ("owner.kept", "owner.x")
     assert (found.bytes.first, found.bytes.last, found.bytes.count) == (4, 15, 8)
     assert found.bytes.ranges == ((4, 7), (12, 15))
-    assert (found.rebound.attribute, found.rebound.moved, found.rebound.planned) == ("owner.x", True, False)
-    assert found.rebound.now.address == owner.x.data_ptr()
+    assert (found.detail.attribute, found.detail.moved, found.detail.planned) == ("owner.x", True, False)
+    assert found.detail.now.address == owner.x.data_ptr()
     assert (found.culprit.name, found.culprit.status) == ("aten.copy_.default", "candidate")
     assert found.reader.name == "aten.mul.Tensor"
-    hidden = redacted_finding(found)
+    hidden = redacted(found)
     assert hidden.window is None
-    assert hidden.rebound.attribute == "owner.x"
+    assert hidden.detail.attribute == "owner.x"
 
 
 @pytest.mark.parametrize("layout", ["isolate", "faithful"])
@@ -158,7 +159,7 @@ def test_on_a_device_a_plan_before_the_capture_tells_at_the_first(monkeypatch: p
     with played(monkeypatch) as debugger:
         owner = Owner(x=guarded(debugger, 4))
         owner.x.copy_(values(1, 2, 3, 4))
-        check, clock = debugger.monitor.checks.rebound, debugger.monitor.context.clock
+        check, clock = debugger.monitor.checks[ReboundInputs], debugger.monitor.context.clock
         check.plan(owner, Planned(next(clock), {"x": values(1, 2, 3, 4).numpy().tobytes()}))
         graph = graph_over(lambda: owner.x * 2)
         assert check.bind(graph.model, owner, "x", owner.x)
@@ -169,7 +170,7 @@ def test_on_a_device_a_plan_before_the_capture_tells_at_the_first(monkeypatch: p
         debugger.check()
         found = only(debugger.findings)
         assert (found.replay, found.bytes.first, found.bytes.last) == (2, 12, 15)
-        assert (found.rebound.moved, found.rebound.planned, found.rebound.now) == (False, True, None)
+        assert (found.detail.moved, found.detail.planned, found.detail.now) == (False, True, None)
 
 
 @pytest.mark.parametrize("seen", [True, False])
@@ -177,7 +178,7 @@ def test_on_a_device_a_refresh_is_silent(monkeypatch: pytest.MonkeyPatch, seen: 
     """Seen as a write, or by the values that changed; what the plan was made from may be an upper bound of them."""
     with played(monkeypatch) as debugger:
         owner = Owner(x=guarded(debugger, 4))
-        check, clock = debugger.monitor.checks.rebound, debugger.monitor.context.clock
+        check, clock = debugger.monitor.checks[ReboundInputs], debugger.monitor.context.clock
         graph = graph_over(lambda: owner.x * 2)
         check.bind(graph.model, owner, "x", owner.x)
         for step in range(1, 4):
@@ -197,7 +198,7 @@ def test_on_a_device_a_kernel_that_may_have_refreshed_it_is_silent(monkeypatch: 
 
     with played(monkeypatch) as debugger:
         owner = Owner(x=guarded(debugger, 4))
-        check, clock = debugger.monitor.checks.rebound, debugger.monitor.context.clock
+        check, clock = debugger.monitor.checks[ReboundInputs], debugger.monitor.context.clock
         graph = graph_over(lambda: owner.x * 2)
         check.bind(graph.model, owner, "x", owner.x)
         for _ in range(3):
@@ -213,7 +214,7 @@ def test_on_a_device_a_kernel_that_may_have_refreshed_it_is_silent(monkeypatch: 
 def test_on_a_device_a_replay_that_nobody_planned_for_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     with played(monkeypatch) as debugger:
         owner = Owner(x=guarded(debugger, 4))
-        check, clock = debugger.monitor.checks.rebound, debugger.monitor.context.clock
+        check, clock = debugger.monitor.checks[ReboundInputs], debugger.monitor.context.clock
         graph = graph_over(lambda: owner.x * 2)
         check.bind(graph.model, owner, "x", owner.x)
         for planned in (True, True, False, False):
@@ -227,7 +228,7 @@ def test_on_a_device_a_replay_that_nobody_planned_for_is_not_judged(monkeypatch:
 def test_a_refresh_that_is_seen_in_part_only_is_silent() -> None:
     with sg.debug() as debugger:
         owner = Owner(x=guarded(debugger, 4))
-        check, clock = debugger.monitor.checks.rebound, debugger.monitor.context.clock
+        check, clock = debugger.monitor.checks[ReboundInputs], debugger.monitor.context.clock
         graph = graph_over(lambda: owner.x * 2)
         check.bind(graph.model, owner, "x", owner.x)
         for step in range(1, 4):

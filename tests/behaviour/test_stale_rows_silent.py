@@ -41,7 +41,7 @@ def test_of_stale_rows_only_those_that_hold_something_are_told(debugger: sg.Debu
     batch.step([2, 0, 5, 0])
     batch.step([6])
     found = only(debugger.findings)
-    assert [(r.first, r.last) for r in found.stale.stale] == [(2, 2)]
+    assert [(r.first, r.last) for r in found.detail.stale] == [(2, 2)]
     assert found.bytes.count == 8
 
 
@@ -121,7 +121,7 @@ def test_written_before_the_first_replay_is_set_up(debugger: sg.Debugger) -> Non
     batch.slots.copy_(torch.arange(8))
     batch.step([6])
     batch.step([5, 4])
-    assert [(r.first, r.last, r.replay) for r in only(debugger.findings).stale.stale] == [(2, 3, 1)], (
+    assert [(r.first, r.last, r.replay) for r in only(debugger.findings).detail.stale] == [(2, 3, 1)], (
         "copied after the capture, for the first replay, and given out with it"
     )
 
@@ -154,7 +154,7 @@ def test_a_write_that_nobody_saw_is_told_by_its_values(debugger: sg.Debugger) ->
     batch.replay()
     assert told(debugger) == []
     batch.step([5])
-    assert [(r.first, r.last) for r in only(debugger.findings).stale.stale] == [(1, 1)], "rows 2 and 3: nobody knows"
+    assert [(r.first, r.last) for r in only(debugger.findings).detail.stale] == [(1, 1)], "rows 2 and 3: nobody knows"
 
 
 def test_operators_that_may_leave_rows_alone(debugger: sg.Debugger) -> None:
@@ -230,7 +230,7 @@ def test_a_mask_is_no_witness(debugger: sg.Debugger, kind: str, width: int, whol
 def test_beside_a_mask_other_witnesses_are_heard(debugger: sg.Debugger) -> None:
     masked(debugger, "integers", 0, whole=False, lens=True)
     assert {name for _, name in told(debugger)} == {'batch["ids"]', 'batch["positions"]'}
-    assert {found.stale.padded for found in debugger.findings} == {('batch["lengths"]',)}
+    assert {found.detail.padded for found in debugger.findings} == {('batch["lengths"]',)}
 
 
 def test_flags_of_the_real_rows_are_no_mask(debugger: sg.Debugger) -> None:

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 import torch
 
-from shadowgraph.checks import view_partition as module
-from shadowgraph.checks.view_partition import cells_of, given, own_of
+from shadowgraph.checks.out_of_bounds import view_partition as module
+from shadowgraph.checks.out_of_bounds.view_partition import cells_of, given, own_of
 from shadowgraph.model.buffers import Buffer, Role
 from shadowgraph.model.graphs import Access, Graph, Launch, LaunchKind, Node, Pointer
 from shadowgraph.model.ranges import ByteRange, RangeSet

@@ -9,7 +9,8 @@ import torch
 from test_first_access import graph_of, view
 
 from shadowgraph.checks.base import Checkpoint, Context, Detection
-from shadowgraph.checks.dangling import Dangling
+from shadowgraph.checks.dangling.check import Dangling
+from shadowgraph.checks.dangling.details import Ended
 from shadowgraph.common.errors import FindingsError
 from shadowgraph.common.settings import Settings
 from shadowgraph.model.buffers import Buffer, Ledger, Role
@@ -94,8 +95,8 @@ def test_a_buffer_that_was_freed_is_told_at_the_next_replay_and_once(bench: Benc
     assert (draft.code, draft.buffer, draft.replay, str(draft.phase)) == ("SG104", freed, 2, "replay")
     assert (draft.culprits[-1].node, draft.culprits[-1].opaque) == (1, False)
     assert (draft.severity, draft.confidence) == (Severity.ERROR, "high")
-    assert draft.ended is not None
-    assert (draft.ended.live_in, draft.ended.written, draft.ended.moved) == (True, False, False)
+    assert isinstance(draft.facts, Ended)
+    assert (draft.facts.live_in, draft.facts.written, draft.facts.moved) == (True, False, False)
     bench.ledger.free(bench.add(BASE + 8192))
     assert bench.replay(graph) == []
 
@@ -115,8 +116,8 @@ def test_how_the_graph_uses_it(
     graph = bench.capture(buffer, access=access)
     bench.ledger.free(buffer)
     (draft,) = bench.replay(graph)
-    assert draft.ended is not None
-    assert (draft.ended.live_in, draft.ended.written) == (live_in, written)
+    assert isinstance(draft.facts, Ended)
+    assert (draft.facts.live_in, draft.facts.written) == (live_in, written)
     assert (draft.culprits[-1].opaque, draft.confidence) == (opaque, confidence)
 
 
@@ -157,8 +158,8 @@ def test_who_was_allocated_there_since(bench: Bench) -> None:
     bench.ledger.free(buffer)
     victim = bench.add(BASE + 32)
     (draft,) = bench.replay(graph)
-    assert draft.ended is not None
-    assert draft.ended.victims == (victim,)
+    assert isinstance(draft.facts, Ended)
+    assert draft.facts.victims == (victim,)
     assert enclosing.alive
 
 
@@ -168,8 +169,8 @@ def test_only_the_bytes_that_the_graph_was_given_count(bench: Bench) -> None:
     bench.ledger.free(buffer)
     bench.add(BASE + 32)
     (draft,) = bench.replay(graph)
-    assert draft.ended is not None
-    assert draft.ended.victims == ()
+    assert isinstance(draft.facts, Ended)
+    assert draft.facts.victims == ()
     assert (draft.first, draft.last) == (BASE, BASE + 15)
 
 
@@ -182,8 +183,8 @@ def test_a_victim_that_comes_later_is_told_once_more(bench: Bench) -> None:
     assert bench.replay(graph) == []
     victim = bench.add()
     (again,) = bench.replay(graph)
-    assert again.ended is not None
-    assert (again.buffer, again.ended.victims, again.key) == (buffer, (victim,), "1")
+    assert isinstance(again.facts, Ended)
+    assert (again.buffer, again.facts.victims, again.key) == (buffer, (victim,), "1")
     bench.add(BASE + 8192)
     assert bench.replay(graph) == []
 
@@ -264,7 +265,11 @@ def test_foreign_memory_ends_with_its_storage(bench: Bench) -> None:
     assert bench.replay(foreign.graph) == []
     del part
     (draft,) = bench.replay(foreign.graph)
-    assert (draft.buffer, draft.severity, draft.ended and draft.ended.moved) == (foreign.buffer, Severity.ERROR, False)
+    assert (draft.buffer, draft.severity, isinstance(draft.facts, Ended) and draft.facts.moved) == (
+        foreign.buffer,
+        Severity.ERROR,
+        False,
+    )
 
 
 def test_a_storage_that_moved(bench: Bench) -> None:
@@ -275,8 +280,8 @@ def test_a_storage_that_moved(bench: Bench) -> None:
     assert tensor.data_ptr() != before
     drop_stale(bench.ledger)
     (draft,) = bench.replay(foreign.graph)
-    assert draft.ended is not None
-    assert draft.ended.moved
+    assert isinstance(draft.facts, Ended)
+    assert draft.facts.moved
 
 
 def test_a_storage_of_another_size_at_its_old_place_is_silence(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,10 +290,10 @@ def test_a_storage_of_another_size_at_its_old_place_is_silence(bench: Bench, mon
     where = foreign.buffer.range
     bench.ledger.free(foreign.buffer)  # as `drop_stale` does when the size has changed
     shorter, shortest = ByteRange(where.start, where.start + 128), ByteRange(where.start, where.start + 127)
-    monkeypatch.setattr("shadowgraph.checks.dangling.whereabouts", lambda buffer: shorter)
+    monkeypatch.setattr("shadowgraph.checks.dangling.check.whereabouts", lambda buffer: shorter)
     assert bench.replay(foreign.graph) == []
     assert bench.replay(foreign.graph) == []
-    monkeypatch.setattr("shadowgraph.checks.dangling.whereabouts", lambda buffer: shortest)
+    monkeypatch.setattr("shadowgraph.checks.dangling.check.whereabouts", lambda buffer: shortest)
     assert len(bench.replay(foreign.graph)) == 1
 
 
@@ -320,7 +325,7 @@ def test_borrowed_memory_is_a_note_unless_the_replay_is_refused(bench: Bench) ->
 
 
 def test_who_gets_the_bytes_is_not_looked_for_for_ever(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shadowgraph.checks.dangling._LOOKS", 3)
+    monkeypatch.setattr("shadowgraph.checks.dangling.check._LOOKS", 3)
     for before, told in ((2, 1), (3, 0)):
         buffer = bench.add(BASE + (before << 20))
         graph = bench.capture(buffer, serial=before)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shadowgraph.checks.liveness import captured_bytes, uses_of
+from shadowgraph.checks.dangling.liveness import captured_bytes, uses_of
 from shadowgraph.model.buffers import Buffer, Role
 from shadowgraph.model.graphs import Access, Graph, Launch, LaunchKind, Node, Pointer
 from shadowgraph.model.ranges import ByteRange

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shadowgraph.checks.foreign_writes import addresses_of, foreign_hits, had_others
+from shadowgraph.checks.foreign_writes.check import addresses_of, foreign_hits, had_others
 from shadowgraph.model.buffers import Buffer, Role
 from shadowgraph.model.device_nodes import DeviceNode, NodeKind, Sureness, Word
 from shadowgraph.model.probes import Hit

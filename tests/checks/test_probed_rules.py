@@ -11,9 +11,9 @@ import torch
 
 import shadowgraph as sg
 from shadowgraph.checks.base import Context, Detection
-from shadowgraph.checks.foreign_writes import ForeignWrites
+from shadowgraph.checks.foreign_writes.check import ForeignWrites
 from shadowgraph.checks.probed import Change, Probed, report_all
-from shadowgraph.checks.races import Races
+from shadowgraph.checks.races.check import Races
 from shadowgraph.common.errors import FindingsError
 from shadowgraph.localize.probing import PIECES, cut
 from shadowgraph.model.buffers import Buffer
@@ -102,10 +102,10 @@ def test_bytes_that_many_nodes_dispute_are_looked_at_once(judged: Judged) -> Non
     races = Races(judged.context)
     races.probed(judged.seen(nodes, *(judged.hit(index, index, 215 + index, 6) for index in range(40))))
     assert judged.drafts == []
-    assert races.is_disputed(90_001)
-    ((buffer, where),) = races.disputed(90_001)
+    assert 90_001 in races.pending
+    ((buffer, where),) = races.pieces_wanted(90_001)
     assert (buffer, where.start, where.stop) == (judged.buffer, judged.buffer.start + 1, judged.buffer.start + 254)
-    assert len(list(cut(races.disputed(90_001)))) <= PIECES
+    assert len(list(cut(races.pieces_wanted(90_001)))) <= PIECES
 
 
 @pytest.mark.parametrize("ranges", [1, 3, 100, 20_000])

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from shadowgraph.checks.races import clashes, orders_of
+from shadowgraph.checks.races.check import clashes, orders_of
 from shadowgraph.model.device_nodes import DeviceNode, NodeKind
 from shadowgraph.model.probes import Hit
 

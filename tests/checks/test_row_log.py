@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shadowgraph.checks.row_epochs import Epochs, Run, mixture, rows_of
-from shadowgraph.checks.row_log import Begun, states_of
+from shadowgraph.checks.stale_rows.row_log import Begun, states_of
 from shadowgraph.model.row_history import RowState
 from shadowgraph.model.views import TensorView
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import pytest
 
-from shadowgraph.checks.rows import row_overruns
-from shadowgraph.model.findings import RowOverrun
+from shadowgraph.checks.out_of_bounds.facts import RowOverrun
+from shadowgraph.checks.out_of_bounds.rows import row_overruns
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.stores import StoreLog

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shadowgraph.checks.rules import Breach, Rule, index_range, nondecreasing, rule_of
+from shadowgraph.checks.invariants.rules import Breach, Rule, index_range, nondecreasing, rule_of
 from shadowgraph.common.errors import UsageError
 
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]

@@ -10,10 +10,10 @@ import torch
 
 import shadowgraph as sg
 from shadowgraph.checks.base import Context, Detection
-from shadowgraph.checks.given_views import GivenViews
+from shadowgraph.checks.out_of_bounds.given_views import GivenViews
+from shadowgraph.checks.out_of_bounds.view_overruns import view_overruns
+from shadowgraph.checks.out_of_bounds.view_partition import cells_of
 from shadowgraph.checks.probed import CellChange, Probed
-from shadowgraph.checks.view_overruns import view_overruns
-from shadowgraph.checks.view_partition import cells_of
 from shadowgraph.model.buffers import Buffer, Role
 from shadowgraph.model.device_nodes import DeviceNode, NodeKind
 from shadowgraph.model.findings import Severity

@@ -61,7 +61,7 @@ def test_a_rebound_input(layout: str, before: int) -> None:
     assert (found.buffer.name, found.buffer.nbytes, found.buffer.role) == ("owner.buf", 256, "static")
     assert (found.culprit.name, found.culprit.node, found.culprit.status) == ("aten.add_.Tensor", 0, "confirmed")
     assert found.culprit.file.endswith("test_dangling_cuda.py")
-    ending = found.ending
+    ending = found.detail
     assert (ending.access, ending.writes, ending.fate) == ("live-in", True, "freed")
     assert [(victim.name, victim.address) for victim in ending.victims] == [("owner.victim", address)]
     assert (ending.replaced_by.name, ending.replaced_by.shape) == ("owner.buf", (128,))
@@ -99,8 +99,8 @@ def test_memory_of_torchs_own_allocator(layout: str) -> None:
         found = only(debugger.check())
     assert (found.code, found.replay, found.buffer.role) == ("SG104", 2, "foreign")
     assert found.buffer.name == "owner.buf"
-    assert [(victim.name, victim.serial) for victim in found.ending.victims] == [("owner.victim", None)]
-    assert found.ending.replaced_by is None
+    assert [(victim.name, victim.serial) for victim in found.detail.victims] == [("owner.victim", None)]
+    assert found.detail.replaced_by is None
 
 
 def test_an_output_that_is_only_written(layout: str) -> None:
@@ -112,7 +112,7 @@ def test_an_output_that_is_only_written(layout: str) -> None:
         graph.replay()
         found = only(debugger.check())
     assert (found.code, found.replay, found.culprit.name) == ("SG104", 2, "aten.mul.out")
-    assert (found.ending.access, found.ending.writes) == ("external-out", True)
+    assert (found.detail.access, found.detail.writes) == ("external-out", True)
 
 
 def test_a_kernel_is_a_candidate(layout: str) -> None:
@@ -127,7 +127,7 @@ def test_a_kernel_is_a_candidate(layout: str) -> None:
         found = only(debugger.check())
     assert (found.code, found.replay, found.confidence) == ("SG104", 2, "medium")
     assert (found.culprit.name, found.culprit.status) == ("put", "candidate")
-    assert found.ending.access == "live-in"
+    assert found.detail.access == "live-in"
 
 
 def test_freed_in_the_middle_of_the_capture(layout: str) -> None:
@@ -150,7 +150,7 @@ def test_a_storage_that_moved(layout: str) -> None:
         assert tensor.data_ptr() != before
         graph.replay()
         found = only(debugger.check())
-    assert (found.code, found.replay, found.buffer.name, found.ending.fate) == ("SG104", 2, "tensor", "moved")
+    assert (found.code, found.replay, found.buffer.name, found.detail.fate) == ("SG104", 2, "tensor", "moved")
 
 
 # -- what only looks like it -----------------------------------------------------------------------------------------

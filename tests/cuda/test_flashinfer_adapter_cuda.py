@@ -17,6 +17,7 @@ from test_flashinfer_cuda import DTYPE, HEAD_DIM, HEADS, PAGE, ROOM, ROWS, TOKEN
 from test_flashinfer_cuda import pytestmark as pytestmark
 
 import shadowgraph as sg
+from shadowgraph.checks.rebound.check import ReboundInputs
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.demos.device import CudaDevice
 from shadowgraph.integrations.flashinfer.planner import MODULE, StandIn
@@ -104,7 +105,7 @@ def test_a_rebound_indptr(device: CudaDevice, debugger: sg.Debugger) -> None:
     assert (found.replay, found.confidence) == (2, "medium")
     assert found.buffer.address == decode.kv_indptr.data_ptr()
     assert (found.bytes.first, found.bytes.last) == (4, 4 * SIZE + 3)
-    rebound = found.rebound
+    rebound = found.detail
     assert (rebound.attribute, rebound.moved, rebound.planned) == ("attn.wrapper._paged_kv_indptr_buf", True, True)
     assert rebound.now.address == decode.other.data_ptr()
     assert found.culprit.stack[0].function == "step"
@@ -118,7 +119,7 @@ def test_a_clone_that_no_plan_fills(device: CudaDevice, debugger: sg.Debugger) -
     assert decode.own.tolist() == [TOKENS * i for i in range(SIZE + 1)], "what the graph reads"
     assert (found.code, found.replay, found.occurrences) == ("SG108", 1, 2), "the plan before the capture is known"
     assert found.buffer.address == decode.own.data_ptr()
-    assert (found.rebound.moved, found.rebound.now.name) == (False, "attn.kv_indptr")
+    assert (found.detail.moved, found.detail.now.name) == (False, "attn.kv_indptr")
 
 
 def test_their_fixed_twin_is_silent(device: CudaDevice, debugger: sg.Debugger) -> None:
@@ -127,7 +128,7 @@ def test_their_fixed_twin_is_silent(device: CudaDevice, debugger: sg.Debugger) -
         decode.step(debugger, decode.kv_indptr, length)
     decode.graph.replay()
     assert debugger.check() == ()
-    assert debugger.monitor.checks.rebound.graphs_of(decode.wrapper) == [debugger.graph(decode.graph)]
+    assert debugger.monitor.checks[ReboundInputs].graphs_of(decode.wrapper) == [debugger.graph(decode.graph)]
 
 
 def test_another_integer_workspace(device: CudaDevice, debugger: sg.Debugger) -> None:
@@ -139,7 +140,7 @@ def test_another_integer_workspace(device: CudaDevice, debugger: sg.Debugger) ->
     found = only(debugger.check())
     assert (found.code, found.replay, found.bytes) == ("SG108", 2, None)
     assert found.buffer.address == captured.data_ptr()
-    assert found.rebound.attribute == "attn.wrapper._int_workspace_buffer"
+    assert found.detail.attribute == "attn.wrapper._int_workspace_buffer"
 
 
 def test_the_last_plan(device: CudaDevice, debugger: sg.Debugger) -> None:
@@ -182,7 +183,7 @@ def test_wrappers_for_prefill_are_bound(device: CudaDevice, debugger: sg.Debugge
         plan(paged_kv_indptr=torch.arange(SIZE + 1, **place) * length, **sizes)
         graph.replay()
     assert debugger.check() == ()
-    assert debugger.monitor.checks.rebound.graphs_of(wrapper) == [debugger.graph(graph)]
+    assert debugger.monitor.checks[ReboundInputs].graphs_of(wrapper) == [debugger.graph(graph)]
     noted = debugger.monitor.flight_recorder.host_plans.last
     assert noted is not None
     assert (noted.kind, noted.batch_size, noted.graph) == ("paged prefill", SIZE, name_of(graph))

@@ -78,7 +78,7 @@ def test_it_is_one_finding_once_the_launch_is_known(layout: str) -> None:
     assert ("input_ids", "unknown") in [(one.buffer.name, str(one.culprit.status)) for one in seen], "at first"
     assert (found.buffer.name, found.bytes.side) == ("kv_indices", "after")
     assert (found.culprit.name, found.culprit.status) == ("put", "confirmed")
-    (reached,) = found.reaches
+    (reached,) = found.detail.reaches
     assert (reached.name, reached.over, reached.graph) == ("input_ids", True, name)
     assert ", over input_ids, first" in found.message
     assert sorted((one.buffer.name, str(one.bytes.side)) for one in notes) == [
@@ -109,7 +109,7 @@ def test_two_launches_that_each_break_their_own_guard_stay_two_findings() -> Non
             graph.replay()
             torch.cuda.synchronize()
         found = debugger.check()
-    assert [(one.buffer.name, one.bytes.side, one.reaches) for one in found] == [
+    assert [(one.buffer.name, one.bytes.side, one.detail.reaches) for one in found] == [
         ("kv_indices", "after", ()),
         ("input_ids", "after", ()),
     ]

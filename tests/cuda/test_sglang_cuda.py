@@ -145,6 +145,6 @@ def test_padded_rows_that_are_forgotten_are_found(device: CudaDevice, layout: st
     names = {finding.buffer.name for finding in outcome.findings}
     assert names == {"decode.req_pool_indices", "decode.positions"}, "and not the ids, which are kept by design"
     for finding in outcome.findings:
-        assert finding.stale is not None
-        assert [(rows.first, rows.last, rows.replay) for rows in finding.stale.stale] == [(2, 3, 1)]
+        assert finding.detail is not None
+        assert [(rows.first, rows.last, rows.replay) for rows in finding.detail.stale] == [(2, 3, 1)]
         assert "/sglang/srt/" in finding.culprit.stack[0].file, "launched at a line of sglang"

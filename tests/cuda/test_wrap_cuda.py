@@ -115,7 +115,7 @@ def test_an_index_that_kills_the_device_is_found_from_what_survives(tmp_path: Pa
     (found,) = facts.findings
     assert (found.code, found.phase, found.replay) == ("SG109", "prepare", 3)
     assert found.buffer.name.endswith("runner.rows"), found.buffer.names
-    assert (found.rule, found.culprit.stack[0].function) == (RULE, "prepare")
+    assert (found.detail.rule, found.culprit.stack[0].function) == (RULE, "prepare")
 
 
 def test_with_sync_an_index_is_refused_and_the_device_lives(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_an_assert_in_sglangs_own_metadata_is_explained(
         assert (found.code, found.buffer.name.split(".")[-1]) == ("SG109", "page_table")
         assert found.culprit.name.startswith("aten.scatter_")
         assert found.culprit.stack[0].function == "draft_decode_set_expand_metadata"
-        assert found.rule == "index in range: 2 along dim 1, which ends at 2; index holds 0 to 2"
+        assert found.detail.rule == "index in range: 2 along dim 1, which ends at 2; index holds 0 to 2"
     else:  # the launch that asserts is the last: it is given the slots, and a table of two columns of its own
         latest = facts.last_launches[0]
         assert "scatter" in latest.name

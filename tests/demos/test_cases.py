@@ -99,7 +99,7 @@ def test_select_and_require() -> None:
 def test_the_rows_that_a4_forgets_are_named_with_the_replay_they_date_from(device: HostDevice) -> None:
     (case,) = select(ACCEPTANCE, ["A4"])
     (found,) = run_case(case, device).findings
-    assert found.stale is not None
-    assert [(rows.first, rows.last, rows.graph, rows.replay) for rows in found.stale.stale] == [(1, 3, found.graph, 1)]
-    assert (found.severity, found.replay, found.stale.refreshed) == ("error", 2, ((0, 0),))
-    assert set(found.stale.padded) == {"runner.seq_lens", "runner.out_cache_loc"}
+    assert found.detail is not None
+    assert [(rows.first, rows.last, rows.graph, rows.replay) for rows in found.detail.stale] == [(1, 3, found.graph, 1)]
+    assert (found.severity, found.replay, found.detail.refreshed) == ("error", 2, ((0, 0),))
+    assert set(found.detail.padded) == {"runner.seq_lens", "runner.out_cache_loc"}

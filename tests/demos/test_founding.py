@@ -59,9 +59,9 @@ def test_padded_rows_that_sglang_forgets(layout: str) -> None:
     assert outcome.buggy is not None
     assert outcome.buggy.notes == ()
     for found in outcome.findings:
-        assert found.stale is not None
-        assert set(found.stale.padded) == {"decode.seq_lens", "decode.out_cache_loc"}
-        assert (found.severity, found.stale.refreshed) == ("error", ((0, 1),))
+        assert found.detail is not None
+        assert set(found.detail.padded) == {"decode.seq_lens", "decode.out_cache_loc"}
+        assert (found.severity, found.detail.refreshed) == ("error", ((0, 1),))
         assert found.culprit.file is not None
         assert found.culprit.file.endswith("/sglang/srt/model_executor/cuda_graph_runner.py")
         assert found.buffer.allocated[0].function == "create"

@@ -15,7 +15,7 @@ import torch
 import shadowgraph as sg
 from shadowgraph.commands.main import main
 
-DAMAGED, NEWER, FOREIGN = 12, 13, 14
+DAMAGED, NEWER, FOREIGN, OLDER = 12, 13, 14, 17
 
 Capture = pytest.CaptureFixture[str]
 

@@ -15,6 +15,7 @@ from dump_makers import (
     DAMAGED,
     FOREIGN,
     NEWER,
+    OLDER,
     Capture,
     assembled,
     guarded,
@@ -62,9 +63,14 @@ def test_every_flipped_byte_is_noticed(whole: bytes, tmp_path: Path, capsys: Cap
 
 def test_newer_and_older_schemas(whole: bytes, tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "run.safetensors"
-    newer = whole.replace(b"shadowgraph.dump/1", b"shadowgraph.dump/2")
-    said = "is of schema shadowgraph.dump/2, this shadowgraph reads up to shadowgraph.dump/1: upgrade shadowgraph"
+    newer = whole.replace(b"shadowgraph.dump/2", b"shadowgraph.dump/3")
+    said = "is of schema shadowgraph.dump/3, this shadowgraph reads up to shadowgraph.dump/2: upgrade shadowgraph"
     assert said in refused(path, newer, capsys, NEWER)
+    older = whole.replace(b"shadowgraph.dump/2", b"shadowgraph.dump/1")
+    said = (
+        "is of schema shadowgraph.dump/1, this shadowgraph reads shadowgraph.dump/2: read it with the shadowgraph that"
+    )
+    assert said in refused(path, older, capsys, OLDER)
     header, manifest, payloads = parts_of(whole)
     header["__metadata__"]["schema"] = "shadowgraph.dump/12"
     header["__metadata__"]["new"] = "unknown"
@@ -123,7 +129,12 @@ def test_json_of_somebody_else(tmp_path: Path, capsys: Capture) -> None:
 
 
 def test_a_report_that_lacks_what_it_must_have(tmp_path: Path, capsys: Capture) -> None:
-    assert "is damaged" in refused(tmp_path / "other", b'{"schema": "shadowgraph.report/1"}', capsys, DAMAGED)
+    assert "is damaged" in refused(tmp_path / "other", b'{"schema": "shadowgraph.report/2"}', capsys, DAMAGED)
+
+
+def test_a_report_of_an_older_schema(tmp_path: Path, capsys: Capture) -> None:
+    said = refused(tmp_path / "other", b'{"schema": "shadowgraph.report/1"}', capsys, OLDER)
+    assert "is of schema shadowgraph.report/1, this shadowgraph reads shadowgraph.report/2: read it with" in said
 
 
 def test_places_that_hold_no_file(tmp_path: Path, capsys: Capture) -> None:
@@ -143,7 +154,8 @@ def test_texts_give_a_terminal_no_orders(whole: bytes, tmp_path: Path, capsys: C
         manifest["reason"] = evil
         manifest["argv"] = [evil]
         finding = manifest["facts"]["findings"][0]
-        finding["message"] = evil
+        finding["detail"]["rows"] = []
+        finding["graph"] = finding["detected_at"] = evil
         finding["buffer"]["name"] = evil
         finding["culprit"]["stack"][0]["file"] = evil
         manifest["unread"] = [[0, 1, 1, "whole", evil, evil]]

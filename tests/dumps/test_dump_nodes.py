@@ -17,14 +17,15 @@ from support.finding_samples import altered
 from support.node_makers import UNTRACKED, Model, cuda_nodes, dump_of_nodes
 
 import shadowgraph as sg
+from shadowgraph.checks.stale_rows.facts import StaleRowsDetail, StaleStretch
 from shadowgraph.commands.main import main
 from shadowgraph.common.errors import DumpError
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.dumps.device_rows import DEPTH
 from shadowgraph.dumps.reader import read_dump
-from shadowgraph.dumps.redaction import redacted_finding
+from shadowgraph.dumps.redaction import redacted
 from shadowgraph.model.device_nodes import DeviceNode, NodeKind, Word
-from shadowgraph.model.findings import Argument, Staleness, StaleRows
+from shadowgraph.model.findings import Argument
 from shadowgraph.model.ranges import ByteRange
 
 
@@ -192,15 +193,15 @@ def test_redacted_culprits_say_no_keys_and_no_values() -> None:
         culprit__name="memset to 0",
     )
     finding = altered(culprit=finding.culprit, candidates=(finding.culprit,))
-    for culprit in (redacted_finding(finding).culprit, *redacted_finding(finding).candidates):
+    for culprit in (redacted(finding).culprit, *redacted(finding).candidates):
         assert culprit.led_by == culprit.arguments[0] == Argument(0, 0, "self", 0x1000, "cache[...].value", 4)
         assert (culprit.kernel, culprit.name) == ("memset", "memset")
 
 
 def test_redacted_stale_rows_say_no_keys() -> None:
-    rows = (StaleRows(1, 3, "graph#1", 6),)
-    finding = altered(stale=Staleness(4, rows, ((0, 0),), ("cache[15043].lens", "batch.slots")))
-    assert redacted_finding(finding).stale == Staleness(4, rows, ((0, 0),), ("cache[...].lens", "batch.slots"))
+    rows = (StaleStretch(1, 3, "graph#1", 6),)
+    finding = altered(code="SG103", detail=StaleRowsDetail(4, rows, ((0, 0),), ("cache[15043].lens", "batch.slots")))
+    assert redacted(finding).detail == StaleRowsDetail(4, rows, ((0, 0),), ("cache[...].lens", "batch.slots"))
 
 
 # -- what somebody made up ---------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import torch
 from planning_backend import Backend, ints
 
 import shadowgraph as sg
+from shadowgraph.checks.mutation.check import InGraphMutation
 from shadowgraph.integrations.flashinfer.adapter import Attachment
 from shadowgraph.integrations.flashinfer.hooks import Hooks
 from shadowgraph.integrations.flashinfer.planner import MODULE
@@ -54,7 +55,7 @@ def test_a_rebound_indptr(debugger: sg.Debugger, fast: bool) -> None:
     assert (found.detected_at, found.occurrences) == ("replay_begin", 2)
     assert (found.buffer.name, found.buffer.shape) == ("attn.kv_indptr", (4,))
     assert (found.bytes.first, found.bytes.last, found.bytes.count) == (4, 15, 12)
-    rebound = found.rebound
+    rebound = found.detail
     assert (rebound.attribute, rebound.moved, rebound.planned) == ("attn.wrappers[3]._paged_kv_indptr_buf", True, True)
     assert rebound.now.name == "attn.other"
     assert (found.culprit.status, found.culprit.stack[0].function) == ("candidate", "plan")
@@ -97,7 +98,7 @@ def test_a_clone_that_no_plan_fills(debugger: sg.Debugger, fixed: bool) -> None:
     found = only(debugger)
     assert (found.code, found.replay, found.occurrences, found.confidence) == ("SG108", 1, 3, "high")
     assert found.buffer.name == "attn.wrappers[3]._paged_kv_indptr_buf"
-    rebound = found.rebound
+    rebound = found.detail
     assert (rebound.attribute, rebound.moved) == ("attn.wrappers[3]._paged_kv_indptr_buf", False)
     assert (rebound.planned, rebound.now.name) == (True, "attn.kv_indptr")
     assert (found.culprit.name, found.culprit.stack[0].function) == ("aten.copy_.default", "plan")
@@ -187,8 +188,8 @@ def test_indices_of_an_mla_wrapper(debugger: sg.Debugger) -> None:
     found = only(debugger)
     assert (found.code, found.replay, found.buffer.name) == ("SG108", 2, "mla.indices")
     assert (found.bytes.first, found.bytes.last, found.bytes.count) == (4, 7, 4)
-    assert (found.rebound.attribute, found.rebound.moved) == ("mla.wrapper._kv_indices_buf", True)
-    assert found.rebound.now.name in ("mla.other", "mla.wrapper._kv_indices_buf")
+    assert (found.detail.attribute, found.detail.moved) == ("mla.wrapper._kv_indices_buf", True)
+    assert found.detail.now.name in ("mla.other", "mla.wrapper._kv_indices_buf")
 
 
 def test_an_mla_wrapper_that_keeps_its_indices_is_silent(debugger: sg.Debugger) -> None:
@@ -209,8 +210,8 @@ def test_another_integer_workspace_is_planned_into(debugger: sg.Debugger) -> Non
     found = only(debugger)
     assert (found.code, found.replay, found.bytes) == ("SG108", 2, None)
     assert found.buffer.address == captured.data_ptr()
-    assert found.rebound.attribute.endswith("attn.wrappers[3]._int_workspace_buffer")
-    assert found.rebound.now.address == wrapper._int_workspace_buffer.data_ptr()
+    assert found.detail.attribute.endswith("attn.wrappers[3]._int_workspace_buffer")
+    assert found.detail.now.address == wrapper._int_workspace_buffer.data_ptr()
 
 
 # -- what must stay silent -------------------------------------------------------------------------------------------
@@ -349,7 +350,7 @@ def test_a_host_read_is_the_plans(debugger: sg.Debugger) -> None:
     backend = Backend(debugger)
     backend.capture()
     seen: list[str] = []
-    debugger.monitor.checks.mutation.host_read = lambda view, how, *_: seen.append(how)  # type: ignore[method-assign,misc]
+    debugger.monitor.checks[InGraphMutation].host_read = lambda view, how, *_: seen.append(how)  # type: ignore[method-assign,misc]
     wrapper = backend.wrappers[3]
     workspaces = wrapper._workspaces()
     quiet = SimpleNamespace(plan=lambda *args: None)

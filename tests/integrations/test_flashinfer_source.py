@@ -185,7 +185,7 @@ def test_the_real_decode_wrapper(attached: Attachment) -> None:
         plan = debugger.monitor.flight_recorder.host_plans.last
     assert out.view(-1).tolist() == [3, 3, 3], "what the graph reads"
     assert (found.code, found.replay, found.occurrences) == ("SG108", 2, 2)
-    assert found.rebound is not None
-    assert found.rebound.attribute == "attn._paged_kv_indptr_buf"
+    assert found.detail is not None
+    assert found.detail.attribute == "attn._paged_kv_indptr_buf"
     assert plan is not None
     assert torch.frombuffer(bytearray(plan.indptr), dtype=torch.int32).tolist() == [0, 5, 10, 15]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import shadowgraph as sg
-from shadowgraph.dumps.redaction import redacted_facts
+from shadowgraph.dumps.redaction import redacted
 from shadowgraph.integrations.flashinfer.adapter import Attachment
 from shadowgraph.integrations.flashinfer.hooks import Hooks
 from shadowgraph.integrations.flashinfer.versions import WRAPPERS
@@ -206,11 +206,11 @@ def test_redacted_it_holds_no_values() -> None:
     with pytest.raises(RuntimeError), sg.debug() as debugger:
         debugger.monitor.hooks.batch_of = lambda graph, replay: Batch(3, 4, (41,), ("secret",))
         crash(debugger)
-    (failure,) = redacted_facts(debugger.facts()).failures
+    (failure,) = redacted(debugger.facts()).failures
     text = msgspec.json.encode(failure).decode()
     assert failure.plan is not None
     assert (failure.said, failure.plan.indptr, failure.plan.found) == ("", (), "")
     assert "secret" not in text
     assert json.loads(text)["batch"]["size"] == 3
     assert msgspec.json.decode(text, type=Failure) == failure
-    assert "the program's planner refused: RuntimeError" in str(Report(redacted_facts(debugger.facts())))
+    assert "the program's planner refused: RuntimeError" in str(Report(redacted(debugger.facts())))

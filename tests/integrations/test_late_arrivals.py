@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import shadowgraph as sg
+from shadowgraph.checks.rebound.check import ReboundInputs
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.graphs.events import listeners
 from shadowgraph.integrations import late_attach, notices
@@ -102,7 +103,7 @@ def captured(kind: type[wrappers.DecodeWrapper]) -> tuple[wrappers.DecodeWrapper
 def bound(wrapper: wrappers.DecodeWrapper) -> list[Graph]:
     debugger = sg.current()
     assert debugger is not None
-    return list(debugger.monitor.checks.rebound.graphs_of(wrapper))
+    return list(debugger.monitor.checks[ReboundInputs].graphs_of(wrapper))
 
 
 def decode() -> type[wrappers.DecodeWrapper]:

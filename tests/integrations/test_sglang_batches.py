@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import shadowgraph as sg
-from shadowgraph.dumps.redaction import redacted_finding
+from shadowgraph.dumps.redaction import redacted
 from shadowgraph.integrations.sglang.batches import Batches
 from shadowgraph.model.findings import Batch
 from shadowgraph.model.graphs import Graph
@@ -88,5 +88,5 @@ def test_redacted_only_sizes_stay() -> None:
         graph.replay()
         (found,) = debugger.findings
     assert found.batch == Batch(1, 2, (9,), (f"{graph.model.name} 1",))
-    assert redacted_finding(found).batch == Batch(1, 2)
+    assert redacted(found).batch == Batch(1, 2)
     assert msgspec.json.decode(msgspec.json.encode(found), type=type(found)) == found

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from support.finding_samples import ALLOCATED, FINDING, altered
 
-from shadowgraph.dumps.redaction import redacted_finding
-from shadowgraph.model.findings import DanglingDetail, Kind, Successor
-from shadowgraph.render.text.ending_text import ending_rows
+from shadowgraph.checks.dangling.facts import DanglingDetail
+from shadowgraph.checks.dangling.kind import DanglingPointerKind
+from shadowgraph.dumps.redaction import redacted
+from shadowgraph.model.findings import Successor
 
 VICTIM = Successor("runner.victim", 0x7F0000001000, 256, "float32", (64,), 7, ALLOCATED)
 UNTRACKED = Successor('cache["key 17"]', 0x7F0000001040, 4, "int32", ())
@@ -19,11 +20,11 @@ def rows(**facts: Any) -> list[tuple[str, str]]:
     ending = DanglingDetail(
         **{"access": "live-in", "writes": False, "fate": "freed", "first": 0, "last": 1023, **facts}
     )
-    return list(ending_rows(altered(code="SG104", kind=Kind.SG104, bytes=None, ending=ending)))
+    return list(DanglingPointerKind().rows(altered(code="SG104", bytes=None, detail=ending)))
 
 
 def test_other_findings_have_no_such_rows() -> None:
-    assert list(ending_rows(FINDING)) == []
+    assert list(DanglingPointerKind().rows(FINDING)) == []
 
 
 @pytest.mark.parametrize(
@@ -50,9 +51,9 @@ def test_who_came_after_it() -> None:
 
 def test_redacted_it_says_no_keys() -> None:
     ending = DanglingDetail("live-in", False, "freed", 0, 7, (VICTIM, UNTRACKED), UNTRACKED)
-    kept = redacted_finding(altered(code="SG104", kind=Kind.SG104, bytes=None, ending=ending))
-    assert kept.ending is not None
-    assert kept.ending.replaced_by is not None
-    names = [*(victim.name for victim in kept.ending.victims), kept.ending.replaced_by.name]
+    kept = redacted(altered(code="SG104", bytes=None, detail=ending))
+    assert kept.detail is not None
+    assert kept.detail.replaced_by is not None
+    names = [*(victim.name for victim in kept.detail.victims), kept.detail.replaced_by.name]
     assert names == ["runner.victim", "cache[...]", "cache[...]"]
     assert "17" not in kept.message

@@ -59,7 +59,7 @@ def test_what_all_ranks_found_is_told_once() -> None:
         {"buffer__name": "draft.other"},
         {"buffer__shape": (6, 64)},
         {"severity": Severity.NOTE},
-        {"code": "SG105"},
+        {"code": "SG106"},
         {"culprit__status": Status.CANDIDATE},
         {"confidence": "low"},
         {"reaches": (Reached("next", 13, 64, "int32", (16,), False, 128, Phase.PREPARE, "graph#1", 7, False),)},

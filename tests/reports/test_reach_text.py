@@ -9,16 +9,14 @@ import pytest
 from msgspec.structs import replace
 from support.finding_samples import AFTER, BUFFER, FINDING, altered, run_of
 
-from shadowgraph.checks.verdicts import verdict
-from shadowgraph.dumps.redaction import redacted_finding
+from shadowgraph.checks.out_of_bounds.kind import OutOfBoundsKind
+from shadowgraph.dumps.redaction import redacted
 from shadowgraph.model.findings import Finding, Severity
 from shadowgraph.model.guards import Side
 from shadowgraph.model.overrun_extents import Origin, Reached
 from shadowgraph.model.phases import Phase
 from shadowgraph.render.html.page import live_page
-from shadowgraph.render.text.advice import advice
-from shadowgraph.render.text.finding_rows import FactRow, fact_rows
-from shadowgraph.render.text.reach_text import reach_rows
+from shadowgraph.render.text.finding_rows import FactRow, advice, fact_rows
 from shadowgraph.render.text.text import Report
 from shadowgraph.wrap.folder.process_record import ProcessRecord
 
@@ -53,11 +51,11 @@ BROKEN = altered(
 def test_the_verdict_of_an_overrun_that_went_on(reaches: tuple[Reached, ...], side: Side, said: str) -> None:
     first = 1536 if side is Side.AFTER else -48
     found = altered(reaches=reaches, reaches_total=len(reaches), bytes=replace(AFTER, side=side, first=first))
-    assert verdict(found) == f"SG101 out-of-bounds write: fill_indices wrote {said}"
+    assert found.message == f"SG101 out-of-bounds write: fill_indices wrote {said}"
 
 
 def test_a_row_for_each_buffer_that_it_went_on_to() -> None:
-    assert list(reach_rows(altered(reaches=(LENS, IDS)))) == [
+    assert list(OutOfBoundsKind().extent_rows(altered(reaches=(LENS, IDS)))) == [
         (
             "reaches",
             "lens (int64[2], 16 bytes) and goes over it, so that its contents are lost; first while preparing replay "
@@ -65,17 +63,17 @@ def test_a_row_for_each_buffer_that_it_went_on_to() -> None:
         ),
         ("", "the guard before ids (int64[8], 64 bytes); first at the latest in replay 46 of graph#2"),
     ]
-    many = list(reach_rows(altered(reaches=(LENS, IDS), reaches_total=9)))
+    many = list(OutOfBoundsKind().extent_rows(altered(reaches=(LENS, IDS), reaches_total=9)))
     assert [label for label, _ in many] == ["reaches", "", ""]
     assert many[1][1] == "... and 7 more before the next"
-    assert ", over lens and 7 more, while" in verdict(altered(reaches=(LENS, IDS), reaches_total=9))
+    assert ", over lens and 7 more, while" in altered(reaches=(LENS, IDS), reaches_total=9).message
     before = replace(AFTER, side=Side.BEFORE, first=-48, last=-1)
-    assert "the guard after ids" in next(reach_rows(altered(reaches=(IDS,), bytes=before)))[1]
-    assert list(reach_rows(FINDING)) == []
+    assert "the guard after ids" in next(OutOfBoundsKind().extent_rows(altered(reaches=(IDS,), bytes=before)))[1]
+    assert list(OutOfBoundsKind().extent_rows(FINDING)) == []
 
 
 def test_where_it_went_on_is_tied_to_it() -> None:
-    assert verdict(BROKEN) == (
+    assert BROKEN.message == (
         "SG101 out-of-bounds write: fill_indices wrote 512 bytes before the start of lens (int64[2], 16 bytes), going "
         f"on from draft.kv_indices, {WHEN}"
     )
@@ -122,12 +120,6 @@ def test_it_is_a_note_like_others_where_its_finding_is_not_told() -> None:
 
 def test_it_is_redacted() -> None:
     origin = Origin("cache['a prompt'].x", 1, "feedfeedfeed")
-    kept = redacted_finding(altered(reaches=(PAST,), continues=origin))
+    kept = redacted(altered(reaches=(PAST,), continues=origin))
     assert "a prompt" not in msgspec.json.encode(kept).decode()
-    assert kept.reaches == (replace(PAST, name="cache[...].x"),)
-
-
-def test_findings_of_older_versions_are_read() -> None:
-    document = FINDING.to_dict()
-    del document["reaches"], document["reaches_total"], document["continues"]
-    assert msgspec.convert(document, Finding, strict=False) == FINDING
+    assert kept.detail.reaches == (replace(PAST, name="cache[...].x"),)

@@ -25,7 +25,7 @@ from shadowgraph.model.listings import Buffers, Findings
 from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.render.html.engine import style
 from shadowgraph.render.text.aliases_text import AliasesReport
-from shadowgraph.render.text.finding_rows import end_rows, fact_rows, headline
+from shadowgraph.render.text.finding_rows import end_rows, fact_rows
 from shadowgraph.render.text.nodes_text import NodesReport
 from shadowgraph.render.text.run_text import RunReport
 from shadowgraph.render.text.text import Report
@@ -69,7 +69,7 @@ def shown(thing: HtmlRepr) -> Page:
 
 
 def require_finding(finding: Finding, page: Page) -> None:
-    assert folded(headline(finding)) in page.words
+    assert folded(finding.message) in page.words
     for row in (*fact_rows(finding), *end_rows(finding)):
         assert folded(row.text) in page.words, row
 
@@ -195,9 +195,9 @@ def test_other_reports_show_their_lines(dump: Dump) -> None:
 
 def test_texts_stay_texts() -> None:
     for thing in (
-        altered(message=HOSTILE, buffer__name=HOSTILE, culprit__name=HOSTILE),
-        Report(run_of(altered(message=HOSTILE), limits=(HOSTILE,), faults={HOSTILE: 1})),
-        Findings([altered(message=HOSTILE)]),
+        altered(buffer__name=HOSTILE, culprit__name=HOSTILE),
+        Report(run_of(altered(buffer__name=HOSTILE), limits=(HOSTILE,), faults={HOSTILE: 1})),
+        Findings([altered(buffer__name=HOSTILE)]),
     ):
         page = shown(thing)
         assert "<script>alert(1)</script>" in page.words

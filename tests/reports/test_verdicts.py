@@ -5,26 +5,16 @@ from typing import Any
 import pytest
 from support.finding_samples import CULPRIT, altered
 
-from shadowgraph.checks.verdicts import revised, verdict, when, who
+from shadowgraph.checks.dangling.facts import DanglingDetail
+from shadowgraph.checks.out_of_bounds.facts import RowOverrun
+from shadowgraph.checks.rebound.facts import ReboundDetail
+from shadowgraph.checks.stale_rows.facts import StaleRowsDetail, StaleStretch
+from shadowgraph.checks.verdicts import revised, when, who
 from shadowgraph.common.words import counted, form, plural
-from shadowgraph.model.findings import (
-    ByteFacts,
-    Culprit,
-    DanglingDetail,
-    Finding,
-    Kind,
-    Reader,
-    Rebinding,
-    RowOverrun,
-    Severity,
-    Staleness,
-    StaleRows,
-    Status,
-    Successor,
-)
+from shadowgraph.model.findings import ByteFacts, Culprit, Finding, Reader, Severity, Status, Successor
 from shadowgraph.model.guards import Side
 from shadowgraph.model.phases import Phase
-from shadowgraph.render.text.advice import advice
+from shadowgraph.render.text.finding_rows import advice
 
 WHEN = "while preparing replay 7 of graph#1"
 NAMED = "draft.kv_indices (int32[3, 128], 1,536 bytes)"
@@ -105,7 +95,7 @@ def bytes_at(first: int, last: int, side: Side | None, count: int | None = None)
     ],
 )
 def test_out_of_bounds(facts: dict[str, Any], said: str) -> None:
-    assert verdict(altered(**facts)) == f"SG101 out-of-bounds write: {said}"
+    assert altered(**facts).message == f"SG101 out-of-bounds write: {said}"
 
 
 @pytest.mark.parametrize(
@@ -116,11 +106,9 @@ def test_out_of_bounds(facts: dict[str, Any], said: str) -> None:
     ],
 )
 def test_mutation(reader: Reader | None, owned: str) -> None:
-    finding = altered(
-        code="SG102", kind=Kind.SG102, reader=reader, bytes=bytes_at(0, 7, None, 5), culprit=NODE, phase=Phase.REPLAY
-    )
+    finding = altered(code="SG102", reader=reader, bytes=bytes_at(0, 7, None, 5), culprit=NODE, phase=Phase.REPLAY)
     said = f"aten.add_ (node 4) changed 5 bytes of draft.kv_indices, {owned} in replay 7 of graph#1"
-    assert verdict(finding) == f"SG102 in-graph mutation: {said}"
+    assert finding.message == f"SG102 in-graph mutation: {said}"
 
 
 @pytest.mark.parametrize(
@@ -141,54 +129,48 @@ def test_mutation(reader: Reader | None, owned: str) -> None:
     ],
 )
 def test_dangling(facts: DanglingDetail | None, said: str) -> None:
-    finding = altered(code="SG104", kind=Kind.SG104, bytes=None, culprit=NODE, phase=Phase.REPLAY, ending=facts)
+    finding = altered(code="SG104", bytes=None, culprit=NODE, phase=Phase.REPLAY, detail=facts)
     expected = f"aten.add_ (node 4) {said.format(NAMED)} in replay 7 of graph#1"
-    assert verdict(finding) == f"SG104 dangling pointer: {expected}"
+    assert finding.message == f"SG104 dangling pointer: {expected}"
 
 
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
         (
-            Staleness(4, (StaleRows(1, 3, "g", 6),), ((0, 0),)),
+            StaleRowsDetail(4, (StaleStretch(1, 3, "g", 6),), ((0, 0),)),
             "rows 1 to 3 of {} still hold what was written for replay 6 of g, though row 0 was refreshed,",
         ),
         (
-            Staleness(4, (StaleRows(2, 2, "g", 5), StaleRows(3, 3, "h", 6)), ((0, 1),)),
+            StaleRowsDetail(4, (StaleStretch(2, 2, "g", 5), StaleStretch(3, 3, "h", 6)), ((0, 1),)),
             "rows 2, 3 of {} still hold what was written for replay 6 of h, though rows 0 to 1 were refreshed,",
         ),
         (
-            Staleness(64, tuple(StaleRows(row, row, None, None) for row in range(1, 12, 2)), ((0, 0), (2, 2))),
+            StaleRowsDetail(64, tuple(StaleStretch(row, row, None, None) for row in range(1, 12, 2)), ((0, 0), (2, 2))),
             "rows 1, 3, 5, 7 and 2 more stretches of {} still hold what was written for an older replay, "
             "though rows 0, 2 were refreshed,",
         ),
         (
-            Staleness(4, (), ()),
+            StaleRowsDetail(4, (), ()),
             "rows unknown of {} still hold what was written for an older replay, though rows unknown were refreshed,",
         ),
         (None, "rows of {} hold what they held in an older replay"),
     ],
     ids=["one", "several", "many", "made up", "dumped without"],
 )
-def test_stale_rows(facts: Staleness | None, said: str) -> None:
-    finding = altered(code="SG103", kind=Kind.SG103, bytes=bytes_at(8, 31, None), stale=facts)
+def test_stale_rows(facts: StaleRowsDetail | None, said: str) -> None:
+    finding = altered(code="SG103", bytes=bytes_at(8, 31, None), detail=facts)
     named = "draft.kv_indices (int32[3, 128])"
-    assert verdict(finding) == f"SG103 stale rows: {said.format(named)} {WHEN}"
+    assert finding.message == f"SG103 stale rows: {said.format(named)} {WHEN}"
 
 
 def test_invariant() -> None:
     rule = "nondecreasing: [3] = 1 after [2] = 5"
     said = f"draft.kv_indices breaks {rule}, last written by fill_indices, {WHEN}"
-    assert verdict(altered(code="SG109", kind=Kind.SG109, rule=rule)) == f"SG109 invariant broken: {said}"
+    assert altered(code="SG109", rule=rule).message == f"SG109 invariant broken: {said}"
 
 
 WORDED = {"SG101", "SG102", "SG103", "SG104", "SG106", "SG108", "SG109", "SG112"}
-
-
-@pytest.mark.parametrize("code", [kind.name for kind in Kind if kind.name not in WORDED])
-def test_kinds_without_words_of_their_own(code: str) -> None:
-    finding = altered(code=code, kind=Kind[code], bytes=None)
-    assert verdict(finding) == f"{code} {Kind[code]}: fill_indices on draft.kv_indices {WHEN}"
 
 
 @pytest.mark.parametrize(
@@ -206,7 +188,7 @@ def test_kinds_without_words_of_their_own(code: str) -> None:
 def test_when(phase: Phase, graph: str | None, said: str) -> None:
     finding = altered(phase=phase, graph=graph)
     assert when(finding) == said
-    assert verdict(finding).endswith(f" {said}")
+    assert finding.message.endswith(f" {said}")
 
 
 @pytest.mark.parametrize(
@@ -229,7 +211,7 @@ def test_numbers_and_forms() -> None:
 
 
 def finding_on(side: Side | None, code: str = "SG101") -> Finding:
-    return altered(code=code, kind=Kind[code], bytes=bytes_at(0, 3, side))
+    return altered(code=code, bytes=bytes_at(0, 3, side))
 
 
 def test_advice_by_kind_and_side() -> None:
@@ -238,13 +220,10 @@ def test_advice_by_kind_and_side() -> None:
     assert all(said)
     assert len(set(said)) == 6
     assert advice(finding_on(Side.BEFORE)) == said[0]
-    assert advice(altered(code="SG109", kind=Kind.SG109, bytes=None)) == said[-1]
-    assert "what they index" in advice(
-        altered(code="SG109", kind=Kind.SG109, bytes=None, rule="index in range: 2 along")
-    )
-    assert advice(finding_on(None, "SG105")) == ""
+    assert advice(altered(code="SG109", bytes=None)) == said[-1]
+    assert "what they index" in advice(altered(code="SG109", bytes=None, rule="index in range: 2 along"))
     assert "padding(tensor, 'dont_care')" in advice(finding_on(None, "SG103"))
-    assert "capture again" in advice(altered(code="SG104", kind=Kind.SG104, bytes=None))
+    assert "capture again" in advice(altered(code="SG104", bytes=None))
 
 
 @pytest.mark.parametrize(
@@ -258,7 +237,7 @@ def test_advice_by_kind_and_side() -> None:
     ],
 )
 def test_the_worst_of_several_sightings(facts: dict[str, Any], said: str) -> None:
-    assert verdict(altered(revision=2, occurrences=2, **facts)) == f"SG101 out-of-bounds write: {said}"
+    assert altered(revision=2, occurrences=2, **facts).message == f"SG101 out-of-bounds write: {said}"
 
 
 # -- closer looks ----------------------------------------------------------------------------------------------------
@@ -266,28 +245,28 @@ def test_the_worst_of_several_sightings(facts: dict[str, Any], said: str) -> Non
 
 def test_a_write_that_none_of_the_arguments_leads_to() -> None:
     facts = bytes_at(12, 16, None)
-    said = verdict(altered(code="SG106", kind=Kind.SG106, bytes=facts, phase=Phase.REPLAY, culprit__node=3))
+    said = altered(code="SG106", bytes=facts, phase=Phase.REPLAY, culprit__node=3).message
     changed = "changed 5 bytes of draft.kv_indices (int32[3, 128]), where none of its arguments leads, in replay 7"
     assert said == f"SG106 foreign write: fill_indices (node 3) {changed} of graph#1"
 
 
 def test_a_race() -> None:
     others = tuple(Culprit(Status.CONFIRMED, "aten", f"k{index}", index) for index in range(5))
-    facts = {"code": "SG112", "kind": Kind.SG112, "bytes": bytes_at(12, 16, None), "phase": Phase.REPLAY}
-    said = verdict(altered(**facts, candidates=others, culprit__node=9))
+    facts = {"code": "SG112", "bytes": bytes_at(12, 16, None), "phase": Phase.REPLAY}
+    said = altered(**facts, candidates=others, culprit__node=9).message
     assert "fill_indices (node 9) and k0 (node 0) and k1 (node 1) and k2 (node 2) write the same bytes [12, 16]" in said
     assert "k3" not in said
 
 
 def test_a_culprit_that_did_not_do_it_again() -> None:
-    assert "perhaps fill_indices wrote" in verdict(altered(culprit__status=Status.NOT_REPRODUCED))
-    assert "perhaps" not in verdict(altered(culprit__status=Status.CANDIDATE))
+    assert "perhaps fill_indices wrote" in altered(culprit__status=Status.NOT_REPRODUCED).message
+    assert "perhaps" not in altered(culprit__status=Status.CANDIDATE).message
 
 
 def test_an_unseen_writer_is_placed() -> None:
     nobody = Culprit(Status.UNKNOWN, "unseen", file="/srv/app/draft.py", line=7)
-    assert "an unseen writer before draft.py:7 wrote" in verdict(altered(culprit=nobody))
-    assert "an unseen writer wrote" in verdict(altered(culprit=Culprit(Status.UNKNOWN)))
+    assert "an unseen writer before draft.py:7 wrote" in altered(culprit=nobody).message
+    assert "an unseen writer wrote" in altered(culprit=Culprit(Status.UNKNOWN)).message
 
 
 @pytest.mark.parametrize(
@@ -304,8 +283,9 @@ def test_an_unseen_writer_is_placed() -> None:
     ids=["replay", "launch", "not reproduced", "unseen"],
 )
 def test_the_line_of_the_log(facts: dict[str, Any], said: str) -> None:
-    line = revised(altered(**facts, revision=2, message="SG101 as said"))
-    assert line.startswith("finding #1, revision 2: SG101 as said: ")
+    found = altered(**facts, revision=2)
+    line = revised(found)
+    assert line.startswith(f"finding #1, revision 2: {found.message}: ")
     assert said in line
     assert "\n" not in line
 
@@ -315,23 +295,26 @@ def test_the_line_of_the_log(facts: dict[str, Any], said: str) -> None:
     [
         (None, ", which host code does not refresh any more,"),
         (
-            Rebinding("attn.wrapper._buf", True, BY[0], True),
+            ReboundDetail("attn.wrapper._buf", True, BY[0], True),
             ", but attn.wrapper._buf leads to b since, which host code refreshes instead,",
         ),
         (
-            Rebinding("attn.wrapper._buf", True),
+            ReboundDetail("attn.wrapper._buf", True),
             ", but attn.wrapper._buf leads to other memory since, which host code refreshes instead,",
         ),
         (
-            Rebinding("attn.wrapper._buf", False, BY[0], True),
+            ReboundDetail("attn.wrapper._buf", False, BY[0], True),
             ", which host code did not refresh, but b, as the plan needs,",
         ),
-        (Rebinding("attn.wrapper._buf", False, None, True), ", which host code did not refresh, as the plan needs,"),
+        (
+            ReboundDetail("attn.wrapper._buf", False, None, True),
+            ", which host code did not refresh, as the plan needs,",
+        ),
     ],
 )
-def test_a_rebound_input(rebound: Rebinding | None, said: str) -> None:
-    finding = altered(code="SG108", kind=Kind.SG108, rebound=rebound, bytes=None)
-    assert verdict(finding) == f"SG108 rebound input: graph#1 reads draft.kv_indices (int32[3, 128]){said} {WHEN}"
+def test_a_rebound_input(rebound: ReboundDetail | None, said: str) -> None:
+    finding = altered(code="SG108", detail=rebound, bytes=None)
+    assert finding.message == f"SG108 rebound input: graph#1 reads draft.kv_indices (int32[3, 128]){said} {WHEN}"
     assert advice(finding).startswith("A graph keeps addresses, not names.")
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from shadowgraph.checks.invariants.facts import RuleDetail
+from shadowgraph.checks.out_of_bounds.facts import OverrunDetail, RowOverrun, overrun_of
 from shadowgraph.model.coverage import Coverage
 from shadowgraph.model.findings import (
     Alias,
@@ -13,10 +15,8 @@ from shadowgraph.model.findings import (
     ByteFacts,
     Culprit,
     Finding,
-    Kind,
     Neighbour,
     Reader,
-    RowOverrun,
     Severity,
     Status,
     Window,
@@ -54,7 +54,6 @@ CULPRIT = Culprit(
 )
 FINDING = Finding(
     code="SG101",
-    kind=Kind.SG101,
     severity=Severity.ERROR,
     phase=Phase.PREPARE,
     graph="graph#1",
@@ -67,9 +66,8 @@ FINDING = Finding(
     aliases=(Alias("worker.indices", ""), Alias("wrapper.buf", "[0:9]")),
     neighbour=Neighbour("draft.seq_lens", Side.AFTER, 512, 16, "int64", (2,)),
     reader=Reader("graph", "aten.sum", 4, "/srv/app/model.py", 33),
-    rows=(RowOverrun(0, 128, 16, 12, (1,), 3), RowOverrun(2, 128, 12, 0, (3,), 3)),
+    detail=OverrunDetail((RowOverrun(0, 128, 16, 12, (1,), 3), RowOverrun(2, 128, 12, 0, (3,), 3))),
     window=Window(1520, "a1" * 80, "a1" * 16 + "07000000" * 4 + "a1" * 4 + "07000000" * 7 + "a1" * 16),
-    coverage="63 % of graph-written bytes guarded exactly, 0 records dropped",
     id=1,
     time=1700000000.5,
     pid=4242,
@@ -78,8 +76,18 @@ FINDING = Finding(
 
 
 def altered(**facts: Any) -> Finding:
-    """The sample with other facts; ``buffer__name`` sets a field of a part."""
-    changed: dict[str, Any] = {}
+    """The sample with other facts; ``buffer__name`` sets a field of a part.
+
+    `rows`, `reaches` and `reaches_total` set those of its detail, `rule` the detail of a broken rule
+    (SG109); with another code the sample has no detail unless one is given.
+    """
+    changed: dict[str, Any] = {} if facts.get("code", FINDING.code) == FINDING.code else {"detail": None}
+    overrun = {name: facts.pop(name) for name in ("rows", "reaches", "reaches_total") if name in facts}
+    if overrun:
+        changed["detail"] = replace(overrun_of(FINDING), **overrun)
+    if "rule" in facts:
+        facts.setdefault("code", "SG109")
+        changed["detail"] = RuleDetail(facts.pop("rule"))
     for path, value in facts.items():
         part, _, inner = path.partition("__")
         if inner:

@@ -20,9 +20,11 @@ from shadowgraph.common.errors import (
     ForeignFileError,
     MissingFileError,
     NewerDumpError,
+    OlderDumpError,
     ShadowgraphError,
 )
 from shadowgraph.dumps.container import first_words
+from shadowgraph.model.kinds import decode_detail
 from shadowgraph.model.run_facts import SCHEMA, RunFacts
 
 T = TypeVar("T")
@@ -40,7 +42,7 @@ class Saved:
     source
         The file or address as the user named it.
     schema
-        Such as ``shadowgraph.report/1``.
+        Such as ``shadowgraph.report/2``.
     document
         The decoded JSON.
     text
@@ -76,7 +78,7 @@ class Saved:
         DamagedDumpError
         """
         with _damaged(self.source):
-            return msgspec.json.decode(self.text, type=kind)
+            return msgspec.json.decode(self.text, type=kind, dec_hook=decode_detail)
 
     def require(self, schema: str) -> None:
         """Refuse the document of another verb, and a later one of the same.
@@ -90,6 +92,11 @@ class Saved:
         name, _, number = self.schema.partition("/")
         wanted = schema.partition("/")[0]
         if name == wanted and re.fullmatch("[1-9][0-9]{0,8}", number):
+            if int(number) < int(schema.partition("/")[2]):
+                raise OlderDumpError(
+                    f"{self.source} is of schema {self.schema}, this shadowgraph reads {schema}: "
+                    "read it with the shadowgraph that wrote it"
+                )
             raise NewerDumpError(
                 f"{self.source} is of schema {self.schema}, this shadowgraph reads up to {schema}: upgrade shadowgraph"
             )

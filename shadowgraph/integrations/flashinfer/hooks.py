@@ -16,8 +16,10 @@ import numpy as np
 import torch
 
 from shadowgraph import session
-from shadowgraph.checks.bindings import Planned
-from shadowgraph.checks.mutation import PLANNER
+from shadowgraph.checks.mutation.check import PLANNER, InGraphMutation
+from shadowgraph.checks.rebound.bindings import Planned
+from shadowgraph.checks.rebound.check import ReboundInputs
+from shadowgraph.checks.stale_rows.check import StaleRows
 from shadowgraph.common.internal_errors import error_barrier_all
 from shadowgraph.graphs.dispatch import host_reads
 from shadowgraph.graphs.dispatch.tensors import view_of_memory
@@ -113,7 +115,7 @@ class Hooks(Listener):
         for attribute in layout.attributes:
             tensor = vars(wrapper).get(attribute)
             if isinstance(tensor, torch.Tensor) and (given is None or id(tensor) in given):
-                debugger.monitor.checks.rebound.bind(graph, wrapper, attribute, tensor)
+                debugger.monitor.checks[ReboundInputs].bind(graph, wrapper, attribute, tensor)
 
     # -- plans -------------------------------------------------------------------------------------------------
 
@@ -167,13 +169,13 @@ class Hooks(Listener):
         work = debugger.monitor
         work.flight_recorder.host_plans.note(plan)
         if plan.into is not None and plan.into.dtype == plan.dtype:
-            work.checks.mutation.planned(plan.into, plan.indptr)
+            work.checks[InGraphMutation].planned(plan.into, plan.indptr)
         self._keep(wrapper, work, plan, graph, kv_indptr, _WORKSPACES + (qo_indptr is not None))
         if not work.naps.blind:  # otherwise replays that need the comparison are not observed
             values = {layout.kv_indptr: kv_indptr, layout.qo_indptr: qo_indptr, layout.kv_lens: kv_lens}
             planned = _planned(next(work.context.clock), wrapper, layout, values, args)
             if planned is not None:
-                work.checks.rebound.plan(wrapper, planned)
+                work.checks[ReboundInputs].plan(wrapper, planned)
         return plan
 
     def _keep(
@@ -186,7 +188,7 @@ class Hooks(Listener):
             return
         owner = weakref.ref(wrapper, lambda _: self._steady.pop(key, None) and None)
         facts = into.data_ptr(), into.numel(), into.dtype
-        plans, graphs = work.flight_recorder.host_plans, work.checks.rebound.graphs_of(wrapper)
+        plans, graphs = work.flight_recorder.host_plans, work.checks[ReboundInputs].graphs_of(wrapper)
         alone = (graphs[0] if len(graphs) == 1 else None) is graph
         self._steady[key] = Steady(owner, plans, plan, place, given.dtype, facts, work.preparing, graph, alone)
 
@@ -196,7 +198,7 @@ class Hooks(Listener):
         announced = debugger.monitor.preparing.graph
         if announced is not None:
             return announced
-        graphs = debugger.monitor.checks.rebound.graphs_of(wrapper)
+        graphs = debugger.monitor.checks[ReboundInputs].graphs_of(wrapper)
         return graphs[0] if len(graphs) == 1 else None
 
     def _mark(self, wrapper: Any) -> tuple[Preparing, Mark] | None:
@@ -207,7 +209,7 @@ class Hooks(Listener):
         with _harmless():
             debugger = session.current()
             if debugger is not None and not debugger.monitor.preparing:
-                graphs = debugger.monitor.checks.rebound.graphs_of(wrapper)
+                graphs = debugger.monitor.checks[ReboundInputs].graphs_of(wrapper)
                 if graphs:
                     preparing = debugger.monitor.preparing
                     return preparing, preparing.begin(graphs[0] if len(graphs) == 1 else None)
@@ -244,7 +246,7 @@ class Hooks(Listener):
                 where = TensorView.of(scratch).hull
                 buffer = debugger.monitor.context.ledger.owner(where.start, where.stop)
                 if buffer is not None:
-                    debugger.monitor.checks.stale_rows.declare(buffer, where, "dont_care")
+                    debugger.monitor.checks[StaleRows].declare(buffer, where, "dont_care")
 
 
 def _host_plan(wrapper: Any, layout: Wrapper, kv_indptr: torch.Tensor, graph: Graph | None) -> HostPlan:

@@ -96,7 +96,8 @@ class ShadowgraphMagics(Magics):  # type: ignore[misc]  # a class without types
 
 
 def _explain(code: str | None) -> None:
-    from shadowgraph.render.text.explanation_text import ExplanationReport, known_code
+    from shadowgraph.checks.kinds import known_code
+    from shadowgraph.render.text.explanation_text import ExplanationReport
 
     ExplanationReport(None if code is None else known_code(code)).print()
 

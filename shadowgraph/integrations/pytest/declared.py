@@ -75,9 +75,9 @@ def _keywords(markers: Iterable[pytest.Mark]) -> dict[str, Any]:
 
 
 def _codes(name: str, given: str | Iterable[str]) -> frozenset[str]:
-    from shadowgraph.model.findings import Kind
+    from shadowgraph.checks.kinds import titles
 
-    known = list(Kind.__members__)
+    known = list(titles())
     codes = [given] if isinstance(given, str) else given
     for code in codes if isinstance(codes, (list, tuple, set, frozenset)) else [codes]:
         if code not in known:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from shadowgraph.checks.verdicts import verdict
 from shadowgraph.common.words import plural
 from shadowgraph.integrations.pytest.windows import Sighting, Window
 from shadowgraph.render.text.text import finding_lines
@@ -39,7 +38,7 @@ def verdict_of(window: Window) -> Findings | None:
 def told(window: Window, sightings: Iterable[Sighting]) -> str:
     """Sightings as text, with the most important line first."""
     shown = list(sightings)
-    first = shown[0].finding.message or verdict(shown[0].finding)
+    first = shown[0].finding.message
     head = [] if len(shown) == 1 else [f"{plural(len(shown), 'finding')}: {first}"]
     return "\n".join([*head, *_body(window, shown)])
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from shadowgraph import session
+from shadowgraph.checks.stale_rows.check import StaleRows
 from shadowgraph.common.errors import FindingsError
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.common.settings import Settings
@@ -106,7 +107,7 @@ class Watcher:
             work = self.debugger.monitor
             work.hooks.capture_began()  # each test creates its own static buffers
             if self.debugger is self._active:
-                work.checks.stale_rows.lenient = lenient
+                work.checks[StaleRows].lenient = lenient
 
     def _activate(self, settings: Settings) -> None:
         if self._active is not None and session.current() is self._active:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from shadowgraph.model.findings import Finding, Severity
 from shadowgraph.render.html.hexdump import HexTable, window_table
-from shadowgraph.render.text.finding_rows import ADVICE, FactRow, end_rows, fact_rows, headline
+from shadowgraph.render.text.finding_rows import ADVICE, FactRow, end_rows, fact_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def card_of(finding: Finding, bytes: HexTable | None = None, more: Iterable[Fact
         code=finding.code,
         kind=str(finding.kind),
         error=finding.severity is Severity.ERROR,
-        headline=headline(finding),
+        headline=finding.message,
         occurrences=finding.occurrences,
         facts=grouped(fact_rows(finding)),
         bytes=bytes or window_table(finding),

@@ -250,7 +250,7 @@ def _marks(pen: Pen, panel: RowPanel, axis: Axis, y: float) -> None:
             look = {"edge": VERMILLION, "hatch": "xxxx", "width": 1.6, "order": 2.0}
             pen.boxes(boxes, "none", gid=f"stale:{mark.finding}", **look)  # type: ignore[arg-type]
             labels.append((axis.middle(place), mark.finding))
-    draw_ids(pen, sorted(labels), y - 0.12, (_GRID[0], _GRID[1]), {mark.finding: "SG103" for mark in panel.marks})
+    draw_ids(pen, sorted(labels), y - 0.12, (_GRID[0], _GRID[1]), {mark.finding: mark.code for mark in panel.marks})
     for line, mark in enumerate(panel.marks[:1]):
         _note(pen, mark, len(panel.marks) - 1, y + 0.05 + 0.4 * line)
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from shadowgraph.common.errors import UsageError
-from shadowgraph.model.findings import Kind
+from shadowgraph.checks.kinds import titles
 from shadowgraph.render.text.explanations import Explanation, explanations, not_looked_for
 from shadowgraph.render.text.shown import Reporter, prose, said
 
@@ -30,7 +29,7 @@ class ExplanationReport(Reporter):
         self.code = code
 
     def document(self) -> dict[str, Any]:
-        codes = [kind.name for kind in Kind] if self.code is None else [self.code]
+        codes = [*titles()] if self.code is None else [self.code]
         return {"kinds": list(map(_plain, codes))}
 
     def lines(self, width: int | None = None) -> Iterator[Text]:
@@ -40,7 +39,7 @@ class ExplanationReport(Reporter):
         elif self.code in explanations():
             yield from _whole(explanations()[self.code], width)
         else:
-            yield said(f"{self.code}: {Kind[self.code]}", "bold")
+            yield said(f"{self.code}: {titles()[self.code]}", "bold")
             yield said("  This version does not look for it.")
 
 
@@ -48,7 +47,7 @@ def _plain(code: str) -> dict[str, Any]:
     known = explanations().get(code)
     return {
         "code": code,
-        "kind": str(Kind[code]),
+        "kind": titles()[code],
         "looked_for": known is not None,
         "cause": list(known.cause) if known is not None else [],
         "evidence": list(known.evidence) if known is not None else [],
@@ -59,7 +58,7 @@ def _plain(code: str) -> dict[str, Any]:
 def _list() -> Iterator[Text]:
     for code, explanation in explanations().items():
         yield said(f"{code}  {explanation.kind}")
-    others = ", ".join(f"{code} ({Kind[code]})" for code in not_looked_for())
+    others = ", ".join(f"{code} ({titles()[code]})" for code in not_looked_for())
     yield said(f"not looked for by this version: {others}", "dim")
 
 
@@ -78,18 +77,3 @@ def _whole(explanation: Explanation, width: int | None) -> Iterator[Text]:
 def _plain_text(markdown: str) -> str:
     """A paragraph without Markdown emphasis and code marks, which a terminal does not show."""
     return markdown.replace("*", "").replace("`", "")
-
-
-def known_code(text: str) -> str:
-    """The code for ``sg101``, ``101``, or a kind's name.
-
-    Raises
-    ------
-    UsageError
-        When there is none.
-    """
-    wanted = text.strip().casefold()
-    for kind in Kind:
-        if wanted in (kind.name.casefold(), kind.name[2:], kind.value):
-            return kind.name
-    raise UsageError(f"no kind of finding is called {text!r}; kinds are: {', '.join(kind.name for kind in Kind)}")

@@ -1,19 +1,16 @@
-"""Explanations of kinds of finding: cause, evidence, remedy.
+"""Explanations of kinds of finding: cause, evidence, remedy, as each kind gives them.
 
-Cause and evidence are in ``explanations.md`` beside this file, remedies in `advice`, where reports take them from too.
 The sections of ``docs/findings.md`` are the same text; ``tools/update_docs.py`` puts it there.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
-from shadowgraph.model.findings import Kind
-from shadowgraph.render.text.advice import REMEDIES
+from shadowgraph.checks.kind import FindingKind
+from shadowgraph.checks.kinds import kinds
+from shadowgraph.checks.reserved import RESERVED
 
-_TEXT = Path(__file__).with_name("explanations.md")
 _CAUSE, _EVIDENCE, _REMEDY = "*Cause.* ", "*Evidence.* ", "*Remedy.* "
 
 
@@ -22,16 +19,10 @@ class Explanation:
     """Markdown paragraphs on a kind of finding, each on one line."""
 
     code: str
+    kind: str
+    remedy: str
     cause: tuple[str, ...]
     evidence: tuple[str, ...]
-
-    @property
-    def kind(self) -> Kind:
-        return Kind[self.code]
-
-    @property
-    def remedy(self) -> str:
-        return REMEDIES[self.code]
 
     def markdown(self) -> str:
         """A section of ``docs/findings.md``, its paragraphs unwrapped."""
@@ -40,21 +31,20 @@ class Explanation:
         return "\n\n".join((head, _CAUSE + cause, _EVIDENCE + evidence, _REMEDY + self.remedy))
 
 
-@cache
 def explanations() -> dict[str, Explanation]:
     """All kinds of finding that this version checks, by code."""
-    sections = _TEXT.read_text("utf-8").split("## ")[1:]
-    return {made.code: made for made in map(_explanation, sections)}
+    return {kind.code: _explanation(kind) for kind in kinds()}
 
 
 def not_looked_for() -> tuple[str, ...]:
     """Codes reserved for kinds that this version does not check."""
-    return tuple(kind.name for kind in Kind if kind.name not in explanations())
+    known = {kind.code for kind in kinds()}
+    return tuple(code for code in RESERVED if code not in known)
 
 
-def _explanation(section: str) -> Explanation:
-    head, *paragraphs = (" ".join(text.split()) for text in section.strip().split("\n\n"))
+def _explanation(kind: FindingKind) -> Explanation:
+    paragraphs = [" ".join(text.split()) for text in kind.explanation().strip().split("\n\n")]
     turn = next(place for place, text in enumerate(paragraphs) if text.startswith(_EVIDENCE))
     cause, evidence = paragraphs[:turn], paragraphs[turn:]
     cause[0], evidence[0] = cause[0].removeprefix(_CAUSE), evidence[0].removeprefix(_EVIDENCE)
-    return Explanation(head.split(":")[0], tuple(cause), tuple(evidence))
+    return Explanation(kind.code, kind.title, kind.remedy, tuple(cause), tuple(evidence))

@@ -5,23 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from shadowgraph.checks.verdicts import verdict
+from shadowgraph.checks.kinds import kind_of
 from shadowgraph.common.source_paths import at, short
 from shadowgraph.common.words import counted, form, plural
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.guards import Side
 from shadowgraph.model.stacks import Stack
-from shadowgraph.render.text.advice import advice
 from shadowgraph.render.text.batch_text import batch_said
 from shadowgraph.render.text.culprit_text import culprit_line, culprit_rows
-from shadowgraph.render.text.ending_text import ending_rows
-from shadowgraph.render.text.reach_text import reach_rows
-from shadowgraph.render.text.rebound_text import rebound_rows
-from shadowgraph.render.text.stale_text import stale_rows
 
 ADVICE = "do"  # the label of the advice
 _STACK = 5
-_ROWS = 8
 _ALIASES = 8
 
 
@@ -33,27 +27,18 @@ class FactRow(NamedTuple):
     spare: bool = False
 
 
-def headline(finding: Finding) -> str:
-    """The verdict, as it was when the finding was made."""
-    return finding.message or verdict(finding)
-
-
 def fact_rows(finding: Finding) -> Iterator[FactRow]:
     """The facts, shown before the bytes."""
     if finding.bytes is not None:
         yield FactRow("bytes", _geometry(finding))
-    yield from _rows(reach_rows(finding))
+    yield from _rows(kind_of(finding.code).extent_rows(finding))
     yield FactRow("buffer", _buffer(finding))
     yield from _stack("allocated", finding.buffer.allocated)
     yield from _rows(culprit_rows(finding.culprit))
     yield from _stack("launched", finding.culprit.stack)
     for other in finding.candidates:
         yield FactRow("or", culprit_line(other))
-    if finding.rule:
-        yield FactRow("rule", finding.rule)
-    yield from _rows(ending_rows(finding))
-    yield from _rows(stale_rows(finding))
-    yield from _rows(rebound_rows(finding))
+    yield from _rows(kind_of(finding.code).rows(finding))
     if finding.batch is not None:
         yield FactRow("batch", batch_said(finding.batch))
     yield from _surroundings(finding)
@@ -67,9 +52,16 @@ def end_rows(finding: Finding) -> Iterator[FactRow]:
     yield FactRow("finding", _identity(finding))
 
 
+def advice(finding: Finding) -> str:
+    """What to do about a finding, in two sentences."""
+    if finding.continues is not None:
+        return f"The fault lies with {finding.continues.buffer}: see finding {finding.continues.fingerprint}."
+    return kind_of(finding.code).advice(finding)
+
+
 def unlike_what(finding: Finding) -> str:
     """Label of the expected bytes: their value before, or the right value."""
-    return "was" if finding.rebound is None else "should be"
+    return kind_of(finding.code).expected_label
 
 
 def _rows(rows: Iterable[tuple[str, str]]) -> Iterator[FactRow]:
@@ -77,7 +69,6 @@ def _rows(rows: Iterable[tuple[str, str]]) -> Iterator[FactRow]:
 
 
 def _surroundings(finding: Finding) -> Iterator[FactRow]:
-    yield from _overrun_rows(finding)
     if finding.reader is not None:
         reader = finding.reader
         node = f" node {reader.node}" if reader.node is not None else ""
@@ -95,27 +86,19 @@ def _surroundings(finding: Finding) -> Iterator[FactRow]:
         )
 
 
-def _overrun_rows(finding: Finding) -> Iterator[FactRow]:
-    for row in finding.rows[:_ROWS]:
-        hit = ", ".join("past the end" if r >= row.rows else f"row {r}" for r in row.into)
-        beyond = f"{row.written_past:,} entries beyond it, into {hit}; {row.lost:,} lost"
-        yield FactRow("rows", f"row {row.row} is {row.width:,} wide; {beyond}")
-    if len(finding.rows) > _ROWS:
-        yield FactRow("", f"... and {len(finding.rows) - _ROWS} more rows")
-
-
 def _geometry(finding: Finding) -> str:
     facts = finding.bytes
     assert facts is not None
-    what = "stale" if finding.stale is not None or finding.rebound is not None else "changed"
-    said = f"{facts.first} to {facts.last} of {counted(finding.buffer.nbytes)}-byte buffer, {facts.count:,} {what}"
+    kind = kind_of(finding.code)
+    size = counted(finding.buffer.nbytes)
+    said = f"{facts.first} to {facts.last} of {size}-byte buffer, {facts.count:,} {kind.bytes_are}"
     if facts.ranges_total > 1:
         said += f" in {facts.ranges_total:,} places"
     if facts.side is Side.AFTER:
         said += f"; starts {plural(facts.distance, 'byte')} past the end"
     elif facts.side is Side.BEFORE:
         said += f"; ends {plural(facts.distance, 'byte')} before the start"
-    if facts.truncated and finding.continues is None and not finding.reaches:
+    if facts.truncated and finding.continues is None and kind.may_go_further(finding):
         said += "; reaches the end of what was armed, so there may be more"
     return said
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from shadowgraph.checks.kinds import kind_of
 from shadowgraph.common.words import plural
 from shadowgraph.model.findings import Finding, Severity
 from shadowgraph.model.run_facts import RunFacts
@@ -121,7 +122,7 @@ def _process(finding: Finding) -> str:
 def _key(finding: Finding) -> _Key:
     buffer, origin = finding.buffer, finding.continues
     return (
-        (finding.code, finding.fingerprint, finding.severity, finding.confidence, finding.culprit.status, finding.rule),
+        (finding.code, finding.fingerprint, finding.severity, finding.confidence, finding.culprit.status),
         (buffer.name, buffer.dtype, buffer.shape, origin.fingerprint if origin is not None else None),
-        tuple((reached.name, reached.over) for reached in finding.reaches),
+        kind_of(finding.code).alike(finding),
     )

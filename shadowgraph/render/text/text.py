@@ -15,7 +15,7 @@ from shadowgraph.model.findings import Finding, Severity
 from shadowgraph.model.run_facts import RunFacts, to_json
 from shadowgraph.render.text.asserted_text import asserted_line
 from shadowgraph.render.text.failure_text import failure_head, failure_rows
-from shadowgraph.render.text.finding_rows import FactRow, end_rows, fact_rows, headline, unlike_what
+from shadowgraph.render.text.finding_rows import FactRow, end_rows, fact_rows, unlike_what
 from shadowgraph.render.text.folding import folded, found, in_processes, of, process_rows
 from shadowgraph.views.hexview import HexRow, decoded, hex_rows
 
@@ -41,7 +41,7 @@ class Report(HtmlRepr):
                 out.print(line)
 
     def to_json(self) -> str:
-        """The report as one JSON document (schema ``shadowgraph.report/1``)."""
+        """The report as one JSON document (schema ``shadowgraph.report/2``)."""
         return to_json(self.facts)
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ def lines(facts: RunFacts) -> Iterator[Text]:
     yield from failure_lines(facts)
     yield from limit_lines(facts)
     for told in of(Severity.ERROR, facts):
-        yield Text(f"SUMMARY: shadowgraph: {headline(told.finding)}", style="bold")
+        yield Text(f"SUMMARY: shadowgraph: {told.finding.message}", style="bold")
     yield Text(summary(facts))
 
 
@@ -83,7 +83,7 @@ def failure_lines(facts: RunFacts) -> Iterator[Text]:
 def finding_lines(finding: Finding, more: Iterable[FactRow] = ()) -> Iterator[Text]:
     """The whole report on one finding; `more` rows come before the advice."""
     colour = "bold red" if finding.severity is Severity.ERROR else "bold yellow"
-    yield Text(headline(finding), style=colour)
+    yield Text(finding.message, style=colour)
     yield from _rows(fact_rows(finding))
     for row in hex_rows(finding):
         yield _hex(row, unlike_what(finding))

@@ -23,7 +23,7 @@ from typing import Any
 from shadowgraph.common.atomic_files import create
 from shadowgraph.common.fork_safety import fork_safe
 
-FORMAT = 1  # record format; readers refuse a higher one
+FORMAT = 2  # record format; readers refuse a higher one
 LIMIT = 16 << 20  # bytes that a process may write; its summary and its end record are written beyond it
 _LAST = frozenset({"summary", "end", "capped"})
 _FOUND = frozenset({"finding", "note", "failure"})

@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
-from shadowgraph.common.errors import RunFolderError
+from shadowgraph.common.errors import OlderRunError, RunFolderError
 from shadowgraph.model.failures import Failure
 from shadowgraph.model.findings import Finding
+from shadowgraph.model.kinds import decode_detail
 from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.wrap.folder import findings_log as journal
 from shadowgraph.wrap.folder import run_folder as manifest
@@ -150,6 +151,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     number = said.get("format") if isinstance(said, dict) else None
     if not isinstance(number, int) or isinstance(number, bool):
         raise RunFolderError(f"{file} is damaged: it names no format")
+    if number < manifest.FORMAT:
+        raise OlderRunError(
+            f"{folder} has format {number}; this version reads format {manifest.FORMAT}: "
+            "read it with the shadowgraph that wrote it"
+        )
     if number > manifest.FORMAT:
         writer = said.get("shadowgraph", "a newer version")
         raise RunFolderError(
@@ -171,7 +177,7 @@ def _read_process(path: Path) -> ProcessRecord:
     process.cut = bool(lines.pop()) or len(data) > _LARGEST_FILE
     latest: dict[tuple[int, int], Finding] = {}
     summaries: dict[int, RunFacts] = {}
-    decoder = msgspec.json.Decoder(Record)
+    decoder = msgspec.json.Decoder(Record, dec_hook=decode_detail)
     for line in filter(None, lines):
         try:
             record = decoder.decode(line)

@@ -19,7 +19,7 @@ from shadowgraph.common.errors import RunFolderError, UnsafeFolderError
 from shadowgraph.wrap.folder.findings_log import command_line, say
 from shadowgraph.wrap.folder.injection_config import InjectionConfig
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "run.json"
 DEFAULT_PARENT = "shadowgraph-runs"
 _RESERVED = 64 << 10  # bytes of disk reserved for the manifest's next state

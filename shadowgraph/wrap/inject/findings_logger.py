@@ -14,9 +14,10 @@ import msgspec
 
 from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.debugger import Debugger
-from shadowgraph.dumps.redaction import redacted_facts, redacted_failure, redacted_finding
+from shadowgraph.dumps.redaction import redacted
 from shadowgraph.model.failures import Failure
 from shadowgraph.model.findings import Finding, Severity
+from shadowgraph.model.run_facts import plain_facts
 from shadowgraph.wrap.folder.findings_log import FindingsLog, rank
 
 _FIRST_INTERVAL, _LONGEST_INTERVAL = 10.0, 600.0  # seconds between interim summaries, doubled each time
@@ -65,7 +66,7 @@ class FindingsLogger:
 
     def fail(self, failure: Failure) -> None:
         """The program has met an exception; the process may be killed next."""
-        shown = redacted_failure(failure) if self._redact else failure
+        shown = redacted(failure) if self._redact else failure
         self._journal.write_json("failure", b'"book":%d,"failure":' % self._book + msgspec.json.encode(shown))
 
     def tick(self) -> None:
@@ -82,7 +83,7 @@ class FindingsLogger:
             for finding in (*facts.findings, *facts.notes):
                 self._catch_up(finding, interim=kind == "interim")
         facts = msgspec.structs.replace(facts, findings=(), notes=(), failures=())
-        body = msgspec.json.encode(redacted_facts(facts) if self._redact else facts)
+        body = msgspec.json.encode(plain_facts(redacted(facts) if self._redact else facts))
         self._journal.write_json(kind, b'"book":%d,"facts":' % self._book + body)
 
     def _catch_up(self, finding: Finding, interim: bool) -> None:
@@ -97,8 +98,8 @@ class FindingsLogger:
     def _write(self, finding: Finding, new: bool) -> None:
         self._written[finding.id] = finding
         kind = "revision" if not new else "note" if finding.severity is Severity.NOTE else "finding"
-        shown = redacted_finding(finding) if self._redact else finding
-        body = msgspec.json.encode(msgspec.structs.replace(shown, rank=rank()))
+        shown = redacted(finding) if self._redact else finding
+        body = msgspec.json.encode(msgspec.structs.replace(shown, rank=rank()).to_dict())
         self._journal.write_json(kind, b'"book":%d,"finding":' % self._book + body)
 
 

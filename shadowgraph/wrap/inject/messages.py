@@ -10,7 +10,7 @@ import logging
 import sys
 
 from shadowgraph.common.internal_errors import logger
-from shadowgraph.dumps.redaction import redacted_fault, redacted_finding
+from shadowgraph.dumps.redaction import redacted, redacted_fault
 from shadowgraph.model.findings import Finding
 
 
@@ -21,7 +21,7 @@ class Redacting(logging.Formatter):
         text = record.getMessage()
         finding, fault = getattr(record, "finding", None), getattr(record, "fault", None)
         if isinstance(finding, Finding):
-            text = text.replace(finding.message, redacted_finding(finding).message)
+            text = text.replace(finding.message, redacted(finding).message)
         return text.replace(fault, redacted_fault(fault)) if isinstance(fault, str) else text
 
 

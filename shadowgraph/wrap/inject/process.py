@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shadowgraph.checks.stale_rows.check import StaleRows
 from shadowgraph.common import fork_safety
 from shadowgraph.common.uncaught import is_crash, uncaught
 from shadowgraph.wrap.folder.findings_log import FORMAT, FindingsLog, command_line, rank, say, tell_rank
@@ -178,7 +179,7 @@ class ProcessMonitor:
         theirs = session.current()
         if theirs is None:
             self._own = session.attach(settings)
-            self._own.monitor.checks.stale_rows.lenient = True  # the program declares nothing, adapters some inputs
+            self._own.monitor.checks[StaleRows].lenient = True  # the program declares nothing, adapters some inputs
         else:  # the program has started its own debugger first
             self.started(theirs)
 

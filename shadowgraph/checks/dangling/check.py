@@ -1,0 +1,163 @@
+"""SG104: a graph points into a buffer that was freed, or moved, since it was captured.
+
+Memory that the graph allocated itself may be freed. Memory from before the capture must stay for as long as the graph
+is replayed: where the graph reads the bytes before it writes them (*live-in*), and where it only writes them
+(*external-out*). The ledger's order of frees decides. Whether other buffers occupy the bytes by now, and which, is
+reported beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from shadowgraph.checks.base import Check, Checkpoint, Context, Detection
+from shadowgraph.checks.dangling import CODE
+from shadowgraph.checks.dangling.details import Ended
+from shadowgraph.checks.dangling.liveness import Use, captured_bytes, uses_of
+from shadowgraph.model.buffers import Buffer, Role
+from shadowgraph.model.findings import Severity
+from shadowgraph.model.graphs import Access, Graph
+from shadowgraph.model.phases import Phase
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.tracking.foreign import is_borrowed, whereabouts
+from shadowgraph.tracking.writes import write_of
+
+_LOOKS = 64  # most looks for a new owner of the bytes after the report
+
+
+@dataclass(slots=True)
+class _Held:
+    """The buffers that one graph needs and does not own.
+
+    Attributes
+    ----------
+    uses
+        Uses of buffers that were alive at the last look.
+    borrowed
+        Serials of the buffers whose memory belongs to another library.
+    ended
+        Uses of buffers that were freed and whose memory is nevertheless unchanged so far.
+    vacant
+        Dangling uses that were reported while no buffer occupied the bytes.
+    frees, version
+        The ledger's counters at the last look.
+    """
+
+    uses: list[Use]
+    borrowed: frozenset[int]
+    ended: list[Use] = field(default_factory=list)
+    vacant: list[Use] = field(default_factory=list)
+    frees: int = -1
+    version: int = -1
+    looks: int = 0
+
+    def end_freed(self) -> None:
+        """Move the uses of buffers that were freed since to `ended`."""
+        self.ended += [use for use in self.uses if use.buffer.freed_at is not None]
+        self.uses = [use for use in self.uses if use.buffer.freed_at is None]
+
+
+class Dangling(Check):
+    """At each replay, compares the buffers that the graph was captured with to those freed since; costs nothing without
+    frees."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._held: dict[int, _Held] = {}  # by the graph's serial
+        self._makers: set[int] = set()  # serials of graphs that were captured while the monitor watched
+
+    def captured(self, graph: Graph) -> None:
+        self._held = {serial: held for serial, held in self._held.items() if serial in self.context.graphs}
+        self._makers.add(graph.serial)
+        uses = uses_of(graph)
+        borrowed = (use.buffer.serial for use in uses if use.buffer.role is Role.FOREIGN and is_borrowed(use.buffer))
+        if uses:
+            self._held[graph.serial] = _Held(uses, frozenset(borrowed))
+
+    def replay_begins(self, checkpoint: Checkpoint) -> None:
+        held = self._held.get(checkpoint.graph.serial) if checkpoint.graph is not None else None
+        if held is None:
+            return
+        ledger = self.context.ledger
+        if held.frees != ledger.frees:
+            held.frees = ledger.frees
+            held.end_freed()
+        for use in tuple(held.ended):
+            self._judge(use, held, checkpoint)
+        if held.vacant and held.version != ledger.version and held.looks < _LOOKS:
+            held.version, held.looks = ledger.version, held.looks + 1
+            for use in tuple(held.vacant):
+                self._look_again(use, held, checkpoint)
+
+    def _judge(self, use: Use, held: _Held, checkpoint: Checkpoint) -> None:
+        assert checkpoint.graph is not None
+        if self._is_as_it_was(use.buffer, checkpoint.graph):
+            return
+        held.ended.remove(use)
+        if use.buffer.role is Role.FOREIGN and self.context.allocator.in_private_pool(use.buffer.range):
+            return  # allocated unseen in a capture, or by another graph
+        span = captured_bytes(checkpoint.graph, use.buffer)
+        told = self._draft(use, span, use.buffer.serial in held.borrowed, checkpoint)
+        if isinstance(told.facts, Ended) and not told.facts.victims:
+            held.vacant.append(use)
+            held.version = self.context.ledger.version
+        self.context.report(told)
+
+    def _look_again(self, use: Use, held: _Held, checkpoint: Checkpoint) -> None:
+        """Report the finding once more, with the buffers that occupy the bytes, if there are any by now."""
+        assert checkpoint.graph is not None
+        span = captured_bytes(checkpoint.graph, use.buffer)
+        if self._victims(use.buffer, span):
+            held.vacant.remove(use)
+            self.context.report(self._draft(use, span, use.buffer.serial in held.borrowed, checkpoint))
+
+    def _is_as_it_was(self, buffer: Buffer, graph: Graph) -> bool:
+        """Whether the memory of a freed buffer is unchanged since the capture."""
+        if buffer.role is Role.FOREIGN:  # a storage that has another size may be where it was
+            now = whereabouts(buffer)
+            return now is not None and now.start == buffer.start and now.stop >= captured_bytes(graph, buffer).stop
+        if buffer.role is not Role.POOL:
+            return False
+        if buffer.graph not in self._makers or buffer.graph in self.context.graphs:
+            return True  # the graph that allocated it writes it at each replay, and its pool holds the memory
+        # On a device an entry stands for a block of a pool; the entry of a later capture replaces it.
+        return buffer.pool is None and any(
+            other.role is Role.POOL and other.start == buffer.start
+            for other in self.context.ledger.overlapping(buffer.start, buffer.stop)
+        )
+
+    def _victims(self, buffer: Buffer, span: ByteRange) -> tuple[Buffer, ...]:
+        """Live buffers that occupy the bytes now and were allocated after the free."""
+        since = buffer.freed_at or 0
+        return tuple(b for b in self.context.ledger.overlapping(span.start, span.stop) if b.serial > since)
+
+    def _draft(self, use: Use, span: ByteRange, borrowed: bool, checkpoint: Checkpoint) -> Detection:
+        graph, buffer = checkpoint.graph, use.buffer
+        assert graph is not None
+        unknown = use.pointer.access is Access.UNKNOWN
+        write = msgspec.structs.replace(write_of(use.node.launch, None, use.node.index), opaque=unknown, hull=False)
+        refused = checkpoint.at == "replay_refused"  # for this very reason: then it is an error, not a note
+        return Detection(
+            code=CODE,
+            checkpoint=checkpoint,
+            buffer=buffer,
+            first=span.start,
+            last=span.stop - 1,
+            count=0,
+            ranges=(),
+            culprits=(write,),
+            phase=Phase.REPLAY,
+            graph=graph,
+            replay=checkpoint.replay,
+            severity=Severity.NOTE if borrowed and not refused else Severity.ERROR,
+            confidence="medium" if unknown or borrowed else "high",
+            key=str(graph.serial),
+            facts=Ended(
+                live_in=use.live_in,
+                written=any(pointer.may_write for _, pointer in graph.pointing_into(buffer.range)),
+                moved=whereabouts(buffer) is not None if buffer.role is Role.FOREIGN else False,
+                victims=self._victims(buffer, span),
+            ),
+        )

@@ -1,0 +1,92 @@
+"""SG104, dangling pointer, as a kind of finding.
+
+Facts and words of the kind; pure, any thread. The check is in `check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from shadowgraph.checks.dangling import CODE
+from shadowgraph.checks.dangling.facts import DanglingDetail
+from shadowgraph.checks.kind import FindingKind, Row
+from shadowgraph.checks.verdicts import named, successor_said, who
+from shadowgraph.common.words import plural
+from shadowgraph.model.findings import Finding, Successor
+from shadowgraph.model.kinds import Detail
+
+if TYPE_CHECKING:
+    from shadowgraph.checks.base import Check, Context, Detection
+    from shadowgraph.model.buffers import Buffer
+
+
+class DanglingPointerKind(FindingKind):
+    """A graph uses memory that was freed or moved since its capture."""
+
+    code = CODE
+    title = "dangling pointer"
+    detail = DanglingDetail
+    buffer_is_gone = True
+    remedy = (
+        "A graph keeps addresses, not tensors. Hold a reference to what it was captured with for as long as it is "
+        "replayed, and refresh it in place (copy_) instead of binding its name to a new tensor; or capture again then."
+    )
+
+    def verdict(self, finding: Finding) -> str:
+        buffer, detail = named(finding.buffer, nbytes=True), finding.detail
+        if not isinstance(detail, DanglingDetail):
+            return f"{who(finding)} uses {buffer}, which is gone,"
+        uses = "writes" if detail.access == "external-out" else "reads and writes" if detail.writes else "reads"
+        fate = "moved to other memory" if detail.fate == "moved" else "freed"
+        names = [victim.name for victim in detail.victims]
+        more = f" and {len(names) - 2:,} more" if len(names) > 2 else ""
+        now = f", now {' and '.join(names[:2])}{more}" if names else ""
+        return f"{who(finding)} {uses} {buffer}, {fate} since the capture{now},"
+
+    def rows(self, finding: Finding) -> Iterable[Row]:
+        detail = finding.detail
+        if not isinstance(detail, DanglingDetail):
+            return
+        nbytes = plural(detail.last + 1 - detail.first, "byte")
+        how = "reads it before it writes it" if detail.access == "live-in" else "only writes it"
+        yield "captured", f"{detail.access}: {finding.graph} {how}; {nbytes} from {detail.first:,} on"
+        overwritten = ", which the graph overwrites" if detail.writes else ""
+        for victim in detail.victims:
+            yield "now", f"{successor_said(victim)} has these bytes{overwritten}"
+        if not detail.victims:
+            yield "now", "no known buffer has these bytes"
+        if detail.replaced_by is not None:
+            yield "replaced", f"by {successor_said(detail.replaced_by)}"
+
+    def make_checks(self, context: Context) -> Iterable[Check]:
+        from shadowgraph.checks.dangling.check import Dangling
+
+        yield Dangling(context)
+
+    def further_buffers(self, draft: Detection) -> Iterable[Buffer]:
+        from shadowgraph.checks.dangling.details import Ended
+
+        facts = draft.facts
+        return facts.victims if isinstance(facts, Ended) else ()
+
+    def describe(self, draft: Detection, context: Context) -> Detail | None:
+        from shadowgraph.checks.dangling.details import ending_of
+
+        return ending_of(draft, context)
+
+    def victims(self, finding: Finding) -> Iterable[Successor]:
+        """The buffers that have the bytes now."""
+        return finding.detail.victims if isinstance(finding.detail, DanglingDetail) else ()
+
+    def merged(self, known: Finding, again: Finding) -> Finding | None:
+        """The known finding, with the allocations that now occupy its range once there are any."""
+        before, now = known.detail, again.detail
+        if not (isinstance(before, DanglingDetail) and isinstance(now, DanglingDetail)):
+            return None
+        if before.victims or not now.victims:
+            return known
+        taken = msgspec.structs.replace(before, victims=now.victims)
+        return msgspec.structs.replace(known, detail=taken, revision=known.revision + 1)

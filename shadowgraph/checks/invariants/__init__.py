@@ -1,0 +1,3 @@
+"""SG109, invariant broken: values break a declared or inferred rule, or an index is out of range."""
+
+CODE = "SG109"

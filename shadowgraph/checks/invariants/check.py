@@ -1,0 +1,292 @@
+"""SG109: a rule on a buffer's values does not hold where a graph or the host is about to rely on it.
+
+Rules are declared by the user or inferred from names of index pointers (indptr). Called by the monitor: at a replay
+under the debugger's lock, at a host read and on request without it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from shadowgraph.checks.attribution import Blame, draft_phase, eager_phase
+from shadowgraph.checks.base import Check, Checkpoint, Context, Detection, host_reader
+from shadowgraph.checks.invariants import CODE
+from shadowgraph.checks.invariants.facts import RuleDetail
+from shadowgraph.checks.invariants.rules import Breach, Rule, nondecreasing
+from shadowgraph.common.internal_errors import internal_errors
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.findings import Reader, Severity
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.phases import Phase
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.stacks import Stack
+from shadowgraph.model.views import TensorView
+from shadowgraph.tracking.foreign import still_there
+from shadowgraph.tracking.names import Owner
+from shadowgraph.tracking.writes import Write
+
+_INDPTR = re.compile(r"(indptr|cu_seq_?lens)", re.IGNORECASE)
+_WRITES = 64  # last writes to buffers with rules, kept for the culprit
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Key of requested bytes: the part of an invariant's view that the coming graph captured."""
+
+    invariant: Invariant
+    part: ByteRange
+
+
+@dataclass(frozen=True, slots=True)
+class Invariant:
+    """A rule over a contiguous view of a buffer. `inferred` rules are checked only on the part that a graph
+    captured."""
+
+    buffer: Buffer
+    view: TensorView
+    rule: Rule
+    inferred: bool = False
+
+    @property
+    def where(self) -> ByteRange:
+        return self.view.hull
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """A write to a buffer with a rule, and its time: in a replay of `graph`, or by eager code in a marked `phase`.
+
+    `done` holds the replays begun by then, by the serials of the graphs captured by then; `order` is the clock's.
+    """
+
+    write: Write
+    phase: Phase | None
+    graph: Graph | None
+    done: dict[int, int]
+    order: int
+
+
+class Invariants(Check):
+    """Checks rules at the start of a replay, at a host read and on request; never in the middle of a graph.
+
+    Attributes
+    ----------
+    blind_since
+        Checkpoint from which on writes pass unseen; infinite while all are seen.
+    """
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.blind_since = inf
+        self.invariants: list[Invariant] = []
+        self._writes: deque[_Noted] = deque(maxlen=_WRITES)
+
+    def declare(self, buffer: Buffer, view: TensorView, rule: Rule, inferred: bool = False) -> None:
+        """Add a rule."""
+        self.invariants.append(Invariant(buffer, view, rule, inferred))
+
+    @property
+    def declared(self) -> bool:
+        """Whether a user has declared any rule: those are checked at each host read as well."""
+        return any(not invariant.inferred for invariant in self.invariants)
+
+    def invalidate_writers(self) -> None:
+        """After unseen writes: the last write that was seen need not be the last one."""
+        self.blind_since = inf
+        self._writes.clear()
+
+    def reads_captured(self, graph: Graph) -> bool:
+        if not self.context.settings.infer:
+            return False
+        return any(_is_indptr(owner) for owner in self.context.names.owners_of(_hull(graph)))
+
+    def captured(self, graph: Graph) -> None:
+        """Infer `nondecreasing` for index pointers, by name, if the captured part satisfies that rule now."""
+        if not self.context.settings.infer:
+            return
+        for owner in self.context.names.owners_of(_hull(graph)):
+            inferred = self._inferred(owner)
+            if inferred is not None and self._holds(inferred, graph.captured(inferred.where)):
+                self.invariants.append(inferred)
+
+    def _inferred(self, owner: Owner) -> Invariant | None:
+        """The rule that a name implies, if it is not declared or inferred already."""
+        view = owner.view
+        if not _is_list_of_integers(view) or not _is_indptr(owner):
+            return None
+        buffer = self.context.ledger.owner(view.start, view.stop)
+        if buffer is None or owner not in self.context.names.owners_of(view.hull, buffer.serial):
+            return None  # untracked, or a name of the former buffer at these bytes
+        if any(i.where == view.hull and i.rule is nondecreasing for i in self._living()):
+            return None
+        return Invariant(buffer, view, nondecreasing, inferred=True)
+
+    def _holds(self, invariant: Invariant, parts: list[ByteRange]) -> bool:
+        """Whether there are any parts, and the values of each satisfy the rule now."""
+        read = self.context.engine.read
+        return bool(parts) and all(self._breach(invariant, p, read(self._usable(invariant, p))) is None for p in parts)
+
+    def replay_begins(self, checkpoint: Checkpoint) -> None:
+        if not self.invariants:
+            return
+        graph = checkpoint.graph
+        assert graph is not None
+        wanted = []
+        for invariant in self._living():
+            for part in graph.captured(invariant.where):
+                whole = part if invariant.rule.prefix_safe else invariant.where
+                wanted.append((_Look(invariant, whole), self._usable(invariant, whole)))
+        if wanted:
+            self.context.engine.fetch(checkpoint, wanted)
+
+    def owns(self, key: object) -> bool:
+        return isinstance(key, _Look)
+
+    def fetched(self, key: object, data: bytes, checkpoint: Checkpoint) -> None:
+        assert isinstance(key, _Look)
+        breach = self._breach(key.invariant, key.part, data)
+        if breach is not None:
+            sure = not key.invariant.inferred or self._ends_before_the_tail(key.invariant, key.part)
+            self._found(key.invariant, key.part, breach, checkpoint, None, sure)
+
+    def host_read(self, view: TensorView, how: str, stack: Stack, checkpoint: Checkpoint) -> None:
+        where = view.hull
+        for invariant in self._living():
+            part = invariant.where.intersect(where)
+            if part is not None and part.nbytes and (not invariant.inferred or self._is_captured(invariant, where)):
+                self._judge(invariant, part, checkpoint, host_reader(how, stack))
+
+    @property
+    def wants_known_writes(self) -> bool:
+        return bool(self.invariants)
+
+    def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
+        if any(write.ranges.overlaps(invariant.where) for invariant in self.invariants):
+            self._writes.append(_Noted(write, phase, graph, self.context.replays(), next(self.context.clock)))
+
+    def recheck(self, checkpoint: Checkpoint) -> None:
+        for invariant in self._living():
+            if not invariant.inferred:
+                self._judge(invariant, invariant.where, checkpoint, None)
+
+    def _is_captured(self, invariant: Invariant, where: ByteRange) -> bool:
+        """Whether a graph was given exactly this range, in one view or in several that join (all but the first element
+        and all but the last): then the host reads it to plan for that graph."""
+        return any(
+            where in graph.captured(invariant.where)
+            or any(p.view.start == where.start and p.view.stop == where.stop for _, p in graph.pointers())
+            for graph in list(self.context.graphs.values())
+        )
+
+    def _ends_before_the_tail(self, invariant: Invariant, part: ByteRange) -> bool:
+        """Whether a captured part leaves out the end of the named tensor, as one cut to a batch's size does.
+
+        A graph that was given the whole may read only a prefix, while the rest is left from a larger batch.
+        """
+        start = invariant.where.start
+        return any(i.where.start == start and i.where.stop > part.stop for i in self._living())
+
+    def _living(self) -> list[Invariant]:
+        return [invariant for invariant in self.invariants if still_there(invariant.buffer)]
+
+    def _judge(self, invariant: Invariant, part: ByteRange, checkpoint: Checkpoint, reader: Reader | None) -> None:
+        whole = part if invariant.rule.prefix_safe else invariant.where
+        breach = self._breach(invariant, whole, self.context.engine.read(self._usable(invariant, whole)))
+        if breach is not None:
+            self._found(invariant, whole, breach, checkpoint, reader, sure=True)
+
+    def _found(
+        self,
+        invariant: Invariant,
+        whole: ByteRange,
+        breach: Breach,
+        checkpoint: Checkpoint,
+        reader: Reader | None,
+        sure: bool,
+    ) -> None:
+        first = whole.start + breach.index * invariant.view.itemsize
+        broken = ByteRange(first, first + invariant.view.itemsize)
+        writer = self._last_writer(invariant, whole, broken, checkpoint)
+        phase, graph, replay = self._blame(writer, broken, checkpoint)
+        confidence = "medium" if invariant.inferred else "high"
+        self.context.report(
+            Detection(
+                code=CODE,
+                checkpoint=checkpoint,
+                buffer=invariant.buffer,
+                first=broken.start,
+                last=broken.stop - 1,
+                count=breach.count * invariant.view.itemsize,
+                ranges=((broken.start, broken.stop - 1),),
+                ranges_total=breach.count,
+                culprits=(writer.write,) if writer else (),
+                phase=phase,
+                graph=graph,
+                replay=replay,
+                reader=reader,
+                facts=RuleDetail(f"{invariant.rule.name}: {breach.shown}"),
+                severity=Severity.ERROR if sure else Severity.NOTE,
+                confidence=confidence if sure else "low",
+                key=f"{invariant.rule.name} {self.invariants.index(invariant)}",  # two lambdas have one name
+            )
+        )
+
+    def _last_writer(
+        self, invariant: Invariant, whole: ByteRange, broken: ByteRange, checkpoint: Checkpoint
+    ) -> _Noted | None:
+        """The last write to the broken element; for an ordering also to the element before it, which may be the wrong
+        one.
+
+        A write after the bytes were requested does not count: a device may deliver them late.
+        """
+        if (checkpoint.order or inf) > self.blind_since:
+            return None
+        if invariant.rule is nondecreasing:
+            broken = ByteRange(max(whole.start, broken.start - invariant.view.itemsize), broken.stop)
+        for noted in reversed(self._writes):
+            early = not checkpoint.order or noted.order < checkpoint.order
+            if early and noted.write.ranges.overlaps(broken):
+                return noted
+        return None
+
+    def _blame(self, writer: _Noted | None, broken: ByteRange, checkpoint: Checkpoint) -> Blame:
+        """Phase, graph and replay of the last write, as they were when it happened."""
+        if writer is None:
+            return draft_phase(self.context, checkpoint, broken, ())
+        if writer.graph is not None:
+            return Phase.REPLAY, writer.graph, writer.done.get(writer.graph.serial, writer.graph.replays)
+        blame = eager_phase(self.context, checkpoint.graph, broken, (writer.write,), writer.done)
+        return blame if writer.phase is None or blame[0] is writer.phase else (writer.phase, None, None)
+
+    def _usable(self, invariant: Invariant, part: ByteRange) -> ByteRange:
+        """Whole elements of a part."""
+        item = invariant.view.itemsize
+        return ByteRange(part.start, part.start + part.nbytes // item * item)
+
+    def _breach(self, invariant: Invariant, part: ByteRange, data: bytes) -> Breach | None:
+        values = np.frombuffer(data, dtype=np.dtype(invariant.view.dtype))
+        if not invariant.rule.prefix_safe:
+            values = values.reshape(invariant.view.shape)
+        try:
+            return invariant.rule.breach(values, (part.start - invariant.view.start) // invariant.view.itemsize)
+        except Exception as error:  # a rule is the user's code: its exception is not a breach
+            internal_errors.note(f"rule {invariant.rule.name}", error)
+            return None
+
+
+def _is_indptr(owner: Owner) -> bool:
+    return _INDPTR.search(owner.path.rsplit(".", 1)[-1]) is not None
+
+
+def _is_list_of_integers(view: TensorView) -> bool:
+    return len(view.shape) == 1 and view.shape[0] >= 2 and view.contiguous and view.dtype.startswith("int")
+
+
+def _hull(graph: Graph) -> ByteRange:
+    spans = list(graph.spans)
+    return ByteRange(spans[0].start, spans[-1].stop) if spans else ByteRange(0, 0)

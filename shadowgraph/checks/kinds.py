@@ -1,0 +1,67 @@
+"""The kinds of finding, a line each. The package registers them when it is imported; any thread may ask.
+
+A new kind is a folder beside this file, with a `FindingKind`, and a line below.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from shadowgraph.checks.dangling.kind import DanglingPointerKind
+from shadowgraph.checks.foreign_writes.kind import ForeignWriteKind
+from shadowgraph.checks.invariants.kind import InvariantKind
+from shadowgraph.checks.kind import FindingKind
+from shadowgraph.checks.mutation.kind import InGraphMutationKind
+from shadowgraph.checks.out_of_bounds.kind import OutOfBoundsKind
+from shadowgraph.checks.races.kind import GraphRaceKind
+from shadowgraph.checks.rebound.kind import ReboundInputKind
+from shadowgraph.checks.reserved import RESERVED
+from shadowgraph.checks.stale_rows.kind import StaleRowsKind
+from shadowgraph.common.errors import UsageError
+from shadowgraph.model import kinds as register
+
+BUILT_IN: tuple[FindingKind, ...] = (  # in the order in which their checks run
+    OutOfBoundsKind(),
+    InGraphMutationKind(),
+    InvariantKind(),
+    DanglingPointerKind(),
+    StaleRowsKind(),
+    ReboundInputKind(),
+    GraphRaceKind(),
+    ForeignWriteKind(),
+)
+
+
+def kinds() -> tuple[FindingKind, ...]:
+    """All kinds that this process knows, by code."""
+    return cast("tuple[FindingKind, ...]", register.kinds())
+
+
+def kind_of(code: str) -> FindingKind:
+    """The kind of a finding's code; see `shadowgraph.model.kinds.kind_of`."""
+    return cast("FindingKind", register.kind_of(code))
+
+
+def titles() -> dict[str, str]:
+    """Title by code, of reserved codes too."""
+    known = {**RESERVED, **{kind.code: kind.title for kind in kinds()}}
+    return {code: known[code] for code in sorted(known)}
+
+
+def known_code(text: str) -> str:
+    """The code for ``sg101``, ``101``, or a kind's title.
+
+    Raises
+    ------
+    UsageError
+        When there is none.
+    """
+    wanted = text.strip().casefold()
+    for code, title in titles().items():
+        if wanted in (code.casefold(), code[2:], title):
+            return code
+    raise UsageError(f"no kind of finding is called {text!r}; kinds are: {', '.join(titles())}")
+
+
+for _kind in BUILT_IN:
+    register.register(_kind)

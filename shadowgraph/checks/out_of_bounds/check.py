@@ -1,0 +1,198 @@
+"""SG101: a write outside its buffer, into slack that the graph did not capture, or past a row's end.
+
+Guards are checked at every checkpoint, and slack across a replay. The hooks run under the debugger's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shadowgraph.checks.attribution import draft_phase, suspects
+from shadowgraph.checks.base import Check, Checkpoint, Detection
+from shadowgraph.checks.out_of_bounds import CODE
+from shadowgraph.checks.out_of_bounds.facts import OverrunDetail, RowOverrun
+from shadowgraph.checks.out_of_bounds.rows import row_overruns
+from shadowgraph.checks.out_of_bounds.unguarded_overruns import unguarded_stores
+from shadowgraph.engines.base import Evidence
+from shadowgraph.model.buffers import Buffer, Role
+from shadowgraph.model.findings import NAP
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.guards import Guard, Side
+from shadowgraph.model.ranges import ByteRange, RangeSet
+from shadowgraph.model.views import TensorView
+from shadowgraph.tracking.writes import Write
+
+
+@dataclass(frozen=True, slots=True)
+class _Slack:
+    """Key of a part of a shadow copy: bytes of a buffer that a graph captured no view of."""
+
+    buffer: Buffer
+    where: ByteRange
+
+
+class OutOfBounds(Check):
+    """Checks guards at every checkpoint; slack across a replay only, because the host may legitimately fill it in
+    prepare."""
+
+    def parts(self, graph: Graph) -> Iterable[tuple[object, ByteRange]]:
+        for buffer in self.context.ledger:
+            if buffer.role is Role.POOL or buffer.nbytes > self.context.settings.shadow_limit:
+                continue
+            for where in slack_of(graph, buffer):
+                yield _Slack(buffer, where), where
+
+    def owns(self, key: object) -> bool:
+        return isinstance(key, _Slack)
+
+    def changed(self, evidence: Evidence[object], checkpoint: Checkpoint) -> None:
+        assert isinstance(evidence.subject, _Slack)
+        writes = checkpoint.writes.culprits(*evidence.parts)
+        if writes and all(write.node is None for write in writes):
+            return  # eager code of another thread filled it while this graph ran
+        self._report(evidence, evidence.subject.buffer, Side.SLACK, checkpoint)
+
+    def broken_guard(self, evidence: Evidence[object], checkpoint: Checkpoint) -> None:
+        """A guard no longer holds its canary (an engine without `keeps` has armed it again)."""
+        assert isinstance(evidence.subject, Guard)
+        self._report(evidence, evidence.subject.buffer, evidence.subject.side, checkpoint)
+
+    def checkpoint_ends(self, checkpoint: Checkpoint) -> None:
+        """Damage known from a launch's own stores where no guard could break: lost rows, and overruns of unguarded
+        buffers."""
+        for write in checkpoint.writes.stored():
+            for buffer, side, where in unguarded_stores(write, self.context.ledger):
+                self._report_stray(write, buffer, side, where, checkpoint)
+            for buffer, view in self._tables(write):
+                rows = row_overruns(write.stores, view, _extent(buffer)) if write.stores else ()
+                if any(row.lost for row in rows) and not _past_guards(write, buffer):
+                    self._report_rows(write, buffer, view, rows, checkpoint)
+
+    def _report(self, evidence: Evidence[object], buffer: Buffer, side: Side, checkpoint: Checkpoint) -> None:
+        culprits = suspects(self.context, checkpoint, buffer, evidence.parts)
+        phase, graph, replay = draft_phase(self.context, checkpoint, buffer.range, culprits)
+        unsure = checkpoint.at == NAP or (_late(evidence) and (self.context.engine.asynchronous or not culprits))
+        self.context.report(
+            Detection.of(
+                CODE,
+                checkpoint,
+                buffer,
+                evidence,
+                side=side,
+                truncated=evidence.truncated,
+                culprits=culprits,
+                phase=phase,
+                graph=graph,
+                replay=replay,
+                facts=OverrunDetail(rows_of(culprits[-1], buffer) if culprits else ()),
+                confidence="low" if unsure else "high",
+                key=culprits[-1].launch.name if culprits else "",
+            )
+        )
+
+    def _report_stray(self, write: Write, buffer: Buffer, side: Side, where: ByteRange, checkpoint: Checkpoint) -> None:
+        phase, graph, replay = draft_phase(self.context, checkpoint, buffer.range, (write,))
+        self.context.report(
+            Detection(
+                code=CODE,
+                checkpoint=checkpoint,
+                buffer=buffer,
+                first=where.start,
+                last=where.stop - 1,
+                count=where.nbytes,
+                ranges=((where.start, where.stop - 1),),
+                side=side,
+                culprits=(write,),
+                phase=phase,
+                graph=graph,
+                replay=replay,
+                facts=OverrunDetail(rows_of(write, buffer)),
+                key=write.launch.name,
+            )
+        )
+
+    def _report_rows(
+        self, write: Write, buffer: Buffer, view: TensorView, rows: tuple[RowOverrun, ...], checkpoint: Checkpoint
+    ) -> None:
+        phase, graph, replay = draft_phase(self.context, checkpoint, buffer.range, (write,))
+        stride = view.row_stride_nbytes or 0
+        first = view.start + rows[0].row * stride + rows[0].width * view.itemsize
+        last = min(view.start + (max(rows[-1].into) + 1) * stride, buffer.stop) - 1
+        self.context.report(
+            Detection(
+                code=CODE,
+                checkpoint=checkpoint,
+                buffer=buffer,
+                first=first,
+                last=last,
+                count=sum(row.lost for row in rows) * view.itemsize,
+                ranges=((first, last),),
+                side=Side.ROW,
+                culprits=(write,),
+                phase=phase,
+                graph=graph,
+                replay=replay,
+                facts=OverrunDetail(rows),
+                view=view,
+                key=write.launch.name,
+            )
+        )
+
+    def _tables(self, write: Write) -> list[tuple[Buffer, TensorView]]:
+        """Two-dimensional views that a launch with known stores was given and wrote, with their buffers."""
+        if write.stores is None:
+            return []
+        found = []
+        for view in dict.fromkeys(p.view for p in write.launch.pointers if len(p.view.shape) == 2):
+            buffer = self.context.ledger.owner(view.start, view.stop)
+            if buffer is not None and write.ranges.overlaps(view.hull):
+                found.append((buffer, view))
+        return found
+
+
+def _late(evidence: Evidence[object]) -> bool:
+    """Whether the damage was seen only when a far part of the guard was due to be read: it may be old."""
+    guard = evidence.subject
+    if not isinstance(guard, Guard):
+        return False
+    return evidence.first >= guard.near.stop if guard.side is Side.AFTER else evidence.last < guard.near.start
+
+
+def _past_guards(write: Write, buffer: Buffer) -> bool:
+    """Whether the launch also wrote outside the buffer, so that a guard's finding already lists the rows."""
+    outside = (_extent(buffer).start, buffer.start), (buffer.stop, _extent(buffer).stop)
+    return any(start < stop and write.ranges.overlaps(ByteRange(start, stop)) for start, stop in outside)
+
+
+def _extent(buffer: Buffer) -> ByteRange:
+    return ByteRange(buffer.start - buffer.head_guard, buffer.guard_start + buffer.tail_guard)
+
+
+def rows_of(write: Write, buffer: Buffer) -> tuple[RowOverrun, ...]:
+    """Rows that a launch overran in a buffer, from the first 2-D view of the buffer that shows any."""
+    if write.stores is None:
+        return ()
+    for pointer in write.launch.pointers:
+        if buffer.start <= pointer.view.start < buffer.stop:
+            rows = row_overruns(write.stores, pointer.view, _extent(buffer))
+            if rows:
+                return rows
+    return ()
+
+
+def slack_of(graph: Graph, buffer: Buffer) -> list[ByteRange]:
+    """Bytes of a buffer outside the views that a graph captured of it.
+
+    Only views with the buffer's own number of dimensions count: kernels are commonly handed a whole buffer as a pointer
+    to one row or to a flattened view.
+    """
+    spans = RangeSet()
+    for _, pointer in graph.pointing_into(buffer.range):
+        view = pointer.view
+        if len(view.shape) < len(buffer.shape):
+            return []
+        spans.add(ByteRange(max(view.start, buffer.start), min(view.stop, buffer.stop)))
+    if not spans:
+        return []
+    return list(RangeSet.of([buffer.range]) - spans)

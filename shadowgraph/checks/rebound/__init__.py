@@ -1,0 +1,3 @@
+"""SG108, rebound input: host code refreshes other memory than the graph reads."""
+
+CODE = "SG108"

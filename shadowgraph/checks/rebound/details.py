@@ -1,0 +1,86 @@
+"""Details of a rebound input: the memory that host code refreshes in place of the graph's, with names.
+
+Called by the finding pipeline, in the thread of the event that reports.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shadowgraph.checks.base import Context, Detection
+from shadowgraph.checks.rebound.facts import ReboundDetail
+from shadowgraph.checks.successors import successor_of
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.findings import Successor
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.views import TensorView
+
+
+@dataclass(frozen=True, slots=True)
+class Rebound:
+    """The memory that host code refreshes in place of the memory that a graph reads.
+
+    Attributes
+    ----------
+    attribute, owner
+        The attribute that led to the graph's memory at the capture, and the class of the object that has it.
+    now
+        The attribute's current target, if that is other memory.
+    where, buffer
+        Memory that holds the values that the graph should read, and its buffer if it is tracked; None where none is
+        known.
+    planned
+        Whether a plan gives the values that the graph should read, or the memory that the attribute leads to now.
+    """
+
+    attribute: str
+    owner: str
+    now: TensorView | None
+    where: ByteRange | None
+    buffer: Buffer | None
+    planned: bool
+
+
+def rebinding_of(draft: Detection, context: Context) -> ReboundDetail | None:
+    """The details of a detection about a rebound input; None for any other detection."""
+    rebound = draft.facts
+    if not isinstance(rebound, Rebound):
+        return None
+    return ReboundDetail(
+        attribute=_path(draft, rebound, context),
+        moved=rebound.now is not None,
+        now=_now(rebound, context),
+        planned=rebound.planned,
+    )
+
+
+def _path(draft: Detection, rebound: Rebound, context: Context) -> str:
+    """The attribute behind a path to its object: a name that leads to its memory, now or at the capture."""
+    ending = f".{rebound.attribute}"
+    places = [rebound.now.hull] if rebound.now is not None else []
+    where = draft.view.hull if draft.view is not None else draft.buffer.range
+    for place in (*places, where):
+        for owner in context.names.owners_of(place):
+            if owner.path.endswith(ending) and owner.view.start == place.start:
+                return owner.path
+    return f"{rebound.owner}{ending}"
+
+
+def _now(rebound: Rebound, context: Context) -> Successor | None:
+    """The memory that is refreshed instead: the one that holds the values, else the attribute's target."""
+    where = rebound.where or (rebound.now.hull if rebound.now is not None else None)
+    if where is None:
+        return None
+    buffer = rebound.buffer or context.ledger.owner(where.start, where.stop)
+    if buffer is not None:
+        return successor_of(buffer, context)
+    return _untracked(where, rebound, context)
+
+
+def _untracked(where: ByteRange, rebound: Rebound, context: Context) -> Successor | None:
+    view = rebound.now
+    if view is None or view.start != where.start:
+        return None
+    paths = [owner.path for owner in context.names.owners_of(where)]
+    name = paths[0] if paths else f"{rebound.owner}.{rebound.attribute}"
+    return Successor(name, view.start, view.nbytes, view.dtype, view.shape)

@@ -1,0 +1,71 @@
+"""SG108, rebound input, as a kind of finding.
+
+Facts and words of the kind; pure, any thread. The check is in `check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from shadowgraph.checks.kind import FindingKind, Row
+from shadowgraph.checks.rebound import CODE
+from shadowgraph.checks.rebound.facts import ReboundDetail
+from shadowgraph.checks.verdicts import named, successor_said
+from shadowgraph.model.findings import Finding
+from shadowgraph.model.kinds import Detail
+
+if TYPE_CHECKING:
+    from shadowgraph.checks.base import Check, Context, Detection
+    from shadowgraph.model.buffers import Buffer
+
+
+class ReboundInputKind(FindingKind):
+    """A graph reads memory that host code no longer refreshes, because it refreshes memory at another address."""
+
+    code = CODE
+    title = "rebound input"
+    detail = ReboundDetail
+    bytes_are = "stale"
+    expected_label = "should be"
+    remedy = (
+        "A graph keeps addresses, not names. Refresh in place (copy_) the memory that it was captured with, or capture "
+        "again with the new one: keep the tensor that the wrapper was captured with, and write no clone of it."
+    )
+
+    def verdict(self, finding: Finding) -> str:
+        detail, reads = finding.detail, f"{finding.graph} reads {named(finding.buffer)}"
+        if not isinstance(detail, ReboundDetail):
+            return f"{reads}, which host code does not refresh any more,"
+        if detail.moved:
+            now = detail.now.name if detail.now is not None else "other memory"
+            return f"{reads}, but {detail.attribute} leads to {now} since, which host code refreshes instead,"
+        instead = f", but {detail.now.name}" if detail.now is not None else ""
+        return f"{reads}, which host code did not refresh{instead}, as the plan needs,"
+
+    def rows(self, finding: Finding) -> Iterable[Row]:
+        detail = finding.detail
+        if not isinstance(detail, ReboundDetail):
+            return
+        fate = "leads elsewhere now" if detail.moved else "leads there still"
+        yield "captured", f"{finding.graph} was given what {detail.attribute} led to, which {fate}"
+        if detail.now is not None:
+            yield "instead", f"{successor_said(detail.now)} is what host code refreshes"
+        if detail.planned:
+            yield "planned", "what the graph should read is what the latest plan was made from"
+
+    def make_checks(self, context: Context) -> Iterable[Check]:
+        from shadowgraph.checks.rebound.check import ReboundInputs
+
+        yield ReboundInputs(context)
+
+    def further_buffers(self, draft: Detection) -> Iterable[Buffer]:
+        from shadowgraph.checks.rebound.details import Rebound
+
+        facts = draft.facts
+        return (facts.buffer,) if isinstance(facts, Rebound) and facts.buffer is not None else ()
+
+    def describe(self, draft: Detection, context: Context) -> Detail | None:
+        from shadowgraph.checks.rebound.details import rebinding_of
+
+        return rebinding_of(draft, context)

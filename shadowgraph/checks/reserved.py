@@ -1,0 +1,11 @@
+"""Codes that are reserved for kinds of finding which this version does not look for."""
+
+from __future__ import annotations
+
+RESERVED = {
+    "SG105": "pool clobber",
+    "SG107": "undefined influence",
+    "SG110": "host source recycled",
+    "SG111": "host write in flight",
+    "SG113": "headroom",
+}
