@@ -27,18 +27,17 @@ def culprits(path: Path) -> list[str]:
 
 
 def verdicts(path: Path) -> list[str]:
-    """The first line: as it is, of low confidence, seen further by a later sighting, not seen again, by nobody seen."""
-    from shadowgraph.checks.verdicts import verdict
+    """The first line: as it is, of low confidence, seen further later, not seen again, of an unseen writer."""
     from shadowgraph.model.findings import Culprit, Status
 
     finding = replace(_first(path), revision=1)
     doubted = replace(finding.culprit, status=Status.NOT_REPRODUCED, seen_in=2)
     return [
-        verdict(finding),
-        verdict(replace(finding, confidence="low")),
-        verdict(replace(finding, revision=2, occurrences=2)),
-        verdict(replace(finding, culprit=doubted)),
-        verdict(replace(finding, culprit=Culprit(Status.UNKNOWN))),
+        finding.message,
+        replace(finding, confidence="low").message,
+        replace(finding, revision=2, occurrences=2).message,
+        replace(finding, culprit=doubted).message,
+        replace(finding, culprit=Culprit(Status.UNKNOWN)).message,
     ]
 
 

@@ -96,7 +96,7 @@ def _redactor(kind: inspect.Type, blank: Any) -> _Redactor:
     if isinstance(kind, inspect.Metadata):
         mark = (kind.extra or {}).get(MARK)
         return _MARKED[mark] if mark is not None else _redactor(kind.type, blank)
-    if isinstance(kind, (inspect.BoolType, inspect.EnumType, inspect.NoneType, inspect.LiteralType)):
+    if isinstance(kind, _CLOSED):
         return _keep
     if isinstance(kind, (inspect.StructType, inspect.CustomType)) and _may_stay(kind):  # a detail is a custom type
         return redacted
@@ -121,15 +121,30 @@ def _optional(kind: inspect.UnionType, blank: Any) -> _Redactor:
 
 
 def _may_stay(kind: inspect.Type) -> bool:
-    """Whether anything of a type may be kept: then a sequence of such values keeps its length."""
+    """Whether anything of a type may be kept: a closed set, or what has a mark in it.
+
+    A record without marks is dropped as a whole, and a sequence of such: with blanks it would say what is not so.
+    """
+    return isinstance(kind, _CLOSED) or _is_marked(kind)
+
+
+def _is_marked(kind: inspect.Type) -> bool:
     if isinstance(kind, inspect.Metadata):
-        return MARK in (kind.extra or {}) or _may_stay(kind.type)
-    dropped = (inspect.StrType, inspect.IntType, inspect.FloatType, inspect.BytesType, inspect.AnyType)
-    if isinstance(kind, inspect.TupleType):
-        return any(map(_may_stay, kind.item_types))
+        return MARK in (kind.extra or {}) or _is_marked(kind.type)
+    return isinstance(kind, inspect.CustomType) or any(map(_is_marked, _parts(kind)))
+
+
+def _parts(kind: inspect.Type) -> list[inspect.Type]:
+    """The types that a type is made of."""
     if isinstance(kind, inspect.StructType):
-        return any(_may_stay(field.type) for field in kind.fields)
-    return not isinstance(kind, dropped)
+        return [field.type for field in kind.fields]
+    if isinstance(kind, inspect.TupleType):
+        return list(kind.item_types)
+    if isinstance(kind, inspect.UnionType):
+        return list(kind.types)
+    if isinstance(kind, inspect.DictType):
+        return [kind.key_type]
+    return [kind.item_type] if isinstance(kind, inspect.VarTupleType) else []
 
 
 def _counts(redact: _Redactor) -> _Redactor:
@@ -144,6 +159,7 @@ def _counts(redact: _Redactor) -> _Redactor:
     return added
 
 
+_CLOSED = (inspect.BoolType, inspect.EnumType, inspect.LiteralType)
 _EMPTY = object()
 
 
