@@ -1,13 +1,14 @@
 """Events of a backend, and the listeners that receive them. Backends do not know the checks; a debugger is one
 listener.
 
-Emitted in the program's thread that captures, replays, launches or reads, without a lock; each listener takes its own.
+`graphs` emits them in the program's thread that captures, replays, launches or reads, without a lock; each listener
+takes its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVarTuple
 
 from shadowgraph.common.errors import ShadowgraphError
 from shadowgraph.common.internal_errors import internal_errors
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from shadowgraph.model.graphs import Graph, Launch, Node
     from shadowgraph.model.launches import IndexRule
     from shadowgraph.tracking.stores import StoreLog
+
+Facts = TypeVarTuple("Facts")
 
 
 class Listener:
@@ -74,17 +77,17 @@ class Listeners(list[Listener]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.known: dict[str, tuple[Callable[..., None], ...]] = {}  # cache of `finding_listeners`
+        self.known: dict[str, tuple[Callable[..., None], ...]] = {}  # cache of `overriding`; `event` keeps the object
 
     def append(self, listener: Listener) -> None:
         super().append(listener)
-        self.known = {}
+        self.known.clear()
 
     def remove(self, listener: Listener) -> None:
         super().remove(listener)
-        self.known = {}
+        self.known.clear()
 
-    def finding_listeners(self, event: str) -> tuple[Callable[..., None], ...]:
+    def overriding(self, event: str) -> tuple[Callable[..., None], ...]:
         """The methods to call for an event, in order."""
         nothing = getattr(Listener, event)
         able = [each for each in self if getattr(type(each), event) is not nothing]
@@ -95,12 +98,41 @@ class Listeners(list[Listener]):
 listeners = Listeners()
 
 
-def emit(event: str, *facts: object) -> None:
-    """Call every listener; an internal error in one reaches neither the program nor the other listeners."""
-    for hear in listeners.known.get(event) or listeners.finding_listeners(event):
-        try:  # as `error_barrier`, without its cost
-            hear(*facts)
-        except ShadowgraphError:
-            raise
-        except Exception as error:
-            internal_errors.note(event, error)
+def event(method: Callable[[Listener, *Facts], None]) -> Callable[[*Facts], None]:
+    """The function that emits an event: it takes the arguments of a method of `Listener`, by position, and calls that
+    method of every listener. An internal error in one reaches neither the program nor the other listeners."""
+    name, known = method.__name__, listeners.known
+
+    def emit(*facts: *Facts) -> None:
+        for hear in known.get(name) or listeners.overriding(name):
+            try:  # as `error_barrier`, without its cost
+                hear(*facts)
+            except ShadowgraphError:
+                raise
+            except Exception as error:
+                internal_errors.note(name, error)
+
+    emit.__name__ = emit.__qualname__ = name
+    return emit
+
+
+class Events:
+    """The events, each a function that emits it: ``events.replay_began(graph)``."""
+
+    def __init__(self) -> None:
+        self.capture_began = event(Listener.capture_began)
+        self.capture_ended = event(Listener.capture_ended)
+        self.graph_reset = event(Listener.graph_reset)
+        self.replay_refused = event(Listener.replay_refused)
+        self.replay_began = event(Listener.replay_began)
+        self.node_ran = event(Listener.node_ran)
+        self.nodes_ran = event(Listener.nodes_ran)
+        self.replay_failed = event(Listener.replay_failed)
+        self.replay_ended = event(Listener.replay_ended)
+        self.replays_passed = event(Listener.replays_passed)
+        self.launch_begins = event(Listener.launch_begins)
+        self.launch_ran = event(Listener.launch_ran)
+        self.host_read = event(Listener.host_read)
+
+
+events = Events()

@@ -13,7 +13,7 @@ import torch
 import shadowgraph as sg
 from shadowgraph.engines.base import Result
 from shadowgraph.engines.numpy_engine import NumpyEngine
-from shadowgraph.graphs.events import emit
+from shadowgraph.graphs.events import events
 from shadowgraph.graphs.triton import host as triton_host
 from shadowgraph.graphs.triton.interpreter_hooks import Running
 from shadowgraph.monitor import backends
@@ -41,9 +41,9 @@ def _told(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     launch = replace(launch, stack=launch.stack[1:])  # without this function
     with torch._C._DisableTorchDispatch():
         given = triton_host._aliased(args), triton_host._aliased(kwargs)
-    emit("launch_begins", launch, ())
+    events.launch_begins(launch, ())
     triton_host._run(executor, *given, Running())
-    emit("launch_ran", launch, None)
+    events.launch_ran(launch, None)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from playing import LateEngine, played
 from programs import guarded, only, overflow, poke, reader_of
 
 import shadowgraph as sg
-from shadowgraph.graphs.events import emit
+from shadowgraph.graphs.events import events
 from shadowgraph.model.launches import Access, Launch, LaunchKind, Pointer
 from shadowgraph.model.views import TensorView
 
@@ -111,14 +111,14 @@ def test_who_launches_is_told_from_what_it_launches(monkeypatch: pytest.MonkeyPa
         outer, inner, lost = (Launch(LaunchKind.ATEN, name, pointers) for name in ("outer", "inner", "lost"))
 
         def prepare() -> None:
-            emit("launch_begins", lost, ())
-            emit("launch_begins", outer, ())
-            emit("launch_begins", inner, ())
-            emit("launch_ran", inner, None)
+            events.launch_begins(lost, ())
+            events.launch_begins(outer, ())
+            events.launch_begins(inner, ())
+            events.launch_ran(inner, None)
             poke(table, 256, 4)
-            emit("launch_ran", outer, None)
-            emit("launch_begins", inner, ())
-            emit("launch_ran", inner, None)
+            events.launch_ran(outer, None)
+            events.launch_begins(inner, ())
+            events.launch_ran(inner, None)
 
         steps(debugger, graph, prepare, 2, marked=True)
         found = only(debugger.check())
@@ -134,10 +134,10 @@ def test_a_launch_inside_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
         outer, inner = (Launch(LaunchKind.ATEN, name, pointers) for name in ("outer", "inner"))
 
         def prepare() -> None:
-            emit("launch_begins", outer, ())
-            emit("launch_ran", inner, None)  # nobody told that it begins
+            events.launch_begins(outer, ())
+            events.launch_ran(inner, None)  # nobody told that it begins
             poke(table, 256, 4)
-            emit("launch_ran", outer, None)
+            events.launch_ran(outer, None)
             table.add_(1)
 
         steps(debugger, graph, prepare, 2, marked=True)

@@ -12,7 +12,7 @@ from programs import guarded, only, overflow, poke, reader_of
 
 import shadowgraph as sg
 from shadowgraph.engines.base import Result
-from shadowgraph.graphs.events import emit
+from shadowgraph.graphs.events import events
 from shadowgraph.localize import launch_stepper, locator
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.launches import Access, Launch, LaunchKind, Pointer
@@ -53,9 +53,9 @@ def test_what_another_stream_does_is_not_laid_on_a_launch_beside_it(monkeypatch:
         for _ in range(3):
             with debugger.prepare(graph):
                 other.queued.append(lambda: poke(table, 256, 4))
-                emit("launch_begins", beside, ())
+                events.launch_begins(beside, ())
                 other.run()
-                emit("launch_ran", beside, None)
+                events.launch_ran(beside, None)
             graph.replay()
         found = only(debugger.check())
     assert found.occurrences > 1
@@ -70,14 +70,14 @@ def test_what_another_thread_launches_is_not_laid_on_a_launch_beside_it(monkeypa
 
         def replayed(beside: bool) -> None:
             with debugger.prepare(graph):
-                another.submit(emit, "launch_begins", theirs, ()).result()
+                another.submit(events.launch_begins, theirs, ()).result()
                 if not beside:
-                    another.submit(emit, "launch_ran", theirs, None).result()
-                emit("launch_begins", mine, ())
+                    another.submit(events.launch_ran, theirs, None).result()
+                events.launch_begins(mine, ())
                 poke(table, 256, 4)
-                emit("launch_ran", mine, None)
+                events.launch_ran(mine, None)
                 if beside:
-                    another.submit(emit, "launch_ran", theirs, None).result()
+                    another.submit(events.launch_ran, theirs, None).result()
             graph.replay()
 
         for _ in range(3):
@@ -114,9 +114,9 @@ def test_launches_of_one_prepare_that_break_the_same_guard_are_all_named(monkeyp
         for _ in range(3):
             with debugger.prepare(graph):
                 for value, each in enumerate((first, second), 7):
-                    emit("launch_begins", each, ())
+                    events.launch_begins(each, ())
                     poke(table, 256, 4, value)
-                    emit("launch_ran", each, None)
+                    events.launch_ran(each, None)
             graph.replay()
         found = only(debugger.check())
     assert (found.culprit.name, found.culprit.status) == ("first", "confirmed")

@@ -13,7 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode, get_overridable_functions, get_testing_overrides
 
 import shadowgraph as sg
-from shadowgraph.graphs.dispatch import host_reads
+from shadowgraph.graphs.events import events
 
 NAMES = (
     "tolist",
@@ -134,7 +134,7 @@ def test_compiled_in_one_piece(watching: sg.Debugger) -> None:
 
 def test_reads_are_still_told(monkeypatch: pytest.MonkeyPatch, watching: sg.Debugger) -> None:
     told: list[str] = []
-    monkeypatch.setattr(host_reads, "emit", lambda event, view, how, waits: told.append(how))
+    monkeypatch.setattr(events, "host_read", lambda view, how, waits: told.append(how))
     tensor = torch.ones(2)
     tensor.cpu(), tensor.tolist(), tensor.to("cpu"), tensor.numpy(), repr(tensor)
     torch.zeros(2).as_subclass(torch.nn.Parameter).tolist()

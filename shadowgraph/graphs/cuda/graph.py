@@ -31,7 +31,7 @@ from shadowgraph.graphs.cuda.isolated_pools import IsolatedPool, IsolatedPools
 from shadowgraph.graphs.cuda.node_attribution import Marks
 from shadowgraph.graphs.cuda.pool_buffers import Made, Tenants, enter_pool_buffers, tenants_of
 from shadowgraph.graphs.cuda.probes import Prober
-from shadowgraph.graphs.events import emit, listeners
+from shadowgraph.graphs.events import events, listeners
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.probes import Outcome
 from shadowgraph.model.ranges import RangeSet
@@ -139,7 +139,7 @@ class CudaGraphs:
     def _begin(self, pool: Any) -> _State:
         serial = next(_serials)
         state = _State(Graph(serial, f"graph#{serial}"))
-        emit("capture_began", state.model)
+        events.capture_began(state.model)
         try:
             self._allocator.settle()
             if not _inductor_captures():
@@ -147,7 +147,7 @@ class CudaGraphs:
                 state.native = state.pool is None and self._native.may_guard(pool, self._expandable)
                 state.history = (state.pool is not None or state.native) and _history.begin()
         except BaseException:
-            emit("graph_reset", state.model)
+            events.graph_reset(state.model)
             raise
         return state
 
@@ -189,7 +189,7 @@ class CudaGraphs:
         """A graph has ended; its pool may end with it."""
         self._live.discard(model.serial)
         self._native.dropped(model)
-        emit("graph_reset", model)
+        events.graph_reset(model)
 
     def _wrap_end(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def capture_end(graph: Any) -> None:
@@ -234,7 +234,7 @@ class CudaGraphs:
             if state.history:
                 state.history = False
                 _history.end()
-            emit("capture_ended", state.model)
+            events.capture_ended(state.model)
 
     def _end_guarded(self, state: _State, pool: IsolatedPool, snapshot: Any, made: Made) -> None:
         tenants = tenants_of(snapshot, pool.segments.__contains__)
@@ -276,18 +276,18 @@ class CudaGraphs:
                     original(graph)
                 finally:
                     if passing.ended(model):
-                        emit("replays_passed", model)
+                        events.replays_passed(model)
                 return
-            emit("replay_began", model)
+            events.replay_began(model)
             try:
                 if model.probe is None or torch.cuda.is_current_stream_capturing():
                     original(graph)
                 else:
                     self._probed(original, graph, model)
             except BaseException:
-                emit("replay_failed", model)
+                events.replay_failed(model)
                 raise
-            emit("replay_ended", model)
+            events.replay_ended(model)
 
         return replay
 

@@ -28,7 +28,7 @@ from shadowgraph.graphs.dispatch.out_resize import call_with_outs, grow, wanted_
 from shadowgraph.graphs.dispatch.schemas import Schema
 from shadowgraph.graphs.dispatch.stepping_aside import MADE_FX, POOLED, stepped_aside
 from shadowgraph.graphs.dispatch.tensors import Rehomed, is_plain, named_tensors, storage_key, tensors_in, view_facts
-from shadowgraph.graphs.events import emit, listeners
+from shadowgraph.graphs.events import events, listeners
 from shadowgraph.model.buffers import Role
 from shadowgraph.model.graphs import Launch, LaunchKind, Pointer
 from shadowgraph.model.ranges import ByteRange
@@ -312,7 +312,7 @@ class EagerMode(ObserverMode):
         plain = self._plain_uses(schema, args, kwargs) if schema.takes_indices else []
         if (plain and self._thorough) or any(self._is_tracked(p) for p in pointers if plain or p.may_write):
             launch = Launch(LaunchKind.ATEN, schema.name, tuple(pointers), current_stack())
-            emit("launch_begins", launch, tuple(use.rule() for use in plain))
+            events.launch_begins(launch, tuple(use.rule() for use in plain))
             return launch
         return None
 
@@ -329,7 +329,7 @@ class EagerMode(ObserverMode):
         onto_itself = schema.name == "aten.copy_.default" and len({p.view for p in pointers}) < len(pointers)
         if not onto_itself and any(self._is_tracked(p) for p in pointers if p.may_write):
             launch = launch or Launch(LaunchKind.ATEN, schema.name, pointers, current_stack())
-            emit("launch_ran", launch, None)
+            events.launch_ran(launch, None)
 
     def _pointers(self, schema: Schema, args: Any, kwargs: Any) -> list[Pointer]:
         return [

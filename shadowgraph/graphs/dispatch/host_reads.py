@@ -16,7 +16,7 @@ import torch
 from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.common.patching import PatchSet
 from shadowgraph.graphs.dispatch.tensors import is_plain, view_of_memory
-from shadowgraph.graphs.events import emit, listeners
+from shadowgraph.graphs.events import events, listeners
 from shadowgraph.model.views import TensorView
 
 _READS = ("tolist", "numpy", "__array__", "cpu", "to", "__dlpack__", "__repr__", "__reduce_ex__")
@@ -80,7 +80,7 @@ def note_read(tensor: torch.Tensor, how: str, waits: bool = True) -> None:
         with error_barrier("host read"), torch._C.DisableTorchFunction():
             view = _view_of(tensor)
         if view is not None and view.nbytes:
-            emit("host_read", view, how, waits)
+            events.host_read(view, how, waits)
     finally:
         _local.busy = False
 

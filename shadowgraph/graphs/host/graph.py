@@ -24,7 +24,7 @@ import torch
 from shadowgraph.common.errors import BackendError, CaptureError, FreedInputError
 from shadowgraph.common.finalizer_safe_lock import defer, run_deferred
 from shadowgraph.graphs.dispatch import eager, host_reads
-from shadowgraph.graphs.events import emit, listeners
+from shadowgraph.graphs.events import events, listeners
 from shadowgraph.graphs.host.nodes import Step, TenancyNode
 from shadowgraph.graphs.host.observed_replay import run_telling, run_telling_each
 from shadowgraph.graphs.host.probe import run_probed
@@ -111,7 +111,7 @@ class HostGraph:
         if self._captured:
             self.reset()
         report_collected()
-        emit("capture_began", self.model)
+        events.capture_began(self.model)
         allocator = host_allocator()
         allocator.enter_pool(chosen)
         self._pool = chosen
@@ -139,7 +139,7 @@ class HostGraph:
         self._steps, self._foreign = recorder.steps, recorder.foreign
         self._constants = list(recorder.constants.values())
         self._captured = True
-        emit("capture_ended", self.model)
+        events.capture_ended(self.model)
 
     def _abort(self) -> None:
         """Stop recording and drop the capture; for an exception in the captured code."""
@@ -172,7 +172,7 @@ class HostGraph:
         self.model.replays += 1
         passes = passing.on and self.model.probe is None and bool(listeners)
         if not passes:
-            emit("replay_began", self.model)
+            events.replay_began(self.model)
         probe, self.model.probe = self.model.probe, None
         try:
             self._run_steps(bool(listeners) and not passes, probe)
@@ -180,12 +180,12 @@ class HostGraph:
             self._settle_guards()
             if passes:
                 passing.ended(self.model)
-            emit("replay_failed", self.model)
+            events.replay_failed(self.model)
             raise
         if not passes:
-            emit("replay_ended", self.model)
+            events.replay_ended(self.model)
         elif passing.ended(self.model):
-            emit("replays_passed", self.model)
+            events.replays_passed(self.model)
 
     def _require_replayable(self) -> None:
         """Raise what `replay` says where this graph cannot be replayed now."""
@@ -199,7 +199,7 @@ class HostGraph:
         try:
             self._check_inputs()
         except FreedInputError:
-            emit("replay_refused", self.model)
+            events.replay_refused(self.model)
             raise
 
     def _settle_guards(self) -> None:
@@ -262,7 +262,7 @@ class HostGraph:
         """
         if self._recorder is not None:
             raise CaptureError(f"{self.model.name} captures; end the capture before reset()")
-        emit("graph_reset", self.model)
+        events.graph_reset(self.model)
         serial = self.model.serial if not self._captured else next(_serials)
         self.model = Graph(serial, f"graph#{serial}")
         self._steps, self._foreign, self._constants = [], {}, []
@@ -408,7 +408,7 @@ def _recording(recorder: Recorder) -> ExitStack:
 def report_collected() -> None:
     """Emit the events for graphs that were garbage collected, outside the collector. Any thread."""
     while _collected:
-        emit("graph_reset", _collected.popleft())
+        events.graph_reset(_collected.popleft())
 
 
 def _lookup(handle: PoolHandle) -> Pool:

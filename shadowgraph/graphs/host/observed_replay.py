@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shadowgraph.graphs.events import emit
+from shadowgraph.graphs.events import events
 from shadowgraph.graphs.host.nodes import AtenNode, Step, TenancyNode
 from shadowgraph.model.graphs import Graph, Node
 
@@ -15,7 +15,7 @@ def run_telling_each(steps: Iterable[Step], model: Graph) -> None:
     for step in steps:
         stores = step.run(True)
         if not isinstance(step, TenancyNode):
-            emit("node_ran", model, step.node, stores)
+            events.node_ran(model, step.node, stores)
 
 
 def run_telling(steps: Iterable[Step], model: Graph) -> None:
@@ -37,7 +37,7 @@ def run_telling(steps: Iterable[Step], model: Graph) -> None:
                     step.run(True)
             else:
                 _tell(model, ran)
-                emit("node_ran", model, step.node, step.run(True))
+                events.node_ran(model, step.node, step.run(True))
     finally:
         _tell(model, ran)
 
@@ -46,4 +46,4 @@ def _tell(model: Graph, ran: list[Node]) -> None:
     if ran:
         nodes = tuple(ran)
         ran.clear()
-        emit("nodes_ran", model, nodes)
+        events.nodes_ran(model, nodes)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from shadowgraph.common.internal_errors import error_barrier
-from shadowgraph.graphs.events import emit
+from shadowgraph.graphs.events import events
 from shadowgraph.graphs.host.nodes import Step, TenancyNode
 from shadowgraph.graphs.host.prefixes import searched
 from shadowgraph.model.graphs import Graph
@@ -79,7 +79,7 @@ def run_probed(steps: Sequence[Step], model: Graph, watched: bool, probe: Probe)
                 if copies is not None:
                     copies.ran(step)
             if watched and not isinstance(step, TenancyNode):
-                emit("node_ran", model, step.node, stores)
+                events.node_ran(model, step.node, stores)
     finally:
         with error_barrier("outcome of a probed replay"):
             probe.deliver(outcome if copies is None else Outcome(model.replays, tuple(copies.hits)))

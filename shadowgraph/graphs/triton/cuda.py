@@ -14,7 +14,7 @@ from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.common.patching import PatchSet, Target
 from shadowgraph.graphs.cuda import capture as cuda_capture
 from shadowgraph.graphs.dispatch.tensors import is_plain, named_tensors, opened, place_of, view_facts
-from shadowgraph.graphs.events import emit, listeners
+from shadowgraph.graphs.events import events, listeners
 from shadowgraph.model.graphs import Access, Launch, LaunchKind, Pointer
 from shadowgraph.model.launches import CompiledCall
 from shadowgraph.model.stacks import cell_label, current_stack
@@ -66,9 +66,9 @@ def _wrap_run(original: Callable[..., Any]) -> Callable[..., Any]:
         if mode is not None:
             with mode.triton(launch):
                 return original(kernel, *args, grid=grid, warmup=warmup, **kwargs)
-        emit("launch_begins", launch, ())
+        events.launch_begins(launch, ())
         result = original(kernel, *args, grid=grid, warmup=warmup, **kwargs)
-        emit("launch_ran", launch, None)
+        events.launch_ran(launch, None)
         return result
 
     return run
@@ -88,9 +88,9 @@ def _wrap_inductor(original: Callable[..., Any]) -> Callable[..., Any]:
         if mode is not None:
             with mode.triton(launch):
                 return original(kernel, *args, **kwargs)
-        emit("launch_begins", launch, ())
+        events.launch_begins(launch, ())
         result = original(kernel, *args, **kwargs)
-        emit("launch_ran", launch, None)
+        events.launch_ran(launch, None)
         return result
 
     return run

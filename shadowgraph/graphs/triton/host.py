@@ -20,7 +20,7 @@ from shadowgraph.common.imported_modules import imported
 from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.common.patching import PatchSet
 from shadowgraph.graphs.dispatch.tensors import Aliases, base_of, map_tensors, named_tensors, opened, tensors_in
-from shadowgraph.graphs.events import emit, listeners
+from shadowgraph.graphs.events import events, listeners
 from shadowgraph.graphs.triton import interpreter_hooks as triton_hooks
 from shadowgraph.graphs.triton.interpreter_hooks import Running, running
 from shadowgraph.model.graphs import Access, Launch, LaunchKind, Pointer
@@ -223,7 +223,7 @@ def _run_noted(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         execute(noting, _aliased(args), _aliased(kwargs), log)
     finally:  # an error in the kernel must not lose its stores so far
         if described is not None:
-            emit("launch_ran", replace(described, grid=used[-1] if used else None), log)
+            events.launch_ran(replace(described, grid=used[-1] if used else None), log)
 
 
 def _wrap_bench(original: Callable[..., Any]) -> Callable[..., Any]:
