@@ -13,15 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-import numpy as np
 import torch
 
+from shadowgraph.adapter_interface import AdapterInterface
 from shadowgraph.common import finalizer_safe_lock, interrupts
-from shadowgraph.common.errors import FindingsError, UnknownBufferError, UsageError
+from shadowgraph.common.errors import FindingsError, UsageError
 from shadowgraph.common.html_repr import register_namer
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.common.settings import Settings
-from shadowgraph.declarations import Declarations
+from shadowgraph.declarations import Declarations, name_owner
 from shadowgraph.dumps.live import LiveDebugger
 from shadowgraph.dumps.taking import take_dump
 from shadowgraph.graphs.dispatch import eager, parameters, resize_hooks, tracing
@@ -43,10 +43,8 @@ from shadowgraph.monitor.monitor import Monitor
 from shadowgraph.monitor.run_facts import facts_of
 from shadowgraph.monitor.sampling import passing
 from shadowgraph.render.text.text import Report
+from shadowgraph.runner_interface import RunnerInterface
 from shadowgraph.tracking.aliases import NameBook
-from shadowgraph.tracking.variable_names import VariableNames
-
-_NO_OWNERS = (type(None), bool, int, float, complex, str, bytes, bytearray, memoryview, np.generic, np.ndarray, type)
 
 
 class Debugger(Declarations, LiveDebugger):
@@ -54,6 +52,13 @@ class Debugger(Declarations, LiveDebugger):
 
     Use `shadowgraph.debug` or `shadowgraph.install`, which create and start one. Findings stay readable after `stop`.
     A tensor passed to any method is not kept alive.
+
+    Attributes
+    ----------
+    adapter
+        For adapters of packages that the program uses: declare, bind, prepare, subscribe, join an exception.
+    runner
+        For code that runs a whole program under the debugger.
 
     Raises
     ------
@@ -66,9 +71,10 @@ class Debugger(Declarations, LiveDebugger):
         self._backend = backend_of(settings)
         self._allocator = self._backend.allocator
         self._work = Monitor(settings, self._allocator, self._backend.engine)
+        self.adapter, self.runner = AdapterInterface(self._work), RunnerInterface(self._work)
         self._policy = GuardPolicy(settings.near_guard, settings.far_guard, self._backend.guard_memory)
         if settings.guard_eager != "off":
-            self._work.hooks.places = VariableNames(self.names)
+            self._work.name_search.enable()
         self._live_names = register_namer(LiveNames(self._work.context))
         self._mode: eager.EagerMode | None = None
         self._mode_thread: int | None = None
@@ -108,8 +114,8 @@ class Debugger(Declarations, LiveDebugger):
         leave_stopped_modes()
         self._mode = eager.EagerMode(
             self._allocator,
-            self._work.is_tracked,
-            self._work.hooks.guarding,
+            self._work.context.ledger.holds,
+            self._work.eager_guard,
             self.settings.sync,
             # No reference back to the debugger: one in a reference cycle would be freed, with its device memory, by a
             # garbage collection at any time, even in the middle of a capture.
@@ -180,7 +186,7 @@ class Debugger(Declarations, LiveDebugger):
         self._work.rearm()
         self._work.invalidate_writers()
         self._work.naps.rouse()
-        self._work.paused = self._work.lost is not None or self._work.hooks.limit.stopped is not None
+        self._work.paused = self._work.lost is not None or self._work.limit.stopped is not None
 
     # -- for code that runs the debugger from outside -------------------------------------------------------------
 
@@ -220,7 +226,7 @@ class Debugger(Declarations, LiveDebugger):
         with ExitStack() as stack:
             self._work.naps.needed()
             if threading.get_ident() != self._mode_thread:
-                stack.enter_context(eager.EagerMode(self._allocator, self._work.is_tracked))
+                stack.enter_context(eager.EagerMode(self._allocator, self._work.context.ledger.holds))
             stack.enter_context(eager.guard_allocations())
             yield
 
@@ -246,9 +252,7 @@ class Debugger(Declarations, LiveDebugger):
         UnknownBufferError
             For an object that cannot hold tensors: a number, a string, None, a class.
         """
-        if issubclass(type(owner), _NO_OWNERS):  # `isinstance` may run the program's code
-            raise UnknownBufferError(f"name({name!r}) needs an object that holds tensors, not {type(owner).__name__}")
-        return self._work.context.names.add(name, owner)
+        return name_owner(self._work, name, owner)
 
     def name_variables(self, now: bool = True) -> None:
         """Name buffers without an owner name after variables that lead to them, as `Settings.guard_eager` does.
@@ -258,10 +262,9 @@ class Debugger(Declarations, LiveDebugger):
         now
             Also name all live buffers, which takes at most a second; else only buffers of findings.
         """
-        if self._work.hooks.places is None:
-            self._work.hooks.places = VariableNames(self.names)
+        self._work.name_search.enable()
         if now:
-            self._work.hooks.name_rest(self.buffers, self._work.context)
+            self._work.name_search.name_rest(self.buffers)
 
     @contextmanager
     def prepare(self, graph: HostGraph | torch.cuda.CUDAGraph | None = None) -> Iterator[None]:
@@ -276,11 +279,11 @@ class Debugger(Declarations, LiveDebugger):
         """
         model = model_of(graph)
         self._work.flush("prepare_begin")
-        mark = self._work.preparing.begin(model)
+        block = self._work.preparing.begin(model)
         try:
             yield
         finally:
-            self._work.preparing.end(mark)
+            block.end()
             self._work.flush("prepare_end", Phase.PREPARE, model, model.replays + 1 if model else None)
 
     def locate(self, graph: HostGraph | torch.cuda.CUDAGraph | None = None) -> Location:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 from shadowgraph.checks.invariants.check import Invariants
@@ -23,15 +24,15 @@ from shadowgraph.model.stacks import current_stack
 from shadowgraph.model.views import TensorView
 from shadowgraph.monitor.monitor import Monitor
 from shadowgraph.monitor.tensor_watches import Watch
-from shadowgraph.tracking.allocator import HostAllocator
 from shadowgraph.tracking.foreign import track_foreign
+
+_NO_OWNERS = (type(None), bool, int, float, complex, str, bytes, bytearray, memoryview, np.generic, np.ndarray, type)
 
 
 class Declarations:
     """The declaring methods of a debugger. A tensor passed to them is not kept alive."""
 
     _work: Monitor
-    _allocator: HostAllocator
 
     def protect(self, tensor: torch.Tensor) -> None:
         """Declare a tensor host-owned: a replay that changes one of its values is reported as SG102.
@@ -98,10 +99,7 @@ class Declarations:
         UnknownBufferError
             For an object that is no tensor, or has no plain memory on the backend's device.
         """
-        buffer, view = self._locate(tensor)
-        if policy not in POLICIES:
-            raise UsageError(f"padding() takes 'refresh', 'dont_care' or 'judged', not {policy!r}")
-        self._work.checks[StaleRows].declare(buffer, view.hull, policy)
+        declare_padding(self._work, tensor, policy)
 
     def refreshes(self, graph: HostGraph | torch.cuda.CUDAGraph, owner: object, *attributes: str) -> None:
         """Declare that host code refreshes the tensors behind some attributes between two replays of a graph.
@@ -164,11 +162,31 @@ class Declarations:
         return watch
 
     def _locate(self, tensor: object) -> tuple[Buffer, TensorView]:
-        if not isinstance(tensor, torch.Tensor):
-            raise UnknownBufferError(f"expected a tensor, got {type(tensor).__name__}")
-        if not is_plain(tensor, torch.device(self._allocator.device).type) or not tensor.numel():
-            raise UnknownBufferError(
-                f"this tensor ({tensor.dtype}, {tuple(tensor.shape)}, {tensor.device}, {tensor.layout}) has no plain "
-                f"{self._allocator.device} memory to track"
-            )
-        return track_foreign(self._work.context.ledger, tensor, current_stack()), TensorView.of(tensor)
+        return _locate(self._work, tensor)
+
+
+def declare_padding(work: Monitor, tensor: object, policy: str) -> None:
+    """`Declarations.padding`, for users and adapters."""
+    buffer, view = _locate(work, tensor)
+    if policy not in POLICIES:
+        raise UsageError(f"padding() takes 'refresh', 'dont_care' or 'judged', not {policy!r}")
+    work.checks[StaleRows].declare(buffer, view.hull, policy)
+
+
+def name_owner(work: Monitor, name: str, owner: object) -> int:
+    """`Debugger.name`, for users and adapters."""
+    if issubclass(type(owner), _NO_OWNERS):  # `isinstance` may run the program's code
+        raise UnknownBufferError(f"name({name!r}) needs an object that holds tensors, not {type(owner).__name__}")
+    return work.context.names.add(name, owner)
+
+
+def _locate(work: Monitor, tensor: object) -> tuple[Buffer, TensorView]:
+    device = work.allocator.device
+    if not isinstance(tensor, torch.Tensor):
+        raise UnknownBufferError(f"expected a tensor, got {type(tensor).__name__}")
+    if not is_plain(tensor, torch.device(device).type) or not tensor.numel():
+        raise UnknownBufferError(
+            f"this tensor ({tensor.dtype}, {tuple(tensor.shape)}, {tensor.device}, {tensor.layout}) has no plain "
+            f"{device} memory to track"
+        )
+    return track_foreign(work.context.ledger, tensor, current_stack()), TensorView.of(tensor)

@@ -162,9 +162,7 @@ def _at_exit() -> None:
 def _join(debugger: Debugger, error: BaseException | None) -> None:
     """Record an exception of the program that passes through here, with its context."""
     if isinstance(error, Exception) and not isinstance(error, ShadowgraphError):
-        from shadowgraph.monitor.exception_context import join
-
-        join(debugger.monitor, error)
+        debugger.adapter.join(error)
 
 
 def _started(debugger: Debugger, watch_thread: bool = True) -> Debugger:

@@ -210,6 +210,10 @@ class Ledger:
         whole = [buffer for buffer in found if buffer.start <= start and stop <= buffer.stop]
         return min(whole, key=lambda buffer: buffer.nbytes, default=found[0])
 
+    def holds(self, where: ByteRange) -> bool:
+        """Whether a range belongs to a live buffer."""
+        return self.owner(where.start, where.stop) is not None
+
     def overlapping(self, start: int, stop: int) -> list[Buffer]:
         """Live buffers with bytes in ``[start, stop)``, by address."""
         with self._settled():

@@ -17,7 +17,7 @@ from shadowgraph.localize.launch_stepper import LaunchStepper
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.phases import Phase
 from shadowgraph.monitor.evidence_dispatch import EvidenceDispatcher
-from shadowgraph.monitor.program_hooks import ProgramHooks
+from shadowgraph.monitor.overhead_limiter import OverheadLimiter
 from shadowgraph.tracking.active_guards import ActiveGuards
 from shadowgraph.tracking.writes import WriteLog
 
@@ -41,11 +41,11 @@ class Boundaries:
         checks: Sequence[Check],
         standing: ActiveGuards,
         stepper: LaunchStepper,
-        outside: ProgramHooks,
+        limit: OverheadLimiter,
         paused: Callable[[], bool],
     ) -> None:
         self._context, self._evidence, self._standing, self._stepper = context, judge, standing, stepper
-        self._outside, self._paused = outside, paused
+        self._limit, self._paused = limit, paused
         self._engine, self._sync = context.engine, context.settings.sync
         self._arrived: deque[Result] = deque()  # results of waits without the lock; the next poll dispatches them
         self._still = context.allocator.lock.within  # while held, no guard moves and no block changes owner
@@ -105,7 +105,7 @@ class Boundaries:
     def wait(self, here: bool = False) -> None:
         """Wait for all submitted checks, or with `here` for those of the current stream; the next `poll` dispatches the
         results. The caller holds no lock, where it can avoid one."""
-        with self._outside.limit.waiting():
+        with self._limit.waiting():
             self._arrived.extend(self._engine.poll(wait=True, here=here))
 
     def poll(self) -> None:

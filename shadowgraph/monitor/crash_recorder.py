@@ -36,7 +36,7 @@ class CrashRecorder:
     """
 
     def __init__(
-        self, context: Context, journal: FlightRecorder, indices: Indices, find_name: Callable[[Buffer, Context], None]
+        self, context: Context, journal: FlightRecorder, indices: Indices, find_name: Callable[[Buffer], None]
     ) -> None:
         self._context, self._journal, self._indices, self._find_name = context, journal, indices, find_name
         self._asserted: list[tuple[Launch, AssertedIndex | None]] = []  # for the launches already shown
@@ -128,7 +128,7 @@ class CrashRecorder:
         buffer = self._context.ledger.owner(view.start, view.stop)
         if buffer is None:
             return ""
-        self._find_name(buffer, self._context)
+        self._find_name(buffer)
         return self._context.names.name_of(buffer, view.hull)[0]
 
 

@@ -12,16 +12,16 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 from shadowgraph.common.errors import ShadowgraphError
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.engines.losses import is_device_loss
-from shadowgraph.monitor.program_hooks import ProgramHooks
+from shadowgraph.monitor.overhead_limiter import OverheadLimiter
 
 P = ParamSpec("P")
 
 
 class Watcher(Protocol):
-    """An object with event handlers, and the limits on their run time."""
+    """An object with event handlers, and the limit on their run time."""
 
     @property
-    def hooks(self) -> ProgramHooks: ...
+    def limit(self) -> OverheadLimiter: ...
 
     def lose(self, error: Exception) -> None:
         """The device is lost."""
@@ -35,7 +35,7 @@ def event_handler(method: Callable[Concatenate[W, P], None]) -> Callable[Concate
 
     @wraps(method)
     def watched(self: W, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        limit = self.hooks.limit
+        limit = self.limit
         began = limit.enter() if limit.measured else None
         try:
             method(self, *args, **kwargs)

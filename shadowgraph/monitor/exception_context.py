@@ -91,7 +91,7 @@ def telling_line(error: BaseException) -> str:
 
 
 def _keep(work: Monitor, kind: str, error: str, said: str, where: str) -> Failure | None:
-    if _is_kept(work, kind, said):
+    if work.failures.knows(kind, said):
         return None
     last = work.flight_recorder.taken()[1][-1:]
     graph = work.context.graphs.get(last[0].graph) if last else None
@@ -110,28 +110,16 @@ def _keep(work: Monitor, kind: str, error: str, said: str, where: str) -> Failur
         seconds=time.time() - last[0].time if last else 0.0,
         batch=_batch(work, plan if kind == "planner" else None, graph, last[0].replay if last else 0),
     )
-    work.hooks.fail(failure)
+    work.failures.keep(failure)
     return failure
-
-
-def _is_kept(work: Monitor, kind: str, said: str) -> bool:
-    return any(known.kind == kind and _same(known.said, said) for known in work.hooks.failures)
-
-
-def _same(known: str, said: str) -> bool:
-    """Whether two texts describe one exception: an exception often quotes its cause."""
-    return known == said or bool(known and known in said)
 
 
 def _batch(work: Monitor, plan: HostPlan | None, graph: Graph | None, replay: int) -> Batch | None:
     """The batch of the replay for which a plan was made, else of the last replay that began."""
-    said = work.hooks.batch_of
-    if said is None:
-        return None
     planned = work.context.graphs.get(plan.serial) if plan is not None else None
     if planned is not None and plan is not None and plan.replay is not None:
-        return said(planned, plan.replay)
-    return said(graph, replay) if graph is not None else None
+        return work.batches.of(planned, plan.replay)
+    return work.batches.of(graph, replay) if graph is not None else None
 
 
 def _plan(work: Monitor, plan: HostPlan | None) -> PlanFacts | None:

@@ -17,17 +17,28 @@ from shadowgraph.common.internal_errors import error_barrier, log
 from shadowgraph.common.settings import Settings
 from shadowgraph.localize.launch_stepper import UNSEEN, LaunchStepper
 from shadowgraph.localize.locator import Locator
-from shadowgraph.model.findings import NAP, Culprit, Finding, Severity, Status, fingerprint
+from shadowgraph.model.findings import NAP, Batch, Culprit, Finding, Severity, Status, fingerprint
 from shadowgraph.monitor.finding_builder import build_finding
 from shadowgraph.monitor.finding_store import FindingStore, read_suppressions
+from shadowgraph.monitor.name_search import NameSearch
 from shadowgraph.monitor.overrun_chain import OverrunChain
-from shadowgraph.monitor.program_hooks import ProgramHooks
+from shadowgraph.monitor.program_failures import BatchSources
+from shadowgraph.monitor.subscriptions import Callbacks
 
 _CANDIDATES = 8
 
 
 class FindingPipeline:
     """Turns detections into stored findings.
+
+    Parameters
+    ----------
+    search
+        Names the buffers of a finding.
+    batches
+        Say which batch of requests a finding belongs to.
+    told
+        Subscribers that are told of every stored finding.
 
     Attributes
     ----------
@@ -44,8 +55,10 @@ class FindingPipeline:
     stepper: LaunchStepper
     context: Context
 
-    def __init__(self, settings: Settings, outside: ProgramHooks) -> None:
-        self._settings, self._outside = settings, outside
+    def __init__(
+        self, settings: Settings, search: NameSearch, batches: BatchSources, told: Callbacks[[Finding]]
+    ) -> None:
+        self._settings, self._search, self._batches, self._told = settings, search, batches, told
         self._suppressions = read_suppressions(settings.suppressions) if settings.suppressions else frozenset()
         self.book = FindingStore(self._suppressions)
         self.inferred = FindingStore()
@@ -60,7 +73,7 @@ class FindingPipeline:
     def take(self, draft: Detection) -> None:
         """A check reports a detection: name it, store it, and in sync mode raise it."""
         self.context.names.refresh()
-        self._outside.name_all(draft, self.context)
+        self._search.name_all(draft)
         finding = build_finding(draft, self.context)
         if draft.inferred and not self._settings.list_inferred:
             self.inferred.add(finding, draft.key)
@@ -69,11 +82,11 @@ class FindingPipeline:
         stepped = self.stepper.identity(draft)
         key, mark = stepped or (draft.key, fingerprint(finding))
         finding = self._looked_up(draft, finding)
-        finding = msgspec.structs.replace(finding, batch=self._outside.batch(draft))
+        finding = msgspec.structs.replace(finding, batch=self._batch(draft))
         kept, new = self.book.add(finding, key, mark, exact=not self.context.engine.asynchronous)
         kept = self._with_culprits(kept, finding, new, stepped is not None)
         kept = self._tied(kept, draft)
-        self._outside.found(kept)
+        self._publish(kept)
         alarming = new and kept.severity is Severity.ERROR
         if alarming:
             # In this event: the program may not reach its report.
@@ -84,6 +97,17 @@ class FindingPipeline:
                 self.stepper.noticed(draft, kept, key, mark)
         if alarming and self._settings.sync:
             raise FindingsError(kept.message)
+
+    def _batch(self, draft: Detection) -> Batch | None:
+        """The batch of the replay that a finding belongs to, where an adapter knows it."""
+        if draft.graph is None or draft.replay is None:
+            return None
+        return self._batches.of(draft.graph, draft.replay)
+
+    def _publish(self, finding: Finding) -> None:
+        """Notify the subscribers of a stored finding; a suppressed finding has no id and is skipped."""
+        if finding.id:
+            self._told.post(finding)
 
     def _with_culprits(self, kept: Finding, finding: Finding, new: bool, stepped: bool) -> Finding:
         """A stored finding after another sighting: with a surer culprit, or with a second one."""
@@ -122,7 +146,7 @@ class FindingPipeline:
     def _conclude(self, id: int, culprit: Culprit, candidates: tuple[Culprit, ...]) -> None:
         kept = self._revise(id, culprit, candidates)
         if kept is not None:
-            self._outside.found(self._tied(kept))
+            self._publish(self._tied(kept))
 
     def _tied(self, kept: Finding, draft: Detection | None = None) -> Finding:
         """A finding after it is linked to its overrun; listeners are told of other findings that this changes."""
@@ -131,7 +155,7 @@ class FindingPipeline:
             if overruns is None or overruns.book is not self.book:
                 overruns = self._overruns = OverrunChain(self.book, self.context.ledger)
             for other in overruns.revised(kept) if draft is None else overruns.noticed(draft, kept):
-                self._outside.found(other)
+                self._publish(other)
         return self.book.get(kept.id) or kept
 
     def _revise(self, id: int, culprit: Culprit, candidates: tuple[Culprit, ...]) -> Finding | None:

@@ -13,7 +13,7 @@ import torch
 from shadowgraph.checks.base import Check, Context
 from shadowgraph.model.coverage import Coverage, CoverageLog
 from shadowgraph.model.graphs import Graph
-from shadowgraph.monitor.program_hooks import ProgramHooks
+from shadowgraph.monitor.name_search import NameSearch
 from shadowgraph.tracking.allocator import HostAllocator
 
 
@@ -33,10 +33,8 @@ class GraphRegistry:
         Graphs that no check has seen yet, oldest first.
     """
 
-    def __init__(
-        self, context: Context, allocator: HostAllocator, outside: ProgramHooks, checks: Iterable[Check]
-    ) -> None:
-        self._context, self._allocator, self._outside, self._checks = context, allocator, outside, tuple(checks)
+    def __init__(self, context: Context, allocator: HostAllocator, search: NameSearch, checks: Iterable[Check]) -> None:
+        self._context, self._allocator, self._search, self._checks = context, allocator, search, tuple(checks)
         self._coverage = CoverageLog()
         self.capturing: dict[int, int] = {}
         self.waiting: list[Graph] = []
@@ -79,7 +77,7 @@ class GraphRegistry:
         new, self.waiting = self.waiting, []
         self._allocator.enter_waiting()
         self._context.names.refresh()
-        self._outside.name_indices(new, self._context)
+        self._search.name_indices(new)
         for graph in new:
             self._coverage.note(graph, list(self._allocator.tenants.values()), self._context.ledger)
             for check in self._checks:

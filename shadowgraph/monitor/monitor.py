@@ -34,6 +34,7 @@ from shadowgraph.engines.base import Engine, Shadow
 from shadowgraph.engines.losses import is_device_loss
 from shadowgraph.graphs.dispatch import host_reads
 from shadowgraph.graphs.dispatch.eager import rests
+from shadowgraph.graphs.dispatch.eager_guard import EagerGuard
 from shadowgraph.graphs.events import Listener
 from shadowgraph.localize.flight_recorder import FlightRecorder
 from shadowgraph.localize.launch_stepper import LaunchStepper
@@ -44,10 +45,10 @@ from shadowgraph.model.graphs import Graph, Launch, Node
 from shadowgraph.model.guards import Guard, guards_of
 from shadowgraph.model.launches import IndexRule
 from shadowgraph.model.phases import Phase
-from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import Stack, current_stack
 from shadowgraph.model.views import TensorView
 from shadowgraph.monitor.boundaries import Boundaries
+from shadowgraph.monitor.check_budget import CheckBudget
 from shadowgraph.monitor.crash_recorder import CrashRecorder
 from shadowgraph.monitor.event_barrier import event_handler
 from shadowgraph.monitor.evidence_dispatch import EvidenceDispatcher
@@ -55,13 +56,15 @@ from shadowgraph.monitor.finding_pipeline import FindingPipeline
 from shadowgraph.monitor.finding_store import FindingStore
 from shadowgraph.monitor.graph_registry import GraphRegistry
 from shadowgraph.monitor.idleness import Idleness
+from shadowgraph.monitor.name_search import NameSearch
 from shadowgraph.monitor.preparing import Preparing
-from shadowgraph.monitor.program_hooks import ProgramHooks
+from shadowgraph.monitor.program_failures import BatchSources, ProgramFailures
 from shadowgraph.monitor.rearming import Rearming
 from shadowgraph.monitor.sampling import passing
 from shadowgraph.monitor.sampling.looking_back import LookingBack
 from shadowgraph.monitor.sampling.naps import Naps
 from shadowgraph.monitor.shadow_cache import ShadowCache
+from shadowgraph.monitor.subscriptions import Subscriptions
 from shadowgraph.monitor.tensor_watches import Watches
 from shadowgraph.monitor.write_recorder import WriteRecorder
 from shadowgraph.tracking.active_guards import ActiveGuards
@@ -99,8 +102,16 @@ class Monitor(Listener):
         Shadow copies to compare across replays, by graph.
     locator, stepper
         Localization of the culprit node or launch, in a replay or a prepare chosen for it.
-    outside
-        Hooks and limits for the code that runs the debugger from outside the program.
+    subscriptions, batches
+        Callbacks of code that runs the debugger from outside the program, and its sources of batches.
+    budget, limit
+        Which replays are checked, and what checking may cost.
+    failures
+        Exceptions of the program, with their context.
+    name_search
+        Names buffers after variables.
+    eager_guard
+        Which eager allocations are guarded, or None.
     naps, idleness
         Sampling: when eager operators pass unobserved, with graphs and without.
     """
@@ -109,9 +120,14 @@ class Monitor(Listener):
         self.settings = settings
         self.allocator = allocator
         self.flight_recorder = FlightRecorder()
-        self.hooks: ProgramHooks = ProgramHooks(settings)
-        self._pipeline = take = FindingPipeline(settings, self.hooks)
+        self.subscriptions, self.batches = Subscriptions(), BatchSources()
+        self.failures = ProgramFailures(self.subscriptions.failures)
+        self.eager_guard = guarding = EagerGuard(settings.guard_eager) if settings.guard_eager != "off" else None
+        self.budget = budget = CheckBudget(settings, guarding, self.subscriptions)
+        self.limit = budget.limit
         names = NameBook(allocator.ledger)
+        self.name_search = search = NameSearch(names, allocator.ledger)
+        self._pipeline = take = FindingPipeline(settings, search, self.batches, self.subscriptions.findings)
         self.context = take.context = Context(
             settings, allocator, allocator.ledger, engine, names, weak_callback(take.take)
         )
@@ -131,33 +147,32 @@ class Monitor(Listener):
             self.context, self.flight_recorder, weak_callback(take.not_seen)
         )
         self.watches = Watches(self.context)
-        self.crash_recorder = CrashRecorder(self.context, self.flight_recorder, self.checks[Indices], self.hooks.name)
+        self.crash_recorder = CrashRecorder(self.context, self.flight_recorder, self.checks[Indices], search.name)
         self.paused = False
         self.lost: str | None = None
-        self.preparing = Preparing()
-        preparing, outside = self.preparing, self.hooks
+        self.preparing = preparing = Preparing()
         self._all: tuple[Check, ...] = (*self.checks.all, self.watches)
         self.shadows = ShadowCache(self.context, self._all)
         judge = EvidenceDispatcher(self.context, self._all, self.checks[OutOfBounds], self._rearming)
         self._boundaries = Boundaries(
-            self.context, judge, self._all, self._standing, self.stepper, self.hooks, weak_callback(self._is_paused)
+            self.context, judge, self._all, self._standing, self.stepper, self.limit, weak_callback(self._is_paused)
         )
-        self._graphs = GraphRegistry(self.context, allocator, outside, self._all)
+        self._graphs = GraphRegistry(self.context, allocator, search, self._all)
         self._capturing = capturing = self._graphs.capturing  # empty during most events
         # Only checks that override the hook: this is the replay path.
         self._beginners = [c for c in self._all if type(c).replay_begins is not Check.replay_begins]
         self.naps = Naps(
             settings.watch_eager == "sampled" and engine.asynchronous,
             lambda: take.book.stirs,
-            lambda: bool(stepper.armed or outside.guards_eager or preparing.anywhere or capturing),
+            lambda: bool(stepper.armed or budget.guards_eager or preparing.anywhere or capturing),
             weak_callback(self._nap_turned),
             weak_callback(self._is_exact),
-            lambda: outside.limit.stride,
+            lambda: budget.limit.stride,
         )
         self.idleness = Idleness(
             settings.watch_eager == "sampled", partial(getattr, self.naps, "idle"), weak_callback(self._falls_idle)
         )
-        self._back = LookingBack(self.context, self.flight_recorder, outside, self.naps, self._boundaries)
+        self._back = LookingBack(self.context, self.flight_recorder, budget, self.naps, self._boundaries)
         self._write_recorder = WriteRecorder(self.context, self.flight_recorder, self.naps, self.checks, self._all)
         self._sleepless = [c for c in self._beginners if c not in self.checks.needs_every_write]
         self._lock = FinalizerSafeLock()
@@ -168,10 +183,6 @@ class Monitor(Listener):
     def book(self) -> FindingStore:
         """The findings."""
         return self._pipeline.book
-
-    @book.setter
-    def book(self, book: FindingStore) -> None:
-        self._pipeline.book = book
 
     @property
     def inferred(self) -> FindingStore:
@@ -209,7 +220,8 @@ class Monitor(Listener):
     def start_over(self) -> None:
         """In a forked child: discard the parent's findings."""
         self._pipeline.start_over()
-        self.hooks.start_over()
+        self.budget.start_over()
+        self.failures.start_over()
 
     @delivers
     def lose(self, error: Exception) -> None:
@@ -241,7 +253,7 @@ class Monitor(Listener):
             self.checks[Invariants].blind_since = next(self.context.clock)
 
     @property
-    def declared(self) -> int:
+    def _declared(self) -> int:
         """Changes with every declaration on which a replay's comparison depends."""
         return len(self.watches.watches) + self.checks[InGraphMutation].declared
 
@@ -267,10 +279,6 @@ class Monitor(Listener):
         """The active guards."""
         return self._standing.now()
 
-    def is_tracked(self, where: ByteRange) -> bool:
-        """Whether a buffer of the ledger holds a range."""
-        return self.context.ledger.owner(where.start, where.stop) is not None
-
     # -- events from the backend --------------------------------------------------------------------------------
 
     @property
@@ -286,14 +294,14 @@ class Monitor(Listener):
         if self.context.engine.asynchronous and not self.paused:
             self.drain(here=True)  # a capture has its own stream, and no launch of a later phase waits for it
         self._graphs.capture_began(graph)
-        self.hooks.capture_began()
+        self.budget.capture_began()
         self.naps.rouse()
         self.idleness.captured()
 
     @delivers
     @event_handler
     def capture_ended(self, graph: Graph) -> None:
-        self._graphs.captured(graph, self.lost is None and self.hooks.limit.stopped is None)
+        self._graphs.captured(graph, self.lost is None and self.limit.stopped is None)
 
     def graph_reset(self, graph: Graph) -> None:
         self._graphs.dropped(graph)
@@ -318,14 +326,14 @@ class Monitor(Listener):
     @delivers
     @event_handler
     def replay_began(self, graph: Graph) -> None:  # noqa: C901  a handler of replays, redone as a whole
-        due = self.hooks.replay_due(graph.replays, self.naps.glances)
-        self.paused = self.paused or self.hooks.limit.stopped is not None
+        due = self.budget.replay_due(graph.replays, self.naps.glances)
+        self.paused = self.paused or self.limit.stopped is not None
         if self.paused or not due:
             self.stepper.look_away()
             return
         if self.context.engine.asynchronous:
             run_deferred()
-            if self._graphs.reads or self.shadows.waits(graph, self.declared):
+            if self._graphs.reads or self.shadows.waits(graph, self._declared):
                 self._boundaries.wait(here=True)  # so that reads of it under the lock return at once
         else:
             drop_stale(self.context.ledger)
@@ -334,7 +342,7 @@ class Monitor(Listener):
             if self._graphs.waiting:
                 self._graphs.introduce()
             self._back.look()
-            shadow = self.shadows.of(graph, self.declared)
+            shadow = self.shadows.of(graph, self._declared)
             outer = self._replaying
             if outer is not None:  # what ran so far in this thread were nodes of the outer graph
                 self._boundaries.close("replay_begin", Phase.REPLAY, outer, outer.replays)
@@ -444,7 +452,7 @@ class Monitor(Listener):
             if graph.serial in self.locator.armed:
                 self._looked(graph, meanwhile)
         run_deferred()
-        self.hooks.replay_ended()
+        self.budget.replay_ended()
         if self.naps.wanted or self.naps.blind or rests:
             self.naps.replay_ended(graph.serial)
 
@@ -500,7 +508,7 @@ class Monitor(Listener):
         if self.naps.blind:
             self.naps.look()
         if self.context.engine.asynchronous:
-            if not self.is_tracked(view.hull):
+            if not self.context.ledger.holds(view.hull):
                 return
             if waits:  # as the read itself is about to
                 self.drain(here=True)
@@ -544,7 +552,7 @@ class Monitor(Listener):
 
     def _is_exact(self) -> bool:
         """Whether a declaration or a setting requires a check at every replay."""
-        return bool(self.declared or self.checks[Invariants].declared or self.settings.sync)
+        return bool(self._declared or self.checks[Invariants].declared or self.settings.sync)
 
     def _nap_turned(self, asleep: bool) -> None:
         """Operators pass unobserved from here on, or are observed again after unobserved writes."""
@@ -565,8 +573,8 @@ class Monitor(Listener):
             self.naps.blind = asleep
         if not asleep:
             self.idleness.again()
-        if asleep and self.naps.taken == 1 and self.hooks.tell is not None:
-            outbox.write(partial(self.hooks.tell, str(self.naps.sentence())))
+        if asleep and self.naps.taken == 1:
+            self.subscriptions.report_lines.post(str(self.naps.sentence()))
 
     def _falls_idle(self) -> None:
         """No capture for long: check the writes so far, then let operators pass unobserved."""
@@ -575,8 +583,7 @@ class Monitor(Listener):
         self.flush("idle")
         self.naps.begin_idle()
         self.idleness.begin()
-        if self.hooks.tell is not None:
-            outbox.write(partial(self.hooks.tell, str(self.idleness.sentence((), False))))
+        self.subscriptions.report_lines.post(str(self.idleness.sentence((), False)))
 
     @property
     def _defers(self) -> bool:

@@ -11,18 +11,25 @@ import threading
 from shadowgraph.model.graphs import Graph
 
 
-class Mark:
+class PrepareBlock:
     """One block of host code that prepares a replay; `graph` is None when the graph is unknown."""
 
-    __slots__ = ("graph", "open")
+    __slots__ = ("_anywhere", "_open", "graph")
 
-    def __init__(self, graph: Graph | None, open: list[Mark]) -> None:
-        self.graph, self.open = graph, open
+    def __init__(self, graph: Graph | None, open: list[PrepareBlock], anywhere: dict[int, PrepareBlock]) -> None:
+        self.graph, self._open, self._anywhere = graph, open, anywhere
+        open.append(self)
+        anywhere[id(self)] = self
+
+    def end(self) -> None:
+        """Close this block, whichever blocks were opened since. The second call does nothing. Any thread."""
+        if self._anywhere.pop(id(self), None) is not None:
+            self._open.remove(self)
 
 
 class _Local(threading.local):
     def __init__(self) -> None:
-        self.open: list[Mark] = []
+        self.open: list[PrepareBlock] = []
 
 
 class Preparing:
@@ -38,19 +45,11 @@ class Preparing:
 
     def __init__(self) -> None:
         self._local = _Local()
-        self.anywhere: dict[int, Mark] = {}
+        self.anywhere: dict[int, PrepareBlock] = {}
 
-    def begin(self, graph: Graph | None) -> Mark:
-        """Open a block: until `end`, launches of this thread prepare a replay of the graph."""
-        mark = Mark(graph, self._local.open)
-        mark.open.append(mark)
-        self.anywhere[id(mark)] = mark
-        return mark
-
-    def end(self, mark: Mark) -> None:
-        """Close this block, whichever blocks were opened since. The second call does nothing."""
-        if self.anywhere.pop(id(mark), None) is not None:
-            mark.open.remove(mark)
+    def begin(self, graph: Graph | None) -> PrepareBlock:
+        """Open a block: until its `end`, launches of this thread prepare a replay of the graph."""
+        return PrepareBlock(graph, self._local.open, self.anywhere)
 
     def __bool__(self) -> bool:
         return bool(self._local.open)

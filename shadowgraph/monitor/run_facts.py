@@ -47,19 +47,19 @@ def facts_of(
         names_unread=names.unread,
         names_cut_short=names.truncated,
         limits=tuple(filter(None, _limits(work))),
-        failures=tuple(work.hooks.failures),
+        failures=work.failures.all,
         watches=tuple((watch.name, tuple(watch.changes), watch.dropped) for watch in work.watches.watches),
     )
 
 
 def _limits(work: Monitor) -> tuple[str | None, ...]:
     """Report lines on what was not observed, not kept or not counted as a finding."""
-    return work.hooks.limit.sentence(), _naps(work), _idle(work), _inferred(work), work.book.sentence()
+    return work.limit.sentence(), _naps(work), _idle(work), _inferred(work), work.book.sentence()
 
 
 def _naps(work: Monitor) -> str | None:
     """A report line on naps, unless it was told when the first nap began."""
-    return work.naps.sentence() if work.hooks.tell is None else None
+    return None if work.subscriptions.report_lines else work.naps.sentence()
 
 
 def _inferred(work: Monitor) -> str | None:
@@ -74,6 +74,6 @@ def _inferred(work: Monitor) -> str | None:
 
 def _idle(work: Monitor) -> str | None:
     """A report line on operators that passed unobserved before the first capture; omitted where already told."""
-    if work.hooks.tell is not None and work.naps.idle:
+    if work.subscriptions.report_lines and work.naps.idle:
         return None
     return work.idleness.sentence(work.context.graphs.values(), anyone_rests())

@@ -267,12 +267,12 @@ def test_memory_that_changes_elsewhere_costs_no_new_shadow() -> None:
         graph, _kept = reader_of(values)
         graph.replay()
         work = debugger.monitor
-        before, version = work.shadows.of(graph.model, work.declared), work.context.ledger.version
+        before, version = work.shadows.of(graph.model, work._declared), work.context.ledger.version
         _other = guarded(debugger, 8)
         assert work.context.ledger.version != version
-        assert work.shadows.of(graph.model, work.declared) is before
+        assert work.shadows.of(graph.model, work._declared) is before
         debugger.protect(_other)
-        assert work.shadows.of(graph.model, work.declared) is not before
+        assert work.shadows.of(graph.model, work._declared) is not before
 
 
 def test_a_watched_change_by_an_unseen_writer() -> None:

@@ -218,7 +218,7 @@ def test_what_was_written_after_the_bytes_were_asked_for_is_not_blamed() -> None
         key = _Look(check.invariants[0], check.invariants[0].where)
         data = indptr.numpy().tobytes()
         indptr.zero_()
-        debugger._work.book = FindingStore()  # the read above was a finding
+        debugger._work._pipeline.book = FindingStore()  # the read above was a finding
         check.fetched(key, data, asked)
         assert only(debugger.findings).culprit.name == "aten.copy_.default"
 

@@ -145,7 +145,7 @@ def test_a_finding_is_told_before_its_event_returns_and_before_it_is_logged() ->
     with sg.debug() as debugger:
         table = guarded(debugger, 16)
         graph, _kept = reader_of(table)
-        debugger.monitor.hooks.finding_listeners.append(hear)
+        debugger.adapter.subscribe_findings(hear)
         with handled(lambda record: heard.append("log")):
             overflow(table)
             graph.replay()
@@ -156,7 +156,7 @@ def test_in_sync_mode_it_is_told_before_the_program_gets_the_exception() -> None
     heard: list[str] = []
     with sg.debug(sync=True) as debugger:
         table = guarded(debugger, 16)
-        debugger.monitor.hooks.finding_listeners.append(lambda finding: heard.append(finding.code))
+        debugger.adapter.subscribe_findings(lambda finding: heard.append(finding.code))
         with handled(lambda record: heard.append("log")), pytest.raises(sg.FindingsError):
             overflow(table)
         assert heard == ["SG101", "log"]
@@ -333,10 +333,10 @@ def test_what_a_thread_takes_off_is_what_it_has_put_there() -> None:
         assert not preparing, "of this thread"
         outer = preparing.begin(graph.model)
         inner = preparing.begin(None)
-        preparing.end(outer)
+        outer.end()
         assert preparing.graph is None
-        preparing.end(inner)
-        preparing.end(inner)
+        inner.end()
+        inner.end()
         assert len(preparing.anywhere) == 1, "the other thread's"
         over.set()
         thread.join(PATIENCE)

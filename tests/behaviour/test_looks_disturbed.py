@@ -135,7 +135,7 @@ def test_a_replay_that_nobody_checked_is_not_an_unseen_writer(monkeypatch: pytes
         assert debugger.check()
         assert debugger.monitor.stepper.armed
         debugger.check()
-        monkeypatch.setattr(debugger.monitor.hooks, "replay_due", lambda *_: due[0])
+        monkeypatch.setattr(debugger.monitor.budget, "replay_due", lambda *_: due[0])
         due[0] = False
         breaks.replay()
         due[0] = True

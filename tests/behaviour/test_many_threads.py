@@ -77,7 +77,7 @@ def test_who_hears_of_a_finding_may_ask_for_the_report_while_others_allocate() -
             debugger.facts()
             heard.append(finding)
 
-        debugger.monitor.hooks.finding_listeners.append(hear)
+        debugger.adapter.subscribe_findings(hear)
 
         def work() -> None:
             with debugger.guard():

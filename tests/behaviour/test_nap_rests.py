@@ -150,7 +150,7 @@ def test_after_a_resume_in_a_nap_nobody_who_was_seen_is_accused(debugger: sg.Deb
     other = threading.Event(), threading.Event()
 
     def rests() -> None:  # so that not all is seen again at once
-        with sg.debugger.eager.EagerMode(debugger._allocator, debugger.monitor.is_tracked):
+        with sg.debugger.eager.EagerMode(debugger._allocator, debugger.monitor.context.ledger.holds):
             sg.debugger.eager.follow(True)
             other[0].set()
             other[1].wait()

@@ -62,7 +62,7 @@ def test_the_mode_leaves_the_stack_and_comes_back(debugger: sg.Debugger) -> None
 
 def test_who_may_end_without_a_summary_is_told_at_once(debugger: sg.Debugger) -> None:
     said: list[str] = []
-    debugger.monitor.hooks.tell = said.append
+    debugger.runner.subscribe_report_lines(said.append)
     table = guarded(debugger, 8)
     graph = reader(table)
     for _ in range(ROUNDS):

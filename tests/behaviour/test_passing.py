@@ -42,10 +42,10 @@ def broken_by(debugger: sg.Debugger) -> tuple[sg.HostGraph, torch.Tensor, list[b
 
 def until_glance(debugger: sg.Debugger, *graphs: sg.HostGraph) -> int:
     """Replay until one has had its glance; how many that took."""
-    before = debugger.monitor.hooks.checked
+    before = debugger.monitor.budget.checked
     for count in range(1, 2 * APART[1]):
         graphs[count % len(graphs)].replay()
-        if debugger.monitor.hooks.checked > before:
+        if debugger.monitor.budget.checked > before:
             return count
     raise AssertionError("no glance")
 
@@ -55,9 +55,9 @@ def test_of_a_nap_one_replay_in_a_few_is_checked_and_all_are_counted(debugger: s
     graph = asleep(debugger, table)
     counts = [until_glance(debugger, graph) for _ in range(40)]
     assert set(counts) == set(range(APART[0], APART[1] + 1)), "distances change"
-    outside = debugger.monitor.hooks
-    assert (outside.checked, outside.replays) == (STEADY + 40, STEADY + sum(counts))
-    assert outside.replays == graph.model.replays
+    budget = debugger.monitor.budget
+    assert (budget.checked, budget.replays) == (STEADY + 40, STEADY + sum(counts))
+    assert budget.replays == graph.model.replays
     assert not debugger.check()
     (limit,) = debugger.facts().limits
     assert "of the others one in 3 to 6 was checked, with the kernels launched before it" in limit
@@ -197,8 +197,8 @@ def test_where_something_is_declared_each_replay_is_looked_at(debugger: sg.Debug
         graph.replay()
     assert debugger.monitor.naps.asleep, "precondition"
     assert not passing.on
-    outside = debugger.monitor.hooks
-    assert outside.checked == outside.replays
+    budget = debugger.monitor.budget
+    assert budget.checked == budget.replays
 
 
 def test_a_capture_has_all_seen_again(debugger: sg.Debugger) -> None:
@@ -208,7 +208,7 @@ def test_a_capture_has_all_seen_again(debugger: sg.Debugger) -> None:
     other = reader(table)
     assert not passing.on
     other.replay()
-    assert debugger.monitor.hooks.checked == STEADY + 1
+    assert debugger.monitor.budget.checked == STEADY + 1
 
 
 def test_a_graph_that_was_not_watched_enough_is_watched_from_its_second_replay_on(debugger: sg.Debugger) -> None:
@@ -236,10 +236,10 @@ def test_with_rarer_checks_glances_are_no_more_often(
 
 
 def until_every(debugger: sg.Debugger, graph: sg.HostGraph) -> int:
-    before = debugger.monitor.hooks.checked
+    before = debugger.monitor.budget.checked
     for count in range(1, 100):
         graph.replay()
-        if debugger.monitor.hooks.checked > before:
+        if debugger.monitor.budget.checked > before:
             return count
     return 0
 
@@ -256,7 +256,7 @@ def test_a_debugger_that_stops_while_replays_pass_leaves_them_to_the_next(monkey
         first.monitor.naps.replay_ended(graph.model.serial)  # in a thread of its own, a little late
         assert not passing.on
         other.replay()
-        assert second.monitor.hooks.checked == 1
+        assert second.monitor.budget.checked == 1
 
 
 def test_what_happens_while_checking_is_paused_is_not_judged_afterwards(debugger: sg.Debugger) -> None:

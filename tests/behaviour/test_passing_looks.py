@@ -32,13 +32,13 @@ def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
 def test_checks_on_request_keep_no_nap_from_its_glances_and_its_end(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
     graph = asleep(debugger, table)
-    outside = debugger.monitor.hooks
+    budget = debugger.monitor.budget
     for _ in range(3 * (ASLEEP + AWAKE)):
         graph.replay()
         debugger.check()
     assert debugger.monitor.naps.taken >= 3
-    assert outside.replays == graph.model.replays
-    assert outside.checked > STEADY + 3 * ASLEEP // APART[1]
+    assert budget.replays == graph.model.replays
+    assert budget.checked > STEADY + 3 * ASLEEP // APART[1]
 
 
 def test_nor_do_marked_prepares_and_who_did_it_gets_known(debugger: sg.Debugger) -> None:
@@ -135,7 +135,7 @@ def test_what_passed_last_is_not_the_next_debuggers(monkeypatch: pytest.MonkeyPa
         graph.replay()
     assert passing.latest() is None, "it keeps the graph alive"
     with napping(monkeypatch, APART, ASLEEP) as second:
-        assert second.monitor.hooks.replays == 0
+        assert second.monitor.budget.replays == 0
         assert not second.monitor.flight_recorder.replays
 
 
@@ -154,7 +154,7 @@ def test_replays_that_pass_in_several_threads_are_all_counted(debugger: sg.Debug
         sys.setswitchinterval(before)
     assert debugger.monitor.naps.taken > len(graphs), "precondition"
     assert not debugger.check()
-    assert debugger.monitor.hooks.replays == sum(graph.model.replays for graph in graphs)
+    assert debugger.monitor.budget.replays == sum(graph.model.replays for graph in graphs)
 
 
 def overruns_from(debugger: sg.Debugger, first: int) -> tuple[sg.Finding, ...]:
@@ -282,7 +282,7 @@ def test_a_replay_that_raises_while_it_passes_counts(debugger: sg.Debugger) -> N
     raises[0] = False
     assert passing.on, "precondition"
     debugger.check()
-    assert debugger.monitor.hooks.replays == graph.model.replays
+    assert debugger.monitor.budget.replays == graph.model.replays
     _, replays = debugger.monitor.flight_recorder.taken()
     assert [each.replay for each in replays] == list(range(1, graph.model.replays + 1))
 

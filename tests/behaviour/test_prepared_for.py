@@ -48,10 +48,10 @@ def test_what_was_marked_to_prepare_a_graph_that_nobody_can_read(monkeypatch: py
         nodes = (DeviceNode(0, NodeKind.KERNEL, "a kernel without a name", note=BLIND),)
         graph.model.build_device_later(lambda: nodes)  # the context has died
         preparing = debugger.monitor.preparing
-        mark = preparing.begin(graph.model) if marked else None  # as an adapter does, which ends it before the replay
+        block = preparing.begin(graph.model) if marked else None  # as an adapter does, which ends it before the replay
         overflow(table, 2)
-        if mark is not None:
-            preparing.end(mark)
+        if block is not None:
+            block.end()
         graph.replay()
         found = only(debugger.check())
     said = ("prepare", graph.model.name, 1) if marked else ("setup", None, None)
@@ -62,9 +62,9 @@ def test_what_was_marked_to_prepare_another_graph_is_not_this_ones(monkeypatch: 
     with played(monkeypatch) as debugger:
         table, one, two = (guarded(debugger, 64) for _ in range(3))
         (graph, _kept), (another, _more) = reader_of(one), reader_of(two)
-        mark = debugger.monitor.preparing.begin(another.model)
+        block = debugger.monitor.preparing.begin(another.model)
         overflow(table, 2)
-        debugger.monitor.preparing.end(mark)
+        block.end()
         graph.replay()
         found = only(debugger.check())
     assert (found.phase, found.graph, found.replay) == ("setup", None, None)

@@ -62,9 +62,9 @@ def test_a_clean_program_is_silent_and_each_replay_counts(debugger: sg.Debugger)
     facts = debugger.facts()
     assert facts.faults == {}
     assert [replays for _, _, replays in facts.graphs] == [2 * ASLEEP]
-    outside = debugger.monitor.hooks
-    assert outside.replays == 2 * ASLEEP
-    assert outside.checked < ASLEEP, "most pass"
+    budget = debugger.monitor.budget
+    assert budget.replays == 2 * ASLEEP
+    assert budget.checked < ASLEEP, "most pass"
 
 
 def test_what_a_kernel_of_the_graph_breaks_in_a_nap_is_named_when_it_happens_again(debugger: sg.Debugger) -> None:

@@ -84,7 +84,7 @@ def test_a_planner_that_refuses(layout: str, protected: bool) -> None:
     with pytest.raises(RuntimeError, match=r"kv_indptr\[3\]15") as raised, sg.debug(layout=layout) as debugger:
         backend = Backend(debugger)
         four, two = (backend.graphs[size].model.name for size in (4, 2))
-        debugger.monitor.hooks.batch_of = lambda graph, replay: Batch(3, 4, (replay,), (graph.name,))
+        debugger.adapter.provide_batches(lambda graph, replay: Batch(3, 4, (replay,), (graph.name,)))
         if protected:
             debugger.protect(backend.kv_indptr)
         for size, length in ((4, 5), (2, TOKENS), (4, 5)):
@@ -204,7 +204,7 @@ def test_whatever_a_planner_raised_is_its_refusal() -> None:
 
 def test_redacted_it_holds_no_values() -> None:
     with pytest.raises(RuntimeError), sg.debug() as debugger:
-        debugger.monitor.hooks.batch_of = lambda graph, replay: Batch(3, 4, (41,), ("secret",))
+        debugger.adapter.provide_batches(lambda graph, replay: Batch(3, 4, (41,), ("secret",)))
         crash(debugger)
     (failure,) = redacted(debugger.facts()).failures
     text = msgspec.json.encode(failure).decode()

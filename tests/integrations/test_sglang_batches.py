@@ -78,7 +78,7 @@ def test_a_batch_in_words() -> None:
 
 def test_redacted_only_sizes_stay() -> None:
     with sg.debug(backend="host") as debugger:
-        debugger.monitor.hooks.batch_of = lambda graph, replay: Batch(1, 2, (9,), (f"{graph.name} {replay}",))
+        debugger.adapter.provide_batches(lambda graph, replay: Batch(1, 2, (9,), (f"{graph.name} {replay}",)))
         with debugger.guard():
             table = torch.zeros(8, dtype=torch.int32)
         debugger.protect(table)

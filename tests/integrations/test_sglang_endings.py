@@ -83,7 +83,7 @@ def test_a_real_watchdog_asks_before_it_kills(monkeypatch: pytest.MonkeyPatch) -
     hooks, sent, known = Hooks(), [], []
 
     def kill(number: int) -> None:
-        known.append(debugger.monitor.hooks.failures[:])
+        known.append(debugger.monitor.failures.all)
         sent.append(number)
         raise RuntimeError("the parent would be gone")  # ends the watchdog's thread
 
@@ -95,7 +95,7 @@ def test_a_real_watchdog_asks_before_it_kills(monkeypatch: pytest.MonkeyPatch) -
         watchdog = module.WatchdogRaw("Scheduler", lambda: 1, lambda: True, 0.2, dump_info=lambda: "a dump")
         hooks.watchdog_made(None, watchdog)
         assert watchdog.dump_info() == "a dump"
-        debugger.monitor.hooks.failures.clear()
+        debugger.monitor.failures.start_over()
         deadline = time.monotonic() + 20
         while not sent and time.monotonic() < deadline:
             time_sleep(0.05)
@@ -118,7 +118,7 @@ def test_what_is_ours_of_a_device_is_said_when_sglang_has_sized_its_pools(
     monkeypatch.setattr(notices, "_told", set())
 
     def held(device: str) -> Any:
-        return SimpleNamespace(device=device, arena=SimpleNamespace(reserved=256 << 20))
+        return SimpleNamespace(device=device, reserved_bytes=256 << 20)
 
     tell_memory(held("cpu"), 1024)
     assert said == []

@@ -18,7 +18,6 @@ import torch
 
 import shadowgraph as sg
 from shadowgraph import session
-from shadowgraph.checks.stale_rows.check import StaleRows
 from shadowgraph.common.errors import UsageError
 from shadowgraph.integrations.sglang.adapter import hooks_of, register
 from shadowgraph.integrations.sglang.hooks import Hooks
@@ -121,7 +120,7 @@ def test_with_a_debugger_sglangs_loader_hangs_every_hook_in(installed: Path) -> 
 @pytest.fixture(params=["isolate", "faithful"])
 def debugger(request: pytest.FixtureRequest) -> Iterator[sg.Debugger]:
     with sg.debug(backend="host", layout=request.param) as made:
-        made.monitor.checks[StaleRows].lenient = True  # as under `wrap`
+        made.runner.judge_undeclared(leniently=True)  # as under `wrap`
         yield made
 
 
@@ -245,9 +244,9 @@ def test_while_replays_pass_nothing_is_marked(debugger: sg.Debugger, hung: Any) 
         passing.let(0)
     assert not debugger.monitor.preparing.anywhere
     assert not [ran for ran in list(debugger.monitor.flight_recorder.launches)[before:] if ran.phase == "prepare"]
-    assert debugger.monitor.hooks.replays == 1
+    assert debugger.monitor.budget.replays == 1
     assert not debugger.check()
-    assert debugger.monitor.hooks.replays == 2
+    assert debugger.monitor.budget.replays == 2
 
 
 def test_a_preparation_that_raises_leaves_no_mark(debugger: sg.Debugger, hung: Any) -> None:
@@ -310,7 +309,7 @@ def test_a_debugger_that_starts_later_is_told_all(debugger: sg.Debugger, hung: A
     decode = decoded(debugger, hung)
     session._end(debugger)
     with sg.debug(backend="host") as later:
-        later.monitor.checks[StaleRows].lenient = True
+        later.runner.judge_undeclared(leniently=True)
         runners.capture(decode.runner)  # not through the hooks
         decode.step([2, 5, 4, 7])
         decode.step([3, 6, 1])

@@ -38,3 +38,22 @@ def test_a_dump_is_asked_for_without_the_recorder_s_lock(tmp_path: Path) -> None
         )  # type: ignore[attr-defined]
         recorder.hear(altered(id=1))
     assert free == [True]
+
+
+def test_a_logger_that_left_hears_nothing_and_one_whose_debugger_ended_hears_findings(tmp_path: Path) -> None:
+    """In a forked child, and of a debugger that starts again, another logger takes its place."""
+    with sg.debug() as debugger:
+        first, second = (FindingsLogger(FindingsLog(tmp_path), debugger, book, lambda: None) for book in (1, 2))
+        ticks: list[str] = []
+        told = debugger.monitor.subscriptions
+        debugger.runner.subscribe_checked_replays(lambda: ticks.append("checked"))
+        first.leave_replays()
+        told.findings.post(altered(id=1))
+        told.replay_checked.call()
+        first.leave()
+        told.findings.post(altered(id=2))
+    assert records(first._journal.path) == [("finding", 1, 1)]
+    assert len(records(second._journal.path)) == 2
+    assert b'"interim"' not in first._journal.path.read_bytes()
+    assert b'"interim"' in second._journal.path.read_bytes()
+    assert ticks == ["checked"]

@@ -183,7 +183,7 @@ def test_one_replay_in_three(folder: Path) -> None:
         program = Program(folder, debugger)
         for replay in range(1, 9):
             program.replay(past_end=8 if replay == 5 else 0)
-        assert debugger.monitor.hooks.checked == 3  # 1, 4 and 7
+        assert debugger.monitor.budget.checked == 3  # 1, 4 and 7
         (finding,) = debugger.findings
         assert (finding.past_end, finding.replay) == (8, 7)
         report = str(debugger.report(quiet=True))

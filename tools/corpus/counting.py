@@ -60,6 +60,9 @@ def counted(debugger: Any) -> dict[str, Any]:
 
 def _replay_counts(debugger: Any) -> Any:
     """What counts replays begun and checked, also in the sources of a baseline, which call it otherwise."""
+    runner = getattr(debugger, "runner", None)
+    if runner is not None:
+        return runner.counts()
     monitor = getattr(debugger, "monitor", None)
     return debugger.supervisor.outside if monitor is None else monitor.hooks
 

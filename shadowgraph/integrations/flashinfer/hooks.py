@@ -16,27 +16,18 @@ import numpy as np
 import torch
 
 from shadowgraph import session
-from shadowgraph.checks.mutation.check import PLANNER, InGraphMutation
-from shadowgraph.checks.rebound.bindings import Planned
-from shadowgraph.checks.rebound.check import ReboundInputs
-from shadowgraph.checks.stale_rows.check import StaleRows
+from shadowgraph.adapter_interface import AdapterInterface, PlannerInterface, PrepareBlock, passing
 from shadowgraph.common.internal_errors import error_barrier_all
-from shadowgraph.graphs.dispatch import host_reads
 from shadowgraph.graphs.dispatch.tensors import view_of_memory
 from shadowgraph.graphs.events import Listener
 from shadowgraph.integrations.flashinfer.planner import StandIn
 from shadowgraph.integrations.flashinfer.steady_plans import Steady, SteadyModule
 from shadowgraph.integrations.flashinfer.versions import FLOAT_WORKSPACE, INT_WORKSPACE, Wrapper
 from shadowgraph.model.host_plans import LARGEST, Again, HostPlan
-from shadowgraph.model.views import TensorView
-from shadowgraph.monitor.exception_context import join, telling_line
-from shadowgraph.monitor.sampling import passing
 
 if TYPE_CHECKING:
     from shadowgraph.debugger import Debugger
     from shadowgraph.model.graphs import Graph
-    from shadowgraph.monitor.monitor import Monitor
-    from shadowgraph.monitor.preparing import Mark, Preparing
 
 _INTEGERS = {torch.int32: np.int32, torch.int64: np.int64}
 _WORKSPACES = 3  # leading arguments of a planner: float, int and pinned workspace
@@ -115,28 +106,28 @@ class Hooks(Listener):
         for attribute in layout.attributes:
             tensor = vars(wrapper).get(attribute)
             if isinstance(tensor, torch.Tensor) and (given is None or id(tensor) in given):
-                debugger.monitor.checks[ReboundInputs].bind(graph, wrapper, attribute, tensor)
+                debugger.adapter.bind(graph, wrapper, attribute, tensor)
 
     # -- plans -------------------------------------------------------------------------------------------------
 
     def prepare(self, original: Callable[..., Any], wrapper: Any, *args: Any, **kwargs: Any) -> Any:
         """Hook around a wrapper's ``plan``: its launches prepare a replay of the graph that captured it."""
-        marked = self._mark(wrapper)
+        block = self._prepare(wrapper)
         try:
             return original(wrapper, *args, **kwargs)
         finally:
-            if marked is not None:
-                marked[0].end(marked[1])
+            if block is not None:
+                block.end()
 
     def plan(self, wrapper: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Hook around a wrapper's planner, whichever function calls it."""
         plan: HostPlan | None = None
         with _harmless():
             plan = self._note(wrapper, args)
-        for argument in args[_WORKSPACES:] if not host_reads.resting() else ():
-            if isinstance(argument, torch.Tensor) and argument.is_cpu:
-                host_reads.note_read(argument, PLANNER)  # read by compiled code; tracked on the host
-        marked = self._mark(wrapper)
+        debugger = session.current()
+        if debugger is not None:
+            debugger.adapter.plans.reads(args[_WORKSPACES:])
+        block = self._prepare(wrapper)
         try:
             return original(*args, **kwargs)
         except BaseException as error:
@@ -144,18 +135,15 @@ class Hooks(Listener):
                 self.failed(plan, error)
             raise
         finally:
-            if marked is not None:
-                marked[0].end(marked[1])
+            if block is not None:
+                block.end()
 
     def failed(self, plan: HostPlan | Again, error: BaseException) -> None:
         """A planner raised; recorded at once, since a server may catch the error and have itself killed."""
         with _harmless():
             debugger = session.current()
             if debugger is not None:
-                debugger.monitor.flight_recorder.host_plans.whole(plan).error = (
-                    telling_line(error) or type(error).__name__
-                )
-                join(debugger.monitor, error)
+                debugger.adapter.plans.failed(plan, error)
 
     def _note(self, wrapper: Any, args: tuple[Any, ...]) -> HostPlan | None:
         debugger, layout = session.current(), self._layout(wrapper)
@@ -164,22 +152,24 @@ class Hooks(Listener):
             return None
         self._introduce(debugger, wrapper, layout)
         qo_indptr, kv_indptr, kv_lens = given
-        graph = self._graph(debugger, wrapper)
+        adapter = debugger.adapter
+        graph = _graph(adapter, wrapper)
         plan = _host_plan(wrapper, layout, kv_indptr, graph)
-        work = debugger.monitor
-        work.flight_recorder.host_plans.note(plan)
-        if plan.into is not None and plan.into.dtype == plan.dtype:
-            work.checks[InGraphMutation].planned(plan.into, plan.indptr)
-        self._keep(wrapper, work, plan, graph, kv_indptr, _WORKSPACES + (qo_indptr is not None))
-        if not work.naps.blind:  # otherwise replays that need the comparison are not observed
+        adapter.plans.note(plan)
+        self._keep(wrapper, adapter, plan, graph, kv_indptr, _WORKSPACES + (qo_indptr is not None))
+        if adapter.plans.compares:
             values = {layout.kv_indptr: kv_indptr, layout.qo_indptr: qo_indptr, layout.kv_lens: kv_lens}
-            planned = _planned(next(work.context.clock), wrapper, layout, values, args)
-            if planned is not None:
-                work.checks[ReboundInputs].plan(wrapper, planned)
+            _expect(adapter.plans, wrapper, layout, values, args)
         return plan
 
     def _keep(
-        self, wrapper: Any, work: Monitor, plan: HostPlan, graph: Graph | None, given: torch.Tensor, place: int
+        self,
+        wrapper: Any,
+        adapter: AdapterInterface,
+        plan: HostPlan,
+        graph: Graph | None,
+        given: torch.Tensor,
+        place: int,
     ) -> None:
         """Keep the data that the wrapper's next plan is compared with during unobserved replays."""
         into, key = vars(wrapper).get(plan.attribute), id(wrapper)
@@ -188,31 +178,20 @@ class Hooks(Listener):
             return
         owner = weakref.ref(wrapper, lambda _: self._steady.pop(key, None) and None)
         facts = into.data_ptr(), into.numel(), into.dtype
-        plans, graphs = work.flight_recorder.host_plans, work.checks[ReboundInputs].graphs_of(wrapper)
+        plans, graphs = adapter.plans.recorded, adapter.graphs_of(wrapper)
         alone = (graphs[0] if len(graphs) == 1 else None) is graph
-        self._steady[key] = Steady(owner, plans, plan, place, given.dtype, facts, work.preparing, graph, alone)
+        self._steady[key] = Steady(owner, plans, plan, place, given.dtype, facts, adapter.preparing, graph, alone)
 
-    def _graph(self, debugger: Debugger, wrapper: Any) -> Graph | None:
-        """The graph whose coming replay a wrapper plans for: the one announced by a prepare block, or the only one that
-        captured the wrapper."""
-        announced = debugger.monitor.preparing.graph
-        if announced is not None:
-            return announced
-        graphs = debugger.monitor.checks[ReboundInputs].graphs_of(wrapper)
-        return graphs[0] if len(graphs) == 1 else None
-
-    def _mark(self, wrapper: Any) -> tuple[Preparing, Mark] | None:
-        """Open a prepare block for the calling thread's launches, unless one is open; returns the registry and the
-        block, which the caller must end."""
+    def _prepare(self, wrapper: Any) -> PrepareBlock | None:
+        """Open a prepare block for the calling thread's launches, unless one is open; the caller must end it."""
         if passing.on:
             return None
         with _harmless():
             debugger = session.current()
-            if debugger is not None and not debugger.monitor.preparing:
-                graphs = debugger.monitor.checks[ReboundInputs].graphs_of(wrapper)
+            if debugger is not None and not debugger.adapter.preparing:
+                graphs = debugger.adapter.graphs_of(wrapper)
                 if graphs:
-                    preparing = debugger.monitor.preparing
-                    return preparing, preparing.begin(graphs[0] if len(graphs) == 1 else None)
+                    return debugger.adapter.prepare(graphs[0] if len(graphs) == 1 else None)
         return None
 
     # -- names -------------------------------------------------------------------------------------------------
@@ -235,18 +214,23 @@ class Hooks(Listener):
         told.add(id(wrapper))
         weakref.finalize(wrapper, told.discard, id(wrapper)).atexit = False
         self._count += 1
-        tensor = vars(wrapper).get(layout.kv_indptr)
-        debugger.names.refresh()
-        owners = debugger.names.owners_of(TensorView.of(tensor).hull) if isinstance(tensor, torch.Tensor) else []
-        if not any(owner.path.endswith(f".{layout.kv_indptr}") for owner in owners):
-            debugger.name(f"{type(wrapper).__name__}#{self._count}", wrapper)
+        adapter, tensor = debugger.adapter, vars(wrapper).get(layout.kv_indptr)
+        if not (isinstance(tensor, torch.Tensor) and adapter.is_named(tensor, layout.kv_indptr)):
+            adapter.name(f"{type(wrapper).__name__}#{self._count}", wrapper)
         for attribute in (FLOAT_WORKSPACE, INT_WORKSPACE):
             scratch = vars(wrapper).get(attribute)
             if isinstance(scratch, torch.Tensor):
-                where = TensorView.of(scratch).hull
-                buffer = debugger.monitor.context.ledger.owner(where.start, where.stop)
-                if buffer is not None:
-                    debugger.monitor.checks[StaleRows].declare(buffer, where, "dont_care")
+                adapter.scratch(scratch)
+
+
+def _graph(adapter: AdapterInterface, wrapper: Any) -> Graph | None:
+    """The graph whose coming replay a wrapper plans for: the one announced by a prepare block, or the only one that
+    captured the wrapper."""
+    announced = adapter.preparing.graph
+    if announced is not None:
+        return announced
+    graphs = adapter.graphs_of(wrapper)
+    return graphs[0] if len(graphs) == 1 else None
 
 
 def _host_plan(wrapper: Any, layout: Wrapper, kv_indptr: torch.Tensor, graph: Graph | None) -> HostPlan:
@@ -267,12 +251,16 @@ def _host_plan(wrapper: Any, layout: Wrapper, kv_indptr: torch.Tensor, graph: Gr
     )
 
 
-def _planned(
-    order: int, wrapper: Any, layout: Wrapper, values: dict[str, torch.Tensor | None], args: tuple[Any, ...]
-) -> Planned | None:
-    """Required buffer contents at the replays of a wrapper's graphs; None without CUDA graph buffers."""
+def _expect(
+    plans: PlannerInterface,
+    wrapper: Any,
+    layout: Wrapper,
+    values: dict[str, torch.Tensor | None],
+    args: tuple[Any, ...],
+) -> None:
+    """Say what the buffers of a wrapper's graphs must hold at their replays, if it has CUDA graph buffers."""
     if not (vars(wrapper).get("_use_cuda_graph") or getattr(wrapper, "is_cuda_graph_enabled", False)):
-        return None
+        return
     wanted = _wanted(wrapper, values)
     used: dict[str, int] = {}
     indices, indptr = vars(wrapper).get(layout.indices), values[layout.kv_indptr]
@@ -281,7 +269,7 @@ def _planned(
         used[layout.indices] = max(0, last) * indices.element_size()
     workspace = args[1]
     into = {INT_WORKSPACE: workspace.data_ptr()} if isinstance(workspace, torch.Tensor) else {}
-    return Planned(order, wanted, used, into)
+    plans.expect(wrapper, wanted, used, into)
 
 
 def _wanted(wrapper: Any, values: dict[str, torch.Tensor | None]) -> dict[str, bytes]:

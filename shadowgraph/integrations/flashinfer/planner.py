@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from shadowgraph.monitor.sampling import passing
+from shadowgraph.adapter_interface import passing
 
 MODULE = "_cached_module"
 RUNS = frozenset({"run", "paged_run", "ragged_run"})

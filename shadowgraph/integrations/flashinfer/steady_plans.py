@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
+from shadowgraph.adapter_interface import Preparing, passing
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.integrations.flashinfer.planner import Onlooker, StandIn
 from shadowgraph.model.host_plans import LARGEST, Again, HostPlan, HostPlans
-from shadowgraph.monitor.sampling import passing
 
 if TYPE_CHECKING:
     from shadowgraph.model.graphs import Graph
-    from shadowgraph.monitor.preparing import Preparing
 
 
 class Planner(Onlooker, Protocol):

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from shadowgraph import session
-from shadowgraph.checks.stale_rows.check import StaleRows
 from shadowgraph.common.errors import FindingsError
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.common.settings import Settings
@@ -104,10 +103,10 @@ class Watcher:
         elif not is_wrapped():
             self._activate(settings())
         if self.debugger is not None:
-            work = self.debugger.monitor
-            work.hooks.capture_began()  # each test creates its own static buffers
+            runner = self.debugger.runner
+            runner.expect_static_buffers()  # each test creates its own
             if self.debugger is self._active:
-                work.checks[StaleRows].lenient = lenient
+                runner.judge_undeclared(lenient)
 
     def _activate(self, settings: Settings) -> None:
         if self._active is not None and session.current() is self._active:
@@ -172,7 +171,7 @@ class Watcher:
     def _follow(self, debugger: Debugger) -> None:
         if id(debugger) not in self._followed:
             self._followed[id(debugger)] = debugger
-            debugger.monitor.hooks.finding_listeners.append(partial(self._hear, id(debugger)))
+            debugger.adapter.subscribe_findings(partial(self._hear, id(debugger)))
 
     def _hear(self, owner: int, finding: Finding) -> None:
         """A finding is new, was seen again, or was revised."""

@@ -12,20 +12,16 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from shadowgraph.adapter_interface import AdapterInterface, PrepareBlock, passing
 from shadowgraph.common.internal_errors import error_barrier_all, log
 from shadowgraph.integrations import notices
 from shadowgraph.integrations.sglang import padding as sglang_padding
 from shadowgraph.integrations.sglang.batches import Batches
-from shadowgraph.monitor.exception_context import join, join_timeout
-from shadowgraph.monitor.sampling import passing
 
 if TYPE_CHECKING:
     from shadowgraph.debugger import Debugger
     from shadowgraph.model.graphs import Graph
-    from shadowgraph.monitor.preparing import Mark, Preparing
-    from shadowgraph.tracking.allocator import HostAllocator
 
-Marked = tuple["Preparing", "Mark"]  # the registry of open prepare blocks, and the block to end
 _ROLES = {
     "CudaGraphRunner": "decode",
     "DecodeCudaGraphRunner": "decode",
@@ -43,7 +39,7 @@ class Hooks:
     def __init__(self) -> None:
         self._known: dict[str, weakref.ref[Any]] = {}
         self._padded: list[weakref.ref[Any]] = []  # graph runners
-        self._marks: dict[int, Marked] = {}  # by id of a draft runner that is preparing
+        self._blocks: dict[int, PrepareBlock] = {}  # by id of a draft runner that is preparing
         self._listens = False
         self.batches = Batches()
 
@@ -60,7 +56,7 @@ class Hooks:
                 self._know(f"{role}.{pool}", getattr(runner, pool, None))
             debugger = self._debugger()
             if debugger is not None and role == "target":
-                tell_memory(debugger.monitor.allocator, getattr(runner, "max_total_num_tokens", None))
+                tell_memory(debugger.adapter, getattr(runner, "max_total_num_tokens", None))
         with harmless():
             _place(runner)
 
@@ -77,11 +73,11 @@ class Hooks:
         """Around the code that refreshes the inputs of a replay."""
         if passing.on:
             return original(runner, batch, *args, **kwargs)
-        mark = self._begin(runner, batch)
+        block = self._begin(runner, batch)
         try:
             return original(runner, batch, *args, **kwargs)
         finally:
-            _end(mark)
+            _end(block)
 
     def prepare_and_replay(
         self, original: Callable[..., Any], runner: Any, batch: Any, *args: Any, **kwargs: Any
@@ -89,18 +85,18 @@ class Hooks:
         """Around a method that prepares, then replays through a method hooked by `before_replay`."""
         if passing.on:
             return original(runner, batch, *args, **kwargs)
-        mark = self._begin(runner, batch)
-        if mark is not None:
-            self._marks[id(runner)] = mark
+        block = self._begin(runner, batch)
+        if block is not None:
+            self._blocks[id(runner)] = block
         try:
             return original(runner, batch, *args, **kwargs)
         finally:
-            _end(self._marks.pop(id(runner), None))
+            _end(self._blocks.pop(id(runner), None))
 
     def before_replay(self, runner: Any, *args: Any, **kwargs: Any) -> None:
         """End the preparation."""
-        if self._marks:
-            _end(self._marks.pop(id(runner), None))
+        if self._blocks:
+            _end(self._blocks.pop(id(runner), None))
 
     def serving(self, original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
         """Around a scheduler's set-up, or loop: sglang logs exceptions that leave it and kills the process."""
@@ -110,7 +106,7 @@ class Hooks:
             with harmless():
                 debugger = self._debugger()
                 if debugger is not None:
-                    join(debugger.monitor, error, "sglang's scheduler")
+                    debugger.adapter.join(error, "sglang's scheduler")
             raise
 
     def watchdog_made(self, result: Any, watchdog: Any, *args: Any, **kwargs: Any) -> None:
@@ -126,11 +122,11 @@ class Hooks:
             for name, known in list(self._known.items()):
                 owner = known()
                 if owner is not None:
-                    debugger.name(name, owner)
+                    debugger.adapter.name(name, owner)
             for padded in self._padded:
                 runner = padded()
                 if runner is not None:
-                    _declare(debugger, runner)
+                    _declare(debugger.adapter, runner)
 
     def ended(self, debugger: Debugger) -> None:
         """The debugger watches no longer; no reference to it is kept."""
@@ -154,7 +150,7 @@ class Hooks:
                 self._padded.append(weakref.ref(runner))
             debugger = self._debugger()
             if debugger is not None:
-                _declare(debugger, runner)
+                _declare(debugger.adapter, runner)
 
     def _know(self, name: str, owner: Any) -> None:
         """Name an object, or walk it again under its existing name."""
@@ -172,29 +168,28 @@ class Hooks:
             except TypeError:  # a dictionary cannot be weakly referenced: walked only now
                 self._known.pop(known, None)
         if debugger is not None:
-            debugger.name(known, owner)
+            debugger.adapter.name(known, owner)
 
-    def _begin(self, runner: Any, batch: Any) -> Marked | None:
+    def _begin(self, runner: Any, batch: Any) -> PrepareBlock | None:
         """Open a prepare block for the calling thread, if the graph of the coming replay can be determined."""
         with harmless():
             debugger = self._debugger()
             coming = _coming(runner, batch) if debugger is not None else None
             if debugger is not None and coming is not None:
                 model, size = coming
-                debugger.monitor.hooks.batch_of = self.batches.of
+                debugger.adapter.provide_batches(self.batches.of)
                 self.batches.note(model, size, batch)
-                preparing = debugger.monitor.preparing
-                return preparing, preparing.begin(model)
+                return debugger.adapter.prepare(model)
         return None
 
 
-def tell_memory(allocator: HostAllocator, tokens: object) -> None:
+def tell_memory(adapter: AdapterInterface, tokens: object) -> None:
     """Report the device memory that shadowgraph held when sglang sized its pools, and so sized them smaller."""
-    if allocator.device == "cpu" or not isinstance(tokens, int):
+    if adapter.device == "cpu" or not isinstance(tokens, int):
         return
-    ours = allocator.arena.reserved / (1 << 20)
+    ours = adapter.reserved_bytes / (1 << 20)
     text = (
-        f"{ours:,.0f} MiB of {allocator.device} were shadowgraph's when sglang sized its pools: "
+        f"{ours:,.0f} MiB of {adapter.device} were shadowgraph's when sglang sized its pools: "
         f"its max_total_num_tokens, {tokens:,}, is smaller by at least what fits in there"
     )
     notices.tell_once(text)
@@ -230,13 +225,13 @@ class _Alarm:
         if debugger is not None:
             with harmless():
                 said = f"{self._name} was not fed for {self._seconds} s"
-                join_timeout(debugger.monitor, said, "sglang's watchdog")
+                debugger.adapter.join_timeout(said, "sglang's watchdog")
         return self._before() if self._before is not None else ""
 
 
-def _end(mark: Marked | None) -> None:
-    if mark is not None:
-        mark[0].end(mark[1])
+def _end(block: PrepareBlock | None) -> None:
+    if block is not None:
+        block.end()
 
 
 def _role(runner: Any) -> str:
@@ -245,13 +240,13 @@ def _role(runner: Any) -> str:
     return _ROLES.get(name, name)
 
 
-def _declare(debugger: Debugger, runner: Any) -> None:
+def _declare(adapter: AdapterInterface, runner: Any) -> None:
     registry = getattr(runner, "buffer_registry", None)
     if registry is not None:
-        sglang_padding.declare_registry(debugger, registry)
+        sglang_padding.declare_registry(adapter, registry)
     else:
-        sglang_padding.declare_padding(debugger, runner.buffers)
-        sglang_padding.judge_padding(debugger, runner.buffers)
+        sglang_padding.declare_padding(adapter, runner.buffers)
+        sglang_padding.judge_padding(adapter, runner.buffers)
 
 
 def _coming(runner: Any, batch: Any) -> tuple[Graph, int] | None:

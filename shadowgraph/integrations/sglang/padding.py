@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -26,12 +26,19 @@ RESET = (
 _RESETTING = {"ZERO", "FILL_SENTINEL"}
 
 
-def declare_padding(debugger: Any, buffers: object) -> tuple[str, ...]:
+class Declares(Protocol):
+    """A `Debugger`, or its `AdapterInterface`."""
+
+    def padding(self, tensor: torch.Tensor, policy: str) -> None:
+        """Declare how padded rows of a static input are treated."""
+
+
+def declare_padding(debugger: Declares, buffers: object) -> tuple[str, ...]:
     """Declare the inputs of a graph runner whose padded rows keep old values by design.
 
     Parameters
     ----------
-    debugger : Debugger
+    debugger : Debugger or AdapterInterface
         Receives the declarations, as ``padding(tensor, "dont_care")``.
     buffers : DecodeInputBuffers
         Any object with sglang's names as attributes; missing attributes and empty tensors are left out.
@@ -44,7 +51,7 @@ def declare_padding(debugger: Any, buffers: object) -> tuple[str, ...]:
     return _declare(debugger, buffers, KEPT, "dont_care")
 
 
-def judge_padding(debugger: Any, buffers: object) -> tuple[str, ...]:
+def judge_padding(debugger: Declares, buffers: object) -> tuple[str, ...]:
     """Declare the inputs of a graph runner whose padded rows must not keep old values, as ``"judged"``.
 
     Parameters and result are as those of `declare_padding`.
@@ -52,7 +59,7 @@ def judge_padding(debugger: Any, buffers: object) -> tuple[str, ...]:
     return _declare(debugger, buffers, RESET, "judged")
 
 
-def declare_registry(debugger: Any, registry: Any) -> tuple[str, ...]:
+def declare_registry(debugger: Declares, registry: Any) -> tuple[str, ...]:
     """Declare the slots of a ``CudaGraphBufferRegistry`` (0.5.13 and later); result as of `declare_padding`.
 
     Slots whose buffer is not on the debugger's device are left out.
@@ -68,7 +75,7 @@ def declare_registry(debugger: Any, registry: Any) -> tuple[str, ...]:
     return tuple(declared)
 
 
-def _declare(debugger: Any, buffers: object, names: Iterable[str], policy: str) -> tuple[str, ...]:
+def _declare(debugger: Declares, buffers: object, names: Iterable[str], policy: str) -> tuple[str, ...]:
     declared = []
     for name in names:
         for path, tensor in _tensors(name, getattr(buffers, name, None)):

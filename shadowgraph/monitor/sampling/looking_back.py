@@ -7,7 +7,7 @@ from shadowgraph.localize.flight_recorder import FlightRecorder
 from shadowgraph.model.findings import NAP
 from shadowgraph.model.phases import Phase
 from shadowgraph.monitor.boundaries import Boundaries
-from shadowgraph.monitor.program_hooks import ProgramHooks
+from shadowgraph.monitor.check_budget import CheckBudget
 from shadowgraph.monitor.sampling import passing
 from shadowgraph.monitor.sampling.naps import Naps
 from shadowgraph.monitor.sampling.passing import Passed
@@ -17,9 +17,9 @@ class LookingBack:
     """Knows which replay passed last. The caller holds the debugger's lock."""
 
     def __init__(
-        self, context: Context, journal: FlightRecorder, outside: ProgramHooks, naps: Naps, bounds: Boundaries
+        self, context: Context, journal: FlightRecorder, budget: CheckBudget, naps: Naps, bounds: Boundaries
     ) -> None:
-        self._context, self._journal, self._outside, self._naps, self._bounds = context, journal, outside, naps, bounds
+        self._context, self._journal, self._budget, self._naps, self._bounds = context, journal, budget, naps, bounds
         self._last: Passed | None = None  # until somebody looks
 
     def passed(self, serial: int, paused: bool) -> None:
@@ -59,7 +59,7 @@ class LookingBack:
         found = passing.taken()
         if found:
             self._last = found[-1]
-            self._outside.replays_passed(len(found))
+            self._budget.replays_passed(len(found))
             for each in found:
                 self._journal.passed(each, next(self._context.clock))
         return len(found)

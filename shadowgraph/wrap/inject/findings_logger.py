@@ -48,9 +48,20 @@ class FindingsLogger:
         self._written: dict[int, Finding] = {}  # findings of the store, which is bounded
         self._erred = False
         self._next, self._interval = 0.0, _FIRST_INTERVAL
-        outside = debugger.monitor.hooks
-        outside.finding_listeners.append(self.hear)
-        outside.replayed, outside.failed = self.tick, self.fail
+        self._leave_findings = debugger.adapter.subscribe_findings(self.hear)
+        self._leave_failures = debugger.adapter.subscribe_failures(self.fail)
+        self._leave_checks = debugger.runner.subscribe_checked_replays(self.tick)
+
+    def leave_replays(self) -> None:
+        """The debugger has ended; findings of a later `check` are still logged. A debugger that starts again gets a
+        logger of its own."""
+        self._leave_failures()
+        self._leave_checks()
+
+    def leave(self) -> None:
+        """In a forked child, which has a log of its own."""
+        self.leave_replays()
+        self._leave_findings()
 
     def hear(self, finding: Finding) -> None:
         """A finding was stored, or seen again."""

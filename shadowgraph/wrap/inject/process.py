@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shadowgraph.checks.stale_rows.check import StaleRows
 from shadowgraph.common import fork_safety
 from shadowgraph.common.uncaught import is_crash, uncaught
 from shadowgraph.wrap.folder.findings_log import FORMAT, FindingsLog, command_line, rank, say, tell_rank
@@ -179,7 +178,7 @@ class ProcessMonitor:
         theirs = session.current()
         if theirs is None:
             self._own = session.attach(settings)
-            self._own.monitor.checks[StaleRows].lenient = True  # the program declares nothing, adapters some inputs
+            self._own.runner.judge_undeclared(leniently=True)  # the program declares nothing, adapters some inputs
         else:  # the program has started its own debugger first
             self.started(theirs)
 
@@ -195,8 +194,8 @@ class ProcessMonitor:
 
         book = next(self._books)
         # Threads of a server may write at any time, and a partial rerun of a graph would undo that.
-        debugger.monitor.locator.reruns = debugger.settings.locate == "all"
-        debugger.monitor.hooks.tell = self.tell
+        debugger.runner.allow_reruns(debugger.settings.locate == "all")
+        debugger.runner.subscribe_report_lines(self.tell)
         self._recorders.append(FindingsLogger(self.journal, debugger, book, self._first_error, self.orders.redact))
         if self._beat is None:
             self._beat = HeartbeatWriter(self.orders.folder, heartbeat_file(self.journal.path))
@@ -209,6 +208,7 @@ class ProcessMonitor:
             self._debugger = None
         for recorder in [r for r in self._recorders if r.debugger is debugger]:
             recorder.summarise()
+            recorder.leave_replays()
             self._recorders.remove(recorder)
         if self._beat is not None:
             self._beat.leave(debugger)
@@ -292,6 +292,8 @@ class ProcessMonitor:
         on_device = debugger.settings.backend == "cuda"
         finalizer_safe_lock.forked(abandon=on_device)
         internal_errors.clear()
+        for recorder in self._recorders:
+            recorder.leave()
         self._recorders.clear()
         self._beat = self._beat and self._beat.forked(heartbeat_file(self.journal.path))
         self._erred = False
@@ -340,10 +342,8 @@ class ProcessMonitor:
 
     def join(self, error: BaseException, where: str = "") -> None:
         """Record an exception of the program with its context, at once."""
-        from shadowgraph.monitor.exception_context import join
-
         if self._debugger is not None:
-            join(self._debugger.monitor, error, where)
+            self._debugger.adapter.join(error, where)
 
     def _conclude(self, failed: bool) -> None:
         from shadowgraph import session

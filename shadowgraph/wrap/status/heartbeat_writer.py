@@ -18,7 +18,6 @@ from shadowgraph.wrap.status.pause_file import is_off
 
 if TYPE_CHECKING:
     from shadowgraph.debugger import Debugger
-    from shadowgraph.monitor.overhead_limiter import OverheadLimiter
 
 _LOOK, _PULSE = 1.0, 5.0  # seconds
 
@@ -52,6 +51,7 @@ class HeartbeatWriter:
         self._next_look = self._next_pulse = 0.0
         self._debugger: Debugger | None = None
         self._book = 0
+        self._unsubscribe: Callable[[], None] = lambda: None
         self._done = _Done()
         self._before = (0, 0.0)  # nanoseconds of checking, and the time of that measurement
         self._overhead: float | None = None
@@ -63,20 +63,22 @@ class HeartbeatWriter:
         """A debugger watches from here on."""
         self._debugger, self._book = debugger, book
         self._before = (0, self._clock())
-        debugger.monitor.hooks.begins = self
+        self._unsubscribe = debugger.runner.subscribe_replay_begins(self)
 
     def leave(self, debugger: Debugger) -> None:
         """A debugger has ended: write a heartbeat, and keep its numbers in the sums."""
         if debugger is self._debugger:
-            outside = debugger.monitor.hooks
+            self._unsubscribe()
+            counts = debugger.runner.counts()
             with error_barrier("pulse"):
-                if outside.replays:
+                if counts.replays:
                     self._write()
-            self._done = _Done(self._done.replays + outside.replays, self._done.checked + outside.checked)
+            self._done = _Done(self._done.replays + counts.replays, self._done.checked + counts.checked)
             self._debugger = self._paused = None
 
     def forked(self, file: Path) -> HeartbeatWriter:
         """A writer for a forked child: new numbers; a debugger paused in the parent stays tied to the pause file."""
+        self._unsubscribe()
         child = HeartbeatWriter(self._folder, file, self._clock)
         child._paused = self._paused
         return child
@@ -117,29 +119,28 @@ class HeartbeatWriter:
             debugger.resume()
             self._paused = None
 
-    def _measure(self, limit: OverheadLimiter, now: float) -> None:
+    def _measure(self, nanoseconds: int | None, now: float) -> None:
         """Share of checking since the last measurement; not of short intervals: pause and end check once more."""
         spent, since = self._before
-        if limit.measured and now - since >= _LOOK:
-            self._overhead = round((limit.spent - spent) / (now - since) / 1e7, 2)
-            self._before = (limit.spent, now)
+        if nanoseconds is not None and now - since >= _LOOK:
+            self._overhead = round((nanoseconds - spent) / (now - since) / 1e7, 2)
+            self._before = (nanoseconds, now)
 
     def _write(self) -> None:
         debugger = self._debugger
         if debugger is None:
             return
-        work, now = debugger.monitor, self._clock()
-        outside, limit = work.hooks, work.hooks.limit
-        self._measure(limit, now)
-        findings = (*work.book.findings, *work.book.notes)[-MOST_COUNTS:]
+        counts, now = debugger.runner.counts(), self._clock()
+        self._measure(counts.spent, now)
+        findings = debugger.runner.stored()[-MOST_COUNTS:]
         pulse = Heartbeat(
             time=time.time(),
-            replays=self._done.replays + outside.replays,
-            checked=self._done.checked + outside.checked,
-            every=limit.stride if limit.stopped is None and work.lost is None else 0,
+            replays=self._done.replays + counts.replays,
+            checked=self._done.checked + counts.checked,
+            every=counts.every,
             overhead=self._overhead,
             faults=internal_errors.total,
-            coverage=work.coverage(),
+            coverage=debugger.coverage(),
             occurrences=tuple((self._book, finding.id, finding.occurrences) for finding in findings),
             pauses=self._pauses,
             off=self._off,

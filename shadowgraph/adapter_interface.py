@@ -1,0 +1,386 @@
+"""What the adapter of a package may ask of a debugger: declare, bind, prepare, subscribe, join an exception.
+
+An adapter patches a package that the program uses, such as a server or an attention library, and reports what the
+package knows: which object holds which tensor, which graph a replay is prepared for, what host code planned. It reaches
+the active debugger by ``shadowgraph.session.current().adapter``. Entries of ``shadowgraph.session.observers`` are told
+of the start and the end of debuggers, and those of ``shadowgraph.graphs.events.listeners`` of captures and replays.
+`shadowgraph.graphs.lookup.model_of` gives the `Graph` of a ``torch.cuda.CUDAGraph``.
+
+Rules for an adapter:
+
+- It changes neither arguments nor results of the package. None of its own errors, and no exception of a method below,
+  reaches the package: `shadowgraph.common.internal_errors.error_barrier_all` counts them. `PlannerInterface.reads` is
+  the exception: with `Settings.sync` it raises the finding of a read into the program.
+- Every method may be called in any thread of the program, but not in a finalizer. No method waits for a device, reads
+  one, or keeps a tensor or an owner alive.
+- Methods take the locks of the ledger, of the name book and of the allocator for microseconds. `PlannerInterface.reads`
+  and `PlannerInterface.note` may call the subscribers of a finding before they return. An adapter may hold a lock of
+  its own meanwhile, if neither its listener nor its callbacks take that lock.
+- The interface lives as long as its debugger, which holds it. An adapter keeps neither: it asks `session.current` at
+  each call, because a program may end a debugger and start another one.
+- While ``passing.on`` is true, replays pass unobserved and the program runs at full speed. Hooks on the path of every
+  replay test it first; then they only record what a crash report needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+
+from shadowgraph.checks.mutation.check import PLANNER, InGraphMutation
+from shadowgraph.checks.rebound.bindings import Planned
+from shadowgraph.checks.rebound.check import ReboundInputs
+from shadowgraph.checks.stale_rows.check import StaleRows
+from shadowgraph.declarations import declare_padding, name_owner
+from shadowgraph.graphs.dispatch import host_reads
+from shadowgraph.model.failures import Failure
+from shadowgraph.model.findings import Finding
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.host_plans import Again, HostPlan, HostPlans
+from shadowgraph.model.views import TensorView
+from shadowgraph.monitor.exception_context import join, join_timeout, telling_line
+from shadowgraph.monitor.monitor import Monitor
+from shadowgraph.monitor.preparing import PrepareBlock, Preparing
+from shadowgraph.monitor.program_failures import BatchSource
+from shadowgraph.monitor.sampling import passing
+
+__all__ = ["AdapterInterface", "BatchSource", "PlannerInterface", "PrepareBlock", "Preparing", "passing"]
+
+
+class PlannerInterface:
+    """For packages whose host code plans a replay from index pointers, such as flashinfer's wrappers.
+
+    Attributes
+    ----------
+    recorded
+        The latest plans. An adapter may append to it directly where the cost of `note` matters.
+    """
+
+    def __init__(self, work: Monitor) -> None:
+        self._work = work
+        self._rebound, self._mutation = work.checks[ReboundInputs], work.checks[InGraphMutation]
+        self.recorded: HostPlans = work.flight_recorder.host_plans
+
+    def note(self, plan: HostPlan) -> None:
+        """Record a planner's call that is about to run. A crash report shows the last one.
+
+        Parameters
+        ----------
+        plan
+            Owned by the debugger from here on. Its index pointers are compared with what a graph left in the memory
+            that they stand for (SG102).
+        """
+        self.recorded.note(plan)
+        if plan.into is not None and plan.into.dtype == plan.dtype:
+            self._mutation.planned(plan.into, plan.indptr)
+
+    @property
+    def compares(self) -> bool:
+        """Whether `expect` has an effect: not while the operators that refresh inputs pass unobserved."""
+        return not self._work.naps.blind
+
+    def expect(
+        self,
+        owner: object,
+        values: Mapping[str, bytes],
+        used: Mapping[str, int] | None = None,
+        planned_into: Mapping[str, int] | None = None,
+    ) -> None:
+        """Say what the bound inputs of an owner's graphs must hold at their coming replays (SG108).
+
+        Parameters
+        ----------
+        owner
+            The object of `AdapterInterface.bind`; weakly referenced. Its plan holds until its next one.
+        values
+            By attribute: the values that a graph must find in the first bytes of the memory it was captured with.
+        used
+            By attribute: how many of the first bytes count, where the values are not known here.
+        planned_into
+            By attribute: the address that the planner itself writes to, where that write is not observed.
+        """
+        self._rebound.plan(owner, Planned(next(self._work.context.clock), values, used or {}, planned_into or {}))
+
+    def reads(self, arguments: Iterable[object]) -> None:
+        """Report that compiled code is about to read the host tensors among some arguments.
+
+        Parameters
+        ----------
+        arguments
+            Of the call that is about to run, in the calling thread.
+
+        Raises
+        ------
+        FindingsError
+            With `Settings.sync`, for a value that a graph had changed.
+        """
+        if host_reads.resting():
+            return
+        for argument in arguments:
+            if isinstance(argument, torch.Tensor) and argument.is_cpu:
+                host_reads.note_read(argument, PLANNER)
+
+    def failed(self, plan: HostPlan | Again, error: BaseException) -> None:
+        """Record the exception of a planner with its plan, at once: a server may catch it and have itself killed.
+
+        Parameters
+        ----------
+        plan
+            The record of the call that raised.
+        error
+            Not kept; its text is.
+        """
+        self.recorded.whole(plan).error = telling_line(error) or type(error).__name__
+        join(self._work, error)
+
+
+class AdapterInterface:
+    """One debugger, as adapters see it; `Debugger.adapter`. The module's docstring has the rules.
+
+    Attributes
+    ----------
+    preparing
+        The open prepare blocks, of adapters and of `Debugger.prepare`. True when the calling thread has one; its
+        `graph` is the one announced last.
+    plans
+        For packages that plan on the host.
+    """
+
+    def __init__(self, work: Monitor) -> None:
+        self._work = work
+        self._rebound = work.checks[ReboundInputs]
+        self.preparing: Preparing = work.preparing
+        self.plans = PlannerInterface(work)
+
+    # -- declare -----------------------------------------------------------------------------------------------
+
+    def name(self, name: str, owner: object) -> int:
+        """Name the tensors reachable from an object; as `Debugger.name`.
+
+        Parameters
+        ----------
+        name
+            The first part of every path.
+        owner
+            Weakly referenced, and walked again as memory comes and goes. An object without weak references is walked
+            once.
+
+        Returns
+        -------
+        int
+            Number of tensors found.
+
+        Raises
+        ------
+        UnknownBufferError
+            For an object that cannot hold tensors.
+        """
+        return name_owner(self._work, name, owner)
+
+    def is_named(self, tensor: torch.Tensor, attribute: str) -> bool:
+        """Whether a name of the program's own leads to a tensor, so that an adapter need not `name` the tensor's owner.
+
+        Parameters
+        ----------
+        tensor
+            Any tensor with plain memory.
+        attribute
+            The last part of the names that count.
+
+        Returns
+        -------
+        bool
+            True when a path that ends in the attribute leads to the tensor's memory.
+        """
+        names = self._work.context.names
+        names.refresh()
+        return any(owner.path.endswith(f".{attribute}") for owner in names.owners_of(TensorView.of(tensor).hull))
+
+    def padding(self, tensor: torch.Tensor, policy: str) -> None:
+        """Declare how padded rows of a static input are treated; as `Debugger.padding`.
+
+        Parameters
+        ----------
+        tensor
+            The input, or some of its rows. The declaration ends with the memory.
+        policy
+            ``"refresh"``, ``"dont_care"`` or ``"judged"``.
+
+        Raises
+        ------
+        UsageError
+            For an unknown policy.
+        UnknownBufferError
+            For an object that is no tensor, or has no plain memory on the backend's device.
+        """
+        declare_padding(self._work, tensor, policy)
+
+    def scratch(self, tensor: torch.Tensor) -> None:
+        """Declare that a workspace needs no refresh between two replays.
+
+        Parameters
+        ----------
+        tensor
+            The declaration ends with its memory. No effect on memory that is not tracked.
+        """
+        where = TensorView.of(tensor).hull
+        buffer = self._work.context.ledger.owner(where.start, where.stop)
+        if buffer is not None:
+            self._work.checks[StaleRows].declare(buffer, where, "dont_care")
+
+    # -- bind --------------------------------------------------------------------------------------------------
+
+    def bind(self, graph: Graph, owner: object, attribute: str, tensor: torch.Tensor) -> bool:
+        """Note that a graph is captured with the tensor behind an attribute of an object that plans its replays.
+
+        SG108 is reported when the attribute later leads to other memory, or a plan to other values, while the memory
+        that the graph reads stays unchanged. Call it during the capture, in the capturing thread, at the launch that is
+        given the tensor.
+
+        Parameters
+        ----------
+        graph
+            From `Listener.capture_began`.
+        owner
+            Weakly referenced; the binding ends with it or with the graph.
+        attribute
+            Read again from the owner's instance dictionary, so that none of its code runs.
+        tensor
+            Contiguous.
+
+        Returns
+        -------
+        bool
+            False for a tensor without plain memory, and for a binding that exists already.
+        """
+        return self._rebound.bind(graph, owner, attribute, tensor)
+
+    def graphs_of(self, owner: object) -> list[Graph]:
+        """Live graphs that were captured with memory bound to an owner.
+
+        Parameters
+        ----------
+        owner
+            The object of `bind`.
+
+        Returns
+        -------
+        list of Graph
+            In order of the captures; the caller's own list.
+        """
+        return self._rebound.graphs_of(owner)
+
+    # -- prepare -----------------------------------------------------------------------------------------------
+
+    def prepare(self, graph: Graph | None) -> PrepareBlock:
+        """Open a prepare block: from here on, launches of the calling thread refresh the inputs of a coming replay.
+
+        Guards are not checked at its ends, unlike at those of `Debugger.prepare`.
+
+        Parameters
+        ----------
+        graph
+            The graph that replays next; None when it is not known.
+
+        Returns
+        -------
+        PrepareBlock
+            The caller owns it and must call its `end`, in a ``finally`` clause, before the replay. Any thread may.
+        """
+        return self.preparing.begin(graph)
+
+    # -- subscribe ---------------------------------------------------------------------------------------------
+
+    def subscribe_findings(self, callback: Callable[[Finding], object]) -> Callable[[], None]:
+        """Receive every stored finding, new, seen again or revised.
+
+        Parameters
+        ----------
+        callback
+            Called in the thread of the event that led to the finding, without a lock of the debugger, before the event
+            returns to the program. It may write files and read the debugger. Calls of two threads may come in another
+            order than the findings were stored; `Finding.revision` and ``occurrences`` tell the order. Held until the
+            subscription or the debugger ends.
+
+        Returns
+        -------
+        Callable
+            Ends the subscription.
+        """
+        return self._work.subscriptions.findings.subscribe(callback)
+
+    def subscribe_failures(self, callback: Callable[[Failure], object]) -> Callable[[], None]:
+        """Receive every exception of the program that was joined with its context.
+
+        Parameters
+        ----------
+        callback
+            Called as that of `subscribe_findings`, in the thread that joined the exception.
+
+        Returns
+        -------
+        Callable
+            Ends the subscription.
+        """
+        return self._work.subscriptions.failures.subscribe(callback)
+
+    def provide_batches(self, source: BatchSource) -> None:
+        """Say which batch of requests each replay is prepared for; findings and exceptions show it.
+
+        Parameters
+        ----------
+        source
+            Called with a graph and a replay's number, in any thread, often under the debugger's lock: it must take no
+            lock and run no code of the program. Returns None for a replay that it does not know. Held as long as the
+            debugger; providing it again has no effect.
+        """
+        self._work.batches.add(source)
+
+    # -- join --------------------------------------------------------------------------------------------------
+
+    def join(self, error: BaseException, where: str = "") -> Failure | None:
+        """Record an exception of the program with its context, in the thread that caught it; never raises.
+
+        Parameters
+        ----------
+        error
+            Recorded once per text, even when it is caught, raised again or quoted. Not kept.
+        where
+            The place in the package, in words.
+
+        Returns
+        -------
+        Failure or None
+            None for an exception of another kind than those of devices, planners and timeouts, and without context.
+        """
+        return join(self._work, error, where)
+
+    def join_timeout(self, said: str, where: str = "") -> Failure | None:
+        """Record a timeout alarm that is no exception, with its context, in the thread of the alarm; never raises.
+
+        Parameters
+        ----------
+        said
+            The text of the alarm.
+        where
+            The place in the package, in words.
+
+        Returns
+        -------
+        Failure or None
+            None without context, and for an alarm that is recorded already.
+        """
+        return join_timeout(self._work, said, where)
+
+    # -- memory ------------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> str:
+        """The watched device: ``"cpu"``, ``"cuda:0"``, ..."""
+        return self._work.allocator.device
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes of the device's memory that shadowgraph holds now, which a package that sizes its pools finds gone."""
+        return self._work.allocator.arena.reserved

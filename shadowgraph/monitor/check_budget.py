@@ -1,0 +1,81 @@
+"""Which replays are checked, within the limits on what checking may cost, and how many were.
+
+Called by `Monitor` in the replaying thread, without a lock: counters may miscount by a replay that begins in two
+threads at the same time.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from shadowgraph.common.internal_errors import internal_errors, log
+from shadowgraph.common.settings import Settings
+from shadowgraph.graphs.dispatch.eager_guard import EagerGuard
+from shadowgraph.monitor.overhead_limiter import OverheadLimiter
+from shadowgraph.monitor.subscriptions import Subscriptions
+
+
+class CheckBudget:
+    """Counts replays and decides which are checked.
+
+    Parameters
+    ----------
+    guarding
+        Selects the eager allocations that are guarded; None for none. New guards are given up before checks.
+    told
+        Whose `replay_begins` and `replay_checked` are published here.
+
+    Attributes
+    ----------
+    limit
+        What checking may cost, and what was given up for it.
+    replays, checked
+        Numbers of replays that began, and of those that were checked.
+    """
+
+    def __init__(self, settings: Settings, guarding: EagerGuard | None, told: Subscriptions) -> None:
+        self.limit = OverheadLimiter(settings.overhead_percent, settings.fault_limit, every=settings.every)
+        self._guarding, self._told = guarding, told
+        self.replays = self.checked = 0
+        self._faults_before = internal_errors.total
+
+    def start_over(self) -> None:
+        """In a forked child: disregard the parent's replays and internal errors."""
+        self._faults_before = internal_errors.total
+        self.replays = self.checked = 0
+
+    @property
+    def guards_eager(self) -> bool:
+        """Whether eager allocations are guarded now."""
+        return self._guarding is not None and self._guarding.active
+
+    def capture_began(self) -> None:
+        """Static buffers of further graphs may be allocated from here on."""
+        if self._guarding is not None:
+            self._guarding.capture_began()
+
+    def replays_passed(self, count: int) -> None:
+        """Replays passed unobserved. The caller holds the debugger's lock."""
+        self.replays += count
+        self._told.replay_begins.post()
+
+    def replay_due(self, replay: int, glances: bool = False) -> bool:
+        """Whether a graph's replay, which begins now, is to be checked; a replay with `glances` is checked in any case.
+
+        The limits are evaluated here: when checking takes too long or fails too often, new guards are given up first.
+        """
+        self.replays += 1
+        self._told.replay_begins.call()
+        if self._guarding is not None:
+            self._guarding.replay_began()
+        limit = self.limit
+        if limit.limited and limit.judge(internal_errors.total - self._faults_before):
+            if self._guarding is not None:
+                self._guarding.stop()
+            log(logging.WARNING, "shadowgraph: %s", limit.sentence())
+        return limit.stopped is None and (glances or limit.due(replay))
+
+    def replay_ended(self) -> None:
+        """A checked replay has ended."""
+        self.checked += 1
+        self._told.replay_checked.call()

@@ -1,0 +1,84 @@
+"""Searches variable names for buffers without an owner name: for those of a finding, and, early enough for the rules
+that follow from names, for inputs of new graphs.
+
+Called by `FindingPipeline`, `GraphRegistry` and `CrashRecorder`, in the thread of an event, and by
+`Debugger.name_variables`; has no lock of its own. Does nothing until `enable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from shadowgraph.checks.base import Detection
+from shadowgraph.checks.kinds import kind_of
+from shadowgraph.common.internal_errors import error_barrier
+from shadowgraph.model.buffers import Buffer, Ledger, Role
+from shadowgraph.model.graphs import Graph
+from shadowgraph.tracking.aliases import NameBook
+from shadowgraph.tracking.variable_names import VariableNames
+
+
+class NameSearch:
+    """Names buffers after the program's variables.
+
+    Parameters
+    ----------
+    names
+        Says which buffers have an owner name, and receives the variables that were found.
+    ledger
+        The buffers.
+    """
+
+    def __init__(self, names: NameBook, ledger: Ledger) -> None:
+        self._names, self._ledger = names, ledger
+        self._variables: VariableNames | None = None
+
+    def enable(self) -> None:
+        """Search from now on."""
+        if self._variables is None:
+            self._variables = VariableNames(self._names)
+
+    def name(self, buffer: Buffer) -> None:
+        """Search a name for the buffer of a finding; no variable names a freed buffer."""
+        if self._variables is not None and buffer.alive and self._is_unnamed(buffer):
+            with error_barrier("search for a name"):
+                self._variables.find(buffer)
+
+    def name_all(self, draft: Detection) -> None:
+        """Search names for all buffers of a finding."""
+        for buffer in (draft.buffer, *kind_of(draft.code).further_buffers(draft)):
+            self.name(buffer)
+
+    def name_rest(self, buffers: Iterable[Buffer]) -> None:
+        """Search names for all live buffers without an owner name, as far as the time limit allows."""
+        if self._variables is not None:
+            with error_barrier("search for names"):
+                self._variables.find_new([b for b in buffers if b.alive and self._is_unnamed(b)])
+
+    def name_indices(self, graphs: Iterable[Graph]) -> None:
+        """Search names for one-dimensional integer inputs of new graphs, and for guarded ones outside their pools: once
+        a buffer is freed, its name cannot be found."""
+        if self._variables is None:
+            return
+        with error_barrier("search for names"):
+            self._variables.find_new(self._unnamed(_index_inputs(graphs, self._ledger)))
+            self._variables.note_former(self._unnamed(_guarded_inputs(graphs)))
+
+    def _is_unnamed(self, buffer: Buffer) -> bool:
+        return not self._names.owners_of(buffer.range, buffer.serial)
+
+    def _unnamed(self, buffers: Iterable[Buffer]) -> Iterator[Buffer]:
+        """Buffers without an owner name, each looked up when the iterator reaches it."""
+        return (buffer for buffer in buffers if self._is_unnamed(buffer))
+
+
+def _index_inputs(graphs: Iterable[Graph], ledger: Ledger) -> list[Buffer]:
+    """One-dimensional integer buffers that graphs use, outside their pools."""
+    spans = [span for graph in graphs for span in graph.spans]
+    used = {b.serial: b for span in spans for b in ledger.overlapping(span.start, span.stop)}
+    flat = [b for b in used.values() if len(b.shape) == 1 and b.dtype.startswith("int")]
+    return [buffer for buffer in flat if buffer.role is not Role.POOL]
+
+
+def _guarded_inputs(graphs: Iterable[Graph]) -> list[Buffer]:
+    return [b for graph in graphs for b in graph.inputs.values() if b.role is Role.STATIC and b.alive]
