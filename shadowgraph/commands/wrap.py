@@ -14,7 +14,6 @@ from shadowgraph.common.atomic_files import atomic_write
 from shadowgraph.common.errors import MissingFileError, ShadowgraphError, UsageError
 from shadowgraph.wrap.folder.injection_config import DUMP_MOMENTS, InjectionConfig
 from shadowgraph.wrap.folder.run_folder import DEFAULT_PARENT, RunFolder, default_folder
-from shadowgraph.wrap.inject.environment import wrapped_environment
 
 if TYPE_CHECKING:
     from shadowgraph.render.text.run_text import RunReport
@@ -109,7 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command, then report on it to standard error; returns the command's exit code if it failed."""
     from shadowgraph.common.version import VERSION
-    from shadowgraph.wrap.launch.run_child import run_child
+    from shadowgraph.wrap.launch.run_child import run_child, wrapped_environment
 
     orders_without_folder = _options(args)
     folder = RunFolder(args.run_dir or default_folder())

@@ -20,11 +20,10 @@ from typing import TypeVar
 from shadowgraph.checks.base import Check, Checkpoint, Context, Step
 from shadowgraph.checks.registry import Checks
 from shadowgraph.common.errors import FindingsError
-from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock, run_deferred
+from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock, run_deferred, weak_callback
 from shadowgraph.common.internal_errors import error_barrier, log
 from shadowgraph.common.outbox import delivers, outbox
 from shadowgraph.common.settings import Settings
-from shadowgraph.common.weak_callbacks import weak_callback
 from shadowgraph.engines.base import Engine, Shadow
 from shadowgraph.engines.losses import is_device_loss
 from shadowgraph.graphs.dispatch import host_reads

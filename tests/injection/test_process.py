@@ -17,7 +17,7 @@ from shadowgraph.render.text.run_text import RunReport
 from shadowgraph.wrap.folder.injection_config import InjectionConfig
 from shadowgraph.wrap.folder.process_record import ProcessRecord
 from shadowgraph.wrap.folder.reader import Run, read_run
-from shadowgraph.wrap.inject.environment import wrapped_environment
+from shadowgraph.wrap.launch.run_child import wrapped_environment
 
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="shows what happens without a CUDA device")
 
@@ -48,8 +48,8 @@ def test_on_a_device_only_the_programs_own_start_of_cuda_starts_the_debugger(tmp
         "calls[0](); torch.zeros(2)\nassert 'shadowgraph.debugger' not in sys.modules\n"  # while it is initialised
         "torch.cuda.is_initialized = lambda: True\ntorch.zeros(2)\n"
         "assert 'shadowgraph.debugger' not in sys.modules, 'no operator works on a device yet'\n"
-        "import contextlib\nfrom shadowgraph.wrap.inject import devices\n"
-        "devices.device_index, torch.cuda.device = lambda *_: 0, lambda _: contextlib.nullcontext()\n"
+        "import contextlib\nfrom shadowgraph.wrap.inject import process\n"
+        "process.device_index, torch.cuda.device = lambda *_: 0, lambda _: contextlib.nullcontext()\n"
         "torch.cuda.device_count, torch.cuda.is_current_stream_capturing = lambda: 1, lambda: False\n"
         "print(len(calls), torch.ones(2).sum().item())"
     )

@@ -1,11 +1,12 @@
-"""Saved report, to be shown again: as text, or as the same JSON document."""
+"""Saved report, to be shown again: as text, as a page, or as the same JSON document."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.text import Text
@@ -21,6 +22,9 @@ from shadowgraph.render.text.text import lines
 from shadowgraph.wrap.folder.heartbeats import Heartbeat
 from shadowgraph.wrap.folder.process_record import ProcessRecord
 from shadowgraph.wrap.folder.reader import Run
+
+if TYPE_CHECKING:
+    from shadowgraph.render.html.page import Page
 
 
 class _About(msgspec.Struct, frozen=True):
@@ -113,6 +117,19 @@ class SavedReport:
         for line in self._lines():
             line.plain = tame(line.plain)
             yield line
+
+    def page(self) -> Page:
+        """The report's page. It has no nodes, launches and maps: these are only in dumps."""
+        from shadowgraph.render.html.cards import said_of
+        from shadowgraph.render.html.page import live_page, with_run
+
+        page, run, source = live_page(self.facts), self.run(), self.saved.source
+        return replace(
+            with_run(page, run) if run is not None else replace(page, head=said_of(self.head_lines())),
+            title=f"shadowgraph report: {source}",
+            file=shlex.quote(source),
+            tail=said_of(self.tail_lines()),
+        )
 
     def run(self) -> Run | None:
         """The run of the report, with its processes; None for another report."""
