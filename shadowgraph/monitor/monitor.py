@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from shadowgraph.checks.base import Check, Checkpoint, Context, Step
 from shadowgraph.checks.registry import Checks
@@ -157,6 +157,19 @@ class Monitor(Listener):
         self._lock = FinalizerSafeLock()
         self._section = self._lock.within  # for the replay path, which calls `run_deferred` itself
         self._local = _Local()
+        self.adjust(**settings.live())
+
+    def adjust(self, **options: Any) -> None:
+        """Change options that may change while it runs: those whose rows in `shadowgraph.common.options` are live.
+
+        Raises
+        ------
+        UsageError
+            For an option that does not exist or a value that does not fit.
+        """
+        self.settings = settings = self.settings.with_options(**options)
+        self.checks.stale_rows.lenient = settings.stale_rows == "note"
+        self.locator.reruns = settings.partial_reruns or settings.locate == "all"
 
     @property
     def book(self) -> FindingStore:

@@ -288,7 +288,7 @@ def test_a_dump_tells_the_same(debugger: sg.Debugger, tmp_path: Path) -> None:
 def test_around_a_program_that_declares_nothing_it_is_a_note(debugger: sg.Debugger) -> None:
     """As under ``wrap``: an input may be meant to keep its rows, as sglang's ``input_ids`` are, and nobody says so."""
     batch = Batch(debugger)
-    debugger.monitor.checks.stale_rows.lenient = True
+    debugger.monitor.adjust(stale_rows="note")
     batch.step([11, 12, 13, 14])
     batch.step([15, 16])
     assert debugger.findings == ()
@@ -302,7 +302,7 @@ def test_around_a_program_that_declares_nothing_it_is_a_note(debugger: sg.Debugg
 
 def test_leniency_ends_where_somebody_declared_that_rows_are_judged(debugger: sg.Debugger) -> None:
     batch = Batch(debugger)
-    debugger.monitor.checks.stale_rows.lenient = True
+    debugger.monitor.adjust(stale_rows="note")
     debugger.padding(batch.slots[:3], "judged")  # row 3 is in the graph too, and nobody says what becomes of it
     batch.step([11, 12, 13, 14])
     batch.step([15, 16])
@@ -318,7 +318,7 @@ def test_leniency_ends_where_somebody_declared_that_rows_are_judged(debugger: sg
 def test_judged_is_no_promise_to_refresh(debugger: sg.Debugger) -> None:
     """Rows that no other input shows to be padding may stay, as in a persistent batch."""
     batch = Batch(debugger)
-    debugger.monitor.checks.stale_rows.lenient = True
+    debugger.monitor.adjust(stale_rows="note")
     debugger.padding(batch.slots, "judged")
     batch.step([11, 12, 13, 14])
     batch.slots[:2].copy_(torch.tensor([15, 16]))

@@ -265,3 +265,28 @@ def test_a_rank_that_the_program_tells_is_the_processs_and_its_findings(
     assert [finding.rank for finding in process.findings] == [said]
     assert process.path.read_text().count('"kind":"rank"') == (not launcher)
     assert f"rank {said}" in str(RunReport(run))
+
+
+@pytest.mark.parametrize(("locate", "reruns"), [("auto", False), ("all", True)])
+def test_graphs_are_run_in_part_only_where_that_was_asked_for(tmp_path: Path, locate: str, reruns: bool) -> None:
+    """The options of the wrap count for a debugger that the program starts, too; the rest of that one is its own."""
+    code = (
+        "import torch, shadowgraph as sg\n"
+        f"debugger = sg.install(backend='host', locate={locate!r})\n"
+        "assert debugger.monitor.locator.reruns\n"
+        "torch.zeros(4)\n"
+        "print(debugger.monitor.locator.reruns, debugger.monitor.checks.stale_rows.lenient)"
+    )
+    options = {"partial_reruns": False, "stale_rows": "note"}
+    done, _ = python(tmp_path, code, backend="host", options=options)
+    assert done.stdout == f"{reruns} False\n", done.stderr
+
+
+def test_a_wrap_s_own_debugger_has_the_options_of_the_wrap(tmp_path: Path) -> None:
+    code = (
+        "import torch\ntorch.zeros(4)\nimport shadowgraph as sg\nwork = sg.current().monitor\n"
+        "print(work.locator.reruns, work.checks.stale_rows.lenient)"
+    )
+    options = {"partial_reruns": False, "stale_rows": "note"}
+    done, _ = python(tmp_path, code, backend="host", options=options)
+    assert done.stdout == "False True\n", done.stderr

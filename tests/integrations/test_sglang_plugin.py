@@ -120,7 +120,7 @@ def test_with_a_debugger_sglangs_loader_hangs_every_hook_in(installed: Path) -> 
 @pytest.fixture(params=["isolate", "faithful"])
 def debugger(request: pytest.FixtureRequest) -> Iterator[sg.Debugger]:
     with sg.debug(backend="host", layout=request.param) as made:
-        made.monitor.checks.stale_rows.lenient = True  # as under `wrap`
+        made.monitor.adjust(stale_rows="note")  # as under `wrap`
         yield made
 
 
@@ -309,7 +309,7 @@ def test_a_debugger_that_starts_later_is_told_all(debugger: sg.Debugger, hung: A
     decode = decoded(debugger, hung)
     session._end(debugger)
     with sg.debug(backend="host") as later:
-        later.monitor.checks.stale_rows.lenient = True
+        later.monitor.adjust(stale_rows="note")
         runners.capture(decode.runner)  # not through the hooks
         decode.step([2, 5, 4, 7])
         decode.step([3, 6, 1])

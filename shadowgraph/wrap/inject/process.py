@@ -176,7 +176,6 @@ class ProcessMonitor:
         theirs = session.current()
         if theirs is None:
             self._own = session.attach(settings)
-            self._own.monitor.checks.stale_rows.lenient = True  # the program declares nothing, adapters some inputs
         else:  # the program has started its own debugger first
             self.started(theirs)
 
@@ -191,8 +190,8 @@ class ProcessMonitor:
         from shadowgraph.wrap.status.heartbeat_writer import HeartbeatWriter
 
         book = next(self._books)
-        # Threads of a server may write at any time, and a partial rerun of a graph would undo that.
-        debugger.monitor.locator.reruns = debugger.settings.locate == "all"
+        reruns = self.orders.options.get("partial_reruns", debugger.settings.partial_reruns)
+        debugger.monitor.adjust(partial_reruns=reruns)  # also where the program has started its own debugger
         debugger.monitor.hooks.tell = self.tell
         self._recorders.append(FindingsLogger(self.journal, debugger, book, self._first_error, self.orders.redact))
         if self._beat is None:
