@@ -1,6 +1,6 @@
 """`Settings`: one value for each option. What an option is stands in its row of `shadowgraph.common.options`.
 
-Immutable; any thread.
+A field repeats the name and the type of an option for type checkers. Immutable; any thread.
 """
 # ruff: noqa: RUF009  # `of` makes a field, as `dataclasses.field` does
 
