@@ -38,9 +38,8 @@ from shadowgraph.model.listings import Buffers, Findings
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.monitor.backends import backend_of
-from shadowgraph.monitor.live_names import LiveNames
 from shadowgraph.monitor.monitor import Monitor
-from shadowgraph.monitor.run_facts import facts_of
+from shadowgraph.monitor.run_facts import LiveNames, facts_of
 from shadowgraph.monitor.sampling import passing
 from shadowgraph.render.text.text import Report
 from shadowgraph.tracking.aliases import NameBook

@@ -14,7 +14,7 @@ from support.wrapping import PROGRAMS, environment
 from shadowgraph.common.compat import OLDEST_TORCH
 from shadowgraph.wrap.folder.injection_config import VARIABLE, InjectionConfig
 from shadowgraph.wrap.folder.reader import read_run
-from shadowgraph.wrap.inject.environment import SITE, wrapped_environment
+from shadowgraph.wrap.launch.run_child import SITE, wrapped_environment
 
 
 @pytest.fixture

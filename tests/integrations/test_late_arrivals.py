@@ -135,7 +135,7 @@ def test_the_import_hook_of_a_wrap_attaches_before_the_first_capture(
     package: Path, said: list[str], heard: list[Graph]
 ) -> None:
     """As `arrivals` is called back: in the importing thread, while the package still counts as being imported."""
-    hook = "from shadowgraph.wrap.inject import adapters\nadapters._flashinfer()\n"
+    hook = "from shadowgraph.wrap.inject import attach\nattach._attach_flashinfer()\n"
     (package / "__init__.py").write_text(START + SUBMODULES + hook)
     import_module("flashinfer")
     attachment = flashinfer_adapter.attached()

@@ -18,7 +18,6 @@ import torch
 
 import shadowgraph as sg
 from shadowgraph import session
-from shadowgraph.checks.stale_rows.check import StaleRows
 from shadowgraph.common.errors import UsageError
 from shadowgraph.integrations.sglang.adapter import hooks_of, register
 from shadowgraph.integrations.sglang.hooks import Hooks
@@ -121,7 +120,7 @@ def test_with_a_debugger_sglangs_loader_hangs_every_hook_in(installed: Path) -> 
 @pytest.fixture(params=["isolate", "faithful"])
 def debugger(request: pytest.FixtureRequest) -> Iterator[sg.Debugger]:
     with sg.debug(backend="host", layout=request.param) as made:
-        made.monitor.checks[StaleRows].lenient = True  # as under `wrap`
+        made.monitor.adjust(stale_rows="note")  # as under `wrap`
         yield made
 
 
@@ -168,7 +167,7 @@ def test_stale_rows_of_the_decode_runner_are_errors_with_its_names(debugger: sg.
     assert set(found) == {"decode.buffers.req_pool_indices", "decode.buffers.positions"}
     assert decode.attended == [4, 4], "sglang's own preparation went on to its end"
     for finding in found.values():
-        (rows,) = finding.detail.stale
+        (rows,) = finding.stale.stale
         assert (finding.code, finding.severity, finding.confidence) == ("SG103", "error", "high")
         assert (finding.phase, finding.replay, rows.first, rows.last) == ("prepare", 2, 3, 3)
         assert finding.culprit.name == "aten._foreach_copy_.default"
@@ -310,7 +309,7 @@ def test_a_debugger_that_starts_later_is_told_all(debugger: sg.Debugger, hung: A
     decode = decoded(debugger, hung)
     session._end(debugger)
     with sg.debug(backend="host") as later:
-        later.monitor.checks[StaleRows].lenient = True
+        later.monitor.adjust(stale_rows="note")
         runners.capture(decode.runner)  # not through the hooks
         decode.step([2, 5, 4, 7])
         decode.step([3, 6, 1])

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from shadowgraph import session
-from shadowgraph.checks.stale_rows.check import StaleRows
 from shadowgraph.common.errors import FindingsError
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.common.settings import Settings
@@ -90,7 +89,7 @@ class Watcher:
         """All debuggers whose findings were received."""
         return list(self._followed.values())
 
-    def watch(self, settings: Callable[[], Settings], lenient: bool) -> None:
+    def watch(self, settings: Callable[[], Settings]) -> None:
         """Activate a debugger with these settings, unless the program, or `shadowgraph wrap`, runs one.
 
         Raises
@@ -104,15 +103,17 @@ class Watcher:
         elif not is_wrapped():
             self._activate(settings())
         if self.debugger is not None:
-            work = self.debugger.monitor
-            work.hooks.capture_began()  # each test creates its own static buffers
-            if self.debugger is self._active:
-                work.checks[StaleRows].lenient = lenient
+            self.debugger.monitor.hooks.capture_began()  # each test creates its own static buffers
 
     def _activate(self, settings: Settings) -> None:
+        fixed = settings.fixed()
+        if self._active is None or session.current() is not self._active or self._active.settings != fixed:
+            self._switch_to(fixed)
+        if self._active is not None:
+            self._active.monitor.adjust(**settings.live())
+
+    def _switch_to(self, settings: Settings) -> None:
         if self._active is not None and session.current() is self._active:
-            if self._active.settings == settings:
-                return
             self.rest()
         if settings.backend == "host" and not interpret_triton():
             self.said[NO_TRITON] = None
