@@ -15,7 +15,8 @@ from shadowgraph.common.errors import UnknownBufferError, UsageError
 from shadowgraph.demos.kernels import fill
 from shadowgraph.dumps.reader import read_dump
 from shadowgraph.render.plots.byte_map import byte_map
-from shadowgraph.views.byte_map import ByteCell, ByteFold, ByteMap, Fate, Ground, folded
+from shadowgraph.views.byte_map import ByteFold, ByteMap, folded
+from shadowgraph.views.byte_rows import ByteCell, Fate, Ground
 
 
 def _run(debugger: sg.Debugger, past: int, elements: int = 8) -> Any:

@@ -31,8 +31,8 @@ from shadowgraph.render.plots.pen import (
     drawable,
 )
 from shadowgraph.render.plots.saving import format_of, save_figure
-from shadowgraph.views.byte_map import ByteCell, ByteEdge, ByteFold, ByteMap, ByteRow, Fate, Ground, folded
-from shadowgraph.views.hexview import ROW
+from shadowgraph.views.byte_map import ByteEdge, ByteFold, ByteMap, folded
+from shadowgraph.views.byte_rows import ROW, ByteCell, ByteRow, Fate, Ground
 from shadowgraph.views.map_rows import MOST_ROWS
 
 if TYPE_CHECKING:
@@ -126,11 +126,11 @@ def map_height(row: ByteRow | ByteFold) -> float:
 
 
 def _before(row: ByteRow) -> bool:
-    return any(cell.fate is Fate.CHANGED and cell.expected is not None for cell in row.cells)
+    return any(cell.changed and cell.expected is not None for cell in row.cells)
 
 
 def _counts(map: ByteMap) -> str:
-    changed = sum(cell.fate is Fate.CHANGED for row in map.rows for cell in row.cells)
+    changed = sum(cell.changed for row in map.rows for cell in row.cells)
     parts = [f"{map.form}, {size(map.nbytes)} at {map.address:#x}"]
     parts += [f"#{number} {code}" for number, code in map.findings[:4]]
     parts += [f"and {plural(len(map.findings) - 4, 'more finding')}"] if len(map.findings) > 4 else []
@@ -222,7 +222,7 @@ class _Drawing:
         box = (left, top + 0.015, left + _CELL, top + _ROW - 0.015)
         (self.grounds[cell.ground] if cell.fate is Fate.APART else self.fates[cell.fate]).append(box)
         text = f"{cell.value:02x}" if cell.value is not None else ".."
-        changed = cell.fate is Fate.CHANGED
+        changed = cell.changed
         guard = cell.ground is Ground.GUARD and not changed
         x = left + _CELL / 2
         color = GREY if guard or cell.value is None else BLACK
