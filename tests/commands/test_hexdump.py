@@ -15,8 +15,7 @@ from dumps.dump_makers import guarded, with_manifest
 import shadowgraph as sg
 from shadowgraph.dumps.reader import read_dump
 from shadowgraph.engines.numpy_engine import NumpyEngine
-from shadowgraph.views.hexview import DTYPES, decoded
-from shadowgraph.views.small_floats import SMALL_FLOATS
+from shadowgraph.views.byte_values import DTYPES, SMALL_FLOATS, decoded
 
 
 def shown(capsys: Capture, *words: object) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from shadowgraph.demos.sglang.load import SGLANG_VERSION, sglang_version
 from shadowgraph.dumps.reader import read_dump
 from shadowgraph.graphs.dispatch.stepping_aside import POOLED
-from shadowgraph.integrations.sglang.load import SGLANG_VERSION, sglang_version
 from shadowgraph.wrap.folder.reader import Run, read_run
 
 pytestmark = pytest.mark.gpu

@@ -286,6 +286,7 @@ def test_graphs_are_run_in_part_only_where_that_was_asked_for(tmp_path: Path, lo
 def test_a_wrap_s_own_debugger_has_the_options_of_the_wrap(tmp_path: Path) -> None:
     code = (
         "import torch\ntorch.zeros(4)\nimport shadowgraph as sg\nwork = sg.current().monitor\n"
+        "from shadowgraph.checks.stale_rows.check import StaleRows\n"
         "print(work.locator.reruns, work.checks[StaleRows].lenient)"
     )
     options = {"partial_reruns": False, "stale_rows": "note"}

@@ -19,9 +19,9 @@ import torch
 import shadowgraph as sg
 from shadowgraph import session
 from shadowgraph.common.errors import UsageError
+from shadowgraph.demos.sglang.host import SGLANG_VERSION, load, sglang_version
 from shadowgraph.integrations.sglang.adapter import hooks_of, register
 from shadowgraph.integrations.sglang.hooks import Hooks
-from shadowgraph.integrations.sglang.host import SGLANG_VERSION, load, sglang_version
 from shadowgraph.integrations.sglang.versions import LAYOUTS
 from shadowgraph.model.findings import Batch
 from shadowgraph.monitor.sampling import passing
@@ -66,7 +66,7 @@ def test_sglang_loads_it_and_nothing_comes_of_it_without_a_run(installed: Path) 
     said = run(
         f"""
         import sys
-        from shadowgraph.integrations.sglang.stub_modules import install_standins
+        from shadowgraph.demos.sglang.stub_modules import install_standins
         install_standins(engine=True)
         before = {OURS}
         from sglang.srt import plugins
@@ -94,7 +94,7 @@ def test_with_a_debugger_sglangs_loader_hangs_every_hook_in(installed: Path) -> 
     said = run(
         """
         import sys
-        from shadowgraph.integrations.sglang.stub_modules import install_standins
+        from shadowgraph.demos.sglang.stub_modules import install_standins
         install_standins(engine=True)
         import shadowgraph as sg
         debugger = sg.install(backend="host")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from shadowgraph.demos.sglang.host import SGLANG_VERSION
 from shadowgraph.integrations import notices
 from shadowgraph.integrations.sglang import adapter as sglang_adapter
 from shadowgraph.integrations.sglang import plugin as sglang_plugin
 from shadowgraph.integrations.sglang import versions as sglang_versions
-from shadowgraph.integrations.sglang.host import SGLANG_VERSION
 from shadowgraph.integrations.sglang.versions import GROUP, LAYOUTS, NAME, layout_of, parsed, why_off
 from shadowgraph.wrap.inject.attach import expect_adapters
 

@@ -23,7 +23,7 @@ from shadowgraph.dumps.reader import Dump, read_dump
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.listings import Buffers, Findings
 from shadowgraph.model.run_facts import RunFacts
-from shadowgraph.render.html.engine import style
+from shadowgraph.render.engine import style
 from shadowgraph.render.text.aliases_text import AliasesReport
 from shadowgraph.render.text.finding_rows import end_rows, fact_rows
 from shadowgraph.render.text.nodes_text import NodesReport

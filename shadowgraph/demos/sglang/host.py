@@ -9,9 +9,9 @@ The kernels really write where sglang's arithmetic sends them, also past the end
 memory with room behind it, or use only lengths for which ``bytes_past_end`` is 0.
 """
 
-from shadowgraph.integrations.sglang.decode import AiterKvIndices, DecodeRow, PaddedDecode
-from shadowgraph.integrations.sglang.eagle import DraftPlan, EagleDraft, PlanRecorder
-from shadowgraph.integrations.sglang.load import (
+from shadowgraph.demos.sglang.decode import AiterKvIndices, DecodeRow, PaddedDecode
+from shadowgraph.demos.sglang.eagle import DraftPlan, EagleDraft, PlanRecorder
+from shadowgraph.demos.sglang.load import (
     SGLANG_VERSION,
     enable_interpreter,
     load,

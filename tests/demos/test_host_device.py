@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from shadowgraph.integrations.sglang.host_device import host_device
+from shadowgraph.demos.sglang.host_device import host_device
 
 
 def device_asked_for() -> str:

@@ -1,4 +1,8 @@
-"""Template engine of HTML pages: every text is escaped, and its control characters are neutralised."""
+"""Template engine of all HTML: every text is escaped, and its control characters are neutralised.
+
+The templates are package data, one base page and one style sheet among them. Called by report pages, notebook cells,
+interactive maps and the status server, in any thread.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def style() -> str:
-    """The style sheet of pages and fragments."""
+    """The style sheet of pages and fragments, light and dark; every template has it as `style`."""
     return (_TEMPLATES / "style.css").read_text("utf-8").strip()
 
 
@@ -38,16 +42,17 @@ def digest(text: str) -> str:
 
 
 def harmless(value: Any) -> Any:
-    """The safe form of a value for a page; markup of the package's own templates is kept as it is."""
-    if not isinstance(value, str) or hasattr(value, "__html__"):
+    """The safe form of a value for a page; markup of the package's own templates, and numbers, are kept as they are."""
+    if hasattr(value, "__html__") or isinstance(value, (int, float)):
         return value
-    text = tame(value)
+    text = tame(str(value))
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... and {len(text) - _LONGEST:,} more characters"
 
 
 @cache
 def _environment() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # slow to import, and used by no other verb
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # slow to import, and few verbs use it
+    from markupsafe import Markup
 
     made = Environment(
         loader=FileSystemLoader(_TEMPLATES),
@@ -59,4 +64,5 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     made.filters["commas"] = lambda number: f"{number:,}"
+    made.globals["style"] = Markup(style())
     return made

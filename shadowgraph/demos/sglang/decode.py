@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from shadowgraph.integrations.sglang.load import ITEM_BYTES, check_lengths, forward_batch, load, token_pool
+from shadowgraph.demos.sglang.load import ITEM_BYTES, check_lengths, forward_batch, load, token_pool
 
 
 class AiterKvIndices:

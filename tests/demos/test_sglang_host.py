@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shadowgraph.common.errors import BackendError, MissingPackageError
-from shadowgraph.integrations.sglang import load as sglang_load
-from shadowgraph.integrations.sglang.host import (
+from shadowgraph.demos.sglang import load as sglang_load
+from shadowgraph.demos.sglang.host import (
     AiterKvIndices,
     DecodeRow,
     EagleDraft,
@@ -31,7 +31,7 @@ from shadowgraph.integrations.sglang.host import (
     require_sglang,
     sglang_version,
 )
-from shadowgraph.integrations.sglang.stub_modules import install_standins
+from shadowgraph.demos.sglang.stub_modules import install_standins
 
 # importorskip would import sglang, which fails (and so skips) before its stand-ins are there.
 pytestmark = [pytest.mark.sglang, pytest.mark.skipif(sglang_version() is None, reason="needs sglang")]
@@ -235,16 +235,14 @@ def test_an_interpreter_asked_for_too_late_is_refused(monkeypatch: pytest.Monkey
 
 
 def test_importing_the_drivers_imports_neither_sglang_nor_triton() -> None:
-    code = (
-        "import sys, shadowgraph.integrations.sglang.host; print({'sglang', 'triton', 'torchvision'} & {*sys.modules})"
-    )
+    code = "import sys, shadowgraph.demos.sglang.host; print({'sglang', 'triton', 'torchvision'} & {*sys.modules})"
     assert run_python(code).strip() == "set()"
 
 
 def test_transformers_imported_too_early_is_named() -> None:
     code = """
 import sys, types
-from shadowgraph.integrations.sglang.host import load
+from shadowgraph.demos.sglang.host import load
 sys.modules["transformers"] = types.SimpleNamespace(is_torchvision_available=lambda: False)
 try:
     load("sglang.srt.utils")
@@ -259,8 +257,8 @@ except Exception as error:
 @pytest.mark.slow
 def test_engine_standins_let_the_whole_engine_be_imported() -> None:
     code = """
-from shadowgraph.integrations.sglang.host import load
-from shadowgraph.integrations.sglang.stub_modules import install_standins
+from shadowgraph.demos.sglang.host import load
+from shadowgraph.demos.sglang.stub_modules import install_standins
 install_standins(engine=True)
 print(load("sglang.srt.entrypoints.engine").Engine.__name__)
 """

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from shadowgraph.common.errors import BackendError, MissingPackageError
-from shadowgraph.integrations.sglang.stub_modules import install_standins
+from shadowgraph.demos.sglang.stub_modules import install_standins
 
 SGLANG_VERSION = "0.5.12.post1"
 ITEM_BYTES = 4  # size of int32, the dtype of every index buffer

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from shadowgraph.integrations.sglang import stub_modules
-from shadowgraph.integrations.sglang.stub_modules import install_standins, remove_standins
+from shadowgraph.demos.sglang import stub_modules
+from shadowgraph.demos.sglang.stub_modules import install_standins, remove_standins
 
 ROOTS = ("torchvision", "sgl_kernel", "vllm")
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from shadowgraph.integrations.sglang.host_device import host_device
-from shadowgraph.integrations.sglang.load import ITEM_BYTES, check_lengths, forward_batch, load, token_pool
+from shadowgraph.demos.sglang.host_device import host_device
+from shadowgraph.demos.sglang.load import ITEM_BYTES, check_lengths, forward_batch, load, token_pool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
