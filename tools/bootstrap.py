@@ -36,6 +36,7 @@ FOLDERS = {"demo": ".venv-sglang", "test": ".venv-test"}
 STAMP = "shadowgraph-bootstrap.stamp"  # there: made by this tool; holds the digest only once all is installed
 LOG, CONSTRAINTS, TAIL = "bootstrap.log", "constraints.txt", 15
 BYTES_NEEDED = 2_500_000_000  # the environment and what pip unpacks beside it
+DROPPED = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE")
 USAGE, UNFIT, FAILED, INTERRUPTED = 2, 3, 4, 130
 HINTS = {  # what pip says, and what it means
     "No space left on device|Errno 28": "the disk is full",
@@ -200,8 +201,9 @@ def perform(steps: list[Step], folder: Path) -> int:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The variables for all that runs in the environment: none may lead to modules outside it."""
-    return {name: text for name, text in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")} | more
+    """The variables for all that runs in the environment: none may lead to modules outside it, or keep Python from
+    storing compiled modules: each worker and each program of the tests would compile hundreds again."""
+    return {name: text for name, text in os.environ.items() if name not in DROPPED} | more
 
 
 def parser() -> argparse.ArgumentParser:

@@ -254,3 +254,10 @@ def test_children_find_no_modules_outside_the_environment(
     code = "import os; print(os.environ.get('PYTHONPATH'), os.environ['PIP_INDEX_URL'])"
     assert bootstrap.perform([step(code)], tmp_path) == 0
     assert capfd.readouterr().out == "None kept\n"
+
+
+def test_children_store_what_they_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    (tmp_path / "a_module.py").write_text("")
+    assert bootstrap.perform([step("import a_module")], tmp_path) == 0
+    assert list(tmp_path.glob("__pycache__/a_module.*.pyc"))
