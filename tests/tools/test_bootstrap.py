@@ -246,6 +246,29 @@ def test_every_check_runs_and_any_failure_counts(
     assert capfd.readouterr().out.splitlines()[-1] == "ran 1"
 
 
+MEET = """
+import os, signal, sys, time
+here, there = {!r}, {!r}
+open(here, "w").close()
+late = time.monotonic() + 20
+while not os.path.exists(there):
+    assert time.monotonic() < late, "alone"
+    time.sleep(0.01)
+"""
+
+
+def test_checks_run_side_by_side_and_say_all_in_their_order(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    first = MEET.format("a", "b") + "print('one', flush=True); print('two', file=sys.stderr); raise SystemExit(3)"
+    second = MEET.format("b", "a") + "os.kill(os.getpid(), signal.SIGTERM)"
+    steps = [step(first, "first"), step(second, "second"), step("print('last')", "last")]
+    assert bootstrap.perform(steps, tmp_path) == 1
+    assert capfd.readouterr().out.splitlines() == [
+        "== first", "one", "two", "first failed with exit code 3",
+        "== second (failed so far: first)", "second failed with exit code 143",
+        "== last (failed so far: first, second)", "last",
+    ]  # fmt: skip
+
+
 def test_children_find_no_modules_outside_the_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
