@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from support import warm
 
 from shadowgraph.commands import demo, doctor
 from shadowgraph.commands.main import main
@@ -171,7 +173,7 @@ def test_without_triton_the_demo_says_what_to_install() -> None:
         "import sys\nsys.modules['triton'] = None\n"
         "from shadowgraph.commands.main import main\nsys.exit(main(['demo']))\n"
     )
-    done = run(code=code)
+    done = warm.run([sys.executable, "-c", code], os.environ)
     assert done.returncode == 5
     assert done.stderr == "shadowgraph: error: the cases need Triton; run: pip install 'shadowgraph[triton]'\n"
 
@@ -191,17 +193,10 @@ def test_a_full_disk_is_one_line() -> None:
 
 
 def test_a_closed_standard_output_is_no_error() -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys; sys.stdout = None\n"
-            "from shadowgraph.commands.main import main\nsys.exit(main(['demo', '--list']))",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=300,
+    code = (
+        "import sys; sys.stdout = None\nfrom shadowgraph.commands.main import main\nsys.exit(main(['demo', '--list']))"
     )
+    done = warm.run([sys.executable, "-c", code], os.environ)
     assert done.returncode == 0, done.stderr
 
 

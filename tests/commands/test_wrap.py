@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import warm
 from support.wrapping import PROGRAMS, environment, program, wrap, wrap_words
 
 from shadowgraph.commands.main import main
@@ -225,7 +226,7 @@ def test_nested_wraps_keep_folders_of_their_own(tmp_path: Path) -> None:
 
 def test_two_wraps_side_by_side(tmp_path: Path) -> None:
     started = [
-        subprocess.Popen([*wrap_words(tmp_path / name, "--quiet"), *program("overrun.py")], env=environment())
+        warm.Process([*wrap_words(tmp_path / name, "--quiet"), *program("overrun.py")], environment())
         for name in ("a", "b")
     ]
     assert [process.wait(120) for process in started] == [0, 0]
