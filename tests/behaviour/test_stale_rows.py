@@ -39,8 +39,8 @@ def test_forgotten_padding_is_named_to_the_row(debugger: sg.Debugger) -> None:
     assert (found.phase, found.graph, found.replay) == ("prepare", name, 2)
     assert (found.buffer.name, found.buffer.shape) == ("batch.slots", (8,))
     assert (found.bytes.first, found.bytes.last, found.bytes.count, found.bytes.ranges) == (8, 31, 24, ((8, 31),))
-    assert [(r.first, r.last, r.graph, r.replay) for r in found.stale.stale] == [(1, 3, name, 1)]
-    assert (found.stale.rows, found.stale.refreshed, found.stale.padded) == (4, ((0, 0),), ("batch.lens",))
+    assert [(r.first, r.last, r.graph, r.replay) for r in found.detail.stale] == [(1, 3, name, 1)]
+    assert (found.detail.rows, found.detail.refreshed, found.detail.padded) == (4, ((0, 0),), ("batch.lens",))
     assert (found.culprit.name, found.culprit.status) == ("aten.copy_.default", "candidate")
     assert (found.culprit.stack[0].function, found.reader.name) == ("step", "aten.add.Tensor")
     said = f"rows 1 to 3 of batch.slots (int64[8]) still hold what was written for replay 1 of {name}, though row 0 was"
@@ -67,7 +67,7 @@ def test_rows_of_several_ages(debugger: sg.Debugger) -> None:
     debugger.padding(batch.slots, "refresh")
     batch.step([1])
     found = only(debugger.findings)
-    assert [(r.first, r.last, r.replay) for r in found.stale.stale] == [(1, 2, 3), (3, 3, 2)]
+    assert [(r.first, r.last, r.replay) for r in found.detail.stale] == [(1, 2, 3), (3, 3, 2)]
 
 
 def test_the_replay_is_that_of_the_graph_that_it_was_written_for(debugger: sg.Debugger) -> None:
@@ -76,7 +76,7 @@ def test_the_replay_is_that_of_the_graph_that_it_was_written_for(debugger: sg.De
     batch.step([6, 8], padded_to=4)
     found = only(debugger.findings)
     assert (found.graph, found.replay) == (batch.graphs[4].model.name, 1)
-    assert [(r.first, r.last, r.graph, r.replay) for r in found.stale.stale] == [(2, 3, batch.graphs[8].model.name, 1)]
+    assert [(r.first, r.last, r.graph, r.replay) for r in found.detail.stale] == [(2, 3, batch.graphs[8].model.name, 1)]
 
 
 def test_a_refresh_with_the_old_value_is_a_refresh(debugger: sg.Debugger) -> None:
@@ -105,7 +105,7 @@ def test_rows_of_a_table(debugger: sg.Debugger) -> None:
         table[:count, :2].copy_(torch.arange(1, 2 * count + 1).view(count, 2))
         graph.replay()
     found = only(debugger.findings)
-    assert [(r.first, r.last) for r in found.stale.stale] == [(2, 3)]
+    assert [(r.first, r.last) for r in found.detail.stale] == [(2, 3)]
     assert (found.bytes.count, found.bytes.ranges_total) == (24, 2)
     del out
 
@@ -125,7 +125,7 @@ def test_inputs_in_one_flat_tensor(debugger: sg.Debugger) -> None:
         graph.replay()
     found = only(debugger.findings)
     assert (found.buffer.name, found.bytes.first, found.bytes.last) == ("batch.slots", 8, 31)
-    assert (found.stale.stale[0].first, found.stale.padded) == (1, ("batch.lens",))
+    assert (found.detail.stale[0].first, found.detail.padded) == (1, ("batch.lens",))
     del out
 
 
@@ -144,7 +144,7 @@ def test_rows_of_a_view_that_has_no_name(debugger: sg.Debugger, at: int) -> None
         flat[at : at + 4 * count].copy_(torch.arange(4 * count) + 5)
         graph.replay()
     found = only(debugger.findings)
-    assert (found.buffer.name, found.buffer.shape, found.stale.viewed) == ("batch.flat", (4, 4), True)
+    assert (found.buffer.name, found.buffer.shape, found.detail.viewed) == ("batch.flat", (4, 4), True)
     assert "rows 2 to 3 of batch.flat seen as int64[4, 4] still hold what was written" in found.message
     del out
 
@@ -159,7 +159,7 @@ def test_a_triton_kernel_refreshes_the_rows_that_it_stores(debugger: sg.Debugger
     fill[(1,)](batch.slots, 0, 2, 9, BLOCK=8)
     batch.replay()
     found = only(debugger.findings)
-    assert (found.culprit.name, found.stale.refreshed) == ("fill", ((0, 1),))
+    assert (found.culprit.name, found.detail.refreshed) == ("fill", ((0, 1),))
     fill[(1,)](batch.slots, 0, 4, 9, BLOCK=8)
     batch.replay()
     assert only(debugger.findings).occurrences == 1
@@ -198,7 +198,7 @@ def test_rows_that_do_not_matter(debugger: sg.Debugger) -> None:
     debugger.padding(batch.slots[2:], "dont_care")
     batch.step([2, 3, 5, 7])
     batch.step([6])
-    assert [(r.first, r.last) for r in only(debugger.findings).stale.stale] == [(1, 1)]
+    assert [(r.first, r.last) for r in only(debugger.findings).detail.stale] == [(1, 1)]
 
 
 def test_a_declaration_ends_with_its_buffer(debugger: sg.Debugger) -> None:
@@ -236,7 +236,7 @@ def test_on_a_device(monkeypatch: pytest.MonkeyPatch, layout: str, fixed: bool) 
         found = debugger.check()
         assert told(debugger) == ([] if fixed else [("SG103", "batch.slots")])
     if not fixed:
-        assert (only(found).replay, [(r.first, r.last, r.replay) for r in found[0].stale.stale]) == (2, [(1, 3, 1)])
+        assert (only(found).replay, [(r.first, r.last, r.replay) for r in found[0].detail.stale]) == (2, [(1, 3, 1)])
 
 
 def test_on_a_device_a_kernel_may_have_written_what_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +271,7 @@ def test_report_and_document(debugger: sg.Debugger) -> None:
     assert "8 to 31 of a 64-byte buffer, 24 stale" in text
     assert f"stale      rows 1 to 3 of 4 that the graph reads, from replay 1 of {name}" in text
     assert "unlike     batch.lens, which was written there for this replay" in text
-    document = only(debugger.findings).to_dict()["stale"]
+    document = only(debugger.findings).to_dict()["detail"]
     assert document["stale"] == [{"first": 1, "last": 3, "graph": name, "replay": 1}]
     assert (document["rows"], document["refreshed"], document["padded"]) == (4, [[0, 0]], ["batch.lens"])
 
@@ -312,7 +312,7 @@ def test_leniency_ends_where_somebody_declared_that_rows_are_judged(debugger: sg
     batch.step([11, 12, 13, 14])
     batch.step([15])
     found = only(debugger.findings)
-    assert (found.buffer.name, found.confidence, found.stale.padded) == ("batch.slots", "high", ("batch.lens",))
+    assert (found.buffer.name, found.confidence, found.detail.padded) == ("batch.slots", "high", ("batch.lens",))
 
 
 def test_judged_is_no_promise_to_refresh(debugger: sg.Debugger) -> None:

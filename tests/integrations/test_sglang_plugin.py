@@ -167,7 +167,7 @@ def test_stale_rows_of_the_decode_runner_are_errors_with_its_names(debugger: sg.
     assert set(found) == {"decode.buffers.req_pool_indices", "decode.buffers.positions"}
     assert decode.attended == [4, 4], "sglang's own preparation went on to its end"
     for finding in found.values():
-        (rows,) = finding.stale.stale
+        (rows,) = finding.detail.stale
         assert (finding.code, finding.severity, finding.confidence) == ("SG103", "error", "high")
         assert (finding.phase, finding.replay, rows.first, rows.last) == ("prepare", 2, 3, 3)
         assert finding.culprit.name == "aten._foreach_copy_.default"
