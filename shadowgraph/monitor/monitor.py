@@ -111,7 +111,7 @@ class Monitor(Listener):
             settings, allocator, allocator.ledger, engine, names, weak_callback(take.take)
         )
         self.checks = Checks(self.context)
-        self._standing = ActiveGuards(allocator, settings.near_guard)
+        self._standing = ActiveGuards(allocator.guards, settings.near_guard)
         self._rearming = Rearming(self.context)
         self.locator = take.locator = Locator(
             self.context,
@@ -222,10 +222,10 @@ class Monitor(Listener):
     @delivers
     @event_handler
     def rearm(self) -> None:
-        """Arm every active guard again without checking it."""
+        """Re-arm every active guard without checking it."""
         with self._lock.section:
             self._back.forget()
-        self.allocator.rearm()
+        self.allocator.guards.rearm_all()
         self._rearming.forget()
         self.context.writes.clear()
 
@@ -460,9 +460,9 @@ class Monitor(Listener):
         if self._rearming.waiting and not self.naps.blind:
             with self._lock.section:
                 due = self._rearming.due(launch)
-                if due:  # check first: arming would erase earlier damage
+                if due:  # check first: re-arming would erase earlier damage
                     self._boundaries.guards_now(checkpoint)
-                    self._rearming.arm(due)
+                    self._rearming.rearm(due)
         if self.stepper.armed:
             self._step(launch, before=True)
 

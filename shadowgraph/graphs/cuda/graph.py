@@ -239,7 +239,7 @@ class CudaGraphs:
     def _end_guarded(self, state: _State, pool: IsolatedPool, snapshot: Any, made: Made) -> None:
         tenants = tenants_of(snapshot, pool.segments.__contains__)
         if is_complete(tenants, made, pool.segments):
-            self._allocator.waiting.append(partial(self._enter, state, tenants, made))
+            self._allocator.guards.waiting.append(partial(self._enter, state, tenants, made))
         else:
             self._native.left_alone[INCOMPLETE] += 1
 
