@@ -46,8 +46,6 @@ class FindingKind(ABC):
         Whether a closer look at the replay shows which node changed the bytes.
     writer_may_come_late
         Whether damage may be seen too late to know its writer, so that a later sighting supplies it.
-    grows
-        Whether later sightings may reach further than the first one, whose phase and replay a finding states.
     keeps_first_example
         Whether the facts are an example, of which the first one is kept.
     """
@@ -62,7 +60,6 @@ class FindingKind(ABC):
     buffer_is_gone: ClassVar[bool] = False
     node_is_sought: ClassVar[bool] = False
     writer_may_come_late: ClassVar[bool] = False
-    grows: ClassVar[bool] = False
     keeps_first_example: ClassVar[bool] = False
 
     @abstractmethod
@@ -71,7 +68,7 @@ class FindingKind(ABC):
 
     def message(self, finding: Finding) -> str:
         """The finding in one line; never empty, and the same text for the same facts."""
-        first = "first " if self.grows and finding.revision > 1 and finding.occurrences > 1 else ""
+        first = "first " if self.has_grown(finding) else ""
         latest = "at the latest " if finding.confidence == "low" else ""
         return f"{self.code} {self.title}: {self.verdict(finding)} {first}{latest}{when(finding)}"
 
@@ -124,9 +121,14 @@ class FindingKind(ABC):
         """The known finding after another sighting of the same cause, where the kind's own facts decide; else None."""
         return None
 
-    def widened(self, known: Finding, shown: Finding) -> Detail | None:
-        """The known finding's facts once its bytes have grown to those of two sightings, of which one is shown."""
+    def widened(self, known: Finding, shown: Finding, further: bool) -> Detail | None:
+        """The known finding's facts once its bytes are those of two sightings, of which one is shown; `further` where
+        they reach further than those of the first."""
         return known.detail
+
+    def has_grown(self, finding: Finding) -> bool:
+        """Whether a later sighting reached further than the first one, whose phase and replay the finding has."""
+        return False
 
     def is_same_sight(self, known: Finding, again: Finding) -> bool:
         """Whether a sighting shows nothing but the state that was already seen, and counts as no occurrence."""

@@ -79,7 +79,7 @@ def test_live_and_from_a_dump(
         step.scatter()
         assert not worked, "before the device is lost nothing is worked out"
         with monkeypatch.context() as patch:
-            for method in ("read", "read_many", "check", "fetch", "arm"):
+            for method in ("read", "read_many", "check", "fetch", "write_canaries"):
                 patch.setattr(NumpyEngine, method, dead)
             path = debugger.dump(tmp_path / "run.safetensors", reason="exception")
             redacted = debugger.dump(tmp_path / "redacted.safetensors", redact=True)

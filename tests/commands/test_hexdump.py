@@ -159,7 +159,7 @@ def test_mirrored_bytes_of_a_dead_device(tmp_path: Path, monkeypatch: pytest.Mon
         server = Server(debugger)
         server.step()
         with monkeypatch.context() as patch:
-            for method in ("read", "read_many", "check", "fetch", "arm"):
+            for method in ("read", "read_many", "check", "fetch", "write_canaries"):
                 patch.setattr(NumpyEngine, method, dead)
             path = debugger.dump(tmp_path / "run.dump")
         del server

@@ -25,12 +25,12 @@ def run(*words: str, code: str | None = None) -> subprocess.CompletedProcess[str
 def test_demo_prints_one_document_with_findings(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--json", "--case", "A2", "--case", "C-counter"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["schema"] == "shadowgraph.demo/1"
+    assert document["schema"] == "shadowgraph.demo/2"
     assert [case["verdict"] for case in document["cases"]] == ["passed", "passed"]
     (finding,) = document["findings"]
     assert (finding["code"], finding["case"], finding["phase"]) == ("SG101", "A2", "prepare")
     assert finding["bytes"]["last"] + 1 - finding["buffer"]["nbytes"] == 864
-    assert finding["schema"] == "shadowgraph.finding/1"
+    assert finding["schema"] == "shadowgraph.finding/2"
 
 
 def test_demo_as_text(capsys: pytest.CaptureFixture[str]) -> None:

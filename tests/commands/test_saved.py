@@ -134,7 +134,7 @@ def test_a_report_tells_the_findings_of_a_buffer(report: Path, worker: Path, cap
 def test_what_a_report_does_not_hold_is_one_line(report: Path, server: str, folder: Path, capsys: Capture) -> None:
     for verb in (("aliases",), ("nodes",), ("hexdump", "table")):
         said = refused(capsys, 2, *verb, str(report))
-        assert "holds shadowgraph.report/1, which has nothing for" in said
+        assert "holds shadowgraph.report/2, which has nothing for" in said
         assert "take a dump: dbg.dump(PATH) makes one" in said
         assert "take the run folder once it has a dump" in refused(capsys, 2, *verb, server)
     (folder / "dump-1-1-exit.dump").write_bytes(b"")
@@ -166,12 +166,12 @@ def test_reports_are_compared(report: Path, worker: Path, capsys: Capture) -> No
         (b"[1, 2]", 14, "names no schema of ours"),
         (b'{"a": 1}', 14, "names no schema of ours"),
         (b'{"schema": 3}', 14, "names no schema of ours"),
-        (b'{"schema": "shadowgraph.report/2"}', 13, "this shadowgraph reads up to shadowgraph.report/1"),
-        (b'{"schema": "shadowgraph.report/x"}', 14, "this verb reads shadowgraph.report/1"),
+        (b'{"schema": "shadowgraph.report/3"}', 13, "this shadowgraph reads up to shadowgraph.report/2"),
+        (b'{"schema": "shadowgraph.report/x"}', 14, "this verb reads shadowgraph.report/2"),
         (b'{"schema": "shadowgraph.map/1", "maps": []}', 14, "is what `shadowgraph map --json` printed; give the dump"),
         (b'{"schema": "shadowgraph.finding/1"}', 14, "holds shadowgraph.finding/1, and this verb reads"),
-        (b'{"schema": "shadowgraph.report/1"}', 12, "is damaged: it makes no sense"),
-        (b'{"schema": "shadowgraph.report/1", "findings": [', 12, "is damaged: no JSON"),
+        (b'{"schema": "shadowgraph.report/2"}', 12, "is damaged: it makes no sense"),
+        (b'{"schema": "shadowgraph.report/2", "findings": [', 12, "is damaged: no JSON"),
         (b"[" * 100_000, 14, "no JSON"),
         (b'{"schema": "\xff"}', 14, "no JSON"),
     ],

@@ -36,7 +36,7 @@ def test_findings_decide_the_exit_code_only_where_asked(tmp_path: Path) -> None:
     done = wrap(tmp_path / "a", *program("overrun.py"), options=("--error-exitcode", "9", "--json", "report.json"))
     assert (done.code, done.out) == (9, "done\n")
     document = json.loads((tmp_path / "a" / "report.json").read_text())
-    assert document["schema"] == "shadowgraph.report/1"
+    assert document["schema"] == "shadowgraph.report/2"
     assert [finding["code"] for finding in document["findings"]] == ["SG101"]
     assert document["findings"][0]["buffer"]["name"] == "decode.page_table"
     (process,) = document["run"]["processes"]

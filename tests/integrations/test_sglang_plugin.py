@@ -46,7 +46,10 @@ def run(program: str, *path: str, **more: str) -> str:
 
 # -- without a run ---------------------------------------------------------------------------------------------------
 
-FACADE = ["shadowgraph", *(f"shadowgraph.common{each}" for each in ("", ".html_repr", ".late_adapters", ".version"))]
+FACADE = [
+    "shadowgraph",
+    *(f"shadowgraph.common{each}" for each in ("", ".html_repr", ".late_adapters", ".late_kinds", ".version")),
+]
 OURS = "sorted(name for name in sys.modules if name.startswith('shadowgraph'))"
 
 

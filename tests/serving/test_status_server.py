@@ -30,7 +30,9 @@ from shadowgraph.wrap.status.snapshot import Snapshot
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     made = made_folder(tmp_path / "run", "python", "<b>serve</b>.py", "&\u202e")
-    with_process(made, Heartbeat(replays=7, checked=7, coverage=COVERAGE), message="<script>alert(1)</script> & 'so'")
+    with_process(
+        made, Heartbeat(replays=7, checked=7, coverage=COVERAGE), buffer__name="<script>alert(1)</script> & 'so'"
+    )
     return made
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from shadowgraph.checks.kinds import kind_of
 from shadowgraph.commands.saved.reader import Saved
 from shadowgraph.common.console import tame
 from shadowgraph.common.errors import UnknownBufferError, UsageError
@@ -15,8 +16,6 @@ from shadowgraph.render.text.map_text import DumpedMap
 from shadowgraph.views.event_list import finding_event, revision_event
 from shadowgraph.views.events import Event, Timeline, What
 from shadowgraph.views.memory_map import MapBuffer, MemoryMap, damage_of, freed_buffer
-
-_GONE = "SG104"  # the code of findings on freed buffers
 
 
 def instead(saved: Saved) -> str:
@@ -54,7 +53,7 @@ def maps_of(saved: Saved) -> tuple[DumpedMap, ...]:
 def _map(findings: Sequence[Finding]) -> MemoryMap:
     found: dict[int, MapBuffer] = {}
     for finding in findings:
-        known = replace(freed_buffer(finding.buffer), alive=finding.code != _GONE)
+        known = replace(freed_buffer(finding.buffer), alive=not kind_of(finding.code).buffer_is_gone)
         before = found.get(finding.buffer.serial)
         found[finding.buffer.serial] = known if before is None or before.alive else before
     serials = sorted(found, key=lambda serial: (found[serial].start, serial))
@@ -102,7 +101,7 @@ def _timeline(source: str, pid: int, own: Sequence[Finding]) -> Timeline:
             events.append(revision_event(finding, finding.culprit, finding.time))
     return Timeline(
         pid=pid, dump=source, name=about.name, serial=about.serial, address=about.address, nbytes=about.nbytes,
-        dtype=about.dtype, shape=about.shape, role=about.role, alive=all(finding.code != _GONE for finding in own),
+        dtype=about.dtype, shape=about.shape, role=about.role, alive=not any(kind_of(finding.code).buffer_is_gone for finding in own),
         events=tuple(events), earlier=0, since=None,
     )  # fmt: skip
 
