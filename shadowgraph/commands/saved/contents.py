@@ -99,9 +99,10 @@ def _timeline(source: str, pid: int, own: Sequence[Finding]) -> Timeline:
         events.append(finding_event(finding, "", own=True))
         if finding.revision > 1:
             events.append(revision_event(finding, finding.culprit, finding.time))
+    gone = any(kind_of(finding.code).buffer_is_gone for finding in own)
     return Timeline(
         pid=pid, dump=source, name=about.name, serial=about.serial, address=about.address, nbytes=about.nbytes,
-        dtype=about.dtype, shape=about.shape, role=about.role, alive=not any(kind_of(finding.code).buffer_is_gone for finding in own),
+        dtype=about.dtype, shape=about.shape, role=about.role, alive=not gone,
         events=tuple(events), earlier=0, since=None,
     )  # fmt: skip
 
