@@ -143,9 +143,9 @@ def of_imports(root: Path) -> dict[str, Any]:
 
 
 def is_small(root: Path, module: str) -> bool:
-    """Whether a module has few lines. A package's `__init__` may, and a table that a tool wrote."""
+    """Whether a module has few lines. A package's `__init__` may, a kind of finding, and a table that a tool wrote."""
     path = root.joinpath(*module.split(".")).with_suffix(".py")
-    if not path.exists():
+    if not path.exists() or module.endswith(".kind"):
         return False
     text = path.read_text("utf-8")
     return len(text.splitlines()) < SMALL and not is_generated(text)

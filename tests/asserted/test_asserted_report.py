@@ -26,7 +26,7 @@ from shadowgraph.graphs.triton import cuda as triton_cuda
 from shadowgraph.localize.index_asserts import explain
 from shadowgraph.model.launches import Access, Launch, LaunchKind, Pointer
 from shadowgraph.model.views import TensorView
-from shadowgraph.render.text.asserted_text import asserted_line
+from shadowgraph.render.text.failure_text import asserted_line
 from shadowgraph.render.text.text import Report
 
 SAID = (

@@ -13,8 +13,7 @@ from shadowgraph.common.source_paths import at
 from shadowgraph.common.words import form, plural
 from shadowgraph.model.findings import Finding, Severity
 from shadowgraph.model.run_facts import RunFacts, to_json
-from shadowgraph.render.text.asserted_text import asserted_line
-from shadowgraph.render.text.failure_text import failure_head, failure_rows
+from shadowgraph.render.text.failure_text import asserted_line, failure_head, failure_rows
 from shadowgraph.render.text.finding_rows import FactRow, end_rows, fact_rows, unlike_what
 from shadowgraph.render.text.folding import folded, found, in_processes, of, process_rows
 from shadowgraph.views.byte_rows import ByteRow, window_rows
