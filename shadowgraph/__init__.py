@@ -17,8 +17,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from shadowgraph.checks import kinds as _kinds  # noqa: F401  it registers the kinds of finding
-from shadowgraph.common import html_repr, late_adapters
+from shadowgraph.common import html_repr, late_adapters, late_kinds
 from shadowgraph.common.version import VERSION as __version__
 
 if TYPE_CHECKING:
@@ -123,8 +122,13 @@ def _register_adapters() -> None:
     register()
 
 
+def _register_kinds() -> None:
+    import_module(f"{__name__}.checks.kinds")
+
+
 html_repr.renderer = _html_of
 late_adapters.register = _register_adapters
+late_kinds.register = _register_kinds
 
 
 def __dir__() -> list[str]:

@@ -38,9 +38,8 @@ from shadowgraph.model.listings import Buffers, Findings
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.monitor.backends import backend_of
-from shadowgraph.monitor.live_names import LiveNames
 from shadowgraph.monitor.monitor import Monitor
-from shadowgraph.monitor.run_facts import facts_of
+from shadowgraph.monitor.run_facts import LiveNames, facts_of
 from shadowgraph.monitor.sampling import passing
 from shadowgraph.render.text.text import Report
 from shadowgraph.runner_interface import RunnerInterface
@@ -107,7 +106,7 @@ class Debugger(Declarations, LiveDebugger):
         self._backend.start()
         self._allocator.policy = self._policy
         self._allocator.isolate_captures = self.settings.layout == "isolate"
-        self._allocator.before_retire = self._work.retiring
+        self._allocator.guards.last_check = self._work.retiring
         passing.taken()  # replays recorded for an earlier debugger
         self._work.rearm()  # guards broken before the start are not reported
         listeners.append(self._work)
@@ -152,7 +151,7 @@ class Debugger(Declarations, LiveDebugger):
             eager.follow(False)
             leave_stopped_modes()
             listeners.remove(self._work)
-            self._allocator.policy, self._allocator.before_retire = None, None
+            self._allocator.policy = self._allocator.guards.last_check = None
             self._allocator.isolate_captures = False
             if self.settings.guard_eager == "auto":
                 parameters.uninstall()
@@ -174,7 +173,7 @@ class Debugger(Declarations, LiveDebugger):
             if self._mode is not None:
                 self._mode.inert = True
             listeners.remove(self._work)
-            self._allocator.policy, self._allocator.before_retire = None, None
+            self._allocator.policy = self._allocator.guards.last_check = None
 
     def pause(self) -> None:
         """Stop checking; captures and replays run as without a debugger. Changes made meanwhile are not checked."""
@@ -458,5 +457,5 @@ class Debugger(Declarations, LiveDebugger):
     @property
     def buffers(self) -> Buffers:
         """Live buffers, oldest first, as a tuple."""
-        self._allocator.enter_waiting()
+        self._allocator.guards.enter_waiting()
         return Buffers(self._work.context.ledger)

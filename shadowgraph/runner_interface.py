@@ -6,9 +6,8 @@ In addition to `AdapterInterface`, with the same rules for callbacks and lifetim
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from shadowgraph.checks.stale_rows.check import StaleRows
 from shadowgraph.model.findings import Finding
 from shadowgraph.monitor.monitor import Monitor
 
@@ -84,25 +83,20 @@ class RunnerInterface:
         """
         return self._work.subscriptions.replay_checked.subscribe(callback)
 
-    def judge_undeclared(self, leniently: bool) -> None:
-        """Say what stale rows of undeclared inputs (SG103) are.
+    def adjust(self, **options: Any) -> None:
+        """Change options while the debugger runs: those whose rows in `shadowgraph.common.options` are live.
 
         Parameters
         ----------
-        leniently
-            True makes them notes: for a program that declares nothing.
-        """
-        self._work.checks[StaleRows].lenient = leniently
+        **options
+            Fields of `Settings`, such as ``stale_rows`` and ``partial_reruns``.
 
-    def allow_reruns(self, allowed: bool) -> None:
-        """Say whether a part of a graph may run several times to find a culprit.
-
-        Parameters
-        ----------
-        allowed
-            False for a program whose other threads write to a graph's inputs at any time: a rerun undoes that.
+        Raises
+        ------
+        UsageError
+            For an option that does not exist or a value that does not fit.
         """
-        self._work.locator.reruns = allowed
+        self._work.adjust(**options)
 
     def expect_static_buffers(self) -> None:
         """Say that static buffers may be allocated from here on, as at a capture."""

@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import os
 from contextlib import suppress
 
 import pytest
-import torch
 
 pytest_plugins = ["pytester"]  # allowed in no other conftest
 PUSH, DEEP = "push", "deep"
+WORKER = "PYTEST_XDIST_WORKER"
 
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
+if WORKER in os.environ:  # a worker for each core: two threads of each would wait for one another, and spin meanwhile
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch and numpy read it when they are imported
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def only_distributes(options: argparse.Namespace) -> bool:
+    """Whether this process leaves all tests to workers: it needs neither torch nor hypothesis, which take seconds."""
+    distributes = bool(getattr(options, "numprocesses", None)) and not options.collectonly
+    return distributes and WORKER not in os.environ
+
+
+def has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """Called as soon as this file is imported, before a conftest of a folder may import Triton."""
     parser.addoption("--slow", action="store_true", help="run the tests marked slow, and no others")
+    if not only_distributes(pluginmanager.get_plugin("pytestconfig").known_args_namespace) and not has_gpu():
+        os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if only_distributes(config.option):
+        return
     with suppress(ImportError):  # where only tests marked gpu are run
         from hypothesis import HealthCheck, settings
 
@@ -34,7 +52,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """GPU tests run where there is a GPU; the others where kernels are interpreted. Without ``--slow`` the tests marked
     ``slow`` are left out, with it all others but those with random input, which have far more of it then. What is
     named runs, and so does every test of a GPU where there is one."""
-    here = torch.cuda.is_available()
+    here = has_gpu()
     slow = config.getoption("--slow")
     named = any("::" in word for word in config.args)
     left: list[pytest.Item] = []

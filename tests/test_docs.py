@@ -51,6 +51,7 @@ def test_every_row_of_a_report_is_explained() -> None:
     sources = "".join(path.read_text("utf-8") for path in (ROOT / "shadowgraph" / "render" / "text").glob("*_text.py"))
     for name in ("text.py", "finding_rows.py", "folding.py"):
         sources += (ROOT / "shadowgraph" / "render" / "text" / name).read_text("utf-8")
+    sources += "".join(path.read_text("utf-8") for path in (ROOT / "shadowgraph" / "checks").glob("*/kind.py"))
     table = re.search(r"^\| row \|.*?\n\n", REPORT, re.DOTALL | re.MULTILINE)
     assert table is not None
     explained = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowgraph.integrations.sglang.host import SGLANG_VERSION, sglang_version
+from shadowgraph.demos.sglang.host import SGLANG_VERSION, sglang_version
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from shadowgraph.common.errors import UsageError
-from shadowgraph.common.settings import Settings, parse_bytes
+from shadowgraph.common.option_kinds import parse_bytes
+from shadowgraph.common.settings import Settings
 
 
 @pytest.mark.parametrize(

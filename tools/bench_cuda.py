@@ -181,10 +181,10 @@ def many_guards(count: int, near: int, stride: int, rounds: int, copy: float) ->
         for a in starts
     )
     if stride <= near * 4:
-        engine.fill(ByteRange(room.data_ptr(), room.data_ptr() + room.numel()))
+        engine.write_canaries((ByteRange(room.data_ptr(), room.data_ptr() + room.numel()),))
     else:
         for guard in guards:
-            engine.arm(guard)
+            engine.write_canaries((guard.whole,))
     engine.check("warm", guards)
     assert engine.poll(wait=True) == [], "armed guards are intact"
     device = queued(lambda: engine.check("timed", guards), rounds, 50)

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 import shadowgraph as sg
-from shadowgraph.common.settings import parse_bytes
+from shadowgraph.common.option_kinds import parse_bytes
 from shadowgraph.dumps.collecting import Collected, collect
 from shadowgraph.dumps.reader import read_dump
 from shadowgraph.dumps.writer import write_dump

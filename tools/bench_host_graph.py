@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from shadowgraph import session
-from shadowgraph.commands.wrap import _DEFAULTS as DEFAULTS
+from shadowgraph.common.options import defaults_of
 from shadowgraph.common.settings import Settings
 from shadowgraph.graphs.dispatch import thread_modes
 from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
@@ -102,7 +102,8 @@ def wrapped(rounds: int) -> float:
     """Print what `wrap` makes of a replay and of an operator; how many times a plain replay a watched one takes."""
     program = chain(NODES)  # holds what the graphs read
     plain = recorded(program)
-    debugger = session.attach(Settings().with_options(**{**DEFAULTS, "backend": "host", "watch_eager": "always"}))
+    options = {**defaults_of("wrap", {}), "backend": "host", "watch_eager": "always"}
+    debugger = session.attach(Settings().with_options(**options))
     watched = recorded(program)
     times = in_turns({"plain": (unheard, plain.replay), "watched": (nullcontext, watched.replay)}, rounds)
     ratio = statistics.median(w / p for w, p in zip(times["watched"], times["plain"], strict=True))

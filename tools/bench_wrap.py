@@ -63,7 +63,7 @@ def measure(rounds: int) -> dict[str, dict[str, float]]:
     """Each program with the hook alone, as a process below a wrap sees it, and through the whole command."""
     sys.path.insert(0, str(ROOT))
     from shadowgraph.wrap.folder.injection_config import InjectionConfig
-    from shadowgraph.wrap.inject.environment import wrapped_environment
+    from shadowgraph.wrap.launch.run_child import wrapped_environment
 
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     results = {}

@@ -13,10 +13,13 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections import deque
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from subprocess import STDOUT
+from typing import IO, NamedTuple
 
 if sys.version_info < (3, 11):  # noqa: UP036  whoever starts this by hand may have any Python 3: nothing newer above
     sys.stderr.write("bootstrap: error: needs Python 3.11 or newer, this is %s\n" % sys.version.split()[0])  # noqa: UP031
@@ -36,6 +39,7 @@ FOLDERS = {"demo": ".venv-sglang", "test": ".venv-test"}
 STAMP = "shadowgraph-bootstrap.stamp"  # there: made by this tool; holds the digest only once all is installed
 LOG, CONSTRAINTS, TAIL = "bootstrap.log", "constraints.txt", 15
 BYTES_NEEDED = 2_500_000_000  # the environment and what pip unpacks beside it
+DROPPED = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE")
 USAGE, UNFIT, FAILED, INTERRUPTED = 2, 3, 4, 130
 HINTS = {  # what pip says, and what it means
     "No space left on device|Errno 28": "the disk is full",
@@ -157,7 +161,7 @@ def follow(step: Step, label: str, log: Path) -> None:
     start, tail, live = time.monotonic(), deque[str](maxlen=TAIL), sys.stdout.isatty()
     print(label, end="", flush=True)
     env = environment(PYTHONUNBUFFERED="1", PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_NO_INPUT="1")
-    pipe, both = subprocess.PIPE, subprocess.STDOUT
+    pipe, both = subprocess.PIPE, STDOUT
     with subprocess.Popen(step.command, env=env, stdout=pipe, stderr=both, text=True, errors="replace") as process:
         try:
             for line in process.stdout or ():
@@ -183,25 +187,55 @@ def follow(step: Step, label: str, log: Path) -> None:
 
 
 def perform(steps: list[Step], folder: Path) -> int:
-    """Run all steps, also after one has failed; the code of the last if that failed, 1 if only others did."""
-    failed, code = list[str](), 0
-    for step in steps:
-        if len(steps) > 1:
-            print(f"== {step.title}" + (f" (failed so far: {', '.join(failed)})" if failed else ""), flush=True)
-        with subprocess.Popen(step.command, env=environment(), cwd=folder) as process:
-            try:
-                code = process.wait()
-            except KeyboardInterrupt:
-                process.wait()  # Ctrl-C went to the child as well: let it say what it has to
-                raise
-        code = 128 - code if code < 0 else code  # ended by a signal
-        failed += [step.title] if code else []
-    return code or int(bool(failed))
+    """Run all steps, also after one has failed: the checks side by side, then the last, with its output as it comes.
+
+    Returns the code of the last if that failed, 1 if only others did.
+    """
+    *checks, last = steps
+    failed = failed_checks(checks, folder)
+    if checks:
+        print(heading(last, failed), flush=True)
+    with subprocess.Popen(last.command, env=environment(), cwd=folder) as process:
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            process.wait()  # Ctrl-C went to the child as well: let it say what it has to
+            raise
+    return exit_code(code) or int(bool(failed))
+
+
+def failed_checks(steps: list[Step], folder: Path) -> list[str]:
+    """Start all steps at once; print the whole output of each in their order. The titles of those that failed."""
+    failed, started = list[str](), list[tuple[Step, IO[str], subprocess.Popen[bytes]]]()
+    with ExitStack() as stack:  # its end waits for all of them
+        for step in steps:
+            output = stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
+            process = subprocess.Popen(step.command, env=environment(), cwd=folder, stdout=output, stderr=STDOUT)
+            started.append((step, output, stack.enter_context(process)))
+        for step, output, process in started:
+            print(heading(step, failed), flush=True)
+            code = exit_code(process.wait())
+            output.seek(0)
+            print(output.read(), end="", flush=True)
+            if code:
+                print(f"{step.title} failed with exit code {code}", flush=True)
+                failed.append(step.title)
+    return failed
+
+
+def heading(step: Step, failed: list[str]) -> str:
+    return f"== {step.title}" + (f" (failed so far: {', '.join(failed)})" if failed else "")
+
+
+def exit_code(code: int) -> int:
+    """The code of a shell for a process that a signal has ended."""
+    return 128 - code if code < 0 else code
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The variables for all that runs in the environment: none may lead to modules outside it."""
-    return {name: text for name, text in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")} | more
+    """The variables for all that runs in the environment: none may lead to modules outside it, or keep Python from
+    storing compiled modules: each worker and each program of the tests would compile hundreds again."""
+    return {name: text for name, text in os.environ.items() if name not in DROPPED} | more
 
 
 def parser() -> argparse.ArgumentParser:

@@ -28,6 +28,7 @@ def culprits(path: Path) -> list[str]:
 
 def verdicts(path: Path) -> list[str]:
     """The first line: as it is, of low confidence, seen further later, not seen again, of an unseen writer."""
+    from shadowgraph.checks.out_of_bounds.facts import overrun_of
     from shadowgraph.model.findings import Culprit, Status
 
     finding = replace(_first(path), revision=1)
@@ -35,7 +36,7 @@ def verdicts(path: Path) -> list[str]:
     return [
         finding.message,
         replace(finding, confidence="low").message,
-        replace(finding, revision=2, occurrences=2).message,
+        replace(finding, detail=replace(overrun_of(finding), grown=True)).message,
         replace(finding, culprit=doubted).message,
         replace(finding, culprit=Culprit(Status.UNKNOWN)).message,
     ]

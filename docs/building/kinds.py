@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from building.markdown import table
-from shadowgraph.model.findings import Kind
+from shadowgraph.checks.reserved import RESERVED
 from shadowgraph.render.text.explanations import explanations, not_looked_for
 
 
@@ -13,10 +13,10 @@ def kinds() -> str:
     for code, explanation in explanations().items():
         anchor = f"{code}: {explanation.kind}".lower().replace(":", "").replace(" ", "-")
         first = explanation.cause[0].split(". ")[0].split(": ")[0].rstrip(".")
-        rows.append((f"[{code}](findings.md#{anchor})", str(explanation.kind), f"{first}."))
+        rows.append((f"[{code}](findings.md#{anchor})", explanation.kind, f"{first}."))
     return table(("code", "kind", "cause"), rows)
 
 
 def kinds_not_looked_for() -> str:
     """Names of codes that nothing reports."""
-    return ", ".join(f"{code} ({Kind[code]})" for code in not_looked_for()) + "."
+    return ", ".join(f"{code} ({RESERVED[code]})" for code in not_looked_for()) + "."

@@ -13,7 +13,7 @@ from sphinx.util import logging
 
 from building.command_line import flags
 from building.repository import ROOT
-from building.settings_text import settings
+from shadowgraph.common.options import OPTIONS
 
 logger = logging.getLogger(__name__)
 # Of other programs.
@@ -30,7 +30,7 @@ def faults_of(text: str) -> Iterator[str]:
     one of any verb, of a plugin, or of a tool.
     """
     known = flags()
-    variables = defined() | {setting.variable for setting in settings()}
+    variables = defined() | {row.variable for row in OPTIONS}
     yield from (f"no variable is called {word}" for word in _VARIABLE.findall(text) if word not in variables)
     if text.startswith("--"):
         yield from (f"no option is called {flag}" for flag in _FLAG.findall(text) if flag not in defined() | OTHERS)
@@ -46,7 +46,7 @@ def faults_of(text: str) -> Iterator[str]:
 @cache
 def defined() -> frozenset[str]:
     """Options and variables that the package or its tools name as such, and each setting as an option of a magic."""
-    of_magics = {f"--{no}{setting.name.replace('_', '-')}" for setting in settings() for no in ("", "no-")}
+    of_magics = {f"--{no}{row.dashed[2:]}" for row in OPTIONS for no in ("", "no-")}
     files = [*(ROOT / "shadowgraph").rglob("*.py"), *(ROOT / "tools").glob("*.py")]
     return frozenset(flag for file in files for flag in _DEFINED.findall(file.read_text("utf-8"))) | of_magics
 

@@ -1,43 +1,37 @@
-"""The settings reference, from `shadowgraph.Settings`: names, variables, defaults, and the text of its docstring."""
+"""The reference of options, from the table that everything else has them from: words, variables, defaults, values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import fields
-from typing import NamedTuple
-
-from numpydoc.docscrape import ClassDoc
-
 from building.markdown import code, markdown_of, table
-from shadowgraph.common.settings import PREFIX, Settings
-
-
-class Setting(NamedTuple):
-    name: str
-    variable: str
-    default: object
-    text: str
-
-
-def settings() -> Iterator[Setting]:
-    """Every option, in the order of the class.
-
-    Raises
-    ------
-    KeyError
-        For an option that the docstring leaves out.
-    """
-    said = {each.name: " ".join(" ".join(each.desc).split()) for each in ClassDoc(Settings)["Attributes"]}
-    for field in fields(Settings):
-        yield Setting(field.name, PREFIX + field.name.upper(), field.default, markdown_of(said[field.name]))
+from shadowgraph.common.options import OPTIONS, CommandLine, Option
 
 
 def settings_table() -> str:
-    rows = [(f"[`{s.name}`](#setting-{s.name})", code(s.variable), code(repr(s.default))) for s in settings()]
-    return table(("option", "variable", "default"), rows)
+    """Every option, with its variable, its default, and the values that fit."""
+    rows = [
+        (f"[`{row.name}`](#setting-{row.name})", code(row.variable), code(repr(row.default)), row.kind.values)
+        for row in OPTIONS
+    ]
+    return table(("option", "variable", "default", "values"), rows)
 
 
 def settings_text() -> str:
+    """What each option is, and which command lines have a flag or a default of their own."""
     return "\n\n".join(
-        f"(setting-{s.name})=\n`{s.name}`\n: {s.text} Default: {code(repr(s.default))}." for s in settings()
+        f"(setting-{row.name})=\n`{row.name}`\n: {markdown_of(row.reference)} Default: {code(repr(row.default))}."
+        f"{_places(row)}"
+        for row in OPTIONS
     )
+
+
+def _places(row: Option) -> str:
+    """The flags of command lines, with their defaults where these differ."""
+    lines: tuple[CommandLine, ...] = ("wrap", "pytest")
+    told = []
+    for line in lines:
+        flag, default = row.flags.get(line), row.default_of(line)
+        words = [code(name) for name in flag.names] if flag is not None else []
+        said = f"{', '.join(words)} of {line}" if words else f"under {line}"
+        if words or default != row.default:
+            told.append(f"{said} (default: {code(repr(default))})" if default != row.default else said)
+    return f" Also {'; '.join(told)}." if told else ""

@@ -24,46 +24,27 @@ if TYPE_CHECKING:
 Row = tuple[str, str]  # a label and a text; with an empty label the row continues the one before
 
 
-class FindingKind(ABC):
-    """A kind of finding.
+class KindWords(ABC):
+    """What a kind of finding is called, and what reports say of a finding.
 
     Attributes
     ----------
     code, title
         ``SG101`` and ``out-of-bounds write``.
-    detail
-        Type of its facts: a frozen msgspec struct on top of `Detail`, with the code as its tag. Redaction drops every
-        field whose type is not marked, see `shadowgraph.model.redaction`. None for a kind without facts of its own.
     remedy
         What to do, in two sentences.
     bytes_are, expected_label
         What the bytes of a finding are, and what the expected ones would have been, in words of a report.
-    needs_bytes
-        Whether a finding without bytes makes no sense, as in a damaged dump.
     buffer_is_gone
         Whether it is about a buffer that was freed or moved.
-    node_is_sought
-        Whether a closer look at the replay shows which node changed the bytes.
-    writer_may_come_late
-        Whether damage may be seen too late to know its writer, so that a later sighting supplies it.
-    grows
-        Whether later sightings may reach further than the first one, whose phase and replay a finding states.
-    keeps_first_example
-        Whether the facts are an example, of which the first one is kept.
     """
 
     code: ClassVar[str]
     title: ClassVar[str]
-    detail: type[Detail] | None = None
     remedy: ClassVar[str] = ""
     bytes_are: ClassVar[str] = "changed"
     expected_label: ClassVar[str] = "was"
-    needs_bytes: ClassVar[bool] = False
     buffer_is_gone: ClassVar[bool] = False
-    node_is_sought: ClassVar[bool] = False
-    writer_may_come_late: ClassVar[bool] = False
-    grows: ClassVar[bool] = False
-    keeps_first_example: ClassVar[bool] = False
 
     @abstractmethod
     def verdict(self, finding: Finding) -> str:
@@ -71,13 +52,13 @@ class FindingKind(ABC):
 
     def message(self, finding: Finding) -> str:
         """The finding in one line; never empty, and the same text for the same facts."""
-        first = "first " if self.grows and finding.revision > 1 and finding.occurrences > 1 else ""
+        first = "first " if self.has_grown(finding) else ""
         latest = "at the latest " if finding.confidence == "low" else ""
         return f"{self.code} {self.title}: {self.verdict(finding)} {first}{latest}{when(finding)}"
 
-    def cause(self, finding: Finding) -> str:
-        """What tells findings apart that differ in nothing else of their fingerprint; without numbers."""
-        return ""
+    def has_grown(self, finding: Finding) -> bool:
+        """Whether a later sighting reached further than the first one, whose phase and replay the finding has."""
+        return False
 
     def extent_rows(self, finding: Finding) -> Iterable[Row]:
         """Rows of a report right below the bytes."""
@@ -85,6 +66,14 @@ class FindingKind(ABC):
 
     def rows(self, finding: Finding) -> Iterable[Row]:
         """Rows of a report below the culprits."""
+        return ()
+
+    def may_go_further(self, finding: Finding) -> bool:
+        """Whether damage that reaches the end of what was armed may go on from there, unknown."""
+        return True
+
+    def victims(self, finding: Finding) -> Iterable[Successor]:
+        """Other buffers that the finding is about as well."""
         return ()
 
     def advice(self, finding: Finding) -> str:
@@ -95,6 +84,35 @@ class FindingKind(ABC):
         """Cause and evidence in Markdown, as in ``docs/findings.md``: by default ``explanation.md`` in its folder."""
         source = sys.modules[type(self).__module__].__file__ or ""
         return Path(source).with_name("explanation.md").read_text("utf-8")
+
+
+class FindingKind(KindWords):
+    """A kind of finding.
+
+    Attributes
+    ----------
+    detail
+        Type of its facts: a frozen msgspec struct on top of `Detail`, with the code as its tag. Redaction drops every
+        field whose type is not marked, see `shadowgraph.model.redaction`. None for a kind without facts of its own.
+    needs_bytes
+        Whether a finding without bytes makes no sense, as in a damaged dump.
+    node_is_sought
+        Whether a closer look at the replay shows which node changed the bytes.
+    writer_may_come_late
+        Whether damage may be seen too late to know its writer, so that a later sighting supplies it.
+    keeps_first_example
+        Whether the facts are an example, of which the first one is kept.
+    """
+
+    detail: type[Detail] | None = None
+    needs_bytes: ClassVar[bool] = False
+    node_is_sought: ClassVar[bool] = False
+    writer_may_come_late: ClassVar[bool] = False
+    keeps_first_example: ClassVar[bool] = False
+
+    def cause(self, finding: Finding) -> str:
+        """What tells findings apart that differ in nothing else of their fingerprint; without numbers."""
+        return ""
 
     def make_checks(self, context: Context) -> Iterable[Check]:
         """The checks that report findings of this kind, for one debugger."""
@@ -112,20 +130,13 @@ class FindingKind(ABC):
         """What of its facts is equal in findings of several processes that a report shows as one."""
         return None
 
-    def may_go_further(self, finding: Finding) -> bool:
-        """Whether damage that reaches the end of what was armed may go on from there, unknown."""
-        return True
-
-    def victims(self, finding: Finding) -> Iterable[Successor]:
-        """Other buffers that the finding is about as well."""
-        return ()
-
     def merged(self, known: Finding, again: Finding) -> Finding | None:
         """The known finding after another sighting of the same cause, where the kind's own facts decide; else None."""
         return None
 
-    def widened(self, known: Finding, shown: Finding) -> Detail | None:
-        """The known finding's facts once its bytes have grown to those of two sightings, of which one is shown."""
+    def widened(self, known: Finding, shown: Finding, further: bool) -> Detail | None:
+        """The known finding's facts once its bytes are those of two sightings, of which one is shown; `further` where
+        they reach further than those of the first."""
         return known.detail
 
     def is_same_sight(self, known: Finding, again: Finding) -> bool:

@@ -1,4 +1,4 @@
-"""The kinds of finding, a line each. The package registers them when it is imported; any thread may ask.
+"""The kinds of finding, a line each. They are registered when this is imported; any thread may ask.
 
 A new kind is a folder beside this file, with a `FindingKind`, and a line below.
 """

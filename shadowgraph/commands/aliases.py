@@ -19,13 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the groups; no group is no error, an unknown buffer is one."""
-    from shadowgraph.commands.saved.reader import is_saved
     from shadowgraph.dumps.naming import BufferNames
     from shadowgraph.render.text.aliases_text import AliasesReport
     from shadowgraph.views.alias_list import alias_list
 
-    if is_saved(args.path):
-        return _saved(args)
     with ExitStack() as opened:
         dumps = latest_dumps(args.path, opened, args.pid)
         with made_up(args.path, "list"):
@@ -37,20 +34,4 @@ def run(args: argparse.Namespace) -> int:
                 for group in alias_list(dump, book, buffers)
             ]
         present(AliasesReport(groups, args.buffer), args.json, args.path, "list")
-    return 0
-
-
-def _saved(args: argparse.Namespace) -> int:
-    """Print the groups of a saved document."""
-    from shadowgraph.commands.saved.contents import groups_of
-    from shadowgraph.commands.saved.reader import read_saved
-    from shadowgraph.common.errors import UsageError
-    from shadowgraph.render.text.aliases_text import AliasesReport
-
-    saved = read_saved(args.path)
-    groups = groups_of(saved)
-    if args.buffer is not None:
-        raise UsageError(f"{saved.source} is shown whole; for one buffer take the dump")
-    kept = [group for group in groups if args.pid in (None, group.pid)]
-    present(AliasesReport(kept), args.json, args.path, "list")
     return 0

@@ -91,7 +91,7 @@ def chosen(which: str, only: Iterable[str]) -> tuple[list[Case], str | None]:
     """
     from shadowgraph.demos.founding import CASES as FOUNDING
     from shadowgraph.demos.runner import ACCEPTANCE, select
-    from shadowgraph.integrations.sglang.host import require_sglang
+    from shadowgraph.demos.sglang.host import require_sglang
 
     names = list(only)
     hint = None

@@ -50,7 +50,7 @@ def _side(path: str, opened: ExitStack) -> Side:
 
     if is_saved(path):
         saved = read_saved(path)
-        return Side(path, f"report {saved.source}, no dump read", saved.facts(), ())
+        return Side(path, f"report {saved.source}, no dump read", saved.report, ())
     if not os.path.isdir(path):
         (dump,) = latest_dumps(path, opened)
         moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(dump.manifest.time))

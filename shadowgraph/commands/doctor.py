@@ -135,7 +135,7 @@ def _triton() -> Line:
 
 
 def _sglang() -> Line:
-    from shadowgraph.integrations.sglang.host import SGLANG_VERSION, sglang_version
+    from shadowgraph.demos.sglang.host import SGLANG_VERSION, sglang_version
 
     found = sglang_version()
     use, advice = "the founding cases", "python tools/bootstrap.py demo installs it"

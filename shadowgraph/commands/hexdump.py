@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _require(args: argparse.Namespace) -> None:
-    from shadowgraph.views.hexview import DTYPES
+    from shadowgraph.views.byte_values import DTYPES
 
     if args.dtype is not None and args.dtype not in DTYPES:
         raise UsageError(f"no dtype {args.dtype!r}; dtypes are: {', '.join(DTYPES)}")

@@ -143,7 +143,7 @@ def _snapshot(args: argparse.Namespace) -> int:
 
 
 def _saved_maps(args: argparse.Namespace) -> list[DumpedMap]:
-    """The maps of a document; only --pid can select among them."""
+    """The maps of a report; only --pid can select among them."""
     from shadowgraph.commands.opening import only_findings
     from shadowgraph.commands.saved.contents import maps_of
     from shadowgraph.commands.saved.reader import read_saved

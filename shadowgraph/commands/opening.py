@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shadowgraph.model.findings import Finding
     from shadowgraph.model.graphs import Graph
 
-PATH = "a dump, the run folder of `shadowgraph wrap` (the latest dump of each process), or JSON: see docs/verbs.md"
+PATH = "a dump, the run folder of `shadowgraph wrap` (the latest dump of each process), or a report: see docs/verbs.md"
 
 
 class Presentable(Protocol):
@@ -49,7 +49,7 @@ def opened_dump(path: str | Path, opened: ExitStack) -> Dump:
     Raises
     ------
     UsageError
-        For a JSON document, which is no dump.
+        For a report as JSON, which is no dump.
     """
     from shadowgraph.commands.saved.reader import is_saved
     from shadowgraph.dumps.reader import read_dump
@@ -154,9 +154,8 @@ def only_findings(saved: Saved) -> None:
     """Print on standard error that a report knows only buffers with findings."""
     from shadowgraph.commands.saved.contents import instead
 
-    if saved.is_report:
-        said = f"{saved.source} knows only what findings say of their buffers; for the rest {instead(saved)}"
-        print(f"shadowgraph: note: {said}", file=sys.stderr)
+    said = f"{saved.source} knows only what findings say of their buffers; for the rest {instead(saved)}"
+    print(f"shadowgraph: note: {said}", file=sys.stderr)
 
 
 def graph_of(dump: Dump, wanted: str) -> Graph:

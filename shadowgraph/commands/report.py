@@ -78,11 +78,10 @@ def _page(args: argparse.Namespace) -> bool:
 
 
 def _saved_page(path: str) -> Page:
-    from shadowgraph.commands.saved.page import saved_page
     from shadowgraph.commands.saved.reader import read_saved
     from shadowgraph.commands.saved.report import SavedReport
 
-    return saved_page(SavedReport(read_saved(path)))
+    return SavedReport(read_saved(path)).page()
 
 
 def _dump_page(path: str, opened: ExitStack) -> Page:

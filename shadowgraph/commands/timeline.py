@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _saved(args: argparse.Namespace) -> int:
-    """Print the timeline of a saved document, or events from its findings."""
+    """Print the findings of a buffer in a report."""
     from shadowgraph.commands.opening import only_findings
     from shadowgraph.commands.saved.contents import timelines_of
     from shadowgraph.commands.saved.reader import read_saved

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from shadowgraph.common.atomic_files import atomic_write
 from shadowgraph.common.errors import MissingFileError, ShadowgraphError, UsageError
+from shadowgraph.common.option_kinds import File
+from shadowgraph.common.options import OPTIONS, add_flags, defaults_of, from_variables, given, option, require
 from shadowgraph.wrap.folder.injection_config import DUMP_MOMENTS, InjectionConfig
 from shadowgraph.wrap.folder.run_folder import DEFAULT_PARENT, RunFolder, default_folder
-from shadowgraph.wrap.inject.environment import wrapped_environment
 
 if TYPE_CHECKING:
     from shadowgraph.render.text.run_text import RunReport
@@ -22,14 +23,7 @@ if TYPE_CHECKING:
     from shadowgraph.wrap.status.server import StatusServer
 
 HELP = "run any Python program, unchanged, under the debugger"
-OVERHEAD_PERCENT = 75.0  # of the wall time, before checks thin out
-# For settings without an option and without an environment variable.
-_DEFAULTS: dict[str, Any] = {
-    "layout": "faithful", "guard_eager": "auto", "overhead_percent": OVERHEAD_PERCENT, "fault_limit": 1000,
-    "watch_eager": "sampled",
-}  # fmt: skip
-_AS_GIVEN = ("layout", "guard_eager", "locate", "watch_eager", "every")  # settings that take an option's own value
-_PREFIX = "SHADOWGRAPH_"
+_BACKEND = option("backend")
 _PATIENCE = 2.0  # seconds for processes that outlive the command to run their last check
 
 
@@ -44,42 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exit with N where there are findings and the program ended with 0",
     )
     parser.add_argument("--quiet", action="store_true", help="log no finding and print no report")
-    parser.add_argument("--backend", choices=("auto", "host", "cuda"), default="auto", help="default: auto")
-    parser.add_argument("--layout", choices=("faithful", "isolate"), help="default: faithful")
-    parser.add_argument(
-        "--guard-eager",
-        metavar="WHICH",
-        help="eager allocations to guard: auto, off, all or in:module:qualname (default: auto)",
-    )
-    parser.add_argument(
-        "--locate",
-        choices=("auto", "off", "all"),
-        help="name the launch that did it in the replay after a failed check; all: look at a second replay of every "
-        "graph too (default: auto)",
-    )
-    parser.add_argument(
-        "--watch-eager",
-        choices=("sampled", "always"),
-        help="sampled: where nothing has happened for long, watch eager operators around one replay in 256 only, "
-        "and check one in 64 to 192 of the others; where 100,000 of them were followed by no capture, watch none until "
-        "there is one (default: sampled)",
-    )
-    parser.add_argument("--guard-memory", metavar="BYTES", help="most bytes that guards may add, such as 512M")
-    parser.add_argument("--suppressions", metavar="FILE", help="fingerprints of findings to leave out")
-    parser.add_argument("--sync", action="store_true", help="check after every launch, raise at the first finding")
-    parser.add_argument("--no-infer", action="store_true", help="apply declared rules only")
-    parser.add_argument(
-        "--list-inferred", action="store_true", help="show what the host reads of a graph's changes (SG102) as notes"
-    )
-    parser.add_argument("--every", type=int, metavar="N", help="check one replay of each graph in N (default: 1)")
-    parser.add_argument(
-        "--budget-percent",
-        "--overhead",
-        dest="overhead",
-        type=float,
-        metavar="PERCENT",
-        help=f"most of the wall time that checking may take (default: {OVERHEAD_PERCENT:g}; 0: no limit)",
-    )
+    add_flags(parser.add_argument, "wrap")
     parser.add_argument(
         "--status",
         metavar="PORT|unix:PATH",
@@ -109,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command, then report on it to standard error; returns the command's exit code if it failed."""
     from shadowgraph.common.version import VERSION
-    from shadowgraph.wrap.launch.run_child import run_child
+    from shadowgraph.wrap.launch.run_child import run_child, wrapped_environment
 
     orders_without_folder = _options(args)
     folder = RunFolder(args.run_dir or default_folder())
@@ -171,17 +130,14 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     if args.error_exitcode is not None and not 1 <= args.error_exitcode <= 255:
         raise UsageError(f"--error-exitcode must be from 1 to 255, not {args.error_exitcode}")
     dumps = _dumps(args.dump)
-    if args.overhead is not None and not args.overhead >= 0:
-        raise UsageError(
-            f"--budget-percent must be a share of the time in percent, or 0 for no limit, not {args.overhead:g}"
-        )
+    settings = _settings(args)
     if args.status is not None:
         _status_place(args.status)
     if args.json is not None:
         _require_place(args.json)
     return {
-        "backend": args.backend, "options": _settings(args), "dumps": dumps, "redact": args.redact, "quiet": args.quiet,
-        "dump_signal": "" if args.dump_signal == "none" else args.dump_signal,
+        "backend": settings.pop("backend"), "options": settings, "dumps": dumps, "redact": args.redact,
+        "quiet": args.quiet, "dump_signal": "" if args.dump_signal == "none" else args.dump_signal,
     }  # fmt: skip
 
 
@@ -194,33 +150,15 @@ def _dumps(text: str) -> tuple[str, ...]:
 
 
 def _settings(args: argparse.Namespace) -> dict[str, Any]:
-    """The settings of every debugger; a bad value is an error now, and not in every process."""
-    options = {name: value for name, value in _DEFAULTS.items() if _PREFIX + name.upper() not in os.environ}
-    options |= _given(args)
-    unusual = (args.guard_eager, args.overhead, args.guard_memory, args.every) != (None,) * 4
-    if unusual or any(n.startswith(_PREFIX) for n in os.environ):
-        from shadowgraph.common.settings import Settings
-
-        Settings.from_environment().with_options(**options)
-    return options
-
-
-def _given(args: argparse.Namespace) -> dict[str, Any]:
-    """The settings that the command line names."""
-    options = {name: getattr(args, name) for name in _AS_GIVEN if getattr(args, name) is not None}
-    if args.overhead is not None:
-        options["overhead_percent"] = args.overhead or None
-    if args.guard_memory is not None:
-        options["guard_memory"] = _bytes(args.guard_memory)
-    if args.suppressions is not None:
-        options["suppressions"] = _readable(args.suppressions)
-    if args.sync:
-        options["sync"] = True
-    if args.no_infer:
-        options["infer"] = False
-    if args.list_inferred:
-        options["list_inferred"] = True
-    return options
+    """The options of every debugger; a bad value is an error now, and not in every process."""
+    own = given(vars(args), "wrap")
+    for row in OPTIONS:
+        if isinstance(row.kind, File) and row.name in own:
+            own[row.name] = _readable(own[row.name])
+    backend = own.pop("backend", None)  # one of the choices; its variable counts in no wrapped process
+    require({**from_variables(os.environ), **own})
+    defaults = defaults_of("wrap", {name: text for name, text in os.environ.items() if name != _BACKEND.variable})
+    return {**defaults, **own, **({"backend": backend} if backend is not None else {})}
 
 
 def _status_place(text: str) -> int | str:
@@ -230,15 +168,6 @@ def _status_place(text: str) -> int | str:
     if text.isdecimal() and int(text) <= 65535:
         return int(text)
     raise UsageError(f"--status must be a port from 1 to 65535, 0 for any free one, or unix:PATH, not {text}")
-
-
-def _bytes(text: str) -> int:
-    from shadowgraph.common.settings import parse_bytes
-
-    try:
-        return parse_bytes(text)
-    except ValueError:
-        raise UsageError(f"--guard-memory must be bytes such as 512M, not {text!r}") from None
 
 
 def _require_place(path: str) -> None:

@@ -3,7 +3,8 @@
 A storage's finalizer may run anywhere: in the middle of a ledger update in the same thread, in a thread that holds
 another lock, inside the garbage collector. Work done there would find structures half changed, or deadlock. So
 finalizers call `defer`: the work runs at once where this thread holds no such lock and does not run the collector, else
-before the thread next takes one. Any thread.
+before the thread next takes one. `weak_callback` keeps components from owning each other in a circle, which only the
+collector would free. Any thread.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.common.outbox import outbox
 
 Work = Callable[[], None]
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
@@ -169,3 +171,26 @@ def _note_collector(phase: str, info: Mapping[str, int]) -> None:
 # `dict.pop`, called with the phase and a default, notes the end of a collection: a signal handler may raise
 # between the instructions of a Python function, and its thread would count as the collector's until the next end.
 _listening = (_collecting.pop, _note_collector)
+
+
+def weak_callback(method: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Wrap a bound method of an owner, for a component that does not outlive the owner. Takes no lock.
+
+    A component that held its owner strongly would make a reference cycle, and the owner's device memory would be freed
+    by a garbage collection, at any time, even in the middle of another thread's capture.
+
+    Raises
+    ------
+    ReferenceError
+        From the call, when the owner is gone.
+    """
+    found = weakref.WeakMethod(method)
+    name = getattr(method, "__qualname__", "a method")
+
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        alive = found()
+        if alive is None:
+            raise ReferenceError(f"{name} was called after its owner had gone")
+        return alive(*args, **kwargs)
+
+    return call

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from shadowgraph.demos.case import Case, Expected, Program, require
-from shadowgraph.integrations.sglang.host import AiterKvIndices, DecodeRow, EagleDraft, PaddedDecode
+from shadowgraph.demos.sglang.host import AiterKvIndices, DecodeRow, EagleDraft, PaddedDecode
 from shadowgraph.integrations.sglang.padding import declare_padding
 
 _CANARY = -123456789

@@ -1,4 +1,4 @@
-"""Dumps of a wrapped process, written into the run folder beside its findings.
+"""Dumps of a wrapped process, written into the run folder beside its findings, and the signal that asks for one.
 
 Called in the thread of the event, in the signal's own thread, or at exit; background dumps are written by another
 thread.
@@ -6,9 +6,12 @@ thread.
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from shadowgraph.common.errors import FindingsError
@@ -66,3 +69,21 @@ def dump_to(
     except Exception as error:  # expected errors too: the program did not request the dump
         internal_errors.note("dump", error)
         return None
+
+
+def dump_on_signal(name: str, dump: Callable[[], None]) -> bool:
+    """Call `dump` in a new thread at each signal ``name`` (``USR2``); returns False when that is not possible.
+
+    A handler that the program has, or sets later, takes precedence. The dump runs in its own thread because a signal
+    may arrive during a check, whose locks the interrupted thread holds.
+    """
+    number = getattr(signal, f"SIG{name}")
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(number) is not signal.SIG_DFL:
+        return False
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        threading.Thread(target=dump, name="shadowgraph dump", daemon=True).start()
+
+    signal.signal(number, handle)
+    signal.siginterrupt(number, False)  # system calls of the program are restarted
+    return True

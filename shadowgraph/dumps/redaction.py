@@ -96,21 +96,22 @@ def _redactor(kind: inspect.Type, blank: Any) -> _Redactor:
     if isinstance(kind, inspect.Metadata):
         mark = (kind.extra or {}).get(MARK)
         return _MARKED[mark] if mark is not None else _redactor(kind.type, blank)
-    if isinstance(kind, _CLOSED):
-        return _keep
-    if isinstance(kind, (inspect.StructType, inspect.CustomType)) and _may_stay(kind):  # a detail is a custom type
-        return redacted
     if isinstance(kind, inspect.UnionType):
         return _optional(kind, blank)
-    if isinstance(kind, inspect.VarTupleType) and _may_stay(kind.item_type):
-        each = _redactor(kind.item_type, _EMPTY)
-        return lambda values: tuple(map(each, values))
-    if isinstance(kind, inspect.TupleType):
-        parts = [_redactor(item, _zero(item)) for item in kind.item_types]
-        return lambda values: tuple(redact(value) for redact, value in zip(parts, values, strict=True))
-    if isinstance(kind, inspect.DictType) and _may_stay(kind.key_type):
-        return _counts(_redactor(kind.key_type, ""))
-    return lambda _: blank
+    if not _may_stay(kind):
+        return lambda _: blank
+    made = _BY_TYPE.get(type(kind))
+    return made(kind) if made is not None else _keep
+
+
+def _sequence(kind: Any) -> _Redactor:
+    each = _redactor(kind.item_type, None)
+    return lambda values: tuple(map(each, values))
+
+
+def _row(kind: Any) -> _Redactor:
+    parts = [_redactor(item, _zero(item)) for item in kind.item_types]
+    return lambda values: tuple(redact(value) for redact, value in zip(parts, values, strict=True))
 
 
 def _optional(kind: inspect.UnionType, blank: Any) -> _Redactor:
@@ -160,7 +161,13 @@ def _counts(redact: _Redactor) -> _Redactor:
 
 
 _CLOSED = (inspect.BoolType, inspect.EnumType, inspect.LiteralType)
-_EMPTY = object()
+_BY_TYPE: dict[type, Callable[[Any], _Redactor]] = {
+    inspect.StructType: lambda kind: redacted,
+    inspect.CustomType: lambda kind: redacted,  # the detail of a finding
+    inspect.VarTupleType: _sequence,
+    inspect.TupleType: _row,
+    inspect.DictType: lambda kind: _counts(_redactor(kind.key_type, "")),
+}
 
 
 def _blank_of(field: inspect.Field) -> Any:

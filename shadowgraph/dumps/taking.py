@@ -16,7 +16,7 @@ from pathlib import Path
 
 from shadowgraph.common.errors import ShadowgraphError, UsageError
 from shadowgraph.common.internal_errors import internal_errors
-from shadowgraph.common.settings import SMALLEST_DUMP
+from shadowgraph.common.options import SMALLEST_DUMP
 from shadowgraph.dumps.collecting import Collected, collect, first_line
 from shadowgraph.dumps.writer import destination, write_dump
 from shadowgraph.model.run_facts import RunFacts

@@ -12,6 +12,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from shadowgraph.model.guards import Guard
 from shadowgraph.model.ranges import ByteRange
+from shadowgraph.tracking.guard_keeper import CanaryWriter
 
 WINDOW = 256  # bytes of expected and found values that are kept
 RANGES = 16  # changed ranges that are kept
@@ -83,11 +84,8 @@ class Mirror(Protocol):
         """The bytes of each range, or None where they did not arrive or were overwritten; needs no device."""
 
 
-class Engine(Protocol):
-    """Fill, compare, copy and diff. The host engine is the reference behaviour."""
-
-    def arm(self, guard: Guard) -> None:
-        """Fill a guard with its canary."""
+class Engine(CanaryWriter, Protocol):
+    """Write canaries, compare, copy and diff. The host engine is the reference behaviour."""
 
     def shadow(self, parts: Sequence[tuple[object, ByteRange]]) -> Shadow:
         """Allocate shadow copies of ranges; nothing is copied yet."""
@@ -106,9 +104,6 @@ class Engine(Protocol):
         every guard in full. A broken guard is measured over its whole length, and rearmed if its `rearm` is set. Where
         the engine `keeps`, it is not rearmed, and reported again only when its contents change.
         """
-
-    def rearm(self, guard: Guard) -> None:
-        """Refill a broken guard, in order with the work of the current stream."""
 
     def fetch(self, tag: object, parts: Sequence[tuple[object, ByteRange]]) -> None:
         """Queue reads of ranges at this point of the stream; the bytes come from `poll`, each with its key."""

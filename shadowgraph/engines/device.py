@@ -15,6 +15,7 @@ import torch
 
 from shadowgraph.common.compat import require_cupy
 from shadowgraph.engines.context import primary_context
+from shadowgraph.engines.losses import is_device_loss
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.tracking.captures import captures
 
@@ -24,19 +25,24 @@ _HANDLES = 1024  # cached stream handles
 class Device:
     """One CUDA device, with two streams of the engine that no work of the program waits for.
 
+    Parameters
+    ----------
+    expandable
+        Whether torch's allocator uses expandable segments.
+
     Attributes
     ----------
     context
         The primary context, made current around every call.
     arming
-        The stream that writes canaries; checks wait for it on the device (see `Arming`).
+        The stream that writes canaries; checks wait for it on the device (see `CanaryStream`).
     loading
         The stream of uploads; the host waits for each of them.
     """
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, expandable: bool = False) -> None:
         self.cp: Any = require_cupy()
-        self.index = index
+        self.index, self._expandable = index, expandable
         self.runtime: Any = self.cp.cuda.runtime
         self.context = primary_context(index)
         with self.context.current():
@@ -131,6 +137,30 @@ class Device:
         """Wait for the work queued on the current stream."""
         with self.context.current():
             self.stream().synchronize()
+
+    def malloc(self, nbytes: int) -> int:
+        """Allocate device memory, owned by the caller for the life of the process; returns its address.
+
+        Raises
+        ------
+        MemoryError
+            When the device is out of memory.
+        """
+        with self.context.current():
+            try:
+                return int(self.runtime.malloc(nbytes))
+            except self.runtime.CUDARuntimeError as error:
+                if is_device_loss(error):
+                    raise
+                raise MemoryError(f"cudaMalloc of {nbytes} bytes: {error}") from None
+
+    def may_be_unmapped(self, address: int) -> bool:
+        """Whether an address lies in memory of a memory saver or a sleep mode. An allocator with expandable segments
+        does not count: it unmaps only free memory."""
+        if self._expandable:
+            return False
+        with self.context.current():
+            return self.context.may_be_unmapped(address)
 
     def upload(self, rows: npt.NDArray[Any]) -> Any:
         """Copy an array to the device, for use on every stream; the host waits for this copy only."""

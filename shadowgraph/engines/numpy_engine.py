@@ -68,12 +68,13 @@ class NumpyEngine:
         self._turn = -1
         self._near: list[NearParts] = []  # of recently checked guards, the latest first
 
-    def arm(self, guard: Guard) -> None:
-        self._kept.pop(guard.whole.start, None)
-        _view(guard.whole)[:] = self._canary(guard.whole)
+    def write_canaries(self, ranges: Sequence[ByteRange], here: bool = False) -> None:
+        for where in ranges:
+            self._kept.pop(where.start, None)
+            _view(where)[:] = self._canary(where)
 
-    def rearm(self, guard: Guard) -> None:
-        self.arm(guard)
+    def order_canaries(self) -> None:
+        """No effect: nothing is queued on the host."""
 
     def shadow(self, parts: Sequence[tuple[object, ByteRange]]) -> NumpyShadow:
         return NumpyShadow(tuple(parts))
@@ -112,7 +113,7 @@ class NumpyEngine:
             if found is not None and self._is_news(guard, held):
                 evidence.append(found)
                 if guard.rearm and not self.keeps:
-                    self.arm(guard)
+                    self.write_canaries((guard.whole,))
         return evidence
 
     def _is_news(self, guard: Guard, held: Bytes) -> bool:

@@ -1,4 +1,5 @@
-"""The ring of evidence records in pinned memory: the record layout, and a reader that never blocks.
+"""The ring of evidence records in pinned memory: the record layout, the memory that all checks share, and a reader that
+never blocks.
 
 The caller holds the engine's lock; the device writes concurrently.
 """
@@ -11,6 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from shadowgraph.engines.base import RANGES, WINDOW
+from shadowgraph.engines.device import Device
+from shadowgraph.model.canary import PERIOD, canary
+
+SLOTS = 1024  # checks in flight and ring records, as in kernels.cu
+KEPT, KEPT_NBYTES = 512, 72  # records of broken guards, as in kernels.cu
 
 # As `struct Record` in kernels.cu.
 RECORD = np.dtype(
@@ -33,6 +39,40 @@ RECORD = np.dtype(
         ("found", "u1", (WINDOW,)),
     ]
 )
+
+
+class CheckMemory:
+    """Memory that every check uses: the ring, the canary table, counters, completion words, records of broken guards.
+
+    Attributes
+    ----------
+    records
+        The ring's slots, an array of `RECORD`.
+    done
+        One word for each slot: the serial of the check that is done.
+    ring, table, counters, done_words, kept
+        Their device addresses.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._canaries = device.upload(np.frombuffer(canary(0, PERIOD) * 2, dtype=np.uint8))
+        self._pinned = device.pinned(SLOTS * RECORD.itemsize + SLOTS * 4)
+        whole = np.frombuffer(self._pinned, dtype=np.uint8, count=SLOTS * RECORD.itemsize + SLOTS * 4)
+        self.records: npt.NDArray[np.void] = whole[: SLOTS * RECORD.itemsize].view(RECORD)
+        self.done = whole[SLOTS * RECORD.itemsize :].data.cast("I")
+        header = np.zeros(1, dtype=[("head", "<u8"), ("capacity", "<u8"), ("records", "<u8")])
+        header["capacity"], header["records"] = SLOTS, self._pinned.ptr
+        self._ring = device.upload(header.view(np.uint8))
+        self._counters, self._kept = device.zeros(8 * SLOTS), device.zeros(KEPT * KEPT_NBYTES)
+        self.ring, self.table, self.counters, self.kept = (
+            int(made.data.ptr) for made in (self._ring, self._canaries, self._counters, self._kept)
+        )
+        self.done_words = int(self._pinned.ptr) + SLOTS * RECORD.itemsize
+
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        """The addresses, in the order of the parameters of ``check_step``."""
+        return self.ring, self.table, self.counters, self.done_words, self.kept
 
 
 class RingReader:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 
-from shadowgraph.engines.arming import THREADS
+from shadowgraph.engines.canary_stream import THREADS
 from shadowgraph.engines.cupy_shadow import CupyShadow
 from shadowgraph.engines.device import Device
 from shadowgraph.engines.guard_table import GuardTable

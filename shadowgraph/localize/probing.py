@@ -96,7 +96,7 @@ def readable(buffer: Buffer, allocator: HostAllocator) -> bool:
     tenant."""
     if buffer.role is Role.FOREIGN:
         return still_there(buffer)
-    return buffer.alive or buffer.start in allocator.tenants
+    return buffer.alive or buffer.start in allocator.guards.tenants
 
 
 def nearest(guards: Sequence[Guard], graph: Graph, damage: Sequence[ByteRange]) -> list[Guard]:

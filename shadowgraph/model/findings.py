@@ -278,7 +278,7 @@ class Finding(HtmlRepr, msgspec.Struct, frozen=True):
 
     @property
     def message(self) -> str:
-        """The finding in one line: the same text for the same facts."""
+        """The finding in one line; the same text for the same facts."""
         return kind_of(self.code).message(self)
 
     def to_dict(self) -> dict[str, Any]:

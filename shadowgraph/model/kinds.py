@@ -1,6 +1,6 @@
 """Register of the kinds of finding, by code: what a finding needs of its kind to be read, written and fingerprinted.
 
-Filled once, at the import of the package, by `shadowgraph.checks.kinds`; read from any thread. No torch and no lock.
+Filled once, by `shadowgraph.checks.kinds` when a kind is first asked for; read from any thread. No torch and no lock.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Any, ClassVar, Protocol
 
 import msgspec
+
+from shadowgraph.common import late_kinds
 
 TAG = "code"  # the field by which a detail in JSON says of which kind it is
 
@@ -64,14 +66,19 @@ def kind_of(code: str) -> Kind:
     ValueError
         When there is none: the finding is of another version.
     """
-    if code not in _kinds:
+    if code not in _known():
         raise ValueError(f"no kind of finding has the code {code!r}")
     return _kinds[code]
 
 
 def kinds() -> tuple[Kind, ...]:
     """All kinds, by code."""
-    return tuple(_kinds[code] for code in sorted(_kinds))
+    return tuple(_known()[code] for code in sorted(_known()))
+
+
+def _known() -> dict[str, Kind]:
+    late_kinds.register()  # no more than a look-up once they are there
+    return _kinds
 
 
 def decode_detail(wanted: type, value: Any) -> Any:

@@ -15,6 +15,7 @@ import msgspec
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _DEMOS = os.path.join(PACKAGE, "demos") + os.sep
+_DRIVERS = os.path.join(_DEMOS, "sglang") + os.sep
 _MACHINERY = (
     *("torch", "triton", "numpy", "contextlib.py", "functools.py", "threading.py"),
     *("_pytest", "pytest", "pluggy", "xdist", "execnet"),  # their variables hold a test's arguments, not names
@@ -114,13 +115,20 @@ def is_machinery(filename: str) -> bool:
     return known
 
 
+def is_own(filename: str) -> bool:
+    """Whether an absolute path is shadowgraph's code: demos are programs under test that ship with the package, while
+    the drivers, which make a library run for them, are not.
+    """
+    ships = filename.startswith(PACKAGE + os.sep)
+    return ships and (not filename.startswith(_DEMOS) or filename.startswith(_DRIVERS))
+
+
 def _classify(filename: str) -> bool:
     if filename.startswith("<frozen") or filename == "<string>" or _COMPILED.search(filename):
         return True
     absolute = os.path.abspath(filename)
     if absolute.startswith(PACKAGE + os.sep):
-        # The demos are programs under test that ship with the package.
-        return not absolute.startswith(_DEMOS)
+        return is_own(absolute)
     parts = absolute.split(os.sep)
     library = {"site-packages", "dist-packages"} & set(parts)
     if library:

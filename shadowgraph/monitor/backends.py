@@ -97,7 +97,7 @@ class CudaBackend:
         self.native = InPlacePools(allocator, settings.near_guard)
         if settings.layout == "isolate" and not expandable:
             self.pools = IsolatedPools(
-                allocator.arena, settings.near_guard, settings.near_guard, self.guard_memory, allocator.drop_tenant
+                allocator.arena, settings.near_guard, settings.near_guard, self.guard_memory, allocator.end_segment
             )
         prober = Prober(engine.device, engine.probe_function, expandable)
         self.graphs = CudaGraphs(allocator, self.pools, self.native, expandable, prober)
@@ -137,7 +137,7 @@ def _cuda_memory(device: int, expandable: bool) -> tuple[CudaAllocator, CupyEngi
     from shadowgraph.tracking.cuda_allocator import CudaAllocator
 
     engine = CupyEngine(device, expandable)
-    return CudaAllocator(engine, device), engine
+    return CudaAllocator(engine.device, engine, device), engine
 
 
 def backend_of(settings: Settings) -> Backend:

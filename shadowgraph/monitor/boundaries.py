@@ -15,6 +15,7 @@ from shadowgraph.common.errors import DeviceLostError
 from shadowgraph.engines.base import Result, Shadow
 from shadowgraph.localize.launch_stepper import LaunchStepper
 from shadowgraph.model.graphs import Graph
+from shadowgraph.model.guards import Guard
 from shadowgraph.model.phases import Phase
 from shadowgraph.monitor.evidence_dispatch import EvidenceDispatcher
 from shadowgraph.monitor.overhead_limiter import OverheadLimiter
@@ -57,7 +58,7 @@ class Boundaries:
         """Whether this thread is dispatching evidence."""
         return self._evidence.busy
 
-    def close(  # noqa: C901  a handler of replays, which are redone as a whole
+    def close(
         self,
         at: str,
         phase: Phase | None,
@@ -80,12 +81,7 @@ class Boundaries:
             writes = _NONE
         checkpoint = Checkpoint(at, phase, graph, replay, writes, next(context.clock), step)
         with self._still:
-            guards = self._standing.now()
-            if writes.entries and not in_full and not engine.asynchronous:
-                hit = self._standing.hit(writes)
-                guards = (*guards, *hit) if hit else guards  # the same tuple object while the guards are unchanged
-            if stepping:
-                guards = self._stepper.guards(guards)
+            guards = self._guards(writes, stepping, in_full)
             engine.check(checkpoint, guards, take, compare, in_full)
         if take is None or self._sync or not engine.asynchronous:  # otherwise polled at the end of the replay
             self.poll()
@@ -93,6 +89,15 @@ class Boundaries:
             for check in self._enders:
                 check.checkpoint_ends(checkpoint)
         return checkpoint
+
+    def _guards(self, writes: WriteLog, stepping: bool, in_full: bool) -> tuple[Guard, ...]:
+        """The guards to check, the same tuple object while they are unchanged; on the host with those that known stores
+        hit beyond the near part."""
+        guards = self._standing.now()
+        if writes.entries and not in_full and not self._engine.asynchronous:
+            hit = self._standing.hit(writes)
+            guards = (*guards, *hit) if hit else guards
+        return self._stepper.guards(guards) if stepping else guards
 
     def guards_now(self, checkpoint: Checkpoint) -> None:
         """Check every guard within a segment."""

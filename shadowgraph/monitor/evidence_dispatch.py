@@ -87,7 +87,7 @@ class EvidenceDispatcher:
     def _broken(self, evidence: Evidence[object], checkpoint: Checkpoint) -> None:
         guard = evidence.subject
         assert isinstance(guard, Guard)
-        extent = evidence.first, evidence.last
-        if guard.rearm or self._context.allocator.confirm(guard, extent, checkpoint.order, self._context.clock):
+        extent, guards = (evidence.first, evidence.last), self._context.allocator.guards
+        if guard.rearm or guards.confirm(guard, extent, checkpoint.order, self._context.clock):
             self._rearming.broken(guard, checkpoint)
             self._out_of_bounds.broken_guard(evidence, checkpoint)

@@ -59,7 +59,7 @@ class GraphRegistry:
         self._context.graphs[graph.serial] = graph
         graph.captured_at = next(self._context.clock)
         if not wanted:
-            self._allocator.waiting.clear()
+            self._allocator.guards.waiting.clear()
             return
         self.waiting.append(graph)
         if not self._context.engine.asynchronous:
@@ -75,11 +75,11 @@ class GraphRegistry:
         if not self.waiting:
             return
         new, self.waiting = self.waiting, []
-        self._allocator.enter_waiting()
+        self._allocator.guards.enter_waiting()
         self._context.names.refresh()
         self._search.name_indices(new)
         for graph in new:
-            self._coverage.note(graph, list(self._allocator.tenants.values()), self._context.ledger)
+            self._coverage.note(graph, list(self._allocator.guards.tenants.values()), self._context.ledger)
             for check in self._checks:
                 check.captured(graph)
 

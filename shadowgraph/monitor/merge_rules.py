@@ -63,7 +63,7 @@ def widest_bytes(known: Finding, again: Finding) -> Finding | None:
     if both == old and shown is known:
         return known
     grown = _extent(both)[0] > _extent(old)[0]
-    detail = kind_of(known.code).widened(known, shown)
+    detail = kind_of(known.code).widened(known, shown, grown)
     return msgspec.structs.replace(
         known, bytes=both, window=shown.window, detail=detail, revision=known.revision + grown
     )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from shadowgraph.checks.base import Check, Checkpoint, Context, Step
 from shadowgraph.checks.dangling.check import Dangling
@@ -24,12 +24,12 @@ from shadowgraph.checks.invariants.indices import Indices
 from shadowgraph.checks.mutation.check import InGraphMutation
 from shadowgraph.checks.out_of_bounds.check import OutOfBounds
 from shadowgraph.checks.registry import Checks
+from shadowgraph.checks.stale_rows.check import StaleRows
 from shadowgraph.common.errors import FindingsError
-from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock, run_deferred
+from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock, run_deferred, weak_callback
 from shadowgraph.common.internal_errors import error_barrier, log
 from shadowgraph.common.outbox import delivers, outbox
 from shadowgraph.common.settings import Settings
-from shadowgraph.common.weak_callbacks import weak_callback
 from shadowgraph.engines.base import Engine, Shadow
 from shadowgraph.engines.losses import is_device_loss
 from shadowgraph.graphs.dispatch import host_reads
@@ -132,7 +132,7 @@ class Monitor(Listener):
             settings, allocator, allocator.ledger, engine, names, weak_callback(take.take)
         )
         self.checks = Checks(self.context)
-        self._standing = ActiveGuards(allocator, settings.near_guard)
+        self._standing = ActiveGuards(allocator.guards, settings.near_guard)
         self._rearming = Rearming(self.context)
         self.locator = take.locator = Locator(
             self.context,
@@ -178,6 +178,19 @@ class Monitor(Listener):
         self._lock = FinalizerSafeLock()
         self._section = self._lock.within  # for the replay path, which calls `run_deferred` itself
         self._local = _Local()
+        self.adjust(**settings.live())
+
+    def adjust(self, **options: Any) -> None:
+        """Change options that may change while it runs: those whose rows in `shadowgraph.common.options` are live.
+
+        Raises
+        ------
+        UsageError
+            For an option that does not exist or a value that does not fit.
+        """
+        self.settings = settings = self.settings.with_options(**options)
+        self.checks[StaleRows].lenient = settings.stale_rows == "note"
+        self.locator.reruns = settings.partial_reruns or settings.locate == "all"
 
     @property
     def book(self) -> FindingStore:
@@ -239,10 +252,10 @@ class Monitor(Listener):
     @delivers
     @event_handler
     def rearm(self) -> None:
-        """Arm every active guard again without checking it."""
+        """Re-arm every active guard without checking it."""
         with self._lock.section:
             self._back.forget()
-        self.allocator.rearm()
+        self.allocator.guards.rearm_all()
         self._rearming.forget()
         self.context.writes.clear()
 
@@ -473,9 +486,9 @@ class Monitor(Listener):
         if self._rearming.waiting and not self.naps.blind:
             with self._lock.section:
                 due = self._rearming.due(launch)
-                if due:  # check first: arming would erase earlier damage
+                if due:  # check first: re-arming would erase earlier damage
                     self._boundaries.guards_now(checkpoint)
-                    self._rearming.arm(due)
+                    self._rearming.rearm(due)
         if self.stepper.armed:
             self._step(launch, before=True)
 

@@ -1,4 +1,4 @@
-"""Re-arming of broken guards: the canary returns just before the launch or replay that broke it runs again.
+"""When broken guards are re-armed: just before the launch or replay that broke them runs again. `GuardKeeper` does it.
 
 A program may read back what it wrote past a buffer's end and continue as if nothing had happened. Writing the canary
 over these bytes at once would make it read canaries: it would fail because it is debugged. So where the engine keeps
@@ -98,18 +98,18 @@ class Rearming:
         before = [write for write in self._context.writes if broken.unseen or write.launch.name in broken.names]
         return any(write.ranges.overlaps(where) for write in before)
 
-    def arm(self, due: Iterable[_Broken]) -> None:
+    def rearm(self, due: Iterable[_Broken]) -> None:
         """Re-arm guards that have been checked, except those whose condition has changed since."""
         for broken in due:
             start = broken.guard.whole.start
             if self.waiting.get(start) is broken:
-                self._arm(start)
+                self._rearm(start)
 
     def replay_begins(self, graph: Graph) -> None:
         """A graph is about to replay, and the guards have been checked."""
         for start, broken in list(self.waiting.items()):
             if broken.graph == graph.serial or (broken.passed and graph.writers(broken.guard.buffer.range)):
-                self._arm(start)
+                self._rearm(start)
 
     def is_broken(self, buffer: Buffer, side: Side | None) -> bool:
         """Whether a guard of a buffer waits to be re-armed."""
@@ -117,17 +117,15 @@ class Rearming:
         return any(guard.buffer is buffer and guard.side is side for guard in guards)
 
     def forget(self) -> None:
-        """Every guard was armed again."""
+        """Every guard was re-armed."""
         self.waiting.clear()
 
-    def _arm(self, start: int) -> None:
+    def _rearm(self, start: int) -> None:
         context, broken = self._context, self.waiting.pop(start, None)
-        if broken is None:  # another thread has armed all guards
+        if broken is None:  # another thread has re-armed all guards
             return
-        guard = broken.guard
-        with context.allocator.lock.within, error_barrier("guard armed again"):  # meanwhile no block changes owner
-            if context.allocator.may_arm(guard, context.clock):
-                context.engine.rearm(guard)
+        with error_barrier("guard armed again"):
+            context.allocator.guards.rearm(broken.guard, context.engine, context.clock)
 
 
 def _given(buffer: Buffer, checkpoint: Checkpoint) -> frozenset[str]:

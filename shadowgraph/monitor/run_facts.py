@@ -1,17 +1,41 @@
-"""Collects the facts of a report from a `Monitor`.
+"""What displays of a running debugger are made of: the facts of its report, and the names of its buffers.
 
-Called by `Debugger.facts`, for reports and dumps; takes no lock of its own.
+`facts_of` is called by `Debugger.facts`, for reports and dumps, `LiveNames` by HTML representations. In the caller's
+thread; without a lock of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from shadowgraph.checks.base import Context
 from shadowgraph.graphs.dispatch.eager import anyone_rests
+from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Finding
+from shadowgraph.model.graphs import Graph
 from shadowgraph.model.guards import GuardPolicy
 from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.monitor.monitor import Monitor
+
+
+class LiveNames:
+    """Names of a debugger's buffers, from its ledger and its name book."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def knows(self, thing: object) -> bool:
+        if isinstance(thing, Buffer):
+            return self._context.ledger.get(thing.serial) is thing
+        return isinstance(thing, Graph) and self._context.graphs.get(thing.serial) is thing
+
+    def called(self, buffer: object) -> str:
+        assert isinstance(buffer, Buffer)
+        return self._context.names.name_of(buffer)[0]
+
+    def at(self, address: int) -> tuple[str, int] | None:
+        buffer = self._context.ledger.owner(address, address + 1)
+        return (self.called(buffer), address - buffer.start) if buffer is not None else None
 
 
 def facts_of(

@@ -10,7 +10,7 @@ from dataclasses import replace
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.guards import Guard, guards_of
 from shadowgraph.model.ranges import RangeIndex
-from shadowgraph.tracking.allocator import HostAllocator
+from shadowgraph.tracking.guard_keeper import GuardKeeper
 from shadowgraph.tracking.writes import WriteLog
 
 _KNOWN = 8  # graphs that share a pool each leave it with other tenants
@@ -22,8 +22,8 @@ class ActiveGuards:
     A check reads only the near part of most guards, and in rotation the rest of some; see `Engine.check`.
     """
 
-    def __init__(self, allocator: HostAllocator, near: int) -> None:
-        self._allocator, self._near = allocator, near
+    def __init__(self, keeper: GuardKeeper, near: int) -> None:
+        self._keeper, self._near = keeper, near
         self._version = self._turns = -1
         self._known: list[tuple[list[Buffer], tuple[Guard, ...]]] = []  # the last results, the latest first
         self._guards: tuple[Guard, ...] = ()
@@ -31,20 +31,20 @@ class ActiveGuards:
 
     def now(self) -> tuple[Guard, ...]:
         """All guards."""
-        allocator = self._allocator
-        if allocator.waiting:
-            allocator.enter_waiting()
-        if self._version != allocator.tenancies or self._turns != allocator.turns:
-            self._look(allocator)
+        keeper = self._keeper
+        if keeper.waiting:
+            keeper.enter_waiting()
+        if self._version != keeper.changes or self._turns != keeper.turns:
+            self._look(keeper)
         return self._guards
 
-    def _look(self, allocator: HostAllocator) -> None:
+    def _look(self, keeper: GuardKeeper) -> None:
         """Recompute the guards, with a cache: a replay moves blocks from tenant to tenant and ends with the same
         ones."""
-        if self._version != allocator.tenancies:
+        if self._version != keeper.changes:
             self._known.clear()
-        self._version, self._turns = allocator.tenancies, allocator.turns
-        tenants = list(allocator.tenants.values())
+        self._version, self._turns = keeper.changes, keeper.turns
+        tenants = list(keeper.tenants.values())
         found = next((each for each in self._known if each[0] == tenants), None)
         if found is None:
             found = tenants, tuple(guard for buffer in tenants for guard in guards_of(buffer, self._near))

@@ -1,4 +1,5 @@
-"""The host allocator: guarded storages of exact size, in blocks of the arena, and pools that reuse the blocks.
+"""The host allocator: storages of exact size with room for guards, in blocks of the arena, and pools that reuse the
+blocks. What stands in that room is up to `GuardKeeper`.
 
 Thread-safe under one finalizer-safe lock (`HostAllocator.lock`), which a thread may take while it holds a debugger's
 lock; its holder must not wait for a debugger's lock. Storage finalizers reach it through `defer`.
@@ -8,26 +9,20 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
-from shadowgraph.common.errors import FindingsError
 from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock, defer
 from shadowgraph.common.fork_safety import fork_safe
-from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.model.alignment import ALIGNMENT, round_up
 from shadowgraph.model.buffers import Buffer, Ledger, Role
-from shadowgraph.model.canary import canary
-from shadowgraph.model.guards import NO_GUARDS, Guard, GuardPolicy, GuardSizes
+from shadowgraph.model.guards import NO_GUARDS, GuardPolicy, GuardSizes
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import Stack, current_stack
-from shadowgraph.tracking.arena import HostArena
-from shadowgraph.tracking.handover import Handover
+from shadowgraph.tracking.arena import HostArena, HostCanaries
+from shadowgraph.tracking.guard_keeper import CanaryWriter, GuardKeeper
 from shadowgraph.tracking.memory import storage_at
 
 SPARE_BYTES, SPARE_BLOCKS = 64 << 20, 256  # of freed static buffers, kept for reuse
@@ -47,17 +42,6 @@ class Block:
     capacity: int
     guards: GuardSizes
     policy: GuardPolicy | None = None  # the guards count against its budget
-
-
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Tenancy:
-    """A graph's claim to write a buffer's bytes at each replay, also after the buffer was freed.
-
-    Lives as long as the graph node that holds it; the allocator refers to it weakly.
-    """
-
-    buffer: Buffer
-    handover: Handover | None = None  # from the tenant that it last took the block over from
 
 
 class Pool:
@@ -117,7 +101,7 @@ class Pool:
 
 
 class HostAllocator:
-    """Allocates guarded storages of exact size and keeps the ledger.
+    """Allocates storages of exact size, hands their blocks to the guard keeper, and keeps the ledger.
 
     A storage owns its block until its last reference dies, views and tensors saved for backward included; then the
     block goes back to its pool, and from a pool that no graph uses to the arena. The arena itself lives as long as the
@@ -127,31 +111,22 @@ class HostAllocator:
     ----------
     policy
         Guard sizes for new blocks, or None for no guards.
-    tenants
-        The buffer whose guards stand around each block now, by block address; it may be freed already.
-    before_retire
-        Called with a tenant just before the guards of another tenant replace its own.
+    guards
+        The owner of the guards around this allocator's blocks.
     isolate_captures
         Whether memory freed during a capture waits for its end before it is reused.
-    waiting
-        Deferred ledger entries of captures; a capture must not wait for them (`enter_waiting`).
     """
 
     device = "cpu"
 
-    def __init__(self, arena: HostArena | None = None) -> None:
+    def __init__(self, arena: HostArena | None = None, canaries: CanaryWriter | None = None) -> None:
         self._lock = FinalizerSafeLock()
-        self._arena = arena
+        self._arena, self._host = arena, HostCanaries(arena)
+        self.guards = GuardKeeper(self._lock, canaries if canaries is not None else self._host)
         self._last_pool = 0
         self.ledger = Ledger()
         self.policy: GuardPolicy | None = None
-        self.tenants: dict[int, Buffer] = {}
-        self.tenancies = 0  # changes of tenants and of guard positions so far, without those in `turns`
-        self.turns = 0  # tenant changes that a replay repeats each time
-        self._claims: dict[int, list[weakref.ref[Tenancy]]] = {}  # by block address
-        self.before_retire: Callable[[Buffer], None] | None = None
         self.isolate_captures = False
-        self.waiting: deque[Callable[[], None]] = deque()
         self.static_pool = self.new_pool(users=1)
 
     @property
@@ -164,7 +139,7 @@ class HostAllocator:
         if self._arena is None:
             with self._lock.section:
                 if self._arena is None:
-                    self._arena = HostArena()
+                    self._host.arena = self._arena = HostArena()
         return self._arena
 
     def new_pool(self, users: int = 0) -> Pool:
@@ -189,8 +164,7 @@ class HostAllocator:
             if not pool.users:
                 for block in pool.empty():
                     self._give_back(block)
-            for tenant in [b for b in self.tenants.values() if b.gap and b.alive and b.pool == pool.serial]:
-                self._move_guard(tenant)
+            self.guards.close_gaps(pool.serial)
 
     def storage(
         self,
@@ -239,7 +213,7 @@ class HostAllocator:
                 tail_guard=block.guards.tail + block.capacity - nbytes if block.guards.tail else 0,
             )
             try:
-                self.install_tenant(buffer)
+                self.guards.arm(buffer)
             except BaseException:  # a finding in sync mode
                 pool.give(block)
                 raise
@@ -248,110 +222,6 @@ class HostAllocator:
         finalizer = weakref.finalize(storage, defer, partial(self._release, block, buffer, pool))
         finalizer.atexit = False
         return storage, buffer
-
-    def claim(self, buffer: Buffer) -> Tenancy:
-        """Record that a graph writes a buffer at each replay, for as long as the caller holds the result."""
-        tenancy = Tenancy(buffer)
-        with self._lock.section:
-            standing = [claim for claim in self._claims.get(buffer.start, ()) if claim() is not None]
-            self._claims[buffer.start] = [*standing, weakref.ref(tenancy)]
-        return tenancy
-
-    def install_tenant(self, buffer: Buffer) -> None:
-        """Place a buffer's guards around its block, after a final check of the previous tenant's guards.
-
-        While a tensor lives, tenants of other graphs do not move its guards: that would overwrite its bytes. So its
-        tail guard starts after the largest of them. A freed tenant gives way, and the new guards are exact.
-        """
-        if self.tenants.get(buffer.start) is buffer and not buffer.gap:
-            return
-        with self._lock.section:
-            if self.tenants.get(buffer.start) is buffer:
-                self._move_guard(buffer)
-                return
-            previous = self.tenants.get(buffer.start)
-            if previous is not None and previous.alive and previous.graph != buffer.graph:
-                return
-            if previous is not None:
-                self._final_check(previous)
-            if buffer.guarded:
-                buffer.keep_back(self._gap(buffer))
-            self.arm(buffer)
-            self.tenants[buffer.start] = buffer
-            self.tenancies += 1
-
-    def replay_tenant(self, tenancy: Tenancy) -> None:
-        """`install_tenant` during a replay, which repeats it each time: a block passes between the same tenants.
-
-        Where the previous tenant's guards are intact, `before_retire` is not called, and the guards stay in place.
-        """
-        if self.hand_over(tenancy):
-            return
-        buffer = tenancy.buffer
-        with self._lock.within:
-            previous = self.tenants.get(buffer.start)
-            self.install_tenant(buffer)
-            tenancy.handover = None
-            if previous is not None and self.tenants.get(buffer.start) is buffer is not previous:
-                tenancy.handover = Handover(self.arena, previous, buffer)
-
-    def hand_over(self, tenancy: Tenancy) -> bool:
-        """Try the fast path of `replay_tenant`, which calls no listener; returns whether it applied."""
-        buffer, known = tenancy.buffer, tenancy.handover
-        with self._lock.within:  # a replay calls `run_deferred` itself
-            previous = self.tenants.get(buffer.start)
-            if previous is buffer and not buffer.gap:
-                return True
-            if known is None or known.previous is not previous or not known.is_possible(buffer):
-                return False
-            if (buffer.freed_at is None and self._gap(buffer)) or not known.intact():
-                return False
-            known.arm()
-            self.tenants[buffer.start] = buffer
-            self.turns += 1
-        return True
-
-    def arm(self, buffer: Buffer) -> None:
-        """Fill a buffer's guards with canaries."""
-        if buffer.head_guard:
-            self.fill(ByteRange(buffer.start - buffer.head_guard, buffer.start))
-        if buffer.tail_guard:
-            self.fill(ByteRange(buffer.guard_start, buffer.guard_start + buffer.tail_guard))
-
-    def rearm(self) -> None:
-        """Rearm every standing guard, without a check."""
-        with self.batch():
-            for buffer in list(self.tenants.values()):
-                self.arm(buffer)
-
-    def confirm(self, guard: Guard, extent: tuple[int, int], order: int, clock: Iterator[int]) -> bool:
-        """Whether a change in a guard that no check rearms is damage that was not reported before.
-
-        `extent`: first and last changed byte; `order`: time of the check, by `clock`.
-        """
-        return True
-
-    def may_arm(self, guard: Guard, clock: Iterator[int]) -> bool:
-        """Whether a broken guard still stands, so that it can be rearmed. The caller holds the allocator's lock.
-
-        `clock` as for `confirm`.
-        """
-        return self.tenants.get(guard.buffer.start) is guard.buffer
-
-    def batch(self) -> AbstractContextManager[None]:
-        """Context that may arm its guards together at the end."""
-        return nullcontext()
-
-    def enter_waiting(self) -> None:
-        """Run the deferred work of captures, oldest first; call it before reading the ledger or guards."""
-        while self.waiting:
-            with self._lock.section, suppress(IndexError), error_barrier("buffers of a capture"):
-                self.waiting.popleft()()
-
-    def fill(self, where: ByteRange) -> None:
-        """Fill a range of the arena with its canary."""
-        arena = self.arena
-        arena.view(where.start, where.stop).data[:] = canary(where.start - arena.base, where.nbytes)
 
     def holds(self, address: int) -> bool:
         """Whether an address lies in this allocator's memory."""
@@ -399,42 +269,13 @@ class HostAllocator:
                 self._give_back(pool.oldest())
 
     def _give_back(self, block: Block) -> None:
-        """Return a block's span to the arena, after a final check of its last tenant's guards."""
-        tenant = self.tenants.pop(block.address, None)
-        self._claims.pop(block.address, None)
+        """Return a block's span to the arena; the guards of its last tenant are retired."""
         try:
-            if tenant is not None:
-                self.tenancies += 1
-                with suppress(FindingsError):  # the finding is stored; a finalizer cannot raise
-                    self._final_check(tenant)
+            self.guards.retire(block.address)
         finally:
             if block.policy is not None:
                 block.policy.release(block.guards)
             self.arena.give(block.address - block.guards.head, block.guards.added + block.capacity)
-
-    def _final_check(self, tenant: Buffer) -> None:
-        if self.before_retire is not None:
-            with error_barrier("check of a retiring tenant"):
-                self.before_retire(tenant)
-
-    def _gap(self, buffer: Buffer) -> int:
-        """Bytes past a live tenant's end that live graphs other than its own may write."""
-        if not buffer.alive:
-            return 0
-        claims = [claim() for claim in self._claims.get(buffer.start, ())]
-        others = [c.buffer.stop for c in claims if c is not None and c.buffer.graph != buffer.graph]
-        return max(0, max(others, default=0) - buffer.stop)
-
-    def _move_guard(self, buffer: Buffer) -> None:
-        """Start a tail guard earlier, where graphs that kept it back are gone or the tensor died.
-
-        Never when a tensor dies: that may be in the middle of another graph's replay, over bytes that it just wrote.
-        """
-        old, gap = buffer.guard_start, self._gap(buffer)
-        if gap < buffer.gap:
-            buffer.keep_back(gap)
-            self.tenancies += 1
-            self.fill(ByteRange(buffer.guard_start, old))
 
 
 _allocator: HostAllocator | None = None

@@ -11,12 +11,15 @@ import ctypes
 import mmap
 import sys
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from shadowgraph.common.errors import BackendError
 from shadowgraph.common.fork_safety import fork_safe
+from shadowgraph.model.canary import canary
+from shadowgraph.model.ranges import ByteRange
 
 _RESERVE = 64 << 30
 _SMALLEST_RESERVE = 1 << 30
@@ -93,6 +96,35 @@ class HostArena:
         """Bytes allocated and not freed."""
         with self._lock:
             return self._next - sum(nbytes * len(addresses) for nbytes, addresses in self._free.items())
+
+
+class HostCanaries:
+    """Writes canaries into an arena, at once; their positions count from its start. The caller holds the allocator's
+    lock.
+
+    Attributes
+    ----------
+    arena
+        None until the allocator has made it with its first block; no guard stands before.
+    """
+
+    def __init__(self, arena: HostArena | None) -> None:
+        self.arena = arena
+
+    @property
+    def origin(self) -> int:
+        assert self.arena is not None
+        return self.arena.base
+
+    def write_canaries(self, ranges: Sequence[ByteRange], here: bool = False) -> None:
+        """Write the canary over ranges; `here` makes no difference on the host."""
+        for where in ranges:
+            assert self.arena is not None
+            room = self.arena.view(where.start, where.stop).data
+            room[:] = canary(where.start - self.arena.base, where.nbytes)
+
+    def order_canaries(self) -> None:
+        """No effect: nothing is queued on the host."""
 
 
 def _reserve(nbytes: int) -> tuple[mmap.mmap, int]:

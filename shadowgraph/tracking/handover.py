@@ -2,7 +2,7 @@
 
 Where memory is reused within a graph, each of its allocations is a change of tenant, and a replay repeats all of them.
 The tenants of a block share one address and their guards differ by less than a block's rounding. So where the guards of
-the previous tenant hold their canaries over their whole length, only the difference is armed.
+the previous tenant hold their canaries over their whole length, only the difference is written.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.canary import canary
 from shadowgraph.model.ranges import ByteRange
-from shadowgraph.tracking.arena import HostArena
 from shadowgraph.tracking.intact import Intact
+from shadowgraph.tracking.memory import raw_bytes
 
 
 class Handover:
@@ -20,6 +20,8 @@ class Handover:
 
     Parameters
     ----------
+    origin
+        Address at which canary positions start.
     previous, buffer
         The leaving tenant, and the next one.
 
@@ -33,19 +35,19 @@ class Handover:
 
     __slots__ = ("_canary", "_room", "intact", "previous")
 
-    def __init__(self, arena: HostArena, previous: Buffer, buffer: Buffer) -> None:
+    def __init__(self, origin: int, previous: Buffer, buffer: Buffer) -> None:
         self.previous = previous
         stop = previous.stop + previous.tail_guard + previous.gap
         head = ByteRange(previous.start - previous.head_guard, previous.start)
-        self.intact = Intact((head, ByteRange(previous.stop, stop)), arena.base)
+        self.intact = Intact((head, ByteRange(previous.stop, stop)), origin)
         self._room: memoryview | None = None
         self._canary = b""
         if stop > previous.stop > buffer.stop:
-            self._room = arena.view(buffer.stop, previous.stop).data
-            self._canary = canary(buffer.stop - arena.base, self._room.nbytes)
+            self._room = raw_bytes(buffer.stop, previous.stop - buffer.stop).data
+            self._canary = canary(buffer.stop - origin, self._room.nbytes)
 
-    def arm(self) -> None:
-        """Arm the bytes that the next tenant's guards cover beyond those of `previous`."""
+    def write_difference(self) -> None:
+        """Write the canary over the bytes that the next tenant's guards cover beyond those of `previous`."""
         if self._room is not None:
             self._room[:] = self._canary
 

@@ -14,7 +14,7 @@ from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.views.buffer_head import BufferHead, head_of
-from shadowgraph.views.hexview import ROW
+from shadowgraph.views.byte_rows import ROW, Ground
 
 MOST = 4_096  # bytes shown by default
 AROUND = 64  # bytes shown on either side of a finding's own
@@ -86,10 +86,13 @@ class DumpedBuffer(BufferHead, frozen=True):
     marks: tuple[Mark, ...]
     more: int = 0
 
-    def guarded(self, offset: int) -> bool:
-        """Whether a byte belongs to a guard."""
+    def ground(self, offset: int) -> Ground:
+        """The memory that a byte belongs to, as far as this buffer knows."""
+        if 0 <= offset < self.nbytes:
+            return Ground.OWN
         tail = self.nbytes + self.gap
-        return -self.head_guard <= offset < 0 or tail <= offset < tail + self.tail_guard
+        guarded = -self.head_guard <= offset < 0 or tail <= offset < tail + self.tail_guard
+        return Ground.GUARD if guarded else Ground.FREE
 
 
 def dumped_buffer(

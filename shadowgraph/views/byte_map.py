@@ -4,9 +4,8 @@ Drawn by `shadowgraph.render.plots.byte_map`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from msgspec import structs
 
@@ -16,52 +15,12 @@ from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.views.byte_dump import DumpedBuffer, Mark, dumped_buffer
-from shadowgraph.views.hexview import ROW, decoded
+from shadowgraph.views.byte_rows import ROW, ByteCell, ByteRow, Fate, Ground, places_of
+from shadowgraph.views.byte_values import decoded_runs
+from shadowgraph.views.dumped_rows import held_bytes, seen_bytes
 from shadowgraph.views.source import Source, Watched, source_of
 
-
-class Ground(StrEnum):
-    """Kinds of memory that a byte belongs to."""
-
-    OWN = "the buffer"
-    GUARD = "guard"
-    OTHER = "another buffer"
-    FREE = "no buffer"
-
-
-class Fate(StrEnum):
-    """Fate of a byte according to a finding."""
-
-    CHANGED = "changed"
-    AS_WAS = "as it was"  # between changed bytes, with its value unchanged
-    APART = ""  # outside of every finding
-
-
-@dataclass(frozen=True, slots=True)
-class ByteCell:
-    """One byte at `offset` from the buffer's start; `value` as the finding saw it, else as the dump has it, else None;
-    `expected` where the finding knows the right value.
-    """
-
-    offset: int
-    value: int | None
-    expected: int | None
-    ground: Ground
-    fate: Fate
-
-
-@dataclass(frozen=True, slots=True)
-class ByteRow:
-    """Sixteen bytes and their values in the buffer's dtype; the `expected` values where a byte changed."""
-
-    offset: int
-    cells: tuple[ByteCell, ...]
-    values: str = ""
-    expected: str = ""
-
-    @property
-    def changed(self) -> bool:
-        return any(cell.fate is Fate.CHANGED for cell in self.cells)
+_LISTED = 16  # ranges that a finding lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,63 +142,61 @@ def _neighbours(source: Source, home: Buffer, start: int, stop: int) -> list[Buf
 
 
 class _Cells:
-    """Values and fates of all bytes, merged from the dump and the findings."""
+    """Values and fates of all bytes, merged from the dump and the findings, which saw them at the right moment."""
 
     def __init__(self, shown: DumpedBuffer, others: RangeSet) -> None:
         self._shown, self._others = shown, others
-        self._values = {s.offset + place: byte for s in shown.stretches for place, byte in enumerate(s.data)}
+        self._values = held_bytes(shown)
         self._expected: dict[int, int] = {}
         self._changed: set[int] = set()
-        self._within: list[tuple[int, int]] = []
         for mark in shown.marks:
-            self._enter(mark)
-
-    def _enter(self, mark: Mark) -> None:
-        found, expected = bytes.fromhex(mark.found), bytes.fromhex(mark.expected)
-        low, high = self._shown.first, self._shown.stop
-        for first, last in mark.ranges:
-            self._changed.update(range(max(first, low), min(last + 1, high)))
-        for place, (now, before) in enumerate(zip(found, expected, strict=True), mark.window):
-            if low <= place < high and (place in self._changed or place not in self._expected):
-                self._values[place], self._expected[place] = now, before
-        for place in list(self._changed):  # of many ranges only the outermost bounds are known
-            if place in self._expected and self._expected[place] == self._values[place] and mark.ranges_total > 16:
-                self._changed.discard(place)
-        self._within.append((mark.ranges[0][0], mark.ranges[-1][1]))
+            self._changed |= _in_ranges(mark, shown.first, shown.stop)
+            for at, (found, expected) in seen_bytes(mark).items():
+                if shown.first <= at < shown.stop and (at in self._changed or at not in self._expected):
+                    self._values[at], self._expected[at] = found, expected
+        self._within = [(mark.ranges[0][0], mark.ranges[-1][1]) for mark in shown.marks]
 
     def cell(self, offset: int) -> ByteCell:
-        shown = self._shown
-        if 0 <= offset < shown.nbytes:
-            ground = Ground.OWN
-        elif offset in self._others:
-            ground = Ground.OTHER
-        else:
-            ground = Ground.GUARD if shown.guarded(offset) else Ground.FREE
-        fate = Fate.APART
-        if offset in self._changed:
-            fate = Fate.CHANGED
-        elif any(first <= offset <= last for first, last in self._within):
-            fate = Fate.AS_WAS
+        ground, fate = self._ground(offset), self._fate(offset)
         value, expected = self._values.get(offset), self._expected.get(offset)
         if fate is Fate.CHANGED and expected is None and ground is Ground.GUARD:
             value = None  # the guard was armed again since
         return ByteCell(offset, value, expected, ground, fate)
 
+    def _ground(self, offset: int) -> Ground:
+        own = self._shown.ground(offset)
+        return Ground.OTHER if own is not Ground.OWN and offset in self._others else own
+
+    def _fate(self, offset: int) -> Fate:
+        if offset in self._changed:
+            return Fate.CHANGED
+        return Fate.AS_WAS if any(first <= offset <= last for first, last in self._within) else Fate.APART
+
+
+def _in_ranges(mark: Mark, start: int, stop: int) -> set[int]:
+    """The bytes between two offsets that a finding names: of SG108 whole elements, of which some bytes may be equal."""
+    named = {at for first, last in mark.ranges for at in range(max(first, start), min(last + 1, stop))}
+    if mark.ranges_total > _LISTED:  # only the outermost bounds of the others are known
+        named -= {at for at, (found, expected) in seen_bytes(mark).items() if found == expected}
+    return named
+
 
 def _row(cells: _Cells, offset: int, dtype: str) -> ByteRow:
-    row = ByteRow(offset, tuple(cells.cell(offset + place) for place in range(ROW)))
-    guarded = all(cell.ground is Ground.GUARD for cell in row.cells) and not row.changed
-    if not guarded:
-        row = replace(row, values=_decoded((cell.value for cell in row.cells), dtype, offset))
-    if row.changed and all(cell.ground is Ground.OWN for cell in row.cells):
-        row = replace(row, expected=_decoded((cell.expected for cell in row.cells), dtype, offset))
-    return row
+    made = tuple(cells.cell(at) for at in places_of(offset))
+    changed = any(cell.changed for cell in made)
+    grounds = {cell.ground for cell in made}
+    canary = grounds == {Ground.GUARD} and not changed
+    return ByteRow(
+        offset,
+        made,
+        "" if canary else _decoded([cell.value for cell in made], dtype, offset),
+        _decoded([cell.expected for cell in made], dtype, offset) if changed and grounds == {Ground.OWN} else "",
+    )
 
 
-def _decoded(row: Iterable[int | None], dtype: str, offset: int) -> str:
+def _decoded(row: Sequence[int | None], dtype: str, offset: int) -> str:
     """The values of a row, empty where a byte of the row is missing."""
-    known = [value for value in row if value is not None]
-    return decoded(bytes(known), dtype, offset) if len(known) == ROW else ""
+    return "" if None in row else decoded_runs(row, dtype, offset)
 
 
 def _edges(
@@ -277,7 +234,7 @@ def folded(rows: Sequence[ByteRow], limit: int) -> list[ByteRow | ByteFold]:
         while end < len(rows) and end not in kept:
             end += 1
         if end - place > 1:
-            count = sum(cell.fate is Fate.CHANGED for row in rows[place:end] for cell in row.cells)
+            count = sum(cell.changed for row in rows[place:end] for cell in row.cells)
             found.append(ByteFold(rows[place].offset, rows[end - 1].offset + ROW, count))
             place = end
         else:

@@ -71,8 +71,7 @@ def rows_of(memory: MemoryMap, limit: int) -> tuple[Row | Fold, ...]:
     UsageError
         When `limit` is not in 1 to 200.
     """
-    if not 1 <= limit <= MOST_ROWS:
-        raise UsageError(f"limit must be from 1 to {MOST_ROWS}, not {limit}")
+    require_limit(limit)
     chosen = _chosen(memory, limit)
     damages = memory.damages_of()
     zoomed = _zoomed(damages, chosen)
@@ -86,6 +85,18 @@ def rows_of(memory: MemoryMap, limit: int) -> tuple[Row | Fold, ...]:
             chosen.add(first)
     rows += [_row(index, memory.buffers[index], damages.get(index, ()), zoomed) for index in chosen]
     return tuple(sorted(rows, key=lambda row: row.first if isinstance(row, Fold) else row.index))
+
+
+def require_limit(limit: int) -> None:
+    """Refuse a limit of rows that no picture can have.
+
+    Raises
+    ------
+    UsageError
+        When it is not in 1 to 200.
+    """
+    if not 1 <= limit <= MOST_ROWS:
+        raise UsageError(f"limit must be from 1 to {MOST_ROWS}, not {limit}")
 
 
 def _chosen(memory: MemoryMap, limit: int) -> set[int]:

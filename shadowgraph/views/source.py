@@ -5,12 +5,15 @@ The snapshot is taken in the caller's thread; `shadowgraph.dumps.collecting` tak
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from shadowgraph.common.errors import UsageError
 from shadowgraph.dumps.naming import BufferNames, require_known
 from shadowgraph.dumps.reader import Dump
+from shadowgraph.dumps.schema import PayloadRow
+from shadowgraph.dumps.tables import manifest_of
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.graphs import Graph
@@ -18,7 +21,33 @@ from shadowgraph.views.dumped_map import found_buffers
 from shadowgraph.views.memory_map import MemoryMap, damage_of
 
 if TYPE_CHECKING:
+    from shadowgraph.dumps.collecting import Collected
     from shadowgraph.dumps.live import LiveDebugger
+
+_MOST = 64 << 20  # bytes of memory that a snapshot copies at most
+
+
+class Snapshot(Dump):
+    """A dump without a file, of a live debugger. Owns its data: holds no reference to the debugger or its tensors."""
+
+    def __init__(self, collected: Collected) -> None:
+        self.path = Path("live")
+        self.manifest = manifest_of(collected, [0] * len(collected.bytes))
+        self._data = {f"payload.{index}": each.data for index, each in enumerate(collected.bytes)}
+
+    def payload(self, row: PayloadRow) -> bytes:
+        return bytes(self._data[row.tensor])
+
+    def close(self) -> None:
+        """Does nothing: no file is open."""
+
+
+def snapshot_of(debugger: LiveDebugger, contents: bool) -> Snapshot:
+    """The debugger's current facts. Runs no check; copies memory, as a dump does, only with `contents`."""
+    from shadowgraph.dumps.collecting import collect  # with torch, which plots of a dump do without
+
+    collected = collect(debugger.monitor, debugger.facts, "a picture", _MOST, redact=not contents)
+    return Snapshot(replace(collected, redacted=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +137,5 @@ def source_of(watched: Watched, contents: bool = False) -> Source:
         return watched
     if isinstance(watched, Dump):
         return Source(watched, BufferNames(watched))
-    from shadowgraph.dumps.snapshot import snapshot_of
-
     taken = snapshot_of(watched, contents)
     return Source(taken, BufferNames(taken))

@@ -26,7 +26,7 @@ from shadowgraph.graphs.triton import cuda as triton_cuda
 from shadowgraph.localize.index_asserts import explain
 from shadowgraph.model.launches import Access, Launch, LaunchKind, Pointer
 from shadowgraph.model.views import TensorView
-from shadowgraph.render.text.asserted_text import asserted_line
+from shadowgraph.render.text.failure_text import asserted_line
 from shadowgraph.render.text.text import Report
 
 SAID = (
@@ -79,7 +79,7 @@ def test_live_and_from_a_dump(
         step.scatter()
         assert not worked, "before the device is lost nothing is worked out"
         with monkeypatch.context() as patch:
-            for method in ("read", "read_many", "check", "fetch", "arm"):
+            for method in ("read", "read_many", "check", "fetch", "write_canaries"):
                 patch.setattr(NumpyEngine, method, dead)
             path = debugger.dump(tmp_path / "run.safetensors", reason="exception")
             redacted = debugger.dump(tmp_path / "redacted.safetensors", redact=True)

@@ -175,8 +175,8 @@ def test_the_report_and_the_document_tell_all(layout: str) -> None:
     assert "now        owner.victim  float32[64]  256 bytes at 0x" in text
     assert "has these bytes, which the graph overwrites\n" in text
     assert "replaced   by owner.buf  float32[128]  512 bytes at 0x" in text
-    assert document["ending"]["victims"][0]["name"] == "owner.victim"
-    assert (document["ending"]["access"], document["ending"]["last"]) == ("live-in", 63)
+    assert document["detail"]["victims"][0]["name"] == "owner.victim"
+    assert (document["detail"]["access"], document["detail"]["last"]) == ("live-in", 63)
 
 
 # -- memory of torch's own: the replay is refused, the finding is there all the same ---------------------------------

@@ -97,12 +97,12 @@ def test_rows_that_run_into_their_neighbours(watching: tuple[sg.Debugger, int], 
     assert table[3, :3].tolist() == [316, 317, 318]
     assert (found.code, found.severity, found.phase, found.replay) == ("SG101", "error", "replay", replays)
     assert (found.buffer.name, found.bytes.side, found.confidence) == ("table", "row", "medium")
-    assert [(row.row, row.width, row.written_past, row.into, row.rows) for row in found.rows] == [
+    assert [(row.row, row.width, row.written_past, row.into, row.rows) for row in found.detail.rows] == [
         (0, WIDTH, 3, (1,), ROWS),
         (1, WIDTH, 3, (2,), ROWS),
         (2, WIDTH, 3, (3,), ROWS),
     ]
-    assert [row.lost for row in found.rows] == [3, 3, 0], "nobody was given row 3"
+    assert [row.lost for row in found.detail.rows] == [3, 3, 0], "nobody was given row 3"
     assert (found.bytes.first, found.bytes.last // 4) == (64, 3 * WIDTH + 2)
     culprit = found.culprit
     node = min(place for place, row in enumerate(order) if row < 2)
@@ -123,7 +123,7 @@ def test_a_row_that_nobody_else_is_given_is_a_note(watching: tuple[sg.Debugger, 
     note = only(debugger.notes)
     assert debugger.findings == ()
     assert (note.code, note.bytes.side, note.culprit.name, note.culprit.node) == ("SG101", "row", "fill", 0)
-    assert [(row.row, row.written_past, row.lost, row.into) for row in note.rows] == [(1, 3, 0, (2,))]
+    assert [(row.row, row.written_past, row.lost, row.into) for row in note.detail.rows] == [(1, 3, 0, (2,))]
 
 
 # -- views -------------------------------------------------------------------------------------------------------------

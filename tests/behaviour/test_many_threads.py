@@ -87,7 +87,7 @@ def test_who_hears_of_a_finding_may_ask_for_the_report_while_others_allocate() -
 
         thread, done = meanwhile(work)
         while not done.is_set():
-            debugger._allocator.waiting.append(lambda: None)
+            debugger._allocator.guards.waiting.append(lambda: None)
             debugger.monitor.flush("now")
         thread.join(timeout=60)
         assert not thread.is_alive()

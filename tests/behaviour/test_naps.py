@@ -147,7 +147,7 @@ def test_a_host_that_rewrites_unseen_what_a_graph_wrote_is_not_accused(debugger:
 
 
 def test_nor_would_it_be_silent_by_chance(debugger: sg.Debugger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Checks, "needs_every_write", property(lambda checks: ()))
+    monkeypatch.setattr(debugger.monitor.checks, "needs_every_write", ())
     monkeypatch.setattr(Checks, "invalidate_writers", lambda checks: None)
     monkeypatch.setattr(host_reads, "rest", lambda on: None)
     assert planned(debugger, ROUNDS, refresh=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import warm
 from torch._higher_order_ops import while_loop
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention.flex_attention import flex_attention
@@ -164,7 +164,7 @@ def survivors() -> tuple[list[str], str]:
 
     They run in one other process, in which the first one that crashes ends those after it.
     """
-    lines = ["import gc, torch, shadowgraph as sg", f"LARGE = {LARGE}"]
+    lines = ["import faulthandler, gc, torch, shadowgraph as sg", "faulthandler.enable()", f"LARGE = {LARGE}"]
     for name, program in CRASHED.items():
         lines += [
             "with sg.debug(backend='host') as debugger:",
@@ -173,9 +173,9 @@ def survivors() -> tuple[list[str], str]:
             f"print({name!r} if not facts.findings and not facts.faults else facts, flush=True)",
         ]
     root = str(Path(sg.__file__).parents[1])
-    command = [sys.executable, "-X", "faulthandler", "-c", "\n".join(lines)]
+    command = [sys.executable, "-c", "\n".join(lines)]
     environment = {**os.environ, "PYTHONPATH": root}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = warm.run(command, environment)
     return done.stdout.splitlines(), f"exit status {done.returncode}: {done.stderr[:2000]}"
 
 

@@ -271,7 +271,7 @@ def test_report_and_document(debugger: sg.Debugger) -> None:
     assert "8 to 31 of a 64-byte buffer, 24 stale" in text
     assert f"stale      rows 1 to 3 of 4 that the graph reads, from replay 1 of {name}" in text
     assert "unlike     batch.lens, which was written there for this replay" in text
-    document = only(debugger.findings).to_dict()["stale"]
+    document = only(debugger.findings).to_dict()["detail"]
     assert document["stale"] == [{"first": 1, "last": 3, "graph": name, "replay": 1}]
     assert (document["rows"], document["refreshed"], document["padded"]) == (4, [[0, 0]], ["batch.lens"])
 
@@ -288,7 +288,7 @@ def test_a_dump_tells_the_same(debugger: sg.Debugger, tmp_path: Path) -> None:
 def test_around_a_program_that_declares_nothing_it_is_a_note(debugger: sg.Debugger) -> None:
     """As under ``wrap``: an input may be meant to keep its rows, as sglang's ``input_ids`` are, and nobody says so."""
     batch = Batch(debugger)
-    debugger.runner.judge_undeclared(leniently=True)
+    debugger.runner.adjust(stale_rows="note")
     batch.step([11, 12, 13, 14])
     batch.step([15, 16])
     assert debugger.findings == ()
@@ -302,7 +302,7 @@ def test_around_a_program_that_declares_nothing_it_is_a_note(debugger: sg.Debugg
 
 def test_leniency_ends_where_somebody_declared_that_rows_are_judged(debugger: sg.Debugger) -> None:
     batch = Batch(debugger)
-    debugger.runner.judge_undeclared(leniently=True)
+    debugger.runner.adjust(stale_rows="note")
     debugger.padding(batch.slots[:3], "judged")  # row 3 is in the graph too, and nobody says what becomes of it
     batch.step([11, 12, 13, 14])
     batch.step([15, 16])
@@ -318,7 +318,7 @@ def test_leniency_ends_where_somebody_declared_that_rows_are_judged(debugger: sg
 def test_judged_is_no_promise_to_refresh(debugger: sg.Debugger) -> None:
     """Rows that no other input shows to be padding may stay, as in a persistent batch."""
     batch = Batch(debugger)
-    debugger.runner.judge_undeclared(leniently=True)
+    debugger.runner.adjust(stale_rows="note")
     debugger.padding(batch.slots, "judged")
     batch.step([11, 12, 13, 14])
     batch.slots[:2].copy_(torch.tensor([15, 16]))

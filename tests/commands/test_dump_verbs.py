@@ -38,7 +38,7 @@ SHADOWS = {name: words for name, words in VERBS.items() if name in ("hexdump", "
 def test_files_that_are_no_dump(words: list[str], worker: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "other").write_bytes(b"\0" * 100)
     (tmp_path / "cut").write_bytes(worker.read_bytes()[:-1])
-    newer = worker.read_bytes().replace(b"shadowgraph.dump/1", b"shadowgraph.dump/9", 1)
+    newer = worker.read_bytes().replace(b"shadowgraph.dump/2", b"shadowgraph.dump/9", 1)
     (tmp_path / "newer").write_bytes(newer)
     assert "cannot read" in refused(capsys, 3, *words, str(tmp_path / "none"))
     refused(capsys, 14, *words, str(tmp_path / "other"))
@@ -104,7 +104,7 @@ def test_texts_give_a_terminal_no_orders(words: list[str], worker: Path, tmp_pat
         for graph in manifest["graphs"]:
             graph["name"] += evil
         for finding in manifest["facts"]["findings"]:
-            finding["message"] = evil
+            finding["detected_at"] = evil
         manifest["owners"] = [[evil + path, view] for path, view in manifest["owners"]]
 
     path = tmp_path / "run.dump"

@@ -15,8 +15,7 @@ from dumps.dump_makers import guarded, with_manifest
 import shadowgraph as sg
 from shadowgraph.dumps.reader import read_dump
 from shadowgraph.engines.numpy_engine import NumpyEngine
-from shadowgraph.views.hexview import DTYPES, decoded
-from shadowgraph.views.small_floats import SMALL_FLOATS
+from shadowgraph.views.byte_values import DTYPES, SMALL_FLOATS, decoded
 
 
 def shown(capsys: Capture, *words: object) -> dict[str, Any]:
@@ -160,7 +159,7 @@ def test_mirrored_bytes_of_a_dead_device(tmp_path: Path, monkeypatch: pytest.Mon
         server = Server(debugger)
         server.step()
         with monkeypatch.context() as patch:
-            for method in ("read", "read_many", "check", "fetch", "arm"):
+            for method in ("read", "read_many", "check", "fetch", "write_canaries"):
                 patch.setattr(NumpyEngine, method, dead)
             path = debugger.dump(tmp_path / "run.dump")
         del server

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from support import warm
 
 from shadowgraph.commands import demo, doctor
 from shadowgraph.commands.main import main
@@ -23,12 +25,12 @@ def run(*words: str, code: str | None = None) -> subprocess.CompletedProcess[str
 def test_demo_prints_one_document_with_findings(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--json", "--case", "A2", "--case", "C-counter"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["schema"] == "shadowgraph.demo/1"
+    assert document["schema"] == "shadowgraph.demo/2"
     assert [case["verdict"] for case in document["cases"]] == ["passed", "passed"]
     (finding,) = document["findings"]
     assert (finding["code"], finding["case"], finding["phase"]) == ("SG101", "A2", "prepare")
     assert finding["bytes"]["last"] + 1 - finding["buffer"]["nbytes"] == 864
-    assert finding["schema"] == "shadowgraph.finding/1"
+    assert finding["schema"] == "shadowgraph.finding/2"
 
 
 def test_demo_as_text(capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,7 +173,7 @@ def test_without_triton_the_demo_says_what_to_install() -> None:
         "import sys\nsys.modules['triton'] = None\n"
         "from shadowgraph.commands.main import main\nsys.exit(main(['demo']))\n"
     )
-    done = run(code=code)
+    done = warm.run([sys.executable, "-c", code], os.environ)
     assert done.returncode == 5
     assert done.stderr == "shadowgraph: error: the cases need Triton; run: pip install 'shadowgraph[triton]'\n"
 
@@ -191,17 +193,10 @@ def test_a_full_disk_is_one_line() -> None:
 
 
 def test_a_closed_standard_output_is_no_error() -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys; sys.stdout = None\n"
-            "from shadowgraph.commands.main import main\nsys.exit(main(['demo', '--list']))",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=300,
+    code = (
+        "import sys; sys.stdout = None\nfrom shadowgraph.commands.main import main\nsys.exit(main(['demo', '--list']))"
     )
+    done = warm.run([sys.executable, "-c", code], os.environ)
     assert done.returncode == 0, done.stderr
 
 

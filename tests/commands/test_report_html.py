@@ -255,7 +255,7 @@ def test_texts_of_a_dump_stay_texts(worker: Path, tmp_path: Path, capsys: Captur
 def test_a_text_of_a_megabyte_is_cut(worker: Path, tmp_path: Path, capsys: Capture) -> None:
     def long(manifest: dict[str, Any]) -> None:
         manifest["reason"] = "because " * 200_000
-        manifest["facts"]["findings"][0]["message"] = "long " * 400_000
+        manifest["facts"]["findings"][0]["buffer"]["name"] = "long " * 400_000
 
     made = tmp_path / "made_up.dump"
     made.write_bytes(with_manifest(worker.read_bytes(), long))

@@ -87,7 +87,7 @@ def test_who_has_the_bytes_now(worker: Path, tmp_path: Path, capsys: Capture) ->
     def change(manifest: dict[str, Any]) -> None:
         for finding in manifest["facts"]["findings"]:
             if finding["code"] == "SG104":
-                finding["ending"]["victims"] = [
+                finding["detail"]["victims"] = [
                     {"name": "worker.indptr", "address": 1, "nbytes": 36, "dtype": "int32", "shape": [9],
                      "serial": indptr, "allocated": []}
                 ]  # fmt: skip

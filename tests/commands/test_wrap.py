@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import warm
 from support.wrapping import PROGRAMS, environment, program, wrap, wrap_words
 
 from shadowgraph.commands.main import main
@@ -35,7 +36,7 @@ def test_findings_decide_the_exit_code_only_where_asked(tmp_path: Path) -> None:
     done = wrap(tmp_path / "a", *program("overrun.py"), options=("--error-exitcode", "9", "--json", "report.json"))
     assert (done.code, done.out) == (9, "done\n")
     document = json.loads((tmp_path / "a" / "report.json").read_text())
-    assert document["schema"] == "shadowgraph.report/1"
+    assert document["schema"] == "shadowgraph.report/2"
     assert [finding["code"] for finding in document["findings"]] == ["SG101"]
     assert document["findings"][0]["buffer"]["name"] == "decode.page_table"
     (process,) = document["run"]["processes"]
@@ -225,7 +226,7 @@ def test_nested_wraps_keep_folders_of_their_own(tmp_path: Path) -> None:
 
 def test_two_wraps_side_by_side(tmp_path: Path) -> None:
     started = [
-        subprocess.Popen([*wrap_words(tmp_path / name, "--quiet"), *program("overrun.py")], env=environment())
+        warm.Process([*wrap_words(tmp_path / name, "--quiet"), *program("overrun.py")], environment())
         for name in ("a", "b")
     ]
     assert [process.wait(120) for process in started] == [0, 0]
@@ -259,12 +260,13 @@ def test_variables_count_where_no_option_does(tmp_path: Path) -> None:
     env = environment(SHADOWGRAPH_GUARD_EAGER="off", SHADOWGRAPH_LAYOUT="isolate", SHADOWGRAPH_OVERHEAD_PERCENT="5")
     done = wrap(tmp_path, *words, options=("--layout", "faithful", "--locate", "off"), env=env)
     settings = done.run.manifest["settings"]["options"]
-    expected = {"layout": "faithful", "locate": "off", "fault_limit": 1000, "watch_eager": "sampled"}
+    own = {"stale_rows": "note", "partial_reruns": False}  # of a program that declares nothing and serves
+    expected = {"layout": "faithful", "locate": "off", "fault_limit": 1000, "watch_eager": "sampled", **own}
     assert settings == expected, "the rest is for each process to read"
     plain = wrap(tmp_path / "plain", *words, cwd=tmp_path)
     assert plain.run.manifest["settings"]["options"] == {
         "layout": "faithful", "guard_eager": "auto", "overhead_percent": 75.0, "fault_limit": 1000,
-        "watch_eager": "sampled",
+        "watch_eager": "sampled", **own,
     }  # fmt: skip
 
 

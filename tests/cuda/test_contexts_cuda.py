@@ -102,7 +102,7 @@ def test_a_refused_launch_is_a_fault_and_checking_goes_on(monkeypatch: pytest.Mo
         table = guarded(debugger, 64)
         graph, _ = capture(lambda: fill(table))
         graph.replay()
-        prepared = debugger._work.context.engine._prepared[0].launcher  # type: ignore[attr-defined]
+        prepared = debugger._work.context.engine._launcher._prepared[0].launcher  # type: ignore[attr-defined]
         with monkeypatch.context() as patch:
             patch.setattr(prepared, "_function", type(prepared._function)(0))
             graph.replay()
@@ -119,11 +119,11 @@ def test_what_was_refused_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
         guarded(debugger, 64)
         debugger.check()
         engine = debugger._work.context.engine
-        launcher = engine._prepared[0].launcher  # type: ignore[attr-defined]
+        launcher = engine._launcher._prepared[0].launcher  # type: ignore[attr-defined]
         monkeypatch.setattr(launcher, "_function", type(launcher._function)(0))
         with pytest.raises(CudaCallError, match="refuses a launch"):
             engine.check("refused", debugger._work.guards())
-        assert engine._pending == {}  # type: ignore[attr-defined]
+        assert engine._queue.idle  # type: ignore[attr-defined]
 
 
 # -- full queues -------------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def test_rows_that_run_into_their_neighbours(watching: Any) -> None:
     found = only(watching.findings)
     assert watching.notes == ()
     assert (found.code, found.bytes.side, found.buffer.name, found.replay) == ("SG101", "row", "table", 3)
-    assert [(row.row, row.width, row.written_past, row.lost, row.into) for row in found.rows] == [
+    assert [(row.row, row.width, row.written_past, row.lost, row.into) for row in found.detail.rows] == [
         (0, WIDTH, 3, 3, (1,)),
         (1, WIDTH, 3, 3, (2,)),
         (2, WIDTH, 3, 0, (3,)),

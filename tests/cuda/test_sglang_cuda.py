@@ -13,7 +13,7 @@ from shadowgraph.demos.case import Case
 from shadowgraph.demos.device import CudaDevice
 from shadowgraph.demos.founding import CASES
 from shadowgraph.demos.runner import Outcome, run_case
-from shadowgraph.integrations.sglang.host import SGLANG_VERSION, AiterKvIndices, EagleDraft, load, sglang_version
+from shadowgraph.demos.sglang.host import SGLANG_VERSION, AiterKvIndices, EagleDraft, load, sglang_version
 
 pytestmark = [
     pytest.mark.gpu,

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from shadowgraph.demos.sglang.load import SGLANG_VERSION, sglang_version
 from shadowgraph.dumps.reader import read_dump
 from shadowgraph.graphs.dispatch.stepping_aside import POOLED
-from shadowgraph.integrations.sglang.load import SGLANG_VERSION, sglang_version
 from shadowgraph.wrap.folder.reader import Run, read_run
 
 pytestmark = pytest.mark.gpu
@@ -197,7 +197,12 @@ def test_cudagraph_trees_and_pools_work_as_without(tmp_path: Path, options: tupl
     assert plain.returncode == 0, plain.stderr
     assert "in the pool: [True, False]" in plain.stdout
     done = wrap(tmp_path, "compiled.py", options=options)
-    assert (done.code, done.out) == (0, plain.stdout), done.err
+    assert done.code == 0, done.err
+    if done.out != plain.stdout:
+        again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+        if again.stdout != plain.stdout:
+            pytest.skip("invalid: two plain runs of the program give different bits here")
+    assert done.out == plain.stdout, done.err
     facts = done.run.merged()
     assert (facts.findings, facts.faults) == ((), {})
     assert facts.stepped_aside.get(POOLED, 0) >= 1

@@ -9,7 +9,7 @@ from shadowgraph.demos.case import Case
 from shadowgraph.demos.device import HostDevice
 from shadowgraph.demos.founding import CASES
 from shadowgraph.demos.runner import run_case
-from shadowgraph.integrations.sglang.host import SGLANG_VERSION, sglang_version
+from shadowgraph.demos.sglang.host import SGLANG_VERSION, sglang_version
 
 pytestmark = [
     pytest.mark.sglang,

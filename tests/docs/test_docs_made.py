@@ -23,7 +23,8 @@ from building.repository import from_docs, readme  # noqa: E402
 from building.settings_text import settings_table, settings_text  # noqa: E402
 from sphinx.errors import ExtensionError  # noqa: E402
 
-from shadowgraph.common.settings import PREFIX, Settings  # noqa: E402
+from shadowgraph.common.options import OPTIONS  # noqa: E402
+from shadowgraph.common.settings import Settings  # noqa: E402
 from shadowgraph.render.text.explanations import explanations, not_looked_for  # noqa: E402
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -54,9 +55,11 @@ def test_the_readme_is_read_from_docs() -> None:
 
 def test_every_setting_is_there_with_its_variable_default_and_text() -> None:
     table, text = settings_table(), settings_text()
-    for field in fields(Settings):
-        assert f"`{PREFIX}{field.name.upper()}` | `{field.default!r}` |" in table
-        assert re.search(rf"^\(setting-{field.name}\)=\n`{field.name}`\n: [A-Z`].+\. Default: ", text, re.MULTILINE)
+    assert [field.name for field in fields(Settings)] == [row.name for row in OPTIONS]
+    for row in OPTIONS:
+        assert f"`{row.variable}` | `{row.default!r}` | {row.kind.values} |" in table
+        assert re.search(rf"^\(setting-{row.name}\)=\n`{row.name}`\n: [A-Z`].+\. Default: ", text, re.MULTILINE)
+        assert all(f"`{name}`" in text for flag in row.flags.values() for name in flag.names)
 
 
 def test_every_error_and_every_option_is_there() -> None:

@@ -21,9 +21,9 @@ from shadowgraph.demos import founding
 from shadowgraph.demos.case import Case
 from shadowgraph.demos.device import HostDevice
 from shadowgraph.demos.runner import ACCEPTANCE, CARVE
+from shadowgraph.demos.sglang.host import SGLANG_VERSION, sglang_version
 from shadowgraph.dumps.reader import read_dump
 from shadowgraph.dumps.schema import Why
-from shadowgraph.integrations.sglang.host import SGLANG_VERSION, sglang_version
 from shadowgraph.localize.flight_recorder import LAUNCHES
 from shadowgraph.render.text.text import Report
 

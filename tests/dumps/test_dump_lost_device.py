@@ -28,7 +28,7 @@ def dead(*_: object, **__: object) -> Any:
 
 
 def kill(monkeypatch: pytest.MonkeyPatch) -> None:
-    for method in ("read", "read_many", "check", "fetch", "arm"):
+    for method in ("read", "read_many", "check", "fetch", "write_canaries"):
         monkeypatch.setattr(NumpyEngine, method, dead)
 
 

@@ -37,8 +37,8 @@ def armed(bench: Bench, engine: Engine) -> tuple[Guard, Guard]:
     """The guards before and after a buffer, armed."""
     buffer = Buffer(1, bench.base + START, NBYTES, Role.STATIC, head_guard=HEAD, tail_guard=TAIL)
     before, after = guards_of(buffer, NEAR)
-    engine.arm(before)
-    engine.arm(after)
+    engine.write_canaries((before.whole,))
+    engine.write_canaries((after.whole,))
     return before, after
 
 
@@ -133,7 +133,7 @@ def test_the_far_guard_alone_has_its_turn(bench: Bench, engine: Engine) -> None:
         )
     ]
     for guard in guards:
-        engine.arm(guard)
+        engine.write_canaries((guard.whole,))
     tails = [guard for guard in guards if guard.side is Side.AFTER]
     for guard in (tails[1], tails[4]):
         flip(bench, [guard.near.stop, guard.whole.stop - 1])
@@ -156,7 +156,7 @@ def test_a_check_in_full_reads_every_byte(bench: Bench, engine: Engine) -> None:
         )
     ]
     for guard in guards:
-        engine.arm(guard)
+        engine.write_canaries((guard.whole,))
     assert checked(engine, *guards, in_full=True) == ()
     broken = [guard for guard in guards if guard.side is Side.AFTER and guard.whole.nbytes > NEAR]
     for guard in broken:
@@ -192,7 +192,7 @@ def test_a_guard_that_was_broken_is_whole_when_it_is_armed_again(
             bench.write(guard.near.start, b"\x05\x06")
             (found,) = checked(engine, before, after)
             assert (found.subject, found.count) == (guard, 2), "the same bytes again are seen again"
-            engine.rearm(guard)
+            engine.write_canaries((guard.whole,), here=True)
             assert checked(engine, before, after) == ()
             assert bench.bytes_at(guard.whole.start, 64) == canary(guard.whole.start - bench.base, 64)
 
@@ -219,10 +219,10 @@ def test_a_broken_guard_is_no_news_to_a_check_that_looks_wider(
         assert checked(engine, *other) == ()
         assert checked(engine, *one) == ()
         assert checked(engine, *other, in_full=True) == ()
-        engine.rearm(guard)
+        engine.write_canaries((guard.whole,), here=True)
         bench.write(guard.near.start + 8, b"\x05\x06")
         assert len(checked(engine, *other)) == 1, "armed again it is news to either"
-        engine.rearm(guard)
+        engine.write_canaries((guard.whole,), here=True)
 
 
 def test_a_check_in_full_tells_what_else_broke_far_away(
@@ -246,7 +246,7 @@ def test_a_guard_in_memory_that_is_not_ours_is_told_once_too(
     assert len(checked(engine, *lent)) == 1
     assert len(checked(engine, *lent)) == (0 if engine.keeps else 1)
     assert bench.bytes_at(lent[1].whole.start, TAIL) == held, "no check writes there"
-    engine.rearm(lent[1])
+    engine.write_canaries((lent[1].whole,), here=True)
     assert checked(engine, *lent, in_full=True) == ()
 
 
@@ -294,7 +294,7 @@ def test_the_window_before_a_buffer_ends_at_the_damage(
 
 def test_a_small_guard_before_a_buffer_is_shown_from_its_start(bench: Bench, engine: Engine) -> None:
     (before,) = guards_of(Buffer(1, bench.base + START, NBYTES, Role.STATIC, head_guard=64), NEAR)
-    engine.arm(before)
+    engine.write_canaries((before.whole,))
     flip(bench, [before.whole.start + 2])
     (evidence,) = checked(engine, before)
     assert (evidence.window, evidence.expected) == (before.whole.start, canary(START - 64, 64))
@@ -442,7 +442,7 @@ def test_of_many_guards_each_is_told_apart(bench: Bench, engine: Engine) -> None
         )
     ]
     for guard in guards:
-        engine.arm(guard)
+        engine.write_canaries((guard.whole,))
     assert checked(engine, *guards) == ()
     broken = [guards[place] for place in (0, 3, 31, len(guards) - 1)]
     flip(bench, [guard.near.start for guard in broken])

@@ -20,7 +20,7 @@ def allocator() -> Iterator[HostAllocator]:
     run_deferred()
     made, before = host_allocator(), internal_errors.total
     yield made
-    made.policy, made.before_retire, made.isolate_captures = None, None, False
+    made.policy, made.guards.last_check, made.isolate_captures = None, None, False
     assert internal_errors.total == before, internal_errors.counts
 
 

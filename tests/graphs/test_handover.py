@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from blocks import buffer_of, intact
@@ -10,6 +12,7 @@ from shadowgraph.graphs.host.graph import HostGraph, host_graph
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.tracking.allocator import HostAllocator
+from shadowgraph.tracking.arena import HostCanaries
 
 pytestmark = pytest.mark.usefixtures("allocator", "policy")
 
@@ -31,16 +34,16 @@ def test_guards_that_stand_already_are_not_written_again(
     allocator: HostAllocator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph, sums = chain(100, 100, 128, 100, 100)
-    filled, fill = [], allocator.fill
+    written, write = [], HostCanaries.write_canaries
 
-    def noted(where: ByteRange) -> None:
-        filled.append(where)
-        fill(where)
+    def noted(canaries: HostCanaries, ranges: Sequence[ByteRange], here: bool = False) -> None:
+        written.extend(ranges)
+        write(canaries, ranges, here)
 
-    monkeypatch.setattr(allocator, "fill", noted)
+    monkeypatch.setattr(HostCanaries, "write_canaries", noted)
     for _ in range(3):
         graph.replay()
-    assert len(filled) == 2 * 5, "head and tail, once for each change of tenant"
+    assert len(written) == 2 * 5, "head and tail, once for each change of tenant"
     assert [total.item() for total in sums] == [100, 100, 128, 100, 100]
 
 
@@ -49,7 +52,7 @@ def test_guards_move_with_the_tenants_in_every_replay(allocator: HostAllocator, 
     graph, standing = HostGraph(), []
 
     def note(address: int, size: int) -> None:
-        tenant = allocator.tenants[address]
+        tenant = allocator.guards.tenants[address]
         standing.append((tenant.nbytes, intact(allocator, tenant)) == (4 * size, True))
 
     with host_graph(graph):
@@ -81,7 +84,7 @@ def test_damage_to_a_temporary_is_told_of_it_in_whichever_replay_it_comes(
         del one
         two = torch.ones(100)
     broken: list[Buffer] = []
-    allocator.before_retire = lambda buffer: None if intact(allocator, buffer) else broken.append(buffer)
+    allocator.guards.last_check = lambda buffer: None if intact(allocator, buffer) else broken.append(buffer)
     for replay in range(1, 8):
         due[:] = [True] * (replay in (4, 6, 7))
         before = len(broken)
@@ -102,10 +105,10 @@ def test_a_tensor_of_another_graph_that_lives_keeps_its_bytes_and_its_guard(allo
     for _ in range(3):
         two.replay()
         one.replay()
-        assert allocator.tenants[held.data_ptr()] is buffer_of(held)
+        assert allocator.guards.tenants[held.data_ptr()] is buffer_of(held)
         assert intact(allocator, buffer_of(held))
     assert torch.equal(held, torch.cat([torch.ones(100), torch.full((28,), 2.0)]))
     del held
     for graph in (two, one, two, one):
         graph.replay()
-        assert all(intact(allocator, buffer) for buffer in allocator.tenants.values())
+        assert all(intact(allocator, buffer) for buffer in allocator.guards.tenants.values())

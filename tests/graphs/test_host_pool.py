@@ -123,14 +123,14 @@ def test_a_block_with_a_new_tenant_gets_its_guards_moved(
         two = torch.full((second,), 2.0)
     assert two.data_ptr() == address
     assert intact(allocator, buffer_of(two))
-    allocator.before_retire = lambda buffer: retired.append((buffer.nbytes // 4, intact(allocator, buffer)))
+    allocator.guards.last_check = lambda buffer: retired.append((buffer.nbytes // 4, intact(allocator, buffer)))
     for _ in range(3):
         graph.replay()
         assert total.item() == first
         assert torch.equal(two, torch.full((second,), 2.0))
         assert intact(allocator, buffer_of(two))
     assert retired == [(second, True), (first, True)], "told once: intact guards are handed on from then on"
-    assert allocator.tenants[address] is buffer_of(two)
+    assert allocator.guards.tenants[address] is buffer_of(two)
 
 
 def test_an_overrun_of_an_early_tenant_is_seen_when_it_retires(allocator: HostAllocator, policy: GuardPolicy) -> None:
@@ -142,7 +142,7 @@ def test_an_overrun_of_an_early_tenant_is_seen_when_it_retires(allocator: HostAl
         graph.call(lambda: allocator.arena.view(stop, stop + 4).fill(7))
         del one
         two = torch.full((128,), 2.0)
-    allocator.before_retire = lambda b: None if intact(allocator, b) else broken.append(b.nbytes)
+    allocator.guards.last_check = lambda b: None if intact(allocator, b) else broken.append(b.nbytes)
     for replay in (1, 2, 3):
         graph.replay()
         assert broken == [400] * replay
@@ -160,7 +160,7 @@ def test_guards_of_another_graphs_live_tensor_are_not_moved_over_its_bytes(
     two.replay()
     one.replay()
     assert torch.equal(held, torch.cat([torch.ones(100), torch.full((28,), 2.0)]))
-    assert allocator.tenants[held.data_ptr()] is buffer_of(held)
+    assert allocator.guards.tenants[held.data_ptr()] is buffer_of(held)
     assert intact(allocator, buffer_of(held))
 
 
@@ -285,7 +285,7 @@ def test_a_finding_raised_while_a_block_is_given_back_leaks_nothing(
     with host_graph(graph):
         kept, _temporaries = torch.ones(1000), [torch.ones(300).sum() for _ in range(2)]
     del _temporaries
-    allocator.before_retire = find
+    allocator.guards.last_check = find
     graph.reset()
     del kept
     assert spans(allocator) == before
@@ -305,10 +305,10 @@ def test_a_finding_raised_while_a_block_changes_hands_leaves_the_block_in_its_po
     storage, first = allocate()
     del storage
     used = spans(allocator)
-    allocator.before_retire = find
+    allocator.guards.last_check = find
     with pytest.raises(FindingsError):
         allocate()
-    allocator.before_retire = None
+    allocator.guards.last_check = None
     _storage, second = allocate()
     assert second.start == first.start
     assert spans(allocator) == used

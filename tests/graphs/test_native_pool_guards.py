@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,22 +24,24 @@ BASE, SEGMENT, NEAR = 0x7F0000000000, 2 << 20, 256
 POOL = (1, 0)
 
 
-class Filler:
-    """What is armed, and how often that has to wait for the current stream."""
+class Writer:
+    """Where canaries are written, and how often that has to wait for the current stream."""
+
+    origin = 0
 
     def __init__(self) -> None:
-        self.fills: list[tuple[int, int]] = []
+        self.written: list[tuple[int, int]] = []
         self.waits = 0
 
-    def fill(self, where: ByteRange) -> None:
-        self.fills.append((where.start - BASE, where.stop - BASE))
+    def write_canaries(self, ranges: Sequence[ByteRange], here: bool = False) -> None:
+        self.written += [(where.start - BASE, where.stop - BASE) for where in ranges]
 
-    def fill_many(self, ranges: Any) -> None:
-        for where in ranges:
-            self.fill(where)
-
-    def fill_after(self) -> None:
+    def order_canaries(self) -> None:
         self.waits += 1
+
+
+class Memory:
+    """Memory of a device that nothing has to wait for."""
 
     def malloc(self, nbytes: int) -> int:
         raise AssertionError("these guards need no memory")
@@ -62,11 +65,11 @@ class Bench:
         monkeypatch.setattr(cuda_allocator, "SlabArena", lambda malloc: None)
         monkeypatch.setattr(torch.cuda, "memory_snapshot", self._snapshot)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-        self.filler = Filler()
-        self.allocator = CudaAllocator(self.filler, 0)
+        self.writer = Writer()
+        self.allocator = CudaAllocator(Memory(), self.writer, 0)
         self.pools = InPlacePools(self.allocator, NEAR)
         self.looked: list[tuple[int, int]] = []
-        self.allocator.before_retire = lambda buffer: self.looked.extend(
+        self.allocator.guards.last_check = lambda buffer: self.looked.extend(
             (guard.whole.start - BASE, guard.whole.stop - BASE) for guard in guards_of(buffer, NEAR)
         )
         self.clock = itertools.count(100)
@@ -80,15 +83,21 @@ class Bench:
     def captured(self, serial: int, tenants: dict[int, int]) -> Graph:
         graph = Graph(serial, f"graph#{serial}")
         self.pools.captured(POOL, graph, {BASE + at: n for at, n in tenants.items()}, {})
-        self.allocator.enter_waiting()
+        self.allocator.guards.enter_waiting()
         return graph
 
     def tail(self, at: int = 0) -> Guard:
-        return guards_of(self.allocator.tenants[BASE + at], NEAR)[-1]
+        return guards_of(self.allocator.guards.tenants[BASE + at], NEAR)[-1]
 
     def confirm(self, guard: Guard, first: int, last: int, order: int) -> bool:
         start = guard.whole.start
-        return self.allocator.confirm(guard, (start + first, start + last), order, self.clock)
+        return self.allocator.guards.confirm(guard, (start + first, start + last), order, self.clock)
+
+    def rearmed(self, guard: Guard) -> bool:
+        """Whether a guard is re-armed when it is due."""
+        before, where = len(self.writer.written), (guard.whole.start - BASE, guard.whole.stop - BASE)
+        self.allocator.guards.rearm(guard, self.writer, self.clock)
+        return where in self.writer.written[before:]
 
 
 @pytest.fixture
@@ -98,21 +107,21 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 def test_guards_stand_in_what_nobody_was_given(bench: Bench) -> None:
     bench.captured(1, {0: 400, 512: 512, 1024: 100})
-    assert set(bench.allocator.tenants) == {BASE, BASE + 512, BASE + 1024}
-    assert sorted(bench.filler.fills) == [(400, 496), (496, 512), (1124, 1124 + FAR)]
-    assert not any(guard.rearm for guard in guards_of(bench.allocator.tenants[BASE], NEAR))
+    assert set(bench.allocator.guards.tenants) == {BASE, BASE + 512, BASE + 1024}
+    assert sorted(bench.writer.written) == [(400, 496), (496, 512), (1124, 1124 + FAR)]
+    assert not any(guard.rearm for guard in guards_of(bench.allocator.guards.tenants[BASE], NEAR))
 
 
 def test_what_the_program_wrote_stays_when_it_is_told(bench: Bench) -> None:
     bench.captured(1, {0: 400})
     guard = bench.tail()
-    bench.filler.fills.clear()
+    bench.writer.written.clear()
     assert bench.confirm(guard, 0, 3, order=10)
     assert bench.confirm(guard, 0, 4000, order=11)
-    assert bench.filler.fills == [], "the program may read it"
-    assert bench.allocator.may_arm(guard, bench.clock)
+    assert bench.writer.written == [], "the program may read it"
+    assert bench.rearmed(guard)
     wide = replace(guard, near=guard.whole)
-    assert bench.allocator.may_arm(wide, bench.clock), "as it is looked at launch by launch"
+    assert bench.rearmed(wide), "as it is looked at launch by launch"
 
 
 def test_a_guard_is_not_armed_over_what_the_program_allocated_since(bench: Bench) -> None:
@@ -120,10 +129,10 @@ def test_a_guard_is_not_armed_over_what_the_program_allocated_since(bench: Bench
     guard = bench.tail()
     assert bench.confirm(guard, 0, 3, order=10)
     bench.live[512] = 700
-    bench.filler.fills.clear()
-    assert not bench.allocator.may_arm(guard, bench.clock)
+    bench.writer.written.clear()
+    assert not bench.rearmed(guard)
     assert bench.tail().whole.stop == BASE + 512
-    assert all(stop <= 512 for _, stop in bench.filler.fills)
+    assert all(stop <= 512 for _, stop in bench.writer.written)
     assert not bench.confirm(guard, 112, 511, order=11), "a check that ran before it made way"
 
 
@@ -131,7 +140,7 @@ def test_a_guard_that_is_gone_is_not_armed(bench: Bench) -> None:
     graph = bench.captured(1, {0: 400})
     guard = bench.tail()
     bench.pools.dropped(graph)
-    assert not bench.allocator.may_arm(guard, bench.clock)
+    assert not bench.rearmed(guard)
 
 
 def test_a_guard_that_a_later_capture_moved_is_told_of_and_not_armed(bench: Bench) -> None:
@@ -140,47 +149,47 @@ def test_a_guard_that_a_later_capture_moved_is_told_of_and_not_armed(bench: Benc
     bench.captured(2, {1024: 39_000})
     assert (bench.tail().whole.start, bench.tail().whole.stop) == (BASE + 400, BASE + 1024 - 144)
     assert (400, 400 + FAR) in bench.looked, "looked at a last time before it made way"
-    bench.filler.fills.clear()
+    bench.writer.written.clear()
     assert bench.confirm(before, 0, 3, order=10)
-    assert bench.filler.fills == [], "the second graph's memory is there now"
+    assert bench.writer.written == [], "the second graph's memory is there now"
 
 
 def test_a_capture_that_is_not_entered_yet_counts_too(bench: Bench) -> None:
     bench.captured(1, {0: 400})
     guard = bench.tail()
     bench.pools.captured(POOL, Graph(2, "graph#2"), {BASE + 1024: 39_000}, {})
-    bench.filler.fills.clear()
+    bench.writer.written.clear()
     assert bench.confirm(guard, 0, 3, order=10)
-    assert bench.filler.fills == []
+    assert bench.writer.written == []
 
 
 def test_what_the_program_allocated_there_is_no_damage(bench: Bench) -> None:
     bench.captured(1, {0: 400})
     guard = bench.tail()
     bench.live[512] = 700
-    bench.filler.fills.clear()
+    bench.writer.written.clear()
     assert not bench.confirm(guard, 112, 200, order=10)
     assert (bench.tail().whole.start, bench.tail().whole.stop) == (BASE + 400, BASE + 512)
-    assert all(stop <= 512 for _, stop in bench.filler.fills)
+    assert all(stop <= 512 for _, stop in bench.writer.written)
 
 
 def test_arming_all_anew_spares_what_was_allocated_since(bench: Bench) -> None:
     bench.captured(1, {0: 400})
     bench.pools.captured(POOL, Graph(2, "graph#2"), {BASE + 1024: 39_000}, {})  # not entered yet
     bench.live[64 << 10] = 100
-    bench.filler.fills.clear()
-    bench.allocator.rearm()
+    bench.writer.written.clear()
+    bench.allocator.guards.rearm_all()
     taken = [(1024, 1024 + 39_000), (64 << 10, (64 << 10) + 100)]
-    assert bench.filler.fills
-    assert not [fill for fill in bench.filler.fills for a, b in taken if fill[0] < b and a < fill[1]]
+    assert bench.writer.written
+    assert not [span for span in bench.writer.written for a, b in taken if span[0] < b and a < span[1]]
 
 
 def test_with_the_last_graph_the_guards_go(bench: Bench) -> None:
     graphs = [bench.captured(1, {0: 400}), bench.captured(2, {0: 300, 512: 100})]
     bench.pools.dropped(graphs[0])
-    assert bench.allocator.tenants
+    assert bench.allocator.guards.tenants
     bench.pools.dropped(graphs[1])
-    assert bench.allocator.tenants == {}
+    assert bench.allocator.guards.tenants == {}
     assert len(bench.allocator.ledger) == 0
 
 
@@ -191,7 +200,7 @@ def test_an_incomplete_record_is_no_ground_for_guards(bench: Bench) -> None:
     assert not is_complete({BASE: 400}, made, within)
     bench.captured(1, {0: 400})
     bench.pools.refuse(POOL, INCOMPLETE)
-    assert bench.allocator.tenants == {}
+    assert bench.allocator.guards.tenants == {}
     assert bench.pools.left_alone[INCOMPLETE] == 1
     assert not bench.pools.may_guard(POOL, expandable=False)
 

@@ -93,7 +93,7 @@ def test_operators_are_told_before_a_broken_guard_makes_way(patient: Patient, al
         two = torch.ones(100)
         x.add_(1)
     known: list[list[tuple[str, ...]]] = []
-    allocator.before_retire = lambda b: None if intact(allocator, b) else known.append(list(patient.heard))
+    allocator.guards.last_check = lambda b: None if intact(allocator, b) else known.append(list(patient.heard))
     for _ in range(3):
         patient.heard.clear()
         known.clear()

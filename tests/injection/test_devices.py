@@ -11,11 +11,10 @@ import pytest
 import torch
 
 from shadowgraph.common.internal_errors import internal_errors
+from shadowgraph.graphs.dispatch import tensors
 from shadowgraph.wrap.folder.injection_config import InjectionConfig
-from shadowgraph.wrap.inject import devices
 from shadowgraph.wrap.inject.attach import start_before_captures
-from shadowgraph.wrap.inject.devices import device_index
-from shadowgraph.wrap.inject.process import ProcessMonitor
+from shadowgraph.wrap.inject.process import ProcessMonitor, device_index
 
 HERE = torch.zeros(2)
 
@@ -33,8 +32,8 @@ class Elsewhere:
 @pytest.fixture
 def far(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors that are not in the host's memory count as such of a GPU."""
-    monkeypatch.setattr(devices, "tensors_in", lambda given: [*given[0], *given[1].values()])
-    monkeypatch.setattr(devices, "is_plain", lambda tensor, _: isinstance(tensor, Elsewhere))
+    monkeypatch.setattr(tensors, "tensors_in", lambda given: [*given[0], *given[1].values()])
+    monkeypatch.setattr(tensors, "is_plain", lambda tensor, _: isinstance(tensor, Elsewhere))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +101,7 @@ def test_a_tensor_that_refuses_to_say_where_it_is_is_the_programs_own_affair(
     def refuse(*_: object) -> None:
         raise RuntimeError("ask somebody else")
 
-    monkeypatch.setattr(devices, "is_plain", refuse)
+    monkeypatch.setattr(tensors, "is_plain", refuse)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     process = ProcessMonitor(InjectionConfig(folder=str(tmp_path)), "cuda", lambda *_: None)
     process.cuda_began()

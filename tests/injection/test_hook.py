@@ -9,12 +9,23 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
+from support import warm
 from support.wrapping import PROGRAMS, environment
 
 from shadowgraph.common.compat import OLDEST_TORCH
 from shadowgraph.wrap.folder.injection_config import VARIABLE, InjectionConfig
 from shadowgraph.wrap.folder.reader import read_run
-from shadowgraph.wrap.inject.environment import SITE, wrapped_environment
+from shadowgraph.wrap.launch.run_child import SITE, wrapped_environment
+
+
+@pytest.fixture
+def bare_torch(tmp_path: Path) -> str:
+    """A folder with a torch that is nothing but its version, for what the hook says before it looks further."""
+    made = tmp_path / "bare"
+    made.mkdir()
+    (made / "torch.py").write_text(f"__version__ = {torch.__version__!r}")
+    return str(made)
 
 
 @pytest.fixture
@@ -131,8 +142,8 @@ SHOW = (
 
 
 @pytest.mark.parametrize("below", ["", "subprocess.run([sys.executable, '-c', 'import torch'], check=True)"])
-def test_another_python_is_left_alone_with_one_line(folder: Path, below: str) -> None:
-    env = wrapped_environment(InjectionConfig(str(folder), "host", python="3.1"), environment(PYTHONPATH=""))
+def test_another_python_is_left_alone_with_one_line(folder: Path, bare_torch: str, below: str) -> None:
+    env = wrapped_environment(InjectionConfig(str(folder), "host", python="3.1"), environment(PYTHONPATH=bare_torch))
     show = f"{SHOW}\ntry:\n    import shadowgraph\nexcept ImportError:\n    print('none')\n{below}"
     done = subprocess.run(
         [sys.executable, "-c", show], env=env, cwd=folder, capture_output=True, text=True, timeout=120
@@ -227,7 +238,7 @@ def test_operators_of_every_thread_are_seen(folder: Path) -> None:
         "print(seen)"
     )
     full = wrapped_environment(InjectionConfig(str(folder), "auto", {"guard_eager": "auto"}), environment())
-    done = subprocess.run([sys.executable, "-c", code], env=full, capture_output=True, text=True, timeout=120)
+    done = warm.run([sys.executable, "-c", code], full, folder)
     assert done.stdout == "[False, False]\n", done.stderr  # memory of ours cannot be resized
 
 
@@ -241,7 +252,7 @@ def test_a_debugger_of_the_programs_own_takes_over(folder: Path) -> None:
         "print(len(debugger.findings))"
     )
     full = wrapped_environment(InjectionConfig(str(folder), "auto", quiet=True), environment())
-    done = subprocess.run([sys.executable, "-c", code], env=full, cwd=PROGRAMS, capture_output=True, text=True)
+    done = warm.run([sys.executable, "-c", code], full, PROGRAMS)
     assert (done.stdout, done.stderr) == ("1\n", "")
     run = read_run(folder)
     assert [finding.past_end for finding in run.merged().findings] == [8]
@@ -258,7 +269,7 @@ def test_a_debugger_of_the_programs_own_that_was_there_first(folder: Path) -> No
         "torch.zeros(8)\nprint(sg.current())"
     )
     full = wrapped_environment(InjectionConfig(str(folder), quiet=True), environment())
-    done = subprocess.run([sys.executable, "-c", code], env=full, cwd=PROGRAMS, capture_output=True, text=True)
+    done = warm.run([sys.executable, "-c", code], full, PROGRAMS)
     assert (done.stdout, done.stderr) == ("None\n", "")
     assert [finding.past_end for finding in read_run(folder).merged().findings] == [8]
 

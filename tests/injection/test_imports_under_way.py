@@ -10,7 +10,7 @@ import pytest
 from support.wrapping import environment
 
 from shadowgraph.wrap.folder.injection_config import InjectionConfig
-from shadowgraph.wrap.inject.environment import wrapped_environment
+from shadowgraph.wrap.launch.run_child import wrapped_environment
 
 ASK = "hook.when_imported('slow', lambda: calls.append(getattr(sys.modules['slow'], 'LAST', None)))\n"
 BEGIN = "import sys, threading\nimport __main__\nhook, calls = sys.modules['_shadowgraph_hook'], []\n"

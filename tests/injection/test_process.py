@@ -17,7 +17,7 @@ from shadowgraph.render.text.run_text import RunReport
 from shadowgraph.wrap.folder.injection_config import InjectionConfig
 from shadowgraph.wrap.folder.process_record import ProcessRecord
 from shadowgraph.wrap.folder.reader import Run, read_run
-from shadowgraph.wrap.inject.environment import wrapped_environment
+from shadowgraph.wrap.launch.run_child import wrapped_environment
 
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="shows what happens without a CUDA device")
 
@@ -48,8 +48,8 @@ def test_on_a_device_only_the_programs_own_start_of_cuda_starts_the_debugger(tmp
         "calls[0](); torch.zeros(2)\nassert 'shadowgraph.debugger' not in sys.modules\n"  # while it is initialised
         "torch.cuda.is_initialized = lambda: True\ntorch.zeros(2)\n"
         "assert 'shadowgraph.debugger' not in sys.modules, 'no operator works on a device yet'\n"
-        "import contextlib\nfrom shadowgraph.wrap.inject import devices\n"
-        "devices.device_index, torch.cuda.device = lambda *_: 0, lambda _: contextlib.nullcontext()\n"
+        "import contextlib\nfrom shadowgraph.wrap.inject import process\n"
+        "process.device_index, torch.cuda.device = lambda *_: 0, lambda _: contextlib.nullcontext()\n"
         "torch.cuda.device_count, torch.cuda.is_current_stream_capturing = lambda: 1, lambda: False\n"
         "print(len(calls), torch.ones(2).sum().item())"
     )
@@ -265,3 +265,30 @@ def test_a_rank_that_the_program_tells_is_the_processs_and_its_findings(
     assert [finding.rank for finding in process.findings] == [said]
     assert process.path.read_text().count('"kind":"rank"') == (not launcher)
     assert f"rank {said}" in str(RunReport(run))
+
+
+@pytest.mark.parametrize(("locate", "reruns"), [("auto", False), ("all", True)])
+def test_graphs_are_run_in_part_only_where_that_was_asked_for(tmp_path: Path, locate: str, reruns: bool) -> None:
+    """The options of the wrap count for a debugger that the program starts, too; the rest of that one is its own."""
+    code = (
+        "import torch, shadowgraph as sg\n"
+        "from shadowgraph.checks.stale_rows.check import StaleRows\n"
+        f"debugger = sg.install(backend='host', locate={locate!r})\n"
+        "assert debugger.monitor.locator.reruns\n"
+        "torch.zeros(4)\n"
+        "print(debugger.monitor.locator.reruns, debugger.monitor.checks[StaleRows].lenient)"
+    )
+    options = {"partial_reruns": False, "stale_rows": "note"}
+    done, _ = python(tmp_path, code, backend="host", options=options)
+    assert done.stdout == f"{reruns} False\n", done.stderr
+
+
+def test_a_wrap_s_own_debugger_has_the_options_of_the_wrap(tmp_path: Path) -> None:
+    code = (
+        "import torch\ntorch.zeros(4)\nimport shadowgraph as sg\nwork = sg.current().monitor\n"
+        "from shadowgraph.checks.stale_rows.check import StaleRows\n"
+        "print(work.locator.reruns, work.checks[StaleRows].lenient)"
+    )
+    options = {"partial_reruns": False, "stale_rows": "note"}
+    done, _ = python(tmp_path, code, backend="host", options=options)
+    assert done.stdout == "False True\n", done.stderr

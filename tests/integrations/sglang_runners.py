@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 import shadowgraph as sg
-from shadowgraph.integrations.sglang.decode import PaddedDecode
-from shadowgraph.integrations.sglang.eagle import EagleDraft
-from shadowgraph.integrations.sglang.load import forward_batch, load
+from shadowgraph.demos.sglang.decode import PaddedDecode
+from shadowgraph.demos.sglang.eagle import EagleDraft
+from shadowgraph.demos.sglang.load import forward_batch, load
 
 DECODE = "sglang.srt.model_executor.cuda_graph_runner"
 DRAFT = "sglang.srt.speculative.eagle_draft_cuda_graph_runner"

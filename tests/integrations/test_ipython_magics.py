@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import warm
 
 pytest.importorskip("IPython")
 pytest.importorskip("triton")
@@ -234,8 +234,6 @@ def test_unloading(notebook: Notebook) -> None:
 
 def test_shadowgraph_itself_needs_no_ipython() -> None:
     code = "import sys; sys.modules['IPython'] = None; import shadowgraph as sg; sg.load_ipython_extension; sg.debug"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300,
-        env={**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(sg.__file__))},
-    )  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(sg.__file__))}
+    done = warm.run([sys.executable, "-c", code], env)
     assert (done.returncode, done.stderr) == (0, "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -12,6 +12,7 @@ from types import ModuleType
 import planning_wrappers as wrappers
 import pytest
 import torch
+from support import warm
 
 import shadowgraph as sg
 from shadowgraph.checks.rebound.check import ReboundInputs
@@ -135,7 +136,7 @@ def test_the_import_hook_of_a_wrap_attaches_before_the_first_capture(
     package: Path, said: list[str], heard: list[Graph]
 ) -> None:
     """As `arrivals` is called back: in the importing thread, while the package still counts as being imported."""
-    hook = "from shadowgraph.wrap.inject import adapters\nadapters._flashinfer()\n"
+    hook = "from shadowgraph.wrap.inject import attach\nattach._attach_flashinfer()\n"
     (package / "__init__.py").write_text(START + SUBMODULES + hook)
     import_module("flashinfer")
     attachment = flashinfer_adapter.attached()
@@ -232,5 +233,5 @@ def test_a_debugger_started_through_the_session_module_waits_for_it_too() -> Non
         "from shadowgraph.session import debug\nfrom shadowgraph.graphs.events import listeners\n"
         "with debug(backend='host'):\n    print(sorted(type(each).__name__ for each in listeners))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = warm.run([sys.executable, "-c", code], os.environ)
     assert done.stdout == "['Monitor', '_LateAttach']\n", done.stderr

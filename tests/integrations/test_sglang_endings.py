@@ -13,9 +13,9 @@ import torch
 import shadowgraph as sg
 from shadowgraph import session
 from shadowgraph.common.internal_errors import internal_errors
+from shadowgraph.demos.sglang.host import SGLANG_VERSION, load, sglang_version
 from shadowgraph.integrations import notices
 from shadowgraph.integrations.sglang.hooks import Hooks, tell_memory
-from shadowgraph.integrations.sglang.host import SGLANG_VERSION, load, sglang_version
 
 
 def replayed(debugger: sg.Debugger) -> sg.HostGraph:

@@ -19,9 +19,9 @@ import torch
 import shadowgraph as sg
 from shadowgraph import session
 from shadowgraph.common.errors import UsageError
+from shadowgraph.demos.sglang.host import SGLANG_VERSION, load, sglang_version
 from shadowgraph.integrations.sglang.adapter import hooks_of, register
 from shadowgraph.integrations.sglang.hooks import Hooks
-from shadowgraph.integrations.sglang.host import SGLANG_VERSION, load, sglang_version
 from shadowgraph.integrations.sglang.versions import LAYOUTS
 from shadowgraph.model.findings import Batch
 from shadowgraph.monitor.sampling import passing
@@ -46,7 +46,10 @@ def run(program: str, *path: str, **more: str) -> str:
 
 # -- without a run ---------------------------------------------------------------------------------------------------
 
-FACADE = ["shadowgraph", *(f"shadowgraph.common{each}" for each in ("", ".html_repr", ".late_adapters", ".version"))]
+FACADE = [
+    "shadowgraph",
+    *(f"shadowgraph.common{each}" for each in ("", ".html_repr", ".late_adapters", ".late_kinds", ".version")),
+]
 OURS = "sorted(name for name in sys.modules if name.startswith('shadowgraph'))"
 
 
@@ -66,7 +69,7 @@ def test_sglang_loads_it_and_nothing_comes_of_it_without_a_run(installed: Path) 
     said = run(
         f"""
         import sys
-        from shadowgraph.integrations.sglang.stub_modules import install_standins
+        from shadowgraph.demos.sglang.stub_modules import install_standins
         install_standins(engine=True)
         before = {OURS}
         from sglang.srt import plugins
@@ -94,7 +97,7 @@ def test_with_a_debugger_sglangs_loader_hangs_every_hook_in(installed: Path) -> 
     said = run(
         """
         import sys
-        from shadowgraph.integrations.sglang.stub_modules import install_standins
+        from shadowgraph.demos.sglang.stub_modules import install_standins
         install_standins(engine=True)
         import shadowgraph as sg
         debugger = sg.install(backend="host")
@@ -120,7 +123,7 @@ def test_with_a_debugger_sglangs_loader_hangs_every_hook_in(installed: Path) -> 
 @pytest.fixture(params=["isolate", "faithful"])
 def debugger(request: pytest.FixtureRequest) -> Iterator[sg.Debugger]:
     with sg.debug(backend="host", layout=request.param) as made:
-        made.runner.judge_undeclared(leniently=True)  # as under `wrap`
+        made.runner.adjust(stale_rows="note")  # as under `wrap`
         yield made
 
 
@@ -309,7 +312,7 @@ def test_a_debugger_that_starts_later_is_told_all(debugger: sg.Debugger, hung: A
     decode = decoded(debugger, hung)
     session._end(debugger)
     with sg.debug(backend="host") as later:
-        later.runner.judge_undeclared(leniently=True)
+        later.runner.adjust(stale_rows="note")
         runners.capture(decode.runner)  # not through the hooks
         decode.step([2, 5, 4, 7])
         decode.step([3, 6, 1])

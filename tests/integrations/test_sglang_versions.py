@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from shadowgraph.demos.sglang.host import SGLANG_VERSION
 from shadowgraph.integrations import notices
 from shadowgraph.integrations.sglang import adapter as sglang_adapter
 from shadowgraph.integrations.sglang import plugin as sglang_plugin
 from shadowgraph.integrations.sglang import versions as sglang_versions
-from shadowgraph.integrations.sglang.host import SGLANG_VERSION
 from shadowgraph.integrations.sglang.versions import GROUP, LAYOUTS, NAME, layout_of, parsed, why_off
-from shadowgraph.wrap.inject.adapters import expect
+from shadowgraph.wrap.inject.attach import expect_adapters
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = EntryPoint(NAME, "shadowgraph.integrations.sglang.plugin:plugin", GROUP)
@@ -98,9 +98,9 @@ def test_it_is_said_once_and_by_the_process_that_was_not_spawned(
     lines: list[str] = []
     ranks: list[int] = []
     waiting: dict[str, object] = {}
-    expect(lambda name, callback: waiting.setdefault(name, callback), lines.append, ranks.append, first=False)
+    expect_adapters(lambda name, callback: waiting.setdefault(name, callback), lines.append, ranks.append, first=False)
     assert list(waiting) == ["flashinfer"], "whose classes are patched in every process"
-    expect(lambda name, callback: waiting.setdefault(name, callback), lines.append, ranks.append, first=True)
+    expect_adapters(lambda name, callback: waiting.setdefault(name, callback), lines.append, ranks.append, first=True)
     assert (list(waiting), lines) == (["flashinfer", "sglang"], [])
     callback = waiting["sglang"]
     assert callable(callback)

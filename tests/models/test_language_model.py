@@ -17,8 +17,8 @@ STEPS = 50
 
 @pytest.fixture(scope="module")
 def transformers() -> Any:
-    from shadowgraph.integrations.sglang.host import sglang_version
-    from shadowgraph.integrations.sglang.stub_modules import install_standins
+    from shadowgraph.demos.sglang.host import sglang_version
+    from shadowgraph.demos.sglang.stub_modules import install_standins
 
     if sglang_version() is not None:
         install_standins()

@@ -12,10 +12,13 @@ from map_makers import boxes, gids, require_readable, texts
 
 import shadowgraph as sg
 from shadowgraph.common.errors import UnknownBufferError, UsageError
+from shadowgraph.demos import a10_fresh_input
+from shadowgraph.demos.device import HostDevice
 from shadowgraph.demos.kernels import fill
 from shadowgraph.dumps.reader import read_dump
 from shadowgraph.render.plots.byte_map import byte_map
-from shadowgraph.views.byte_map import ByteCell, ByteFold, ByteMap, Fate, Ground, folded
+from shadowgraph.views.byte_map import ByteFold, ByteMap, folded
+from shadowgraph.views.byte_rows import ByteCell, Fate, Ground
 
 
 def _run(debugger: sg.Debugger, past: int, elements: int = 8) -> Any:
@@ -129,6 +132,19 @@ def test_bytes_that_a_replay_changed_and_bytes_that_it_left() -> None:
     assert changed == [4, 8, 12, 16, 20]
     assert {at for at, cell in cells.items() if cell.fate is Fate.AS_WAS} == set(range(5, 20)) - set(changed)
     assert [(cells[at].expected, cells[at].value) for at in changed] == [(n, 2 * n) for n in range(1, 6)]
+
+
+def test_elements_that_a_finding_names_are_marked_whole() -> None:
+    """SG108 is about stale elements: of an int32 that should be one more, three bytes are equal."""
+    with sg.debug(backend="host") as debugger:
+        kept = a10_fresh_input.program(HostDevice(), debugger, False, 0)
+        (found,) = debugger.findings
+        cells = _cells(ByteMap.of(debugger, finding=found.id))
+        del kept
+    assert found.bytes is not None
+    changed = {at for at, cell in cells.items() if cell.changed}
+    assert changed == set(range(found.bytes.first, found.bytes.last + 1))
+    assert any(cell.value == cell.expected for at, cell in cells.items() if at in changed)
 
 
 def test_what_is_asked_for(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def large(inputs: int, rows: int, replays: int, marked: bool = True) -> RowMap:
     names = [f"server.model.layers[{i}].decode_inputs_of_a_long_name.positions" for i in range(inputs)]
     panels = [RowPanel("graph#1", name, "int64", 0, rows, 8, states) for name in names]
     if marked:
-        mark = RowMark(3, 901, ((rows - max(1, rows // 4), rows - 1),), "replay 1", ("server.model.seq_lens",))
+        mark = RowMark(3, "SG103", 901, ((rows - max(1, rows // 4), rows - 1),), "replay 1", ("server.model.seq_lens",))
         panels[inputs // 2] = replace(panels[inputs // 2], marks=(mark,))
     return RowMap(tuple(panels))
 

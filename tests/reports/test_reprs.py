@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +15,7 @@ from commands.test_report_html import HOSTILE
 from commands.verb_makers import Worker, worker_dump
 from reports.page_reading import Page, folded, read_page
 from serving.run_folders import made_folder, with_process
+from support import warm
 from support.finding_samples import FINDING, altered, run_of
 
 import shadowgraph as sg
@@ -23,7 +24,7 @@ from shadowgraph.dumps.reader import Dump, read_dump
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.listings import Buffers, Findings
 from shadowgraph.model.run_facts import RunFacts
-from shadowgraph.render.html.engine import style
+from shadowgraph.render.engine import style
 from shadowgraph.render.text.aliases_text import AliasesReport
 from shadowgraph.render.text.finding_rows import end_rows, fact_rows
 from shadowgraph.render.text.nodes_text import NodesReport
@@ -236,7 +237,7 @@ def test_names_are_kept_by_nobody() -> None:
 
 def test_importing_loads_no_template_engine() -> None:
     code = "import sys, shadowgraph, shadowgraph.debugger; sys.exit('shadowgraph.render.html' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
+    assert warm.run([sys.executable, "-c", code], os.environ).returncode == 0
 
 
 def test_cells_of_tables_stand_to_the_left_in_jupyter() -> None:

@@ -237,7 +237,7 @@ def test_advice_by_kind_and_side() -> None:
     ],
 )
 def test_the_worst_of_several_sightings(facts: dict[str, Any], said: str) -> None:
-    assert altered(revision=2, occurrences=2, **facts).message == f"SG101 out-of-bounds write: {said}"
+    assert altered(grown=True, **facts).message == f"SG101 out-of-bounds write: {said}"
 
 
 # -- closer looks ----------------------------------------------------------------------------------------------------

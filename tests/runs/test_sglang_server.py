@@ -23,8 +23,8 @@ from typing import Any
 import pytest
 from support.wrapping import ROOT, environment, wrap_words
 
+from shadowgraph.demos.sglang.host import SGLANG_VERSION, sglang_version
 from shadowgraph.dumps.reader import read_dump
-from shadowgraph.integrations.sglang.host import SGLANG_VERSION, sglang_version
 from shadowgraph.render.text.run_text import RunReport
 from shadowgraph.wrap.folder.process_record import ProcessRecord
 from shadowgraph.wrap.folder.reader import read_run

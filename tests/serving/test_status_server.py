@@ -10,13 +10,19 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from commands.verb_makers import worker_dump
+from dumps.dump_makers import with_manifest
+from reports.page_reading import read_page
 from run_folders import COVERAGE, made_folder, with_process
 
 from shadowgraph.commands.main import main
 from shadowgraph.wrap.folder.heartbeats import Heartbeat
+from shadowgraph.wrap.folder.reader import read_run
+from shadowgraph.wrap.status.memory import MapPage
 from shadowgraph.wrap.status.server import StatusServer
 from shadowgraph.wrap.status.snapshot import Snapshot
 
@@ -24,7 +30,9 @@ from shadowgraph.wrap.status.snapshot import Snapshot
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     made = made_folder(tmp_path / "run", "python", "<b>serve</b>.py", "&\u202e")
-    with_process(made, Heartbeat(replays=7, checked=7, coverage=COVERAGE), message="<script>alert(1)</script> & 'so'")
+    with_process(
+        made, Heartbeat(replays=7, checked=7, coverage=COVERAGE), buffer__name="<script>alert(1)</script> & 'so'"
+    )
     return made
 
 
@@ -69,8 +77,8 @@ def raw(server: StatusServer, request: bytes) -> bytes:
 def test_the_page_shows_text_as_text(server: StatusServer) -> None:
     status, page, headers = ask(server, "/")
     assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
-    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; &#x27;so&#x27;" in page
-    assert "&lt;b&gt;serve&lt;/b&gt;.py" in page
+    assert "<script>alert(1)</script> & 'so'" in read_page(page).words
+    assert "<b>serve</b>.py" in read_page(page).words
     assert "<script" not in page
     assert "<b>serve" not in page
     assert "\u202e" not in page
@@ -107,6 +115,27 @@ def test_metrics_and_map(server: StatusServer) -> None:
     status, page, _ = ask(server, "/map")
     assert status == 200
     assert "no dump in the run folder yet" in page
+
+
+def test_names_in_a_dump_stay_names_on_the_map(server: StatusServer, folder: Path) -> None:
+    evil = "\"><script>alert(1)</script><img src=x>'\u202e{{ 7*7 }}"
+
+    def bent(owner: list[Any]) -> list[Any]:
+        return [evil + value if isinstance(value, str) and value.startswith("worker") else value for value in owner]
+
+    def hostile(manifest: dict[str, Any]) -> None:
+        manifest.update(reason=evil)
+        manifest["owners"] = [bent(owner) for owner in manifest["owners"]]
+
+    (folder / "plain.dump").write_bytes(worker_dump(folder.parent / "made.dump").read_bytes())
+    plain = read_page(MapPage().of(read_run(folder)).decode())
+    (folder / "plain.dump").write_bytes(with_manifest((folder / "plain.dump").read_bytes(), hostile))
+    page = ask(server, "/map")[1]
+    read = read_page(page)
+    assert (read.tags, read.attributes, read.scripts) == (plain.tags, plain.attributes, [])
+    assert read.words.count("<script>alert(1)</script><img src=x>'") > 3
+    assert "{{ 7*7 }}" in read.words
+    assert "\u202e" not in page
 
 
 def test_head_has_the_length_and_no_body(server: StatusServer) -> None:

@@ -246,6 +246,29 @@ def test_every_check_runs_and_any_failure_counts(
     assert capfd.readouterr().out.splitlines()[-1] == "ran 1"
 
 
+MEET = """
+import os, signal, sys, time
+here, there = {!r}, {!r}
+open(here, "w").close()
+late = time.monotonic() + 20
+while not os.path.exists(there):
+    assert time.monotonic() < late, "alone"
+    time.sleep(0.01)
+"""
+
+
+def test_checks_run_side_by_side_and_say_all_in_their_order(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    first = MEET.format("a", "b") + "print('one', flush=True); print('two', file=sys.stderr); raise SystemExit(3)"
+    second = MEET.format("b", "a") + "os.kill(os.getpid(), signal.SIGTERM)"
+    steps = [step(first, "first"), step(second, "second"), step("print('last')", "last")]
+    assert bootstrap.perform(steps, tmp_path) == 1
+    assert capfd.readouterr().out.splitlines() == [
+        "== first", "one", "two", "first failed with exit code 3",
+        "== second (failed so far: first)", "second failed with exit code 143",
+        "== last (failed so far: first, second)", "last",
+    ]  # fmt: skip
+
+
 def test_children_find_no_modules_outside_the_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -254,3 +277,10 @@ def test_children_find_no_modules_outside_the_environment(
     code = "import os; print(os.environ.get('PYTHONPATH'), os.environ['PIP_INDEX_URL'])"
     assert bootstrap.perform([step(code)], tmp_path) == 0
     assert capfd.readouterr().out == "None kept\n"
+
+
+def test_children_store_what_they_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    (tmp_path / "a_module.py").write_text("")
+    assert bootstrap.perform([step("import a_module")], tmp_path) == 0
+    assert list(tmp_path.glob("__pycache__/a_module.*.pyc"))

@@ -111,6 +111,7 @@ def test_frames_of_torch_are_left_out() -> None:
         (f"{SITE}/torch.py", True),
         ("/usr/lib/python3/dist-packages/vllm/worker.py", True),
         (f"{PACKAGE}/demos/founding.py", True),
+        (f"{PACKAGE}/demos/sglang/eagle.py", False),
         (f"{PACKAGE}_extra/file.py", True),
         ("/home/me/contextlib.py", True),
         (f"{STDLIB}/asyncio/events.py", True),

@@ -42,11 +42,14 @@ class OverrunDetail(Detail, msgspec.Struct, frozen=True, tag=CODE, tag_field=TAG
         Rows of a table that were written past.
     reaches, reaches_total
         Up to 16 buffers that it reached, the nearest and the furthest in this order, and the total.
+    grown
+        Whether a later sighting reached further than the first one, whose phase and replay the finding has.
     """
 
     rows: tuple[RowOverrun, ...] = ()
     reaches: tuple[Reached, ...] = ()
     reaches_total: Kept[int] = 0
+    grown: bool = False
 
 
 def overrun_of(finding: Finding) -> OverrunDetail:

@@ -50,7 +50,6 @@ class OutOfBoundsKind(FindingKind):
     needs_bytes = True
     node_is_sought = True
     writer_may_come_late = True
-    grows = True
     remedy = (
         "Compare the size the launch needs in this step with the buffer's: the allocation may lack a factor (topk, "
         "steps, page size), or the kernel a bound. Assert the needed length on the host before the launch."
@@ -58,7 +57,7 @@ class OutOfBoundsKind(FindingKind):
 
     def verdict(self, finding: Finding) -> str:
         facts, buffer = changed_bytes(finding), named(finding.buffer, nbytes=True)
-        most = "up to " if finding.revision > 1 and finding.occurrences > 1 else ""
+        most = "up to " if self.has_grown(finding) else ""
         further = max((reached.beyond for reached in overrun_of(finding).reaches), default=0)
         if facts.side is Side.AFTER:
             far = plural(max(finding.past_end, further), "byte")
@@ -109,9 +108,13 @@ class OutOfBoundsKind(FindingKind):
         """No, where the buffers that it reached are known."""
         return not overrun_of(finding).reaches
 
-    def widened(self, known: Finding, shown: Finding) -> Detail | None:
+    def widened(self, known: Finding, shown: Finding, further: bool) -> Detail | None:
         """With the rows of the sighting that is shown."""
-        return msgspec.structs.replace(overrun_of(known), rows=overrun_of(shown).rows)
+        before = overrun_of(known)
+        return msgspec.structs.replace(before, rows=overrun_of(shown).rows, grown=before.grown or further)
+
+    def has_grown(self, finding: Finding) -> bool:
+        return overrun_of(finding).grown
 
     def make_checks(self, context: Context) -> Iterable[Check]:
         from shadowgraph.checks.out_of_bounds.check import OutOfBounds

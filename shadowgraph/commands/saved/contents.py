@@ -1,51 +1,26 @@
-"""Contents of saved documents for verbs: of a verb's own document all, of a report only the buffers with findings."""
+"""What verbs other than `report` show of a saved report: the buffers that its findings are about."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import msgspec
-
+from shadowgraph.checks.kinds import kind_of
 from shadowgraph.commands.saved.reader import Saved
 from shadowgraph.common.console import tame
 from shadowgraph.common.errors import UnknownBufferError, UsageError
 from shadowgraph.dumps.naming import address_of, nearest_of
 from shadowgraph.model.findings import Finding
-from shadowgraph.render.text import aliases_text, map_text, timeline_text
+from shadowgraph.model.run_facts import SCHEMA
 from shadowgraph.render.text.map_text import DumpedMap
-from shadowgraph.views.alias_list import AliasGroup
 from shadowgraph.views.event_list import finding_event, revision_event
 from shadowgraph.views.events import Event, Timeline, What
 from shadowgraph.views.memory_map import MapBuffer, MemoryMap, damage_of, freed_buffer
 
-_GONE = "SG104"  # the code of findings on freed buffers
-
-
-class _Maps(msgspec.Struct, frozen=True):
-    maps: tuple[DumpedMap, ...]
-
-
-class _Timelines(msgspec.Struct, frozen=True):
-    timelines: tuple[Timeline, ...]
-
-
-class _Groups(msgspec.Struct, frozen=True):
-    groups: tuple[AliasGroup, ...]
-
-
-class _Run(msgspec.Struct, frozen=True):
-    folder: str = ""
-    dumps: tuple[str, ...] = ()
-
-
-class _About(msgspec.Struct, frozen=True):
-    run: _Run | None = None
-
 
 def instead(saved: Saved) -> str:
-    """Advice on where to find data that a document lacks."""
-    run = saved.decoded(_About).run if saved.is_report else None
+    """Advice on where to find data that a report lacks."""
+    run = saved.report.run
     if run is not None and run.folder and run.dumps:
         return f"take the run folder, which has dumps: {tame(run.folder)}"
     if run is not None:
@@ -54,24 +29,19 @@ def instead(saved: Saved) -> str:
 
 
 def refused(saved: Saved, verb: str) -> UsageError:
-    """The error of a verb without data in a document."""
-    return UsageError(f"{saved.source} holds {tame(saved.schema)}, which has nothing for {verb}; {instead(saved)}")
+    """The error of a verb without data in a report."""
+    return UsageError(f"{saved.source} holds {SCHEMA}, which has nothing for {verb}; {instead(saved)}")
 
 
 def maps_of(saved: Saved) -> tuple[DumpedMap, ...]:
-    """The maps that `map --json` printed; for a report, the buffers with findings, by process.
+    """The maps of the buffers with findings, by process.
 
     Raises
     ------
     UsageError
         For a report without findings.
-    ForeignFileError, NewerDumpError, DamagedDumpError
-        For another document.
     """
-    if not saved.is_report:
-        saved.require(map_text.SCHEMA)
-        return saved.decoded(_Maps).maps
-    findings = saved.facts().findings
+    findings = saved.report.findings
     if not findings:
         raise UsageError(
             f"{saved.source} knows only the buffers that findings are about, and there are none; {instead(saved)}"
@@ -83,7 +53,7 @@ def maps_of(saved: Saved) -> tuple[DumpedMap, ...]:
 def _map(findings: Sequence[Finding]) -> MemoryMap:
     found: dict[int, MapBuffer] = {}
     for finding in findings:
-        known = replace(freed_buffer(finding.buffer), alive=finding.code != _GONE)
+        known = replace(freed_buffer(finding.buffer), alive=not kind_of(finding.code).buffer_is_gone)
         before = found.get(finding.buffer.serial)
         found[finding.buffer.serial] = known if before is None or before.alive else before
     serials = sorted(found, key=lambda serial: (found[serial].start, serial))
@@ -94,43 +64,17 @@ def _map(findings: Sequence[Finding]) -> MemoryMap:
     )
 
 
-def groups_of(saved: Saved) -> tuple[AliasGroup, ...]:
-    """The groups that `aliases --json` printed.
-
-    Raises
-    ------
-    UsageError
-        For a report: it has names of other owners, but not their bytes.
-    ForeignFileError, NewerDumpError, DamagedDumpError
-        For another document.
-    """
-    if saved.is_report:
-        raise refused(saved, "aliases")
-    saved.require(aliases_text.SCHEMA)
-    return saved.decoded(_Groups).groups
-
-
 def timelines_of(saved: Saved, wanted: str) -> tuple[Timeline, ...]:
-    """The timelines of a buffer that `timeline --json` printed; for a report, its allocation and its findings.
+    """The timeline of a buffer: its allocation and its findings.
 
     Raises
     ------
     UnknownBufferError
-        When the document has no buffer of that name or address.
+        When no finding is about a buffer of that name or address.
     UsageError
         When the name is the end of several names.
-    ForeignFileError, NewerDumpError, DamagedDumpError
-        For another document.
     """
-    if saved.is_report:
-        facts = saved.facts()
-        return tuple(_timelines(saved.source, (*facts.findings, *facts.notes), wanted))
-    saved.require(timeline_text.SCHEMA)
-    told = saved.decoded(_Timelines).timelines
-    fits = [each for each in told if _fits(wanted, (each.name,), each.address, each.nbytes)]
-    if not fits:
-        _unknown(saved.source, wanted, [each.name for each in told])
-    return tuple(fits)
+    return tuple(_timelines(saved.source, (*saved.report.findings, *saved.report.notes), wanted))
 
 
 def _timelines(source: str, findings: Sequence[Finding], wanted: str) -> Iterator[Timeline]:
@@ -155,9 +99,10 @@ def _timeline(source: str, pid: int, own: Sequence[Finding]) -> Timeline:
         events.append(finding_event(finding, "", own=True))
         if finding.revision > 1:
             events.append(revision_event(finding, finding.culprit, finding.time))
+    gone = any(kind_of(finding.code).buffer_is_gone for finding in own)
     return Timeline(
         pid=pid, dump=source, name=about.name, serial=about.serial, address=about.address, nbytes=about.nbytes,
-        dtype=about.dtype, shape=about.shape, role=about.role, alive=all(finding.code != _GONE for finding in own),
+        dtype=about.dtype, shape=about.shape, role=about.role, alive=not gone,
         events=tuple(events), earlier=0, since=None,
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Reader of saved documents: from a file, or from a status server."""
+"""Reader of saved reports: from a file that `report --json` printed, or from a status server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -24,86 +24,86 @@ from shadowgraph.common.errors import (
     ShadowgraphError,
 )
 from shadowgraph.dumps.container import first_words
+from shadowgraph.dumps.schema import LeftOut, UnreadRow
 from shadowgraph.model.kinds import decode_detail
 from shadowgraph.model.run_facts import SCHEMA, RunFacts
-
-T = TypeVar("T")
+from shadowgraph.wrap.folder.heartbeats import Heartbeat
 
 _OURS = "shadowgraph."
 _PROBE = 64  # bytes that tell whether a file is text
+# What verbs print of a dump, by the schema's name.
+_PRINTED_BY = {
+    **{name: name for name in ("aliases", "diff", "hexdump", "map", "nodes", "timeline")},
+    **{name: f"map --kind {name}" for name in ("rows", "writes")},
+}
+
+
+class DumpFields(msgspec.Struct, frozen=True):
+    """The fields of a dump's document about the dump."""
+
+    reason: str
+    time: float
+    pid: int
+    argv: tuple[str, ...]
+    packages: dict[str, str]
+    unread: tuple[UnreadRow, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    payloads: int = 0
+    versions: dict[str, str] = {}
+
+
+class ProcessFields(msgspec.Struct, frozen=True):
+    """The fields of a run's document about a process."""
+
+    pid: int
+    ppid: int
+    argv: tuple[str, ...]
+    born: str
+    rank: int | None
+    started: float
+    backend: str | None
+    title: str
+    ended: str
+    events: list[str]
+    damaged: int
+    cut: bool
+    findings: int
+    pulse: Heartbeat | None = None
+    lost: int = 0
+
+
+class RunFields(msgspec.Struct, frozen=True):
+    processes: tuple[ProcessFields, ...]
+    folder: str = ""
+    dumps: tuple[str, ...] = ()
+    unread: str = ""
+
+
+class ReportDocument(RunFacts, frozen=True, kw_only=True):
+    """A report as JSON: the facts, and where they are from."""
+
+    versions: dict[str, str]
+    dump: DumpFields | None = None
+    run: RunFields | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A shadowgraph document.
+    """A saved report.
 
     Attributes
     ----------
     source
         The file or address as the user named it.
-    schema
-        Such as ``shadowgraph.report/2``.
     document
         The decoded JSON.
-    text
-        Its bytes.
+    report
+        The same as typed data; further fields are left out.
     """
 
     source: str
-    schema: str
     document: dict[str, Any]
-    text: bytes
-
-    @property
-    def is_report(self) -> bool:
-        return self.schema == SCHEMA
-
-    def facts(self) -> RunFacts:
-        """The facts of a report.
-
-        Raises
-        ------
-        ForeignFileError
-            When it is the document of another verb.
-        DamagedDumpError
-        """
-        self.require(SCHEMA)
-        return self.decoded(RunFacts)
-
-    def decoded(self, kind: type[T]) -> T:
-        """The document as typed data; further fields are left out.
-
-        Raises
-        ------
-        DamagedDumpError
-        """
-        with _damaged(self.source):
-            return msgspec.json.decode(self.text, type=kind, dec_hook=decode_detail)
-
-    def require(self, schema: str) -> None:
-        """Refuse the document of another verb, and a later one of the same.
-
-        Raises
-        ------
-        ForeignFileError, NewerDumpError
-        """
-        if self.schema == schema:
-            return
-        name, _, number = self.schema.partition("/")
-        wanted = schema.partition("/")[0]
-        if name == wanted and re.fullmatch("[1-9][0-9]{0,8}", number):
-            if int(number) < int(schema.partition("/")[2]):
-                raise OlderDumpError(
-                    f"{self.source} is of schema {self.schema}, this shadowgraph reads {schema}: "
-                    "read it with the shadowgraph that wrote it"
-                )
-            raise NewerDumpError(
-                f"{self.source} is of schema {self.schema}, this shadowgraph reads up to {schema}: upgrade shadowgraph"
-            )
-        verb = wanted.removeprefix(_OURS)
-        raise ForeignFileError(
-            f"{self.source} holds {tame(self.schema)}, and this verb reads {schema}, as `{verb} --json` prints it"
-        )
+    report: ReportDocument
 
 
 def is_saved(path: str) -> bool:
@@ -123,16 +123,16 @@ def is_saved(path: str) -> bool:
 
 
 def read_saved(path: str) -> Saved:
-    """Read a document, and check that it is one of shadowgraph's.
+    """Read a report.
 
     Raises
     ------
     MissingFileError
         When it cannot be read.
     ForeignFileError
-        When it is another kind of file, or empty.
-    DamagedDumpError
-        When it was cut or changed.
+        When it is another kind of file, empty, or what another verb printed.
+    OlderDumpError, NewerDumpError, DamagedDumpError
+        When it is of an earlier or a later schema, or was cut or changed.
     UsageError
         For a server on another machine.
     """
@@ -149,7 +149,31 @@ def read_saved(path: str) -> Saved:
     schema = document.get("schema") if isinstance(document, dict) else None
     if not isinstance(schema, str) or not schema.startswith(_OURS):
         raise ForeignFileError(f"{source} is JSON, and no shadowgraph document: it names no schema of ours")
-    return Saved(source, schema, document, text)
+    _require_report(source, schema)
+    with _damaged(source):
+        return Saved(source, document, msgspec.json.decode(text, type=ReportDocument, dec_hook=decode_detail))
+
+
+def _require_report(source: str, schema: str) -> None:
+    """Refuse what another verb printed, and an earlier or later report."""
+    if schema == SCHEMA:
+        return
+    name, _, number = schema.removeprefix(_OURS).partition("/")
+    if name == SCHEMA.removeprefix(_OURS).partition("/")[0] and re.fullmatch("[1-9][0-9]{0,8}", number):
+        if int(number) < int(SCHEMA.partition("/")[2]):
+            raise OlderDumpError(
+                f"{source} is of schema {schema}, this shadowgraph reads {SCHEMA}: read it with the shadowgraph that "
+                "wrote it"
+            )
+        raise NewerDumpError(
+            f"{source} is of schema {schema}, this shadowgraph reads up to {SCHEMA}: upgrade shadowgraph"
+        )
+    if name in _PRINTED_BY:
+        raise ForeignFileError(
+            f"{source} is what `shadowgraph {_PRINTED_BY[name]} --json` printed; give the dump or run folder it was "
+            "made from"
+        )
+    raise ForeignFileError(f"{source} holds {tame(schema)}, and this verb reads {SCHEMA}, as `report --json` prints it")
 
 
 def _file(path: str) -> bytes:

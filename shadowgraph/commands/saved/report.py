@@ -1,75 +1,27 @@
-"""Saved report, to be shown again: as text, or as the same JSON document."""
+"""Saved report, to be shown again: as text, as a page, or as the same JSON document."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.text import Text
 
-from shadowgraph.commands.saved.reader import Saved
+from shadowgraph.commands.saved.reader import ReportDocument, RunFields, Saved
 from shadowgraph.common.console import tame
 from shadowgraph.common.words import plural
-from shadowgraph.dumps.schema import LeftOut, UnreadRow
-from shadowgraph.model.run_facts import RunFacts, document
 from shadowgraph.render.text.dumped import about_lines, missing_lines
 from shadowgraph.render.text.run_text import head_lines, relative
 from shadowgraph.render.text.text import lines
-from shadowgraph.wrap.folder.heartbeats import Heartbeat
 from shadowgraph.wrap.folder.process_record import ProcessRecord
 from shadowgraph.wrap.folder.reader import Run
 
-
-class _About(msgspec.Struct, frozen=True):
-    """The fields of a dump's document about the dump."""
-
-    reason: str
-    time: float
-    pid: int
-    argv: tuple[str, ...]
-    packages: dict[str, str]
-    unread: tuple[UnreadRow, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
-    payloads: int = 0
-    versions: dict[str, str] = {}
-
-
-class _Process(msgspec.Struct, frozen=True):
-    """The fields of a run's document about a process."""
-
-    pid: int
-    ppid: int
-    argv: tuple[str, ...]
-    born: str
-    rank: int | None
-    started: float
-    backend: str | None
-    title: str
-    ended: str
-    events: list[str]
-    damaged: int
-    cut: bool
-    findings: int
-    pulse: Heartbeat | None = None
-    lost: int = 0
-
-
-class _Processes(msgspec.Struct, frozen=True):
-    processes: tuple[_Process, ...]
-    folder: str = ""
-    dumps: tuple[str, ...] = ()
-    unread: str = ""
-
-
-class _Whole(msgspec.Struct, frozen=True):
-    """The fields of a document beside the facts."""
-
-    versions: dict[str, str]
-    dump: _About | None = None
-    run: _Processes | None = None
+if TYPE_CHECKING:
+    from shadowgraph.render.html.page import Page
 
 
 @dataclass(slots=True)
@@ -84,28 +36,21 @@ class _Counted(ProcessRecord):
 
 
 class SavedReport:
-    """A saved report. Holds data only.
-
-    Raises
-    ------
-    ForeignFileError, NewerDumpError, DamagedDumpError
-        When it is another document, a newer one, or inconsistent.
-    """
+    """A saved report. Holds data only."""
 
     def __init__(self, saved: Saved) -> None:
         self.saved = saved
-        self.facts: RunFacts = saved.facts()
-        self._whole = saved.decoded(_Whole)
+        self.facts: ReportDocument = saved.report
 
     @property
     def folder(self) -> str:
         """The run folder of the report; empty where it has none or does not name it."""
-        return self._whole.run.folder if self._whole.run is not None else ""
+        return self.facts.run.folder if self.facts.run is not None else ""
 
     def to_json(self) -> str:
         """The document as it was printed."""
-        whole: dict[str, Any] = document(self.facts, self._whole.versions)
-        whole.update((name, self.saved.document[name]) for name in ("run", "dump") if name in self.saved.document)
+        known = {"schema", *ReportDocument.__struct_encode_fields__}
+        whole = {name: value for name, value in self.saved.document.items() if name in known}
         return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode()
 
     def lines(self, width: int | None = None) -> Iterator[Text]:
@@ -114,20 +59,33 @@ class SavedReport:
             line.plain = tame(line.plain)
             yield line
 
+    def page(self) -> Page:
+        """The report's page. It has no nodes, launches and maps: these are only in dumps."""
+        from shadowgraph.render.html.cards import said_of
+        from shadowgraph.render.html.page import live_page, with_run
+
+        page, run, source = live_page(self.facts), self.run(), self.saved.source
+        return replace(
+            with_run(page, run) if run is not None else replace(page, head=said_of(self.head_lines())),
+            title=f"shadowgraph report: {source}",
+            file=shlex.quote(source),
+            tail=said_of(self.tail_lines()),
+        )
+
     def run(self) -> Run | None:
         """The run of the report, with its processes; None for another report."""
-        said = self._whole.run
+        said = self.facts.run
         return _run_of(said, self.saved.document["run"]) if said is not None else None
 
     def head_lines(self) -> Iterator[Text]:
         """Origin of the report's dump; no lines for another report."""
-        dump = self._whole.dump
+        dump = self.facts.dump
         if dump is not None:
-            yield from about_lines(msgspec.structs.replace(dump, versions=self._whole.versions))
+            yield from about_lines(msgspec.structs.replace(dump, versions=self.facts.versions))
 
     def tail_lines(self) -> Iterator[Text]:
         """Where to find the data that the report lacks."""
-        run, dump = self._whole.run, self._whole.dump
+        run, dump = self.facts.run, self.facts.dump
         if dump is not None:
             yield from missing_lines(dump.unread, dump.left_out)
             yield Text(
@@ -148,7 +106,7 @@ class SavedReport:
         yield from self.tail_lines()
 
 
-def _run_of(said: _Processes, manifest: dict[str, Any]) -> Run:
+def _run_of(said: RunFields, manifest: dict[str, Any]) -> Run:
     processes = []
     for each in said.processes:
         fields = {name: getattr(each, name) for name in each.__struct_fields__ if name != "findings"}

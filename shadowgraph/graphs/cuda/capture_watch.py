@@ -21,13 +21,11 @@ import torch
 
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.graphs.cuda.node_attribution import Marks
-from shadowgraph.model.stacks import PACKAGE
+from shadowgraph.model.stacks import is_own
 from shadowgraph.tracking.traces import Trace, gather
 
 _monitoring: Any = getattr(sys, "monitoring", None)
 _TOOLS = (3, 4, 2, 5)  # tool ids, unassigned ones first
-_OURS = PACKAGE + os.sep
-_DEMOS = os.path.join(_OURS, "demos") + os.sep  # programs under test, shipped in this package
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 _FILES = {os.path.join(_TORCH, *parts) for parts in (("_ops.py",), ("utils", "_python_dispatch.py"))}
 _C: Any = torch._C  # its stubs omit some of its modules
@@ -137,7 +135,7 @@ def is_plumbing(filename: str) -> bool:
     """Whether a file's code calls C only on the way to an operator that a dispatch mode sees: this package, torch's
     dispatcher."""
     place = os.path.abspath(filename)
-    return (place.startswith(_OURS) and not place.startswith(_DEMOS)) or place in _FILES
+    return is_own(place) or place in _FILES
 
 
 def launches_nothing(function: Any) -> bool:

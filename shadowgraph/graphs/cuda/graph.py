@@ -239,7 +239,7 @@ class CudaGraphs:
     def _end_guarded(self, state: _State, pool: IsolatedPool, snapshot: Any, made: Made) -> None:
         tenants = tenants_of(snapshot, pool.segments.__contains__)
         if is_complete(tenants, made, pool.segments):
-            self._allocator.waiting.append(partial(self._enter, state, tenants, made))
+            self._allocator.guards.waiting.append(partial(self._enter, state, tenants, made))
         else:
             self._native.left_alone[INCOMPLETE] += 1
 
@@ -343,11 +343,13 @@ def _close(graph: Any) -> None:
 
 
 def _wrap_del(original: Callable[..., Any]) -> Callable[..., Any]:
+    counted = captures  # globals of modules end before some graphs
+
     def __del__(graph: Any) -> None:
         """Destroy a graph that dies while any thread captures in the relaxed mode, so that the capture goes on; the
         graph's own destructor then finds it destroyed."""
         original(graph)
-        if captures.running and getattr(graph, "_shadowgraph_open", None) is None:
+        if counted.running and getattr(graph, "_shadowgraph_open", None) is None:
             with error_barrier_all("end of a graph"), relaxed_capture():
                 torch._C._CUDAGraph.reset(graph)
 

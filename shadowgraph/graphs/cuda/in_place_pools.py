@@ -1,7 +1,7 @@
 """Guards inside the program's own private pools (layout ``faithful``): no memory is added, moved or kept from reuse.
 
-`captured`, `dropped`, `refuse` and `close` take the allocator's lock; `confirm`, `may_arm` and `refit` are called by
-the allocator with that lock held.
+`InPlacePools` knows the pools and finds room; the guard keeper moves the guards there. `captured`, `dropped`, `refuse`
+and `close` take the allocator's lock; `confirm`, `may_rearm` and `refit` are called by the keeper with that lock held.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ class _Native:
 
 
 class InPlacePools:
-    """Guards in bytes that the caching allocator has not handed out: rounding slack, and unused parts of segments.
+    """Finds room for guards in bytes that the caching allocator has not handed out: rounding slack, and unused parts of
+    segments.
 
-    The memory stays the allocator's own. A check therefore never writes there: broken guards are armed again once the
-    host knows that the bytes are still unallocated (`may_arm`). The segments exist as long as a graph of the pool does;
-    with the last graph the guards are removed, before the pool can be released.
+    The memory stays the allocator's own. A check therefore never writes there: broken guards are re-armed once the host
+    knows that the bytes are still unallocated (`may_rearm`). The segments exist as long as a graph of the pool does;
+    with the last graph the guards are retired, before the pool can be released.
 
     Attributes
     ----------
@@ -50,7 +51,7 @@ class InPlacePools:
     """
 
     def __init__(self, allocator: CudaAllocator, near: int) -> None:
-        self._allocator, self._near = allocator, near
+        self._allocator, self._guards, self._near = allocator, allocator.guards, near
         self.left_alone: Counter[str] = Counter()
         self._pools: dict[PoolHandle, _Native] = {}
         self._refused: set[PoolHandle] = set()
@@ -74,9 +75,9 @@ class InPlacePools:
             pool = self._pools.get(handle)
             if pool is None:
                 pool = self._pools[handle] = _Native(handle)
-                self._allocator.lender = self
+                self._guards.external = self
             pool.tenants[graph.serial] = tenants
-        self._allocator.waiting.append(partial(self._enter, pool, graph, made))
+        self._guards.waiting.append(partial(self._enter, pool, graph, made))
 
     def dropped(self, graph: Graph) -> None:
         """A graph is going. The guards of its pool go with the pool's last graph."""
@@ -84,7 +85,7 @@ class InPlacePools:
             for pool in [pool for pool in self._pools.values() if graph.serial in pool.tenants]:
                 del pool.tenants[graph.serial]
                 if not pool.tenants:
-                    self._let_go(pool)
+                    self._retire(pool)
 
     def refuse(self, handle: PoolHandle, reason: str) -> None:
         """A pool can have no guards after a capture into it, and from here on."""
@@ -93,13 +94,13 @@ class InPlacePools:
             self._refused.add(handle)
             pool = self._pools.get(handle)
             if pool is not None:
-                self._let_go(pool)
+                self._retire(pool)
 
     def close(self) -> None:
-        """Remove every guard."""
+        """Retire every guard."""
         with self._allocator.lock.section:
             for pool in list(self._pools.values()):
-                self._let_go(pool)
+                self._retire(pool)
 
     def confirm(self, guard: Guard, extent: tuple[int, int], order: int, clock: Iterator[int]) -> bool:
         """Whether a change in a guard is damage. The caller holds the allocator's lock.
@@ -117,34 +118,34 @@ class InPlacePools:
         moved = self._moved.get(guard.whole.start)
         if moved is not None and order < moved[0]:
             return not moved[1].covers(ByteRange(extent[0], extent[1] + 1))
-        pool = self._pool_where_it_stands(guard)
-        return pool is None or self._is_nobodys(guard, pool, clock)
+        pool = self._pool_of(guard)
+        return pool is None or self._is_unallocated(guard, pool, clock)
 
-    def may_arm(self, guard: Guard, clock: Iterator[int]) -> bool:
+    def may_rearm(self, guard: Guard, clock: Iterator[int]) -> bool:
         """Whether a guard is in place and its bytes are unallocated. The caller holds the allocator's lock.
 
         If the program has allocated there, guards are placed around the allocation.
         """
-        pool = self._pool_where_it_stands(guard)
-        return pool is not None and self._is_nobodys(guard, pool, clock)
+        pool = self._pool_of(guard)
+        return pool is not None and self._is_unallocated(guard, pool, clock)
 
     def refit(self) -> None:
         """Restrict guards to bytes that are unallocated by now. The caller holds the allocator's lock."""
         for pool in self._pools.values():
-            self._lay(pool)
+            self._refit(pool)
 
-    def _pool_where_it_stands(self, guard: Guard) -> _Native | None:
+    def _pool_of(self, guard: Guard) -> _Native | None:
         """The pool of a guard that is in place; None also while the pool must not be changed."""
         pool = next((p for p in self._pools.values() if guard.buffer.start in p.buffers), None)
         if pool is None or not self._stands(guard, pool) or torch.cuda.is_current_stream_capturing():
             return None
         return pool
 
-    def _is_nobodys(self, guard: Guard, pool: _Native, clock: Iterator[int]) -> bool:
+    def _is_unallocated(self, guard: Guard, pool: _Native, clock: Iterator[int]) -> bool:
         if not any(block.overlaps(guard.whole) for block in _state_of(pool.handle)[1]):
             return True
-        with self._allocator.batch():
-            self._lay(pool)
+        with self._guards.batch():
+            self._refit(pool)
         self._moved[guard.whole.start] = next(clock), guard.whole
         return False
 
@@ -152,18 +153,18 @@ class InPlacePools:
         """Whether a guard is where it was, and overlaps no tenant of a graph of the pool."""
         buffer = guard.buffer
         standing = [one.whole for one in guards_of(buffer, self._near)]
-        if self._allocator.tenants.get(buffer.start) is not buffer or guard.whole not in standing:
+        if self._guards.tenants.get(buffer.start) is not buffer or guard.whole not in standing:
             return False
         given = (ByteRange(s, s + n) for tenants in pool.tenants.values() for s, n in tenants.items())
         return not any(span.overlaps(guard.whole) for span in given)
 
-    def _let_go(self, pool: _Native) -> None:
+    def _retire(self, pool: _Native) -> None:
         self._pools.pop(pool.handle, None)
         for start, buffer in pool.buffers.items():
             self._moved.pop(buffer.guard_start, None)
             self._moved.pop(start - buffer.head_guard, None)
         for start in pool.buffers:
-            self._allocator.drop_tenant(start)
+            self._guards.retire(start, readable=False)
         for buffer in pool.buffers.values():
             self._allocator.ledger.free(buffer)
 
@@ -172,7 +173,7 @@ class InPlacePools:
         if tenants is None or self._pools.get(pool.handle) is not pool:
             return
         stacks = stacks_at(tenants, made)
-        with self._allocator.batch():
+        with self._guards.batch():
             for start, nbytes in tenants.items():
                 before = pool.buffers.get(start)
                 largest = max(nbytes, before.nbytes if before is not None else 0)
@@ -180,28 +181,21 @@ class InPlacePools:
                 buffer.lent = True
                 if before is not None:
                     if before.nbytes == largest:
-                        self._allocator.transfer_guards(before, buffer)
+                        self._guards.move_to(buffer, before)
                     else:
-                        self._allocator.move_guards(before, Placement(0, 0))
+                        self._guards.move(before, Placement(0, 0))
                     self._allocator.ledger.free(before)
                 pool.buffers[start] = self._allocator.ledger.add(buffer)
-            self._lay(pool)
+            self._refit(pool)
 
-    def _lay(self, pool: _Native) -> None:
-        """Place guards where there is no live graph's tenant and no live block; guards that need not move stay."""
+    def _refit(self, pool: _Native) -> None:
+        """Move guards to where there is no live graph's tenant and no live block; guards that need not move stay."""
         segments, live = _state_of(pool.handle)
         blocks = {start: buffer.stop for start, buffer in pool.buffers.items()}
         for tenants in pool.tenants.values():
             live += [ByteRange(start, start + nbytes) for start, nbytes in tenants.items()]
         for start, placement in place_guards(segments, blocks, live, self._near).items():
-            self._place(pool.buffers[start], placement)
-
-    def _place(self, buffer: Buffer, new: Placement) -> None:
-        tenant = self._allocator.tenants.get(buffer.start) is buffer
-        if tenant == bool(new.head or new.tail) and (buffer.head_guard, buffer.tail_guard) == (new.head, new.tail):
-            buffer.gap = new.gap
-            return
-        self._allocator.move_guards(buffer, new)
+            self._guards.move(pool.buffers[start], placement)
 
 
 def _state_of(handle: PoolHandle) -> tuple[list[ByteRange], list[ByteRange]]:

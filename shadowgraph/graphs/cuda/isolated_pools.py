@@ -52,8 +52,8 @@ class IsolatedPool:
     segments: dict[int, Segment] = field(default_factory=dict)
     tenancies: dict[int, dict[int, int]] = field(default_factory=dict)
 
-    def __del__(self) -> None:
-        captures.outlive(self.pool)
+    def __del__(self, outlive: Callable[[object], None] = captures.outlive) -> None:  # globals end before some pools
+        outlive(self.pool)
 
     def room(self, address: int) -> tuple[int, int] | None:
         """Where a segment's tail guard must start for all its tenants, and where it ends."""

@@ -1,6 +1,6 @@
 """Pool buffers after a capture: the tensors in its pool, their requested sizes, and the room for guards around them.
 
-`tenants_of` runs as a capture ends; the buffers are entered later, as work in `HostAllocator.waiting`.
+`tenants_of` runs as a capture ends; the buffers are entered later, as work in `GuardKeeper.waiting`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ _FRAMES = 6
 def enter_pool_buffers(
     allocator: CudaAllocator, pool: IsolatedPool, graph: Graph, requested: Tenants, made: Made
 ) -> None:
-    """Enter the capture's tensors into the ledger and place their guards.
+    """Enter the capture's tensors into the ledger and arm their guards.
 
     A segment's guard starts behind its largest tenant of any live graph; it is exact where that is the tenant's size.
     """
     stacks = stacks_at(requested, made)
-    with allocator.batch():
+    guards = allocator.guards
+    with guards.batch():
         for address, nbytes in requested.items():
             pool.tenancies.setdefault(address, {})[graph.serial] = nbytes
             room = pool.room(address)
@@ -42,10 +43,10 @@ def enter_pool_buffers(
             segment = pool.segments[address]
             buffer.head_guard = segment.head
             buffer.tail_guard = min(guard_stop - guard_start, FAR) if segment.tail else 0
-            previous = allocator.tenants.get(address)
+            previous = guards.tenants.get(address)
             if previous is not None:
                 allocator.ledger.free(previous)
-            allocator.install_tenant(buffer)
+            guards.arm(buffer)
             allocator.ledger.add(buffer)
 
 

@@ -17,7 +17,7 @@ from shadowgraph.common.errors import CaptureError
 from shadowgraph.graphs.dispatch.tensors import tensors_in
 from shadowgraph.graphs.triton import host as triton_host
 from shadowgraph.model.graphs import Node
-from shadowgraph.tracking.allocator import HostAllocator, Tenancy
+from shadowgraph.tracking.guard_keeper import GuardKeeper, Tenancy
 from shadowgraph.tracking.stores import StoreLog
 
 
@@ -94,14 +94,14 @@ class TenancyNode:
     """A block gets the tenant that was allocated here: the guards move to its size. Runs none of the program's work."""
 
     tenancy: Tenancy
-    allocator: HostAllocator
+    guards: GuardKeeper
 
-    def hand_over(self) -> bool:
+    def move_intact(self) -> bool:
         """Whether the guards were moved without a check for a culprit, since the present ones are intact."""
-        return self.allocator.hand_over(self.tenancy)
+        return self.guards.move_intact(self.tenancy)
 
     def run(self, watched: bool) -> StoreLog | None:
-        self.allocator.replay_tenant(self.tenancy)
+        self.guards.move_in_replay(self.tenancy)
         return None
 
 

@@ -32,7 +32,7 @@ def run_telling(steps: Iterable[Step], model: Graph) -> None:
                 step.run(True)
                 ran.append(step.node)
             elif isinstance(step, TenancyNode):
-                if not step.hand_over():
+                if not step.move_intact():
                     _tell(model, ran)
                     step.run(True)
             else:

@@ -114,7 +114,7 @@ def _tenant_at(steps: Sequence[Step], address: int) -> tuple[int, int] | None:
 def _stands(step: TenancyNode) -> bool:
     """Whether the guards of a tenant are in place already, and stay so when it is allocated."""
     buffer = step.tenancy.buffer
-    return step.allocator.tenants.get(buffer.start) is buffer and not buffer.gap
+    return step.guards.tenants.get(buffer.start) is buffer and not buffer.gap
 
 
 def _generators_of(steps: Sequence[AtenNode | TritonNode | CallableNode]) -> list[torch.Generator]:

@@ -242,7 +242,8 @@ class Recorder(TorchDispatchMode):
             nbytes, self.pool, Role.POOL, dtype, shape, self.graph.serial, self._caller()
         )
         self._own.add(buffer.start)
-        self.steps.append(TenancyNode(self.allocator.claim(buffer), self.allocator))
+        guards = self.allocator.guards
+        self.steps.append(TenancyNode(guards.claim(buffer), guards))
         return storage
 
     def _note_foreign(self, tensor: torch.Tensor, node: Node) -> None:

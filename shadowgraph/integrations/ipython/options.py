@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from shadowgraph.common.errors import UsageError
-from shadowgraph.common.settings import Settings, parse_option
+from shadowgraph.common.option_kinds import Switch
+from shadowgraph.common.options import OPTIONS, Option, from_variables, require
 
 VERBS = ("report", "map", "pause", "resume", "explain")
 NAME = "dbg"
@@ -36,7 +39,17 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
 
-def cell_options(line: str) -> CellOptions:
+def cell_parser(rows: Sequence[Option] = OPTIONS) -> argparse.ArgumentParser:
+    """The parser of a cell magic: a flag for each option, and the variable's name."""
+    parser = _Parser(prog="%%shadowgraph", add_help=False, allow_abbrev=False)
+    parser.add_argument("--name", default=NAME, help="the variable that receives the debugger")
+    for row in rows:
+        action: dict[str, Any] = {"action": argparse.BooleanOptionalAction} if isinstance(row.kind, Switch) else {}
+        parser.add_argument(row.dashed, help=row.told().replace("%", "%%"), **action)
+    return parser
+
+
+def cell_options(line: str, rows: Sequence[Option] = OPTIONS) -> CellOptions:
     """Parse options of `Settings`, with dashes: ``--backend host --sync --no-infer --far-guard 64K --name dbg``.
 
     Raises
@@ -44,24 +57,16 @@ def cell_options(line: str) -> CellOptions:
     UsageError
         For an unknown option or an invalid value; raised before anything is run.
     """
-    parser = _Parser(prog="%%shadowgraph", add_help=False, allow_abbrev=False)
-    parser.add_argument("--name", default=NAME)
-    for field in fields(Settings):
-        option = f"--{field.name.replace('_', '-')}"
-        if isinstance(field.default, bool):
-            parser.add_argument(option, action=argparse.BooleanOptionalAction)
-        else:
-            parser.add_argument(option)
-    given = vars(parser.parse_args(_words(line)))
+    given = vars(cell_parser(rows).parse_args(_words(line)))
     name = given.pop("name")
     if not name.isidentifier():
         raise UsageError(f"--name must be the name of a variable, not {name!r}")
-    options = {
-        each: value if isinstance(value, bool) else parse_option(each, value, f"--{each.replace('_', '-')}")
-        for each, value in given.items()
-        if value is not None
-    }
-    Settings.from_environment().with_options(**options)  # raises now, before any code is run
+    options = {}
+    for row in rows:
+        value = given[row.name]
+        if value is not None:
+            options[row.name] = value if isinstance(value, bool) else row.kind.parse(value, row.dashed)
+    require({**from_variables(os.environ, rows), **options}, rows)  # before any code is run
     return CellOptions(options, name)
 
 

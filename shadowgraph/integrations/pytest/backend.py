@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from shadowgraph.common.options import option
+
 
 def interpret_triton() -> bool:
     """Make Triton run kernels on the CPU; False when it was already imported for a GPU."""
@@ -16,7 +18,7 @@ def interpret_triton() -> bool:
 
 def is_host() -> bool:
     """Whether no GPU is available; imports torch, so call it only for a run that uses shadowgraph."""
-    named = os.environ.get("SHADOWGRAPH_BACKEND")
+    named = os.environ.get(option("backend").variable)
     if named:
         return named == "host"
     try:

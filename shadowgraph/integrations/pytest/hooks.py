@@ -64,7 +64,7 @@ class Hooks:
     def pytest_collection(self) -> Passing:
         if self._asked.everywhere:
             with error_barrier("start of the watch"):
-                self.watcher.watch(lambda: self._asked.settings({}), lenient=True)
+                self.watcher.watch(lambda: self._asked.settings({}))
         with self.watcher.at("during collection"):
             result = yield
             self.watcher.check()
@@ -198,7 +198,7 @@ class Hooks:
             self.watcher.window = Window(item.nodeid, declared)
             with error_barrier("start of the watch"):
                 if declared.watched:
-                    self.watcher.watch(lambda: self._asked.settings(declared.options), not declared.by_itself)
+                    self.watcher.watch(lambda: self._asked.settings(declared.options, declared.by_itself))
                 else:
                     self.watcher.rest()
         except ShadowgraphError as error:

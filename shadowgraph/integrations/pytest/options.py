@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shadowgraph.common.options import OPTIONS, Option, defaults_of, given, option
+
 if TYPE_CHECKING:
     from shadowgraph.common.settings import Settings
-
-_EAGER = "auto"  # tests are unmodified: they contain no `guard()` blocks
 
 
 @dataclass(frozen=True)
@@ -24,39 +24,41 @@ class Asked:
     ----------
     everywhere
         Whether every test is watched, not only marked ones.
-    backend
-        ``"host"``, ``"cuda"`` or ``"auto"``; None when not given.
     options
-        Fields of `Settings`.
+        Fields of `Settings` that the command line gives; a backend may be ``"auto"``.
     dumps
         Directory for a dump of each failing test, or None.
     """
 
     everywhere: bool
-    backend: str | None
     options: dict[str, Any]
     dumps: Path | None
 
-    def settings(self, more: dict[str, Any]) -> Settings:
+    def settings(self, more: dict[str, Any], declares: bool = False) -> Settings:
         """Settings of a test with its own options. With ``auto``, torch is imported to look for a GPU.
+
+        Parameters
+        ----------
+        declares
+            Whether the test asks for shadowgraph itself, so that it declares what needs a declaration.
 
         Raises
         ------
         UsageError
             For an unknown option or an invalid value.
         """
-        from shadowgraph.common.settings import PREFIX, Settings
+        from shadowgraph.common.settings import Settings
 
+        defaults = defaults_of("pytest", os.environ)
+        if declares:
+            defaults.pop("stale_rows", None)
         base = Settings.from_environment()
-        guard = {} if PREFIX + "GUARD_EAGER" in os.environ else {"guard_eager": _EAGER}
-        backend = more.get("backend", self.backend)
-        if backend is None:
-            backend = base.backend if PREFIX + "BACKEND" in os.environ else "auto"
-        if backend == "auto":
+        options = {**defaults, **self.options, **more}
+        if options.get("backend") == option("backend").defaults["pytest"]:
             from shadowgraph.integrations.pytest.backend import resolved_auto
 
-            backend = resolved_auto()
-        return base.with_options(**{**guard, **self.options, **more, "backend": backend})
+            options["backend"] = resolved_auto()
+        return base.with_options(**options)
 
 
 def asked_for(config: pytest.Config) -> Asked:
@@ -74,7 +76,8 @@ def asked_for(config: pytest.Config) -> Asked:
     dumps = Path(folder).absolute() if folder is not None else None
     words = config.getoption("shadowgraph_option")
     try:
-        asked = Asked(everywhere, config.getoption("shadowgraph_backend"), _parsed(words), dumps)
+        flags = {row.name: config.getoption(f"shadowgraph_{row.name}") for row in OPTIONS if "pytest" in row.flags}
+        asked = Asked(everywhere, {**parsed(words), **given(flags, "pytest")}, dumps)
         if everywhere or words:
             _try_out(asked)
     except ShadowgraphError as error:
@@ -89,22 +92,27 @@ def asked_for(config: pytest.Config) -> Asked:
     return asked
 
 
-def _parsed(words: Iterable[str]) -> dict[str, Any]:
-    """Parse ``key=value`` words into options."""
-    from shadowgraph.common.errors import UsageError
-    from shadowgraph.common.settings import Settings, parse_option
+def parsed(words: Iterable[str], rows: Sequence[Option] = OPTIONS) -> dict[str, Any]:
+    """Parse ``key=value`` words into options.
 
-    known = sorted({field.name for field in fields(Settings)} - {"backend"})
+    Raises
+    ------
+    UsageError
+    """
+    from shadowgraph.common.errors import UsageError
+
+    flags = {row.name: row.flags["pytest"] for row in rows if "pytest" in row.flags}
+    known = {row.name: row for row in rows if row.name not in flags}
     options = {}
     for word in words:
         key, equals, text = word.partition("=")
         if not equals:
             raise UsageError(f"--shadowgraph-option takes key=value, not {word!r}")
-        if key == "backend":
-            raise UsageError("the backend is given by --shadowgraph-backend")
+        if key in flags:
+            raise UsageError(f"the {key} is given by {flags[key].names[0]}")
         if key not in known:
-            raise UsageError(f"--shadowgraph-option: no option {key!r}; options are: {', '.join(known)}")
-        options[key] = parse_option(key, text, f"--shadowgraph-option {key}")
+            raise UsageError(f"--shadowgraph-option: no option {key!r}; options are: {', '.join(sorted(known))}")
+        options[key] = known[key].kind.parse(text, f"--shadowgraph-option {key}")
     return options
 
 

@@ -1,10 +1,13 @@
-"""The pytest entry point, loaded in every run: options, markers, the fixture. Other modules load on demand."""
+"""The pytest entry point, loaded in every run: options, markers, the fixture. Other modules load on demand, but for the
+table of options."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
+
+from shadowgraph.common.options import add_flags
 
 if TYPE_CHECKING:
     from shadowgraph.integrations.pytest.handle import WatchedTest
@@ -23,11 +26,7 @@ _MARKERS = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("shadowgraph", "memory of CUDA graphs")
     group.addoption("--shadowgraph", action="store_true", help="watch every test; one that breaks memory fails")
-    group.addoption(
-        "--shadowgraph-backend",
-        choices=("host", "cuda", "auto"),
-        help="where graphs run (default: auto, cuda where there is a GPU)",
-    )
+    add_flags(group.addoption, "pytest", prefix="shadowgraph_")
     group.addoption(
         "--shadowgraph-option",
         action="append",

@@ -89,7 +89,7 @@ class Watcher:
         """All debuggers whose findings were received."""
         return list(self._followed.values())
 
-    def watch(self, settings: Callable[[], Settings], lenient: bool) -> None:
+    def watch(self, settings: Callable[[], Settings]) -> None:
         """Activate a debugger with these settings, unless the program, or `shadowgraph wrap`, runs one.
 
         Raises
@@ -103,15 +103,17 @@ class Watcher:
         elif not is_wrapped():
             self._activate(settings())
         if self.debugger is not None:
-            runner = self.debugger.runner
-            runner.expect_static_buffers()  # each test creates its own
-            if self.debugger is self._active:
-                runner.judge_undeclared(lenient)
+            self.debugger.runner.expect_static_buffers()  # each test creates its own
 
     def _activate(self, settings: Settings) -> None:
+        fixed = settings.fixed()
+        if self._active is None or session.current() is not self._active or self._active.settings != fixed:
+            self._switch_to(fixed)
+        if self._active is not None:
+            self._active.runner.adjust(**settings.live())
+
+    def _switch_to(self, settings: Settings) -> None:
         if self._active is not None and session.current() is self._active:
-            if self._active.settings == settings:
-                return
             self.rest()
         if settings.backend == "host" and not interpret_triton():
             self.said[NO_TRITON] = None

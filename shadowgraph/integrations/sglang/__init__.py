@@ -1,1 +1,1 @@
-"""The adapter for sglang, and drivers that run unmodified sglang code on a machine without a GPU."""
+"""The adapter for sglang: what a program with sglang meets. Loaded by sglang itself, through an entry point."""

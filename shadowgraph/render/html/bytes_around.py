@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -12,7 +13,8 @@ from shadowgraph.model.findings import Finding
 from shadowgraph.render.html.hexdump import HexTable, table
 from shadowgraph.render.text.bytes_text import byte_notes
 from shadowgraph.views.byte_dump import dumped_buffer
-from shadowgraph.views.byte_rows import ByteLine, ByteRow, byte_rows
+from shadowgraph.views.byte_rows import ByteRow
+from shadowgraph.views.dumped_rows import ByteLine, dumped_rows
 
 _ROWS = 2_400  # for a whole page: later findings show only the bytes that they kept themselves
 _Key = tuple[int, int, str, str]
@@ -52,7 +54,7 @@ def _table(dump: Dump, finding: Finding, shown_as: int) -> HexTable | None:
         return None
     held = dumped_buffer(dump, buffer, dump.names.name(buffer), finding, None, None)
     own = tuple(mark for mark in held.marks if mark.finding == finding.id)[:1]  # not the changes of other findings
-    rows = [_renumbered(row, shown_as) for row in byte_rows(msgspec.structs.replace(held, marks=own), held.dtype)]
+    rows = [_renumbered(row, shown_as) for row in dumped_rows(msgspec.structs.replace(held, marks=own), held.dtype)]
     if not rows:
         return None
     command = f"shadowgraph hexdump {start:#x} {shlex.quote(str(dump.path))} --around {finding.id}"
@@ -61,4 +63,4 @@ def _table(dump: Dump, finding: Finding, shown_as: int) -> HexTable | None:
 
 def _renumbered(row: ByteLine, shown_as: int) -> ByteLine:
     """The row with the finding's id in the run's report, which numbers findings anew over all processes."""
-    return row._replace(finding=shown_as) if isinstance(row, ByteRow) and row.finding is not None else row
+    return replace(row, finding=shown_as) if isinstance(row, ByteRow) and row.finding is not None else row

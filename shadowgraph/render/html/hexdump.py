@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from shadowgraph.model.findings import Finding
+from shadowgraph.render.text.bytes_text import hexadecimal
 from shadowgraph.render.text.finding_rows import unlike_what
-from shadowgraph.views.byte_rows import ByteLine, ByteRow, Cell, Gap, Kind, Same
-from shadowgraph.views.hexview import ROW, hex_rows
+from shadowgraph.views.byte_rows import ByteCell, Ground, Kind, window_rows
+from shadowgraph.views.dumped_rows import ByteLine, Gap, Same
 
 MOST = 64  # rows of one table
 
@@ -53,7 +54,7 @@ class HexTable:
 
 def window_table(finding: Finding) -> HexTable | None:
     """The changed rows of the bytes that a finding itself kept; None where it kept none."""
-    rows = list(_window_rows(finding))
+    rows = list(window_rows(finding))
     return table("bytes as the finding saw them", rows, unlike=unlike_what(finding)) if rows else None
 
 
@@ -61,45 +62,33 @@ def table(
     caption: str, rows: Iterable[ByteLine], notes: Iterable[str] = (), all: str = "", unlike: str = "was"
 ) -> HexTable:
     """Rows as a table of at most `MOST` lines; `unlike` is the label of expected bytes."""
-    lines = [_line(row, unlike) for row in rows]
+    lines = [line for row in rows for line in _lines(row, unlike)]
     return HexTable(caption, tuple(lines[:MOST]), tuple(notes), max(0, len(lines) - MOST), all)
 
 
-def _window_rows(finding: Finding) -> Iterator[ByteRow]:
-    for row in hex_rows(finding):
-        start = row.offset // ROW * ROW
-        places = range(start, start + ROW)
-        found = dict(enumerate(zip(row.found, row.changed, strict=True), row.offset))
-        cells = tuple(_cell(at, found.get(at), finding.buffer.nbytes) for at in places)
-        yield ByteRow(Kind.FOUND, start, cells, row.values)
-        old = dict(enumerate(row.expected, row.offset))
-        yield ByteRow(Kind.EXPECTED, start, tuple(Cell(old.get(at)) for at in places), "")
-
-
-def _cell(at: int, found: tuple[int, bool] | None, nbytes: int) -> Cell:
-    value, changed = found or (None, False)
-    return Cell(value, changed, guard=not 0 <= at < nbytes)
-
-
-def _line(row: ByteLine, unlike: str) -> HexLine:
+def _lines(row: ByteLine, unlike: str) -> Iterator[HexLine]:
     if isinstance(row, Gap):
-        return HexLine("skip", note="...")
-    if isinstance(row, Same):
-        return HexLine("skip", note=f"the same to {row.last:+,}")
-    label = {Kind.HELD: "", Kind.FOUND: "found", Kind.EXPECTED: unlike}[row.kind]
-    if row.kind is Kind.FOUND and row.finding is not None:
-        label = f"#{row.finding} found"
-    again = row.kind is Kind.EXPECTED or row.finding is not None  # same offset as the row above
-    offset = "" if again else f"{row.offset:+,}"
-    return HexLine(str(row.kind), offset, label, tuple(_runs(row.cells)), row.values)
+        yield HexLine("skip", note="...")
+    elif isinstance(row, Same):
+        yield HexLine("skip", note=f"the same to {row.last:+,}")
+    elif row.kind is Kind.HELD:
+        yield HexLine("held", f"{row.offset:+,}", "", tuple(_runs(row.cells, guards=True)), row.values)
+    else:
+        alone = row.finding is None  # else a held row precedes it, with the same offset and the guards
+        offset, label = (f"{row.offset:+,}", "found") if alone else ("", f"#{row.finding} found")
+        yield HexLine("found", offset, label, tuple(_runs(row.cells, guards=alone)), row.values)
+        before = (ByteCell(cell.offset, cell.expected) for cell in row.cells)
+        yield HexLine("expected", "", unlike, tuple(_runs(before, guards=False)))
 
 
-def _runs(cells: Iterable[Cell]) -> Iterator[Run]:
-    for css, group in groupby(cells, key=_css):
-        yield Run(" ".join(".." if cell.value is None else f"{cell.value:02x}" for cell in group), css)
+def _runs(cells: Iterable[ByteCell], guards: bool) -> Iterator[Run]:
+    for css, group in groupby(cells, key=lambda cell: _css(cell, guards)):
+        yield Run(" ".join(hexadecimal(cell.value) for cell in group), css)
 
 
-def _css(cell: Cell) -> str:
+def _css(cell: ByteCell, guards: bool) -> str:
     if cell.value is None:
         return "unknown"
-    return "changed" if cell.changed else "guard" if cell.guard else ""
+    if cell.changed:
+        return "changed"
+    return "guard" if guards and cell.ground is Ground.GUARD else ""

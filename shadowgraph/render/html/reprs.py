@@ -6,8 +6,6 @@ from functools import singledispatch
 from itertools import islice
 from typing import Any
 
-from markupsafe import Markup
-
 from shadowgraph.common.html_repr import namer_of
 from shadowgraph.common.words import plural
 from shadowgraph.dumps.reader import Dump
@@ -15,8 +13,8 @@ from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.listings import Buffers, Findings
+from shadowgraph.render.engine import render
 from shadowgraph.render.html.cards import card_of, grouped
-from shadowgraph.render.html.engine import render, style
 from shadowgraph.render.html.page import Page, dump_report, live_page, run_page
 from shadowgraph.render.html.tables import graph_table, listed_table
 from shadowgraph.render.html.things import buffer_facts, buffer_rows, dumped_owners, live_owners, name_of
@@ -42,7 +40,7 @@ def html_of(thing: object) -> str | None:
 
 
 def _cell(kind: str, **values: Any) -> str:
-    return render("cell.html", kind=kind, style=Markup(style()), **values)
+    return render("cell.html", kind=kind, **values)
 
 
 def _report(page: Page) -> str:

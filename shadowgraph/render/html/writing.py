@@ -10,14 +10,14 @@ from markupsafe import Markup
 from shadowgraph.common.atomic_files import atomic_write
 from shadowgraph.common.errors import MissingFileError, UsageError
 from shadowgraph.common.version import VERSION
-from shadowgraph.render.html.engine import digest, render, script, style
+from shadowgraph.render.engine import digest, render, script
 from shadowgraph.render.html.page import Page
 
 
 def page_html(page: Page) -> str:
     """A whole page in one self-contained file."""
     filtering = script()
-    ours = {"style": Markup(style()), "script": Markup(filtering), "digest": digest(filtering)}
+    ours = {"script": Markup(filtering), "digest": digest(filtering)}
     return render("page.html", page=page, version=VERSION, **ours) + "\n"
 
 

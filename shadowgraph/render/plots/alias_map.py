@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shadowgraph.common.errors import UsageError
 from shadowgraph.common.words import plural, size
-from shadowgraph.render.plots.heads import HEAD, Entry, blank_page, draw_head
 from shadowgraph.render.plots.mark_labels import draw_ids
-from shadowgraph.render.plots.page import BARS, LABELS, LEAST_DAMAGE, MARGIN, NOTES, WIDTH
+from shadowgraph.render.plots.page import BARS, LABELS, LEAST_DAMAGE, NOTES
+from shadowgraph.render.plots.panel_page import Entry, Panel, PanelPage, blank_page, fitting, with_folds
 from shadowgraph.render.plots.pen import BLACK, BLUE, FAINT, GREY, PALE, PURPLE, SKY, TINT, VERMILLION, Pen
-from shadowgraph.render.plots.saving import format_of, save_figure
+from shadowgraph.render.plots.saving import save_map
 from shadowgraph.views.alias_map import AliasLine, AliasMap, AliasPanel
-from shadowgraph.views.map_rows import MOST_ROWS, runs
+from shadowgraph.views.map_rows import require_limit
 from shadowgraph.views.memory_map import MapDamage
 from shadowgraph.views.scales import Span, Steps, joined, widened
 
@@ -35,14 +33,6 @@ _SLIVER = 0.01
 _PAGE = 1_500  # lines on one page
 
 
-@dataclass(frozen=True, slots=True)
-class _Fold:
-    """Groups ``[first, stop)`` that share one line."""
-
-    first: int
-    stop: int
-
-
 def alias_map(map: AliasMap, *, limit: int = 40, title: str | None = None) -> Figure:
     """Draw an alias map.
 
@@ -55,69 +45,24 @@ def alias_map(map: AliasMap, *, limit: int = 40, title: str | None = None) -> Fi
         share bytes, then groups with the most owners; runs of the rest are folded.
     title
         First line, instead of "Alias map".
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Owned by the caller, on no display; lengths are in inches, ``axes[0]`` spans the page with y downward.
-
-    Raises
-    ------
-    UsageError
-        For a limit out of range.
-    MissingPackageError
-        When matplotlib is not installed.
     """
-    if not 1 <= limit <= MOST_ROWS:
-        raise UsageError(f"limit must be from 1 to {MOST_ROWS}, not {limit}")
-    if not map.panels:
-        return blank_page(title or "Alias map", "no two owners share bytes, as far as they have names").figure
-    shown = chosen(map.panels, limit)
-    rows: list[int | _Fold] = [*shown, *(_Fold(*run) for run in runs(len(map.panels), set(shown)))]
-    rows.sort(key=lambda row: row.first if isinstance(row, _Fold) else row)
-    pen = Pen(WIDTH, HEAD + sum(_height(map, row) for row in rows) + MARGIN)
-    draw_head(pen, title or "Alias map", _counts(map, len(shown)), _legend(map, shown))
-    top = HEAD
-    for row in rows:
-        pen.lines([((LABELS[0], top), (NOTES[1], top))], FAINT, width=0.4)
-        if isinstance(row, _Fold):
-            _fold(pen, map.panels[row.first : row.stop], row, top)
-        else:
-            _panel(pen, map.panels[row], row, top)
-        top += _height(map, row)
-    return pen.figure
+    require_limit(limit)
+    title, panels = title or "Alias map", map.panels
+    if not panels:
+        return blank_page(title, "no two owners share bytes, as far as they have names")
+    shown = chosen(panels, limit)
+    rows = with_folds(
+        len(panels),
+        shown,
+        lambda place: _group(panels[place], place),
+        lambda first, stop: _fold(panels[first:stop], f"fold:{first}:{stop}"),
+    )
+    return PanelPage(title, _counts(map, len(shown)), _legend(map, shown), rows).draw_panels()
 
 
 def save_alias_map(map: AliasMap, path: str | os.PathLike[str], *, limit: int = 40, title: str | None = None) -> Path:
-    """Draw an alias map into a file, atomically.
-
-    Parameters
-    ----------
-    map
-        The map to draw.
-    path
-        The suffix png, svg or pdf selects the format.
-    limit
-        Groups at most; the rest is folded.
-    title
-        Above the drawing; by default the kind of map and its subject.
-
-    Returns
-    -------
-    Path
-        The file.
-
-    Raises
-    ------
-    UsageError
-        For a suffix that is no picture format.
-    MissingFileError
-        When the file cannot be written.
-    MissingPackageError
-        When matplotlib is not installed.
-    """
-    format_of(path)
-    return save_figure(alias_map(map, limit=limit, title=title), path)
+    """Draw an alias map into a file, as `save_map` does."""
+    return save_map(alias_map, map, path, limit=limit, title=title)
 
 
 def chosen(panels: Sequence[AliasPanel], limit: int) -> list[int]:
@@ -126,22 +71,13 @@ def chosen(panels: Sequence[AliasPanel], limit: int) -> list[int]:
     if len(panels) > limit:
         rank = [(-len(p.damages), -(p.contested > 0), -p.owners, -p.nbytes, place) for place, p in enumerate(panels)]
         order = sorted(order, key=rank.__getitem__)[:limit]
-    found: list[int] = []
-    used = 0
-    for place in order:
-        used += min(len(panels[place].lines), _LINES) + 2
-        if found and used > _PAGE:
-            break
-        found.append(place)
-    return sorted(found)
+    return fitting(order, lambda place: min(len(panels[place].lines), _LINES) + 2, _PAGE)
 
 
-def _height(map: AliasMap, row: int | _Fold) -> float:
-    if isinstance(row, _Fold):
-        return _FOLD
-    panel = map.panels[row]
+def _group(panel: AliasPanel, index: int) -> Panel:
     lines = min(len(panel.lines) - 1, _LINES) + (len(panel.lines) - 1 > _LINES)
-    return _GROUP + (0.14 if panel.damages else 0.0) + lines * _LINE + _REST
+    height = _GROUP + (0.14 if panel.damages else 0.0) + lines * _LINE + _REST
+    return Panel(height, lambda pen, top: _panel(pen, panel, index, top))
 
 
 def _counts(map: AliasMap, shown: int) -> str:
@@ -251,12 +187,17 @@ def _line(pen: Pen, panel: AliasPanel, line: AliasLine, scale: Steps, top: float
     pen.text(NOTES[0], y, text if line.exact else f"{text}, with gaps", size=7, mono=True, room=NOTES[1] - NOTES[0])
 
 
-def _fold(pen: Pen, panels: Sequence[AliasPanel], fold: _Fold, top: float) -> None:
-    y = top + _FOLD / 2
+def _fold(panels: Sequence[AliasPanel], gid: str) -> Panel:
+    """One line for groups that are not drawn."""
     owners = sum(panel.owners for panel in panels)
     damaged = sum(bool(panel.damages) for panel in panels)
     text = f"… {plural(len(panels), 'more group')} of {plural(owners, 'owner')}"
     text += f", {damaged:,} of them with findings" if damaged else ""
-    pen.text(LABELS[0], y, text, size=7.5, color=BLACK if damaged else GREY, gid=f"fold:{fold.first}:{fold.stop}")
-    pen.lines([((BARS[0], y), (BARS[1], y))], VERMILLION if damaged else FAINT, width=1.2, dashed=True)
-    pen.text(NOTES[0], y, f"from {panels[0].address:#x}", size=6.5, mono=True, color=GREY)
+
+    def draw(pen: Pen, top: float) -> None:
+        y = top + _FOLD / 2
+        pen.text(LABELS[0], y, text, size=7.5, color=BLACK if damaged else GREY, gid=gid)
+        pen.lines([((BARS[0], y), (BARS[1], y))], VERMILLION if damaged else FAINT, width=1.2, dashed=True)
+        pen.text(NOTES[0], y, f"from {panels[0].address:#x}", size=6.5, mono=True, color=GREY)
+
+    return Panel(_FOLD, draw)

@@ -6,7 +6,6 @@ navigate by.
 
 from __future__ import annotations
 
-import html
 from importlib import resources
 from typing import Any
 
@@ -36,6 +35,7 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
+from shadowgraph.render.engine import render
 from shadowgraph.render.plots.browsing import SCALES, Chart, strip_of
 from shadowgraph.render.plots.page import role_color
 from shadowgraph.render.plots.pen import BLACK, FAINT, GREY, PALE, PURPLE, VERMILLION
@@ -101,7 +101,7 @@ return "0x" + Math.round(address[low] + share * (address[high] - address[low])).
 
 def page_of(memory: MemoryMap, chart: Chart | None, title: str, counts: str) -> Document:
     """A document with the whole page; without a chart it shows only the text `counts`."""
-    head = f"<b style='font-size: 15px'>{html.escape(title)}</b><br>{html.escape(counts)}"
+    head = render("map_head.html", title=title, counts=counts)
     parts: list[Any] = [Div(text=head, sizing_mode="stretch_width")]
     document = Document()
     if chart is not None:

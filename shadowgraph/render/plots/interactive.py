@@ -6,7 +6,6 @@ its figure in a notebook needs anywidget, ipympl shows nothing without a kernel,
 
 from __future__ import annotations
 
-import html
 import os
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +15,7 @@ from shadowgraph.common.atomic_files import atomic_write
 from shadowgraph.common.console import tame
 from shadowgraph.common.errors import MissingPackageError, UsageError
 from shadowgraph.common.words import plural, size
+from shadowgraph.render.engine import render
 from shadowgraph.render.plots.browsing import Chart, chart_of
 from shadowgraph.views.memory_map import MemoryMap
 
@@ -94,11 +94,7 @@ class InteractiveMap:
         return chart_of(self.map) if self.map.buffers else None
 
     def _repr_html_(self) -> str:
-        page = html.escape(self.html(), quote=True)
-        return (
-            f'<iframe srcdoc="{page}" title="{html.escape(tame(self.title))}" '
-            f'style="width: 100%; height: {self.height}px; border: 0"></iframe>'
-        )
+        return render("frame.html", page=self.html(), title=self.title, height=self.height)
 
     def __repr__(self) -> str:
         return f"<InteractiveMap: {counts(self.map)}>"

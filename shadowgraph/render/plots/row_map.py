@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shadowgraph.checks.verdicts import rows_said
-from shadowgraph.common.errors import UsageError
 from shadowgraph.common.words import plural
 from shadowgraph.model.row_history import RowState
 from shadowgraph.render.plots.columns import Axis, draw_axis
-from shadowgraph.render.plots.heads import HEAD, Entry, blank_page, draw_head
 from shadowgraph.render.plots.mark_labels import draw_ids
-from shadowgraph.render.plots.page import LABELS, MARGIN, NOTES, WIDTH
+from shadowgraph.render.plots.page import LABELS, NOTES
+from shadowgraph.render.plots.panel_page import Entry, Panel, PanelPage, blank_page, fitting, with_folds
 from shadowgraph.render.plots.pen import (
     BLACK,
-    FAINT,
     GREEN,
     GREY,
     PALE,
@@ -33,8 +30,8 @@ from shadowgraph.render.plots.pen import (
     Box,
     Pen,
 )
-from shadowgraph.render.plots.saving import format_of, save_figure
-from shadowgraph.views.map_rows import MOST_ROWS, runs
+from shadowgraph.render.plots.saving import save_map
+from shadowgraph.views.map_rows import require_limit
 from shadowgraph.views.row_map import RowMap, RowMark, RowPanel
 
 if TYPE_CHECKING:
@@ -54,14 +51,6 @@ _THIN = 0.02
 _PAGE = 220.0  # inches
 
 
-@dataclass(frozen=True, slots=True)
-class _Fold:
-    """Inputs ``[first, stop)`` that share one line."""
-
-    first: int
-    stop: int
-
-
 def row_map(map: RowMap, *, limit: int = 40, title: str | None = None) -> Figure:
     """Draw a stale-row map.
 
@@ -74,85 +63,28 @@ def row_map(map: RowMap, *, limit: int = 40, title: str | None = None) -> Figure
         other inputs of these graphs; runs of the rest are folded.
     title
         First line, instead of "Rows of static inputs".
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Owned by the caller, on no display; lengths are in inches, ``axes[0]`` spans the page with y downward.
-
-    Raises
-    ------
-    UsageError
-        For a limit out of range.
-    MissingPackageError
-        When matplotlib is not installed.
     """
-    if not 1 <= limit <= MOST_ROWS:
-        raise UsageError(f"limit must be from 1 to {MOST_ROWS}, not {limit}")
+    require_limit(limit)
     title = title or "Rows of static inputs"
-    if not map.panels:
-        return blank_page(title, "no history of rows of what was asked for").figure
-    shown = chosen(map.panels, limit)
-    rows: list[int | _Fold] = [*shown, *(_Fold(*run) for run in runs(len(map.panels), set(shown)))]
-    rows.sort(key=lambda row: row.first if isinstance(row, _Fold) else row)
-    pen = Pen(WIDTH, HEAD + sum(_height(map, row) for row in rows) + MARGIN)
-    draw_head(pen, title, _counts(map, len(shown)), _legend(map, shown))
-    top = HEAD
-    for row in rows:
-        pen.lines([((LABELS[0], top), (NOTES[1], top))], FAINT, width=0.4)
-        if isinstance(row, _Fold):
-            text = f"… {plural(row.stop - row.first, 'more input')}"
-            pen.text(LABELS[0], top + _FOLD / 2, text, size=7.5, color=GREY, gid=f"fold:{row.first}:{row.stop}")
-        else:
-            _panel(pen, map.panels[row], row, top)
-        top += _height(map, row)
-    return pen.figure
+    panels = map.panels
+    if not panels:
+        return blank_page(title, "no history of rows of what was asked for")
+    shown = chosen(panels, limit)
+    rows = with_folds(len(panels), shown, lambda place: _input(panels[place], place), _fold)
+    return PanelPage(title, _counts(map, len(shown)), _legend(map, shown), rows).draw_panels()
 
 
 def save_row_map(map: RowMap, path: str | os.PathLike[str], *, limit: int = 40, title: str | None = None) -> Path:
-    """Draw a stale-row map into a file, atomically.
-
-    Parameters
-    ----------
-    map
-        The map to draw.
-    path
-        The suffix png, svg or pdf selects the format.
-    limit
-        Inputs at most; the rest is folded.
-    title
-        Above the drawing; by default the kind of map and its subject.
-
-    Returns
-    -------
-    Path
-        The file.
-
-    Raises
-    ------
-    UsageError
-        For a suffix that is no picture format.
-    MissingFileError
-        When the file cannot be written.
-    MissingPackageError
-        When matplotlib is not installed.
-    """
-    format_of(path)
-    return save_figure(row_map(map, limit=limit, title=title), path)
+    """Draw a stale-row map into a file, as `save_map` does."""
+    return save_map(row_map, map, path, limit=limit, title=title)
 
 
 def chosen(panels: Sequence[RowPanel], limit: int) -> list[int]:
     """The inputs that are drawn, in order."""
     graphs = {panel.graph for panel in panels if panel.marks}
     rank = [(not p.marks, p.graph not in graphs, not p.mixed, place) for place, p in enumerate(panels)]
-    found: list[int] = []
-    used = 0.0
-    for place in sorted(range(len(panels)), key=rank.__getitem__)[:limit]:
-        used += _tall(panels[place])
-        if found and used > _PAGE:
-            break
-        found.append(place)
-    return sorted(found)
+    order = sorted(range(len(panels)), key=rank.__getitem__)[:limit]
+    return fitting(order, lambda place: _tall(panels[place]), _PAGE)
 
 
 def _grid(panel: RowPanel) -> float:
@@ -163,8 +95,18 @@ def _tall(panel: RowPanel) -> float:
     return _ABOVE + _grid(panel) + _BELOW
 
 
-def _height(map: RowMap, row: int | _Fold) -> float:
-    return _FOLD if isinstance(row, _Fold) else _tall(map.panels[row])
+def _input(panel: RowPanel, index: int) -> Panel:
+    return Panel(_tall(panel), lambda pen, top: _panel(pen, panel, index, top))
+
+
+def _fold(first: int, stop: int) -> Panel:
+    """One line for the inputs ``[first, stop)``."""
+
+    def draw(pen: Pen, top: float) -> None:
+        text = f"… {plural(stop - first, 'more input')}"
+        pen.text(LABELS[0], top + _FOLD / 2, text, size=7.5, color=GREY, gid=f"fold:{first}:{stop}")
+
+    return Panel(_FOLD, draw)
 
 
 def _counts(map: RowMap, shown: int) -> str:

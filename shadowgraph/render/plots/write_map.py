@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from shadowgraph.common.words import form, plural, size
 from shadowgraph.render.plots.columns import EAGER, Axis, draw_axis
-from shadowgraph.render.plots.heads import HEAD, Entry, blank_page, draw_head
 from shadowgraph.render.plots.mark_labels import draw_ids
 from shadowgraph.render.plots.page import MARGIN, WIDTH
+from shadowgraph.render.plots.panel_page import Entry, Panel, PanelPage, blank_page
 from shadowgraph.render.plots.pen import (
     BLACK,
     BLUE,
@@ -32,7 +32,7 @@ from shadowgraph.render.plots.pen import (
     Box,
     Pen,
 )
-from shadowgraph.render.plots.saving import format_of, save_figure
+from shadowgraph.render.plots.saving import save_map
 from shadowgraph.views import map_places
 from shadowgraph.views.map_rows import Fold, Row, rows_of
 from shadowgraph.views.memory_map import MapBuffer, MapDamage
@@ -51,6 +51,7 @@ _SAID = {
 _LABELS = (MARGIN, 3.5)
 _ROW, _FOLD, _LINE = 0.5, 0.21, 0.17
 _AXIS = 0.55  # labels of marks and numbers of nodes
+_GAP = 0.35  # above the list of nodes
 _SIDE, _BODY = 0.07, 0.26  # of a row: each guard, and the buffer
 _MARK = 0.08  # inches of a mark, whatever the number of nodes
 _LEAST = 0.045  # least visible height of bytes, in inches
@@ -68,68 +69,25 @@ def write_map(map: WriteMap, *, limit: int = 40, title: str | None = None) -> Fi
         Buffers with a row of their own, 1 to 200; damaged ones keep theirs beyond it (up to 200).
     title
         First line, instead of "Write map of" and the graph's name.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Owned by the caller, on no display; lengths are in inches, ``axes[0]`` spans the page with y downward.
-
-    Raises
-    ------
-    UsageError
-        For a limit out of range.
-    MissingPackageError
-        When matplotlib is not installed.
     """
     rows = rows_of(map.memory, limit)
     title = title or f"Write map of {map.graph}"
     if not rows:
-        return blank_page(
-            title, f"{plural(len(map.nodes), 'node')}, of which none writes a buffer that is known"
-        ).figure
+        return blank_page(title, f"{plural(len(map.nodes), 'node')}, of which none writes a buffer that is known")
     axis = Axis.of(len(map.nodes), eager=any(not mark.nodes for mark in map.marks))
     listed = _listed(map)
-    top = HEAD + _AXIS
-    bottom = top + sum(_height(row) for row in rows)
-    pen = Pen(WIDTH, bottom + 0.35 + (0.3 + _LINE * len(listed) if listed else 0.0) + MARGIN)
-    draw_head(pen, title, _counts(map), _legend(map))
-    draw_axis(pen, axis, [node.place for node in map.nodes], top - 0.12, top, bottom)
-    _culprits(pen, map, axis, (top - 0.3, bottom))
-    _rows(pen, map, rows, axis, top)
-    _list(pen, listed, bottom + 0.35)
-    return pen.figure
+    below = _GAP + (0.3 + _LINE * len(listed) if listed else 0.0)
+    page = PanelPage(title, _counts(map), _legend(map), _panels(map, rows, axis), above=_AXIS, below=below)
+    draw_axis(page.pen, axis, [node.place for node in map.nodes], page.top - 0.12, page.top, page.bottom)
+    _culprits(page.pen, map, axis, (page.top - 0.3, page.bottom))
+    figure = page.draw_panels(rule=WIDTH - MARGIN)
+    _list(page.pen, listed, page.bottom + _GAP)
+    return figure
 
 
 def save_write_map(map: WriteMap, path: str | os.PathLike[str], *, limit: int = 40, title: str | None = None) -> Path:
-    """Draw a write map into a file, atomically.
-
-    Parameters
-    ----------
-    map
-        The map to draw.
-    path
-        The suffix png, svg or pdf selects the format.
-    limit
-        Buffers at most; the rest is folded.
-    title
-        Above the drawing; by default the kind of map and its subject.
-
-    Returns
-    -------
-    Path
-        The file.
-
-    Raises
-    ------
-    UsageError
-        For a suffix that is no picture format.
-    MissingFileError
-        When the file cannot be written.
-    MissingPackageError
-        When matplotlib is not installed.
-    """
-    format_of(path)
-    return save_figure(write_map(map, limit=limit, title=title), path)
+    """Draw a write map into a file, as `save_map` does."""
+    return save_map(write_map, map, path, limit=limit, title=title)
 
 
 def _counts(map: WriteMap) -> str:
@@ -156,10 +114,6 @@ def _legend(map: WriteMap) -> list[Entry]:
     return entries
 
 
-def _height(row: Row | Fold) -> float:
-    return _FOLD if isinstance(row, Fold) else _ROW
-
-
 def _culprits(pen: Pen, map: WriteMap, axis: Axis, ys: tuple[float, float]) -> None:
     """A line at each culprit from the labels to the foot of the page."""
     label, bottom = ys
@@ -176,21 +130,22 @@ def _culprits(pen: Pen, map: WriteMap, axis: Axis, ys: tuple[float, float]) -> N
     draw_ids(pen, sorted(places), label, (_LABELS[1] - 1.5, WIDTH - MARGIN), said)
 
 
-def _rows(pen: Pen, map: WriteMap, rows: Sequence[Row | Fold], axis: Axis, top: float) -> None:
-    by_buffer: dict[int, list[NodeWrite]] = defaultdict(list)
+def _panels(map: WriteMap, rows: Sequence[Row | Fold], axis: Axis) -> list[Panel]:
+    writes: dict[int, list[NodeWrite]] = defaultdict(list)
     for write in map.writes:
-        by_buffer[write.buffer].append(write)
+        writes[write.buffer].append(write)
     marks: dict[int, list[WriteMark]] = defaultdict(list)
     for mark in map.marks:
         marks[map.memory.damages[mark.damage].buffer].append(mark)
-    for row in rows:
-        pen.lines([((_LABELS[0], top), (WIDTH - MARGIN, top))], FAINT, width=0.4)
-        if isinstance(row, Fold):
-            hidden = [write for index in range(row.first, row.stop) for write in by_buffer[index]]
-            _fold(pen, row, hidden, axis, top)
-        else:
-            _row(pen, map, row.index, by_buffer[row.index], marks[row.index], axis, top)
-        top += _height(row)
+
+    def buffer(index: int) -> Panel:
+        return Panel(_ROW, lambda pen, top: _row(pen, map, index, writes[index], marks[index], axis, top))
+
+    def folded(fold: Fold) -> Panel:
+        hidden = [write for index in range(fold.first, fold.stop) for write in writes[index]]
+        return Panel(_FOLD, lambda pen, top: _fold(pen, fold, hidden, axis, top))
+
+    return [folded(row) if isinstance(row, Fold) else buffer(row.index) for row in rows]
 
 
 def _row(

@@ -12,8 +12,9 @@ from shadowgraph.common.words import form, plural
 from shadowgraph.dumps.schema import Why
 from shadowgraph.render.text.shown import Reporter, said
 from shadowgraph.views.byte_dump import DumpedBuffer
-from shadowgraph.views.byte_rows import ByteLine, ByteRow, Cell, Gap, Kind, Same, byte_rows
-from shadowgraph.views.hexview import decoded
+from shadowgraph.views.byte_rows import ByteCell, ByteRow, Ground, Kind
+from shadowgraph.views.byte_values import decoded
+from shadowgraph.views.dumped_rows import ByteLine, Gap, Same, dumped_rows
 
 SCHEMA = "shadowgraph.hexdump/1"
 _CHANGED, _GUARD = "*", "|"
@@ -42,7 +43,7 @@ class BytesReport(Reporter):
             if place:
                 yield Text()
             yield from _head(buffer)
-            yield from _lines(byte_rows(buffer, self.dtype or buffer.dtype))
+            yield from _lines(dumped_rows(buffer, self.dtype or buffer.dtype))
             yield from _tail(buffer)
 
     def _plain(self, buffer: DumpedBuffer) -> dict[str, Any]:
@@ -72,27 +73,39 @@ def _lines(rows: Iterable[ByteLine]) -> Iterator[Text]:
             yield said(f"  {'...':>9}", "dim")
         elif isinstance(row, Same):
             yield said(f"  {'':>9}  the same to {row.last:+,}", "dim")
+        elif row.kind is Kind.HELD:
+            yield _held(row)
         else:
-            yield _row(row)
+            yield _seen(f"#{row.finding} found", [cell.value for cell in row.cells], row.values, "red")
+            yield _seen("not", [cell.expected for cell in row.cells], "", "dim")
 
 
-def _row(row: ByteRow) -> Text:
-    if row.kind is not Kind.HELD:  # values that a finding saw or expected
-        who = f"#{row.finding} found" if row.kind is Kind.FOUND else "not"
-        cells = "".join(f"{_hex(cell)} " for cell in row.cells)
-        return Text(f"  {who:>9}  {cells} {row.values}".rstrip(), style="red" if row.kind is Kind.FOUND else "dim")
+def _seen(who: str, row: Iterable[int | None], values: str, style: str) -> Text:
+    """The bytes that a finding found or expected."""
+    return Text(f"  {who:>9}  {''.join(f'{hexadecimal(value)} ' for value in row)} {values}".rstrip(), style=style)
+
+
+def _held(row: ByteRow) -> Text:
     line = Text("  ")
     line.append(f"{row.offset:+9,}  ", style="dim")
     for cell in row.cells:
-        mark, style = (_CHANGED, "bold red") if cell.changed else (_GUARD, "dim") if cell.guard else (" ", "")
-        line.append(f"{_hex(cell)}{mark}", style=style)
+        mark, style = _marked(cell)
+        line.append(f"{hexadecimal(cell.value)}{mark}", style=style)
     line.append(f" {row.values}", style="cyan")
     line.rstrip()
     return line
 
 
-def _hex(cell: Cell) -> str:
-    return ".." if cell.value is None else f"{cell.value:02x}"
+def _marked(cell: ByteCell) -> tuple[str, str]:
+    """The sign behind a byte, and the style of both."""
+    if cell.changed:
+        return _CHANGED, "bold red"
+    return (_GUARD, "dim") if cell.ground is Ground.GUARD else (" ", "")
+
+
+def hexadecimal(value: int | None) -> str:
+    """Two digits, or two dots for a byte that is not known."""
+    return ".." if value is None else f"{value:02x}"
 
 
 def _tail(buffer: DumpedBuffer) -> Iterator[Text]:

@@ -1,4 +1,4 @@
-"""Exception of the program with the facts known at that time, as rows of a report."""
+"""Exception of the program with the facts known at that time, and failed index assertions, as texts of a report."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from shadowgraph.common.words import plural
 from shadowgraph.model.failures import Failure, LastWriter, PlanFacts
+from shadowgraph.model.launch_arguments import AssertedIndex
 from shadowgraph.render.text.batch_text import batch_said
 from shadowgraph.render.text.culprit_text import culprit_line
 
@@ -72,3 +73,15 @@ def _writer(writer: LastWriter, one: bool) -> str:
     entry = f"[{writer.entry}]: " if one else ""
     replay = f" in replay {writer.replay} of {writer.graph}" if writer.graph is not None else ""
     return f"{entry}{culprit_line(writer.culprit)}{replay}"
+
+
+def asserted_line(found: AssertedIndex) -> str:
+    """``asserts 0 <= tmp24 < ks2 (2): would be 0 to 2, out of range at x = 0, 1; an index into out_ptr1``."""
+    high = "" if found.high is None or found.rule.endswith(f"< {found.high}") else f" ({found.high})"
+    values = f"{found.least} to {found.most}" if found.least != found.most else f"{found.least}"
+    more = f" and {found.more_places:,} more" if found.more_places else ""
+    places = f", out of range at x = {', '.join(map(str, found.places))}{more}" if found.places else ""
+    holds = "which holds a copy of" if found.copied else "which is"
+    named = f", {holds} {found.owner}" if found.owner else ""
+    into = f"; an index into {found.into}{named}" if found.into else ""
+    return f"asserts {found.rule}{high}: would be {values}{places}{into}"

@@ -13,11 +13,11 @@ from shadowgraph.common.source_paths import at
 from shadowgraph.common.words import form, plural
 from shadowgraph.model.findings import Finding, Severity
 from shadowgraph.model.run_facts import RunFacts, to_json
-from shadowgraph.render.text.asserted_text import asserted_line
-from shadowgraph.render.text.failure_text import failure_head, failure_rows
+from shadowgraph.render.text.failure_text import asserted_line, failure_head, failure_rows
 from shadowgraph.render.text.finding_rows import FactRow, end_rows, fact_rows, unlike_what
 from shadowgraph.render.text.folding import folded, found, in_processes, of, process_rows
-from shadowgraph.views.hexview import HexRow, decoded, hex_rows
+from shadowgraph.views.byte_rows import ByteRow, window_rows
+from shadowgraph.views.byte_values import decoded
 
 _LABEL = 11
 
@@ -85,7 +85,7 @@ def finding_lines(finding: Finding, more: Iterable[FactRow] = ()) -> Iterator[Te
     colour = "bold red" if finding.severity is Severity.ERROR else "bold yellow"
     yield Text(finding.message, style=colour)
     yield from _rows(fact_rows(finding))
-    for row in hex_rows(finding):
+    for row in window_rows(finding):
         yield _hex(row, unlike_what(finding))
     yield from _rows((*more, *end_rows(finding)))
 
@@ -94,12 +94,13 @@ def _rows(rows: Iterable[FactRow]) -> Iterator[Text]:
     return (_row(row.label, row.text) for row in rows if not row.spare)
 
 
-def _hex(row: HexRow, unlike: str) -> Text:
+def _hex(row: ByteRow, unlike: str) -> Text:
+    known = row.known
     text = Text(" " * (_LABEL + 2))
-    text.append(f"{row.offset:+7d}  ", style="dim")
-    for value, changed in zip(row.found, row.changed, strict=True):
-        text.append(f"{value:02x} ", style="bold red" if changed else "dim")
-    expected = row.expected.hex(" ")
+    text.append(f"{known[0].offset:+7d}  ", style="dim")
+    for cell in known:
+        text.append(f"{cell.value:02x} ", style="bold red" if cell.changed else "dim")
+    expected = bytes(cell.expected for cell in known if cell.expected is not None).hex(" ")
     text.append(f" {row.values}", style="cyan")
     text.append(f"  {unlike} {expected}", style="dim")
     return text

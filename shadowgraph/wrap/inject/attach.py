@@ -1,4 +1,6 @@
-"""Attaches to a wrapped process once torch is imported; called by the start-up hook, in the importing thread.
+"""Attaches to a wrapped process once torch is imported, and has adapters attach to the packages that have one.
+
+Called by the start-up hook, in the importing thread.
 
 Until the program does tensor work, no part of the debugger is loaded: importing torch costs a file with one line. On
 the host, the first operator starts the debugger; with a GPU, the first one after the program's own initialisation of
@@ -19,8 +21,8 @@ import torch
 
 from shadowgraph.common.compat import resolved
 from shadowgraph.graphs.dispatch import thread_modes
+from shadowgraph.integrations import notices
 from shadowgraph.wrap.folder.injection_config import InjectionConfig
-from shadowgraph.wrap.inject.adapters import expect
 from shadowgraph.wrap.inject.process import ProcessMonitor
 
 WhenImported = Callable[[str, Callable[[], None]], None]
@@ -36,7 +38,7 @@ def torch_loaded(when_imported: WhenImported) -> None:
     process.introduce("multiprocessing" if spawned else "start")
     if spawned:
         _entitle_when_it_begins(process)
-    expect(when_imported, process.tell, process.place, first=not spawned)
+    expect_adapters(when_imported, process.tell, process.place, first=not spawned)
     thread_modes.enter(process.target)
     thread_modes.install_in_new_threads(process.target)
     if process.backend == "cuda":
@@ -48,6 +50,36 @@ def torch_loaded(when_imported: WhenImported) -> None:
     atexit.register(process.finish)
     # Multiprocessing children clear inherited finalizers, then run these callbacks, and end by os._exit.
     util.register_after_fork(process, _child_of_multiprocessing)
+
+
+def expect_adapters(when_imported: WhenImported, tell: notices.Tell, place: notices.Place, first: bool) -> None:
+    """Have adapters attach once the program has imported their packages. Called once.
+
+    Parameters
+    ----------
+    tell, place
+        As for `notices.connect`.
+    first
+        False in a process spawned by another one of the same program, which has given the same notices already.
+    """
+    notices.connect(tell, place)
+    when_imported("flashinfer", _attach_flashinfer)
+    if first:
+        when_imported("sglang", _say_why_sglang_is_off)
+
+
+def _attach_flashinfer() -> None:
+    from shadowgraph.integrations.flashinfer.adapter import attach
+
+    attach()
+
+
+def _say_why_sglang_is_off() -> None:
+    from shadowgraph.integrations.sglang.versions import why_off
+
+    reason = why_off()
+    if reason is not None:
+        notices.tell(reason)
 
 
 def start_before_captures(start: Callable[[], None]) -> None:

@@ -1,11 +1,15 @@
-"""Writes a debugger's findings into its process's findings log, as they occur.
+"""Where a wrapped process's findings go as they occur: into its findings log, and to its standard error.
 
-Called in the thread of the event that led to the finding, after the debugger's lock is released and before the event
-returns. The logger's own lock keeps the records of a finding in order; only the findings log's lock is taken under it.
+`FindingsLogger` is called in the thread of the event that led to the finding, after the debugger's lock is released and
+before the event returns. Its own lock keeps the records of a finding in order; only the findings log's lock is taken
+under it. Lines on standard error are those of shadowgraph's own logger, which `log_to_stderr` gives a handler in the
+thread that starts the debugger.
 """
 
 from __future__ import annotations
 
+import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,8 +17,9 @@ from collections.abc import Callable
 import msgspec
 
 from shadowgraph.common.fork_safety import fork_safe
+from shadowgraph.common.internal_errors import logger
 from shadowgraph.debugger import Debugger
-from shadowgraph.dumps.redaction import redacted
+from shadowgraph.dumps.redaction import redacted, redacted_fault
 from shadowgraph.model.failures import Failure
 from shadowgraph.model.findings import Finding, Severity
 from shadowgraph.model.run_facts import plain_facts
@@ -124,3 +129,29 @@ def _says_more(finding: Finding, before: Finding) -> bool:
     if _state(finding) <= _state(before):
         return False
     return finding.occurrences.bit_count() == 1 or finding.revision != before.revision
+
+
+class Redacting(logging.Formatter):
+    """Formats messages without keys, values and exception texts, and without tracebacks, which quote the last.
+
+    Findings and internal errors arrive as ``record.finding`` and ``record.fault``: they tell which part of a line
+    quotes the program.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = record.getMessage()
+        finding, fault = getattr(record, "finding", None), getattr(record, "fault", None)
+        if isinstance(finding, Finding):
+            text = text.replace(finding.message, redacted(finding).message)
+        return text.replace(fault, redacted_fault(fault)) if isinstance(fault, str) else text
+
+
+def log_to_stderr(quiet: bool, redact: bool) -> None:
+    """Send shadowgraph's logger to standard error only: the program's own logging may go to its output."""
+    logger.propagate = False
+    if quiet:
+        logger.setLevel("CRITICAL")
+    elif sys.__stderr__ is not None:
+        handler = logging.StreamHandler(sys.__stderr__)
+        handler.setFormatter(Redacting() if redact else logging.Formatter("%(message)s"))
+        logger.addHandler(handler)

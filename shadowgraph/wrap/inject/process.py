@@ -20,7 +20,6 @@ from shadowgraph.common import fork_safety
 from shadowgraph.common.uncaught import is_crash, uncaught
 from shadowgraph.wrap.folder.findings_log import FORMAT, FindingsLog, command_line, rank, say, tell_rank
 from shadowgraph.wrap.folder.injection_config import InjectionConfig
-from shadowgraph.wrap.inject.signals import on_signal
 
 if TYPE_CHECKING:
     from shadowgraph.debugger import Debugger
@@ -109,7 +108,6 @@ class ProcessMonitor:
         from torch.cuda import device, device_count, is_current_stream_capturing
 
         from shadowgraph.common.internal_errors import error_barrier_all
-        from shadowgraph.wrap.inject.devices import device_index
 
         with error_barrier_all("device of an operator"):  # a tensor subclass may refuse to answer
             index = device_index(args, kwargs)
@@ -161,12 +159,12 @@ class ProcessMonitor:
         from shadowgraph import session
         from shadowgraph.common.internal_errors import internal_errors
         from shadowgraph.common.settings import Settings
-        from shadowgraph.dumps import process_dumps  # noqa: F401
+        from shadowgraph.dumps.process_dumps import dump_on_signal
         from shadowgraph.graphs.triton import host as triton_host
-        from shadowgraph.wrap.inject.messages import to_stderr
+        from shadowgraph.wrap.inject.findings_logger import log_to_stderr
 
         settings = Settings.from_environment().with_options(**self.orders.options, backend=self.backend)
-        to_stderr(self.orders.quiet, self.orders.redact)
+        log_to_stderr(self.orders.quiet, self.orders.redact)
         internal_errors.heard = self._fault
         if self.backend == "host":
             triton_host.wait_for_triton()
@@ -174,11 +172,10 @@ class ProcessMonitor:
         session.observers.append(self)
         self._dumps = itertools.count(1)
         if self.orders.dump_signal:
-            on_signal(self.orders.dump_signal, self._asked)
+            dump_on_signal(self.orders.dump_signal, self._asked)
         theirs = session.current()
         if theirs is None:
             self._own = session.attach(settings)
-            self._own.runner.judge_undeclared(leniently=True)  # the program declares nothing, adapters some inputs
         else:  # the program has started its own debugger first
             self.started(theirs)
 
@@ -193,8 +190,8 @@ class ProcessMonitor:
         from shadowgraph.wrap.status.heartbeat_writer import HeartbeatWriter
 
         book = next(self._books)
-        # Threads of a server may write at any time, and a partial rerun of a graph would undo that.
-        debugger.runner.allow_reruns(debugger.settings.locate == "all")
+        reruns = self.orders.options.get("partial_reruns", debugger.settings.partial_reruns)
+        debugger.runner.adjust(partial_reruns=reruns)  # also where the program has started its own debugger
         debugger.runner.subscribe_report_lines(self.tell)
         self._recorders.append(FindingsLogger(self.journal, debugger, book, self._first_error, self.orders.redact))
         if self._beat is None:
@@ -361,3 +358,23 @@ def _first_line(error: BaseException) -> str:
         return str(error).split("\n", 1)[0][:200]
     except Exception:  # raised by the program's own exception class
         return "(cannot be printed)"
+
+
+def device_index(args: Any, kwargs: Any) -> int | None:
+    """The index of the CUDA device of an operator's tensors, or of the device it is told to use; None for neither.
+
+    A server's rank often initialises CUDA before it chooses its device, so the current device is not yet meaningful.
+    """
+    import torch
+
+    from shadowgraph.graphs.dispatch.tensors import is_plain, tensors_in
+
+    told = (
+        each for each in (*args, *(kwargs or {}).values()) if isinstance(each, torch.device) and each.type == "cuda"
+    )
+    device = next(told, None)
+    if device is not None:
+        return torch.cuda.current_device() if device.index is None else device.index
+    with torch._C.DisableTorchFunctionSubclass():  # a subclass's own overrides must not run
+        tensors = (tensor for tensor in tensors_in((args, kwargs)) if is_plain(tensor, "cuda"))
+        return next((tensor.get_device() for tensor in tensors), None)

@@ -1,6 +1,7 @@
 """Runs a command transparently for the caller of `shadowgraph wrap`: same streams, signals and exit status.
 
-Runs in the main thread of the supervising process, with the forwarded signals blocked.
+Its environment carries the start-up hook of `wrap/inject` to it and its descendants. Runs in the main thread of the
+supervising process, with the forwarded signals blocked.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 from shadowgraph.common.errors import CommandNotFoundError, NotExecutableError
+from shadowgraph.wrap.folder.injection_config import VARIABLE, InjectionConfig
 
+SITE = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "inject", "site")  # of the hook
 _FORWARDED = frozenset(
     {
         *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
@@ -64,6 +67,16 @@ def run_child(
     finally:
         signal.signal(signal.SIGCHLD, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def wrapped_environment(orders: InjectionConfig, environment: Mapping[str, str]) -> dict[str, str]:
+    """A copy of an environment with the hook first on ``PYTHONPATH`` and the configuration beside it.
+
+    Inside another wrap, this configuration replaces the outer one; the hook is not added twice.
+    """
+    own = environment.get("PYTHONPATH")
+    before = [part for part in own.split(os.pathsep) if part != SITE] if own else []  # an empty entry is significant
+    return {**environment, "PYTHONPATH": os.pathsep.join([SITE, *before]), VARIABLE: orders.encode()}
 
 
 def die_of(number: int) -> NoReturn:

@@ -9,15 +9,18 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from shadowgraph.common.errors import ShadowgraphError
 from shadowgraph.dumps.naming import BufferNames
 from shadowgraph.dumps.reader import Dump, read_dump
 from shadowgraph.model.buffers import Buffer
+from shadowgraph.render.engine import render
 from shadowgraph.wrap.folder.reader import Run
-from shadowgraph.wrap.status.html import page, table, text
+from shadowgraph.wrap.status.tables import Row, Table
 
 _ROWS = 500
+_HEADINGS = ("address", "bytes", "guard before", "guard after", "role", "findings", "buffer")
 _NONE = (
     "no dump in the run folder yet. A process writes one at its first finding, and at the signal that --dump-signal "
     "names (SIGUSR2): `kill -USR2 PID`"
@@ -36,7 +39,7 @@ class MapPage:
         with self._lock:
             newest = max(_dated(run.dumps), default=None)
             if newest is None:
-                return page("shadowgraph: memory map", [f'<p id="none">{text(_NONE)}</p>'])
+                return _rendered(missing=_NONE)
             key = newest[1], newest[0]
             if self._made is None or self._made[0] != key:
                 self._made = key, _page(newest[1])
@@ -54,34 +57,33 @@ def _dated(dumps: tuple[Path, ...]) -> Iterator[tuple[int, Path]]:
 def _page(path: Path) -> bytes:
     try:
         with read_dump(path) as dump:
-            body = list(_body(path, dump))
+            return _rendered(**_contents(path, dump))
     except ShadowgraphError as error:
-        body = [f'<p id="none">{text(error)}</p>']
-    return page("shadowgraph: memory map", body)
+        return _rendered(missing=str(error))
 
 
-def _body(path: Path, dump: Dump) -> Iterator[str]:
-    about = dump.manifest
+def _rendered(**values: Any) -> bytes:
+    return render("memory.html", **{"missing": "", **values}).encode("utf-8", "backslashreplace")
+
+
+def _contents(path: Path, dump: Dump) -> dict[str, Any]:
+    about, names = dump.manifest, BufferNames(dump)
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(about.time))
-    yield f"<h1>Memory of process {about.pid:d} at {when}</h1>"
-    yield f'<p class="dim">from the newest dump, {text(path.name)} (reason: {text(about.reason)})</p>'
-    yield '<nav><a href="./">status</a></nav>'
-    names = BufferNames(dump)
-    facts = about.facts
     found: dict[int, list[str]] = {}
-    for finding in facts.damage:
+    for finding in about.facts.damage:
         found.setdefault(finding.buffer.serial, []).append(f"{finding.code} (#{finding.id} of this process)")
     graphs = {graph.serial: graph.name for graph in about.graphs}
     order = sorted(dump.buffers, key=lambda buffer: (buffer.serial not in found, -buffer.nbytes))
     shown = sorted(order[:_ROWS], key=lambda buffer: buffer.start)
-    headings = ("address", "bytes", "guard before", "guard after", "role", "findings", "buffer")
     rows = (_row(buffer, names, graphs, found) for buffer in shown)
-    yield table("map", headings, rows, len(order) - len(shown))
+    return {
+        "title": f"Memory of process {about.pid} at {when}",
+        "about": f"from the newest dump, {path.name} (reason: {about.reason})",
+        "buffers": Table.of("map", _HEADINGS, rows, len(order) - len(shown)),
+    }
 
 
-def _row(
-    buffer: Buffer, names: BufferNames, graphs: dict[int, str], found: dict[int, list[str]]
-) -> tuple[str | int, ...]:
+def _row(buffer: Buffer, names: BufferNames, graphs: dict[int, str], found: dict[int, list[str]]) -> Row:
     role = (
         f"{buffer.role} of {graphs.get(buffer.graph, buffer.graph)}" if buffer.graph is not None else f"{buffer.role}"
     )

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import torch
 
-from shadowgraph.integrations.sglang.load import load
+from shadowgraph.demos.sglang.load import load
 
 TOPK, PAGE, STEPS = 2, 2, 5
 
