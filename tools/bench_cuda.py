@@ -346,8 +346,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.replay_only:
         small = replay_cost(small_nodes, args.rounds, args.replays)
-        print(json.dumps({"small_nodes": small, "beside_busy_thread": beside_busy_thread()}, indent=1))
-        return 0
+        return _told({"small_nodes": small, "beside_busy_thread": beside_busy_thread()}, args.json)
     copy = copy_bandwidth()
     report: dict[str, Any] = {
         "card": torch.cuda.get_device_name(),
@@ -365,10 +364,15 @@ def main() -> int:
         "capture": capture_cost(args.rounds),
         "memory_by_size": memory_added(),
     }
+    return _told(report, args.json)
+
+
+def _told(report: dict[str, Any], path: str | None) -> int:
+    """Print a report, and write it where that is asked for."""
     text = json.dumps(report, indent=1)
     print(text)
-    if args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
+    if path:
+        with open(path, "w", encoding="utf-8") as file:
             file.write(text + "\n")
     return 0
 
