@@ -153,12 +153,12 @@ def test_after_a_resume_in_a_nap_nobody_who_was_seen_is_accused(debugger: sg.Deb
         with sg.debugger.eager.EagerMode(debugger._allocator, debugger.monitor.context.ledger.holds):
             sg.debugger.eager.follow(True)
             other[0].set()
-            other[1].wait()
+            other[1].wait(30)
             sg.debugger.eager.follow(False)
 
     thread = threading.Thread(target=rests)
     thread.start()
-    other[0].wait()
+    assert other[0].wait(30), "invalid: the other thread has ended"
     try:
         debugger.pause()
         debugger.resume()
