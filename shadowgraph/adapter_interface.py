@@ -377,7 +377,7 @@ class AdapterInterface:
 
     @property
     def device(self) -> str:
-        """The watched device: ``"cpu"``, ``"cuda:0"``, ..."""
+        """Name of the watched device, such as ``"cpu"`` or ``"cuda:0"``."""
         return self._work.allocator.device
 
     @property
