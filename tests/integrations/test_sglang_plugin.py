@@ -79,7 +79,8 @@ def test_sglang_loads_it_and_nothing_comes_of_it_without_a_run(installed: Path) 
         """,
         str(installed),
     )
-    assert said.split("\n")[-2] == f"{[ENTRY]} {{}} set()"
+    parents = ["shadowgraph.integrations", "shadowgraph.integrations.sglang"]
+    assert said.split("\n")[-2] == f"{[*parents, ENTRY]} {{}} set()"
 
 
 @pytest.fixture

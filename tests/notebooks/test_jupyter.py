@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from typing import Any
@@ -69,7 +70,7 @@ def test_the_map_is_shown_in_a_frame(executed: dict[str, Any]) -> None:
     (output,) = executed["run-map"].outputs
     page = output.data["text/html"]
     assert page.startswith("<iframe srcdoc=")
-    assert "&quot;table&quot;" in page
+    assert '"table"' in html.unescape(page)
     assert "SG101: +12 B past the end by pack" in page
 
 

@@ -109,12 +109,12 @@ def test_several_runs_are_one_result(tmp_path: Path, out: Path) -> None:
 def test_a_call_that_is_out_of_time_is_gone_on_with(tmp_path: Path, out: Path) -> None:
     file = gpu_tests(tmp_path, PASSES)
     for runs in (1, 2, 3):
-        assert tool.repeats(out, [file], 3, 0, limit=0) == 0
+        assert tool.repeats(out, [file], 3, 0, 1, limit=0) == 0
         assert len(kept(out / "gpu_repeats.json")["runs"]) == runs, "each call makes one"
     body = kept(out / "gpu_repeats.json")
     assert body["command"] == f"tools/gpu_evidence.py --repeat 3 {file} --workers 0"
     assert [run["passed"] for run in body["runs"]] == [1, 1, 1]
-    tool.repeats(out, [file], 3, 0, limit=0)
+    tool.repeats(out, [file], 3, 0, 1, limit=0)
     assert len(kept(out / "gpu_repeats.json")["runs"]) == 1, "what is complete is made anew"
 
 
