@@ -22,9 +22,9 @@ from shadowgraph.integrations.pytest import declared
 from shadowgraph.model import kinds as register
 from shadowgraph.model.findings import Finding, Severity, json_schema
 from shadowgraph.model.graphs import Graph
-from shadowgraph.model.kinds import TAG, Detail
+from shadowgraph.model.kinds import TAG, Detail, decode_detail
 from shadowgraph.model.redaction import Kept, OwnerPath
-from shadowgraph.model.run_facts import facts_from
+from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.monitor.finding_store import FindingStore
 from shadowgraph.render.html.page import live_page
 from shadowgraph.render.html.reprs import html_of
@@ -146,7 +146,7 @@ def test_json(debugger: sg.Debugger) -> None:
     (finding,) = document["findings"]
     assert (finding["code"], finding["kind"], finding["message"]) == (CODE, "negative input", HEADLINE)
     assert finding["detail"] == {"code": CODE, "count": 1, "beside": "cache['a prompt'].x", "prompt": "a prompt"}
-    assert facts_from(msgspec.json.encode(document)).findings == debugger.findings
+    assert msgspec.convert(document, RunFacts, dec_hook=decode_detail).findings == debugger.findings
     assert "NegativeDetail" in json_schema()["$defs"]
 
 

@@ -13,7 +13,6 @@ from shadowgraph.common.version import VERSION
 from shadowgraph.model.coverage import Coverage
 from shadowgraph.model.failures import Failure
 from shadowgraph.model.findings import Finding
-from shadowgraph.model.kinds import decode_detail
 from shadowgraph.model.launch_arguments import LastLaunch
 from shadowgraph.model.redaction import FaultText, Kept, OwnerPath
 from shadowgraph.model.tensor_changes import Change
@@ -110,17 +109,6 @@ def plain_facts(facts: RunFacts) -> dict[str, Any]:
     body: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(facts))
     told = {"findings": facts.findings, "notes": facts.notes}
     return body | {name: [finding.to_dict() for finding in some] for name, some in told.items()}
-
-
-def facts_from(document: bytes) -> RunFacts:
-    """The facts of a report's JSON document; further fields are left out.
-
-    Raises
-    ------
-    msgspec.DecodeError
-        For a document that is none of this schema.
-    """
-    return msgspec.json.decode(document, type=RunFacts, dec_hook=decode_detail)
 
 
 def versions() -> dict[str, str]:

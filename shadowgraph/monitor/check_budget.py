@@ -22,8 +22,8 @@ class CheckBudget:
     ----------
     guarding
         Selects the eager allocations that are guarded; None for none. New guards are given up before checks.
-    told
-        Whose `replay_begins` and `replay_checked` are published here.
+    subscriptions
+        Its `replay_begins` and `replay_checked` are published here.
 
     Attributes
     ----------
@@ -33,9 +33,9 @@ class CheckBudget:
         Numbers of replays that began, and of those that were checked.
     """
 
-    def __init__(self, settings: Settings, guarding: EagerGuard | None, told: Subscriptions) -> None:
+    def __init__(self, settings: Settings, guarding: EagerGuard | None, subscriptions: Subscriptions) -> None:
         self.limit = OverheadLimiter(settings.overhead_percent, settings.fault_limit, every=settings.every)
-        self._guarding, self._told = guarding, told
+        self._guarding, self._subscriptions = guarding, subscriptions
         self.replays = self.checked = 0
         self._faults_before = internal_errors.total
 
@@ -57,7 +57,7 @@ class CheckBudget:
     def replays_passed(self, count: int) -> None:
         """Replays passed unobserved. The caller holds the debugger's lock."""
         self.replays += count
-        self._told.replay_begins.post()
+        self._subscriptions.replay_begins.post()
 
     def replay_due(self, replay: int, glances: bool = False) -> bool:
         """Whether a graph's replay, which begins now, is to be checked; a replay with `glances` is checked in any case.
@@ -65,7 +65,7 @@ class CheckBudget:
         The limits are evaluated here: when checking takes too long or fails too often, new guards are given up first.
         """
         self.replays += 1
-        self._told.replay_begins.call()
+        self._subscriptions.replay_begins.call()
         if self._guarding is not None:
             self._guarding.replay_began()
         limit = self.limit
@@ -78,4 +78,4 @@ class CheckBudget:
     def replay_ended(self) -> None:
         """A checked replay has ended."""
         self.checked += 1
-        self._told.replay_checked.call()
+        self._subscriptions.replay_checked.call()

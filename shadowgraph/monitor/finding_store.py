@@ -194,7 +194,7 @@ class FindingStore:
         """Link a finding to the overrun that it continues, as a note, or undo the link: a new revision."""
         return self._amend(id, continues=origin, severity=Severity.ERROR if origin is None else Severity.NOTE)
 
-    def detail(self, id: int, detail: Detail) -> Finding | None:
+    def set_detail(self, id: int, detail: Detail) -> Finding | None:
         """Set the facts of a finding's kind: a new revision."""
         return self._amend(id, detail=detail)
 

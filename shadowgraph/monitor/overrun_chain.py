@@ -228,7 +228,7 @@ class OverrunChain:
         detail = overrun_of(before) if before is not None else OverrunDetail()
         if before is None or (detail.reaches, detail.reaches_total) == (listed, len(met)):
             return None
-        kept = self.book.detail(known.id, msgspec.structs.replace(detail, reaches=listed, reaches_total=len(met)))
+        kept = self.book.set_detail(known.id, msgspec.structs.replace(detail, reaches=listed, reaches_total=len(met)))
         if kept is not None and _gist(kept) != _gist(before):
             said = "finding #%d, revision %d: %s"
             log(logging.WARNING, said, kept.id, kept.revision, kept.message, finding=kept)

@@ -23,12 +23,12 @@ class ProgramFailures:
 
     Parameters
     ----------
-    told
-        Subscribers that are told of each at once: the process may be killed next.
+    subscribers
+        Receive each at once: the process may be killed next.
     """
 
-    def __init__(self, told: Callbacks[[Failure]]) -> None:
-        self._told = told
+    def __init__(self, subscribers: Callbacks[[Failure]]) -> None:
+        self._subscribers = subscribers
         self._kept: list[Failure] = []
 
     @property
@@ -40,7 +40,7 @@ class ProgramFailures:
         """Record an exception, unless enough are kept, and publish it."""
         if len(self._kept) < _KEPT:
             self._kept.append(failure)
-            self._told.post(failure)
+            self._subscribers.post(failure)
 
     def knows(self, kind: str, said: str) -> bool:
         """Whether an exception is recorded: an exception often quotes its cause."""

@@ -14,8 +14,9 @@ from shadowgraph.checks.out_of_bounds.facts import RowOverrun
 from shadowgraph.model.coverage import Coverage
 from shadowgraph.model.findings import Alias, Culprit, Finding, Neighbour, Reader, Severity, Status
 from shadowgraph.model.guards import Side
+from shadowgraph.model.kinds import decode_detail
 from shadowgraph.model.phases import Phase
-from shadowgraph.model.run_facts import facts_from
+from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.model.stacks import Frame
 from shadowgraph.monitor.tensor_watches import Change
 from shadowgraph.render.text.finding_rows import advice
@@ -265,4 +266,4 @@ def test_the_json_document() -> None:
     assert (document["coverage"]["written"], document["coverage"]["unguarded"]) == (100, [])
     assert document["graphs"] == [["graph#1", 5, 7]]
     del document["schema"], document["versions"]
-    assert facts_from(msgspec.json.encode(document)) == facts
+    assert msgspec.convert(document, RunFacts, dec_hook=decode_detail) == facts
