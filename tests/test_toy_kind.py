@@ -128,6 +128,17 @@ def debugger() -> Iterator[sg.Debugger]:
         yield made
 
 
+def test_its_fixed_twin_is_silent() -> None:
+    with sg.debug(backend="host") as debugger:
+        with debugger.guard():
+            lens = torch.tensor([1, 2, 3], dtype=torch.int32)
+        graph = sg.HostGraph()
+        with sg.host_graph(graph):
+            lens.add(1)
+        graph.replay()
+        assert debugger.findings == ()
+
+
 def found(debugger: sg.Debugger) -> Finding:
     (finding,) = debugger.findings
     return finding
