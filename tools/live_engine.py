@@ -39,7 +39,7 @@ COMMON = {
 
 
 def write_model(folder: Path, size: dict[str, int], context: int, **more: Any) -> Path:
-    """A configuration for weights that nobody has: the engine makes them up, the same each time."""
+    """A configuration without weights: the engine makes them up, the same each time."""
     folder.mkdir(parents=True, exist_ok=True)
     whole = {**COMMON, **size, "max_position_embeddings": context, "architectures": ["LlamaForCausalLM"], **more}
     (folder / "config.json").write_text(json.dumps(whole, indent=1) + "\n")
