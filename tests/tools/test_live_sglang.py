@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
-RUN = TOOLS.parent / "notebooks" / "data" / "eagle_h100"
+RUN = TOOLS.parent / "notebooks" / "data" / "eagle_h200"
 
 
 def load_tool(name: str) -> ModuleType:
@@ -73,7 +73,7 @@ def test_what_is_kept_of_a_real_run() -> None:
     kept = live.summary(RUN)
     (found,) = kept["findings"]
     assert (found["code"], found["buffer"]["name"]) == ("SG101", "draft.cuda_graph_kv_indices")
-    assert found["bytes"]["last"] - found["bytes"]["first"] + 1 == 4544
+    assert found["bytes"]["last"] - found["bytes"]["first"] + 1 == 5952
     assert found["culprit"]["line"] == "srt/layers/attention/flashinfer_backend.py:1561"
     assert kept["notes"] == []
 
