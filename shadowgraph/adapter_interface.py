@@ -44,8 +44,17 @@ from shadowgraph.monitor.monitor import Monitor
 from shadowgraph.monitor.preparing import PrepareBlock, Preparing
 from shadowgraph.monitor.program_failures import BatchSource
 from shadowgraph.monitor.sampling import passing
+from shadowgraph.tracking import launch_recording
 
-__all__ = ["AdapterInterface", "BatchSource", "PlannerInterface", "PrepareBlock", "Preparing", "passing"]
+__all__ = [
+    "AdapterInterface",
+    "BatchSource",
+    "PlannerInterface",
+    "PrepareBlock",
+    "Preparing",
+    "launch_recording",
+    "passing",
+]
 
 
 class PlannerInterface:
