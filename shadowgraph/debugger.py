@@ -19,7 +19,7 @@ from shadowgraph.adapter_interface import AdapterInterface
 from shadowgraph.common import finalizer_safe_lock, interrupts
 from shadowgraph.common.errors import FindingsError, UsageError
 from shadowgraph.common.html_repr import register_namer
-from shadowgraph.common.internal_errors import internal_errors
+from shadowgraph.common.internal_errors import error_barrier, internal_errors
 from shadowgraph.common.settings import Settings
 from shadowgraph.declarations import Declarations, name_owner
 from shadowgraph.dumps.live import LiveDebugger
@@ -109,6 +109,7 @@ class Debugger(Declarations, LiveDebugger):
         self._allocator.guards.last_check = self._work.retiring
         passing.taken()  # replays recorded for an earlier debugger
         self._work.rearm()  # guards broken before the start are not reported
+        self._work.context.engine.pause(False)
         listeners.append(self._work)
         leave_stopped_modes()
         self._mode = eager.EagerMode(
@@ -146,6 +147,8 @@ class Debugger(Declarations, LiveDebugger):
         finally:
             self._started = False
             self._work.naps.end()
+            with error_barrier("end of checks in graphs"):
+                self._work.context.engine.pause(True)
             if self._mode is not None:
                 self._mode.inert = True
             eager.follow(False)
@@ -178,14 +181,14 @@ class Debugger(Declarations, LiveDebugger):
     def pause(self) -> None:
         """Stop checking; captures and replays run as without a debugger. Changes made meanwhile are not checked."""
         self._work.flush("pause")
-        self._work.paused = True
+        self._work.pause()
 
     def resume(self) -> None:
         """Resume checking; guards are armed again first."""
         self._work.rearm()
         self._work.invalidate_writers()
         self._work.naps.rouse()
-        self._work.paused = self._work.lost is not None or self._work.limit.stopped is not None
+        self._work.resume()
 
     # -- for code that runs the debugger from outside -------------------------------------------------------------
 

@@ -12,7 +12,6 @@ import msgspec
 
 from shadowgraph.checks.base import Checkpoint, Context
 from shadowgraph.model.buffers import Buffer
-from shadowgraph.model.findings import NAP
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.ranges import ByteRange
@@ -30,8 +29,8 @@ def suspects(
     the buffer and may write through it is named as a candidate. A launch that ran alone between two checks is the
     culprit.
     """
-    if checkpoint.at == NAP:
-        return ()
+    if not checkpoint.observed and checkpoint.phase is Phase.REPLAY:
+        return tuple(msgspec.structs.replace(write, opaque=True) for write in _candidates(checkpoint, buffer.range))
     if not context.engine.asynchronous:
         return tuple(checkpoint.writes.culprits(*parts))
     step = checkpoint.step

@@ -58,8 +58,7 @@ class Checkpoint:
     Attributes
     ----------
     at
-        ``replay_begin``, ``replay_end``, ``prepare_end``, ``capture_begin``, ``launch``, ``host_read``, ``check``,
-        ``nap``: after replays that passed unseen, of which the checkpoint names the last; ...
+        ``replay_begin``, ``replay_end``, ``prepare_end``, ``capture_begin``, ``launch``, ``host_read``, ``check``, ...
     phase
         The phase that just ended, if it is certain; None where it depends on the bytes written.
     graph, replay
@@ -70,6 +69,8 @@ class Checkpoint:
         Position among checkpoints and host writes, by `Context.clock`; evidence may arrive after later checkpoints.
     step
         Where launches are checked one by one: the launch that the checkpoint belongs to.
+    observed
+        Whether host launches since the checkpoint before were observed.
     """
 
     at: str
@@ -79,6 +80,7 @@ class Checkpoint:
     writes: WriteLog = field(default_factory=WriteLog, repr=False)
     order: int = 0
     step: Step | None = None
+    observed: bool = True
 
 
 class _Facts(TypedDict, total=False):

@@ -20,6 +20,7 @@ Layout = Literal["isolate", "faithful"]
 BackendName = Literal["host", "cuda"]
 Locate = Literal["auto", "off", "all"]
 WatchEager = Literal["always", "sampled"]
+Checks = Literal["nodes", "launches"]
 StaleRows = Literal["error", "note"]
 
 
@@ -218,6 +219,14 @@ OPTIONS: tuple[Option, ...] = (
         "See `shadowgraph.monitor.sampling.naps` and `shadowgraph.monitor.idleness`.",
         flags={"wrap": Flag(("--watch-eager",))},
         defaults={"wrap": "sampled"},
+    ),
+    Option(
+        "checks", "nodes", Choice(get_args(Checks)),
+        "how replays of CUDA graphs are checked: nodes, by two kernel nodes that are added to each captured graph; "
+        "launches, by kernels launched around each replay",
+        "Nodes check every replay on the device, whoever launches it. A graph that was captured before, or that cannot "
+        "carry them, is checked by launches in any case.",
+        flags={"wrap": Flag(("--checks",))},
     ),
     Option(
         "every", 1, Count(),

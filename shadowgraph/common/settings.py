@@ -15,6 +15,7 @@ from typing import Any
 from shadowgraph.common.errors import UsageError
 from shadowgraph.common.options import (
     BackendName,
+    Checks,
     Layout,
     Locate,
     Option,
@@ -53,6 +54,7 @@ class Settings:
     dump_whole: int = of(option("dump_whole"))
     guard_eager: str = of(option("guard_eager"))
     watch_eager: WatchEager = of(option("watch_eager"))
+    checks: Checks = of(option("checks"))
     every: int = of(option("every"))
     overhead_percent: float | None = of(option("overhead_percent"))
     fault_limit: int | None = of(option("fault_limit"))

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from shadowgraph.model.check_log import RANGES as RANGES
+from shadowgraph.model.check_log import WINDOW as WINDOW
 from shadowgraph.model.guards import Guard
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.tracking.guard_keeper import CanaryWriter
 
-WINDOW = 256  # bytes of expected and found values that are kept
-RANGES = 16  # changed ranges that are kept
 RANGES_COPIED = 8  # by one call of `mirror`
 LARGEST_COPY = 16 << 10  # bytes of each
 MIRRORED = 64 << 10  # shadowed parts up to this size are also copied to the host, where their last values survive
@@ -59,8 +59,26 @@ class Evidence(Generic[Subject]):
         return tuple(listed)
 
 
+class NodeCheck(NamedTuple):
+    """The tag of a check that is a node of a graph.
+
+    Attributes
+    ----------
+    graph
+        The graph's serial.
+    replay
+        Number of the replay, as the device counts them from the capture on.
+    end
+        Whether it is the check at the replay's end.
+    """
+
+    graph: int
+    replay: int
+    end: bool
+
+
 class Result(NamedTuple):
-    """The evidence of a check, or fetched bytes."""
+    """The evidence of a check, or fetched bytes. The tag is the one given to `Engine.check`, or a `NodeCheck`."""
 
     tag: object
     evidence: tuple[Evidence[object], ...]
@@ -104,6 +122,16 @@ class Engine(CanaryWriter, Protocol):
         every guard in full. A broken guard is measured over its whole length, and rearmed if its `rearm` is set. Where
         the engine `keeps`, it is not rearmed, and reported again only when its contents change.
         """
+
+    def list_guards(self, guards: Sequence[Guard]) -> None:
+        """Let check nodes compare these guards, and no others, from about now on."""
+
+    def pause(self, paused: bool) -> None:
+        """Let check nodes count replays only, or compare again."""
+
+    @property
+    def arrived(self) -> bool:
+        """Whether evidence has arrived that `poll` would return; takes no lock."""
 
     def fetch(self, tag: object, parts: Sequence[tuple[object, ByteRange]]) -> None:
         """Queue reads of ranges at this point of the stream; the bytes come from `poll`, each with its key."""

@@ -76,6 +76,12 @@ class CanaryStream:
             self._queued.record(self._device.stream())
             self._device.arming.wait_event(self._queued)
 
+    def mark(self) -> None:
+        """Let streams wait for all that is queued here, not only for the last write."""
+        with self._lock, self._device.context.current():
+            self._written.record(self._device.arming)
+            self.ordered.clear()
+
     def let_wait(self, stream: int) -> None:
         """Make a stream wait for the writes so far; cheap when it already does."""
         if stream not in self.ordered:

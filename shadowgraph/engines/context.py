@@ -46,6 +46,10 @@ class PrimaryContext:
         if code:
             raise error_of(f"{name}: {self.name_of(code)}", code)
 
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function of the driver, with the context current; raises as `check`."""
+        self.check(name, getattr(self._calls, name)(*arguments))
+
     def name_of(self, code: int) -> str:
         """CUDA's name of an error."""
         text = ctypes.c_char_p()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,10 +19,13 @@ from shadowgraph.engines.check_launcher import COMPARE, COPY, GUARDS_ONLY, Check
 from shadowgraph.engines.cupy_shadow import CupyShadow, shadow_of
 from shadowgraph.engines.device import Device
 from shadowgraph.engines.evidence_queue import EvidenceQueue, Parts
+from shadowgraph.engines.graph_watches import GraphWatches
 from shadowgraph.engines.kernels import kernels_of
+from shadowgraph.engines.listed_guards import ListedGuards
 from shadowgraph.engines.losses import is_device_loss
 from shadowgraph.engines.mirror import MirrorRing, NoCopy
 from shadowgraph.engines.ring import CheckMemory
+from shadowgraph.model.check_log import CheckLog
 from shadowgraph.model.guards import Guard
 from shadowgraph.model.ranges import ByteRange
 
@@ -38,11 +41,15 @@ class CupyEngine:
     ----------
     expandable
         Whether torch's allocator uses expandable segments.
+    log
+        Where checks write what they find, for the life of the process; anonymous memory by default.
 
     Attributes
     ----------
     unmappable
         Number of ranges that are not compared because their memory may be unmapped.
+    watches
+        Graphs that carry checks as nodes.
 
     Raises
     ------
@@ -54,19 +61,22 @@ class CupyEngine:
     asynchronous = True
     keeps = True
 
-    def __init__(self, device: int | None = None, expandable: bool = False) -> None:
+    def __init__(self, device: int | None = None, expandable: bool = False, log: CheckLog | None = None) -> None:
         index = torch.cuda.current_device() if device is None else device
         self._device = Device(index, expandable)
         self._lock = threading.RLock()
         self.unmappable = 0
         self._stale: set[int] = set()  # shadows whose last copy was skipped
         self.lost: str | None = None
-        step, one, many, mirror, self.probe_function = kernels_of(index)
-        memory = self._memory = CheckMemory(self._device)
-        self._launcher = CheckLauncher(self._device, step, memory.addresses)
-        self._canaries = CanaryStream(self._device, one, many, memory.table, memory.kept)
-        self._mirrors = MirrorRing(self._device, mirror)
-        self._queue = EvidenceQueue(self._device, memory)
+        kernels = kernels_of(index)
+        self.probe_function = kernels.probe
+        memory = CheckMemory(self._device, log if log is not None else CheckLog.anonymous())
+        self._launcher = CheckLauncher(self._device, kernels.check_step, memory.addresses)
+        self._canaries = CanaryStream(self._device, kernels.arm, kernels.arm_many, memory.table, memory.kept)
+        self._mirrors = MirrorRing(self._device, kernels.mirror)
+        self._listed = ListedGuards(self._device, kernels)
+        self.watches = GraphWatches(self._device, kernels.graph_check, memory, self._listed)
+        self._queue = EvidenceQueue(self._device, memory, self._listed.guard_of)
 
     @property
     def dropped(self) -> int:
@@ -96,6 +106,41 @@ class CupyEngine:
         stream that captures has queued nothing."""
         if not self._device.captures:
             self._canaries.wait_for_current()
+
+    def list_guards(self, guards: Sequence[Guard]) -> None:
+        """Let check nodes compare these guards, and no others, from about now on."""
+        if guards is not self._listed.guards:
+            self._while_alive(lambda: self._listed.show(guards))
+
+    def withdraw_guards(self, starts: Sequence[int]) -> None:
+        """Let no check node compare guards that begin there: work that is queued from now on may change them."""
+        self._while_alive(lambda: self._listed.withdraw(starts))
+
+    def pause(self, paused: bool) -> None:
+        """Let check nodes count replays only, or compare again; in order with the current stream."""
+        self._while_alive(lambda: self._pause(paused))
+
+    def _pause(self, paused: bool) -> None:
+        self._listed.pause(paused)
+        if not self._device.captures:
+            self._canaries.mark()
+            self._canaries.let_wait(self._device.raw_stream())
+
+    def _while_alive(self, work: Callable[[], None]) -> None:
+        """Do what a lost device does not need."""
+        if self.lost is not None:
+            return
+        try:
+            work()
+        except Exception as error:
+            if not is_device_loss(error):
+                raise
+            self.lost = str(error).split("\n", 1)[0]
+
+    @property
+    def arrived(self) -> bool:
+        """Whether evidence has arrived; takes no lock."""
+        return self._queue.arrived
 
     def shadow(self, parts: Parts) -> CupyShadow:
         """Allocate shadow copies of ranges; the host waits briefly, so ask once for a set of ranges.
@@ -188,7 +233,7 @@ class CupyEngine:
     def poll(self, wait: bool = False, here: bool = False) -> list[Result]:
         """Results of finished checks, in order of submission; with `wait` of all checks, or with `here` of those on the
         current stream. While a capture runs, a wait for other streams would invalidate it, and is left out."""
-        if self._queue.idle:
+        if self._queue.idle and not self._queue.arrived and not (wait and self.watches.live):
             return []
         if wait and self.lost is None and not self._device.captures:
             self._wait(here)

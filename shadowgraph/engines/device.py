@@ -6,6 +6,7 @@ without the engine's lock.
 
 from __future__ import annotations
 
+import ctypes
 from collections import deque
 from typing import Any
 
@@ -20,6 +21,7 @@ from shadowgraph.model.ranges import ByteRange
 from shadowgraph.tracking.captures import captures
 
 _HANDLES = 1024  # cached stream handles
+_MAPPED_PORTABLE = 3  # cudaHostRegisterPortable | cudaHostRegisterMapped
 
 
 class Device:
@@ -179,6 +181,27 @@ class Device:
             self.runtime.memsetAsync(made.data.ptr, 0, made.nbytes, self.loading.ptr)
             self.loading.synchronize()
         return made
+
+    def write(self, address: int, rows: npt.NDArray[Any]) -> None:
+        """Copy an array to device memory that no queued work uses; the host waits for this copy only."""
+        with self.context.current():
+            flat = np.ascontiguousarray(rows).view(np.uint8).reshape(-1)
+            self.runtime.memcpyAsync(address, flat.ctypes.data, rows.nbytes, 1, self.loading.ptr)
+            self.loading.synchronize()
+
+    def map_host(self, address: int, nbytes: int) -> int:
+        """Let the device write to host memory, for the life of the process; returns the memory's device address.
+
+        Raises
+        ------
+        CUDARuntimeError
+            When the driver refuses it, as it does for files of some file systems.
+        """
+        with self.context.current():
+            self.runtime.hostRegister(address, nbytes, _MAPPED_PORTABLE)
+            pointer = ctypes.c_uint64()
+            self.context.call("cuMemHostGetDevicePointer_v2", ctypes.byref(pointer), ctypes.c_void_p(address), 0)
+            return pointer.value
 
     def pinned(self, nbytes: int) -> Any:
         """Zeroed pinned host memory."""

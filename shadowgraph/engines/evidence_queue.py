@@ -7,11 +7,11 @@ engine's lock, except for `idle`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from shadowgraph.engines.base import Evidence, Result
+from shadowgraph.engines.base import Evidence, NodeCheck, Result
 from shadowgraph.engines.copies import Fetch
 from shadowgraph.engines.device import Device
 from shadowgraph.engines.ring import SLOTS, CheckMemory, RingReader
@@ -26,27 +26,45 @@ _Found = list[tuple[tuple[int, int], Evidence[object]]]  # for one check: guards
 
 
 class EvidenceQueue:
-    """Checks by their serial, each with a slot of its own while it is pending, and copies to the host."""
+    """Checks by their serial, each with a slot of its own while it is pending, and copies to the host.
 
-    def __init__(self, device: Device, memory: CheckMemory) -> None:
-        self._device, self._done = device, memory.done
+    Parameters
+    ----------
+    listed
+        The guard that check nodes compare at a slot, which holds an address.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        memory: CheckMemory,
+        listed: Callable[[int, int], Guard | None] = lambda slot, address: None,
+    ) -> None:
+        self._device, self._done, self._listed = device, memory.done, listed
         self._reader = RingReader(memory.records)
         self._serial = 0
         self._slots: set[int] = set()
         self._left_out = 0
         self._pending: dict[int, _Pending] = {}
         self._found: dict[int, _Found] = {}  # evidence that has arrived, by pending check
+        self._of_nodes: list[Result] = []  # evidence of check nodes that has arrived
         self._fetches: deque[Fetch] = deque()
 
     @property
     def dropped(self) -> int:
-        """Number of records overwritten before the host read them, plus checks that found no slot."""
+        """Number of records overwritten before the host read them, plus checks that found no slot, plus evidence on
+        guards that are no longer known."""
         return self._reader.dropped + self._left_out
 
     @property
     def idle(self) -> bool:
         """Whether nothing is in flight; needs no lock."""
         return not self._pending and not self._fetches
+
+    @property
+    def arrived(self) -> bool:
+        """Whether a record has arrived; needs no lock."""
+        return self._reader.arrived
 
     @property
     def unfinished(self) -> bool:
@@ -90,9 +108,9 @@ class EvidenceQueue:
         if lost:
             self._fetches.clear()
         finished = list(self._pending) if lost else self._finished(everything)
-        if finished and self._reader.arrived:
+        if self._reader.arrived:
             self._take_evidence()
-        results = []
+        results, self._of_nodes = self._of_nodes, []
         for serial in finished:
             tag = self._pending.pop(serial)[0]
             self._slots.discard(serial % SLOTS)
@@ -116,6 +134,9 @@ class EvidenceQueue:
     def _take_evidence(self) -> None:
         """Assign arrived records to their checks, including checks not yet seen as done."""
         for record in self._reader.take():
+            if record["graph"]:
+                self._take_from_node(record)
+                continue
             serial = int(record["check"])
             pending = self._pending.get(serial)
             if pending is not None:
@@ -123,6 +144,15 @@ class EvidenceQueue:
                 is_part, index = int(record["is_part"]), int(record["index"])
                 subject: object = parts[index][0] if is_part else guards[index]
                 self._found.setdefault(serial, []).append(((is_part, index), _evidence(record, subject)))
+
+    def _take_from_node(self, record: np.void) -> None:
+        guard = self._listed(int(record["index"]), int(record["first"]))
+        if guard is None:
+            self._left_out += 1
+            return
+        replay = int(record["replay"])
+        tag = NodeCheck(int(record["graph"]), replay >> 1, bool(replay & 1))
+        self._of_nodes.append(Result(tag, (_evidence(record, guard),)))
 
 
 def _result(tag: object, found: _Found) -> Result:

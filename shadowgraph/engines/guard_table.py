@@ -11,7 +11,7 @@ import numpy as np
 from shadowgraph.engines.device import Device
 from shadowgraph.model.guards import Guard, Side
 
-GUARD = np.dtype([("near", "<u8"), ("whole", "<u8"), ("nbytes", "<u8"), ("near_nbytes", "<u4"), ("flags", "<u4")])
+GUARD = np.dtype([("near", "<u8"), ("near_nbytes", "<u4"), ("flags", "<u4"), ("whole", "<u8"), ("nbytes", "<u8")])
 FAR = np.dtype([("start", "<u8"), ("nbytes", "<u8"), ("guard", "<u4"), ("unused", "<u4")])
 FAR_BYTES = 8192  # as in kernels.cu
 
@@ -41,13 +41,19 @@ class GuardTable:
     far_pieces: int
 
 
+def row_of(guard: Guard) -> tuple[int, int, int, int, int]:
+    """A guard as a row of `GUARD`."""
+    near, whole, after = guard.near, guard.whole, guard.side is not Side.BEFORE
+    return near.start, near.nbytes, after | (not guard.rearm) << 1, whole.start, whole.nbytes
+
+
 def table_of(device: Device, guards: Sequence[Guard]) -> GuardTable:
     """Upload the table of a tuple of guards; the host waits for the upload."""
     rows = np.empty(len(guards), dtype=GUARD)
     far: list[tuple[int, int, int, int]] = []
     for index, guard in enumerate(guards):
         near, whole, after = guard.near, guard.whole, guard.side is not Side.BEFORE
-        rows[index] = (near.start, whole.start, whole.nbytes, near.nbytes, after | (not guard.rearm) << 1)
+        rows[index] = row_of(guard)
         if whole.nbytes > near.nbytes:
             far.append((near.stop if after else whole.start, whole.nbytes - near.nbytes, index, 0))
     longest = max((nbytes for _, nbytes, _, _ in far), default=0)

@@ -17,7 +17,7 @@ typedef unsigned long long u64;
 #define KEPT 512       // records of broken guards
 #define SEEN 4096      // bytes of the damage that are compared with the last report
 
-struct Guard { u64 near_lo, whole_lo, whole_len; u32 near_len, flags; };  // flags: 1 after its buffer, 2 never rearmed
+struct Guard { u64 near_lo; u32 near_len, flags; u64 whole_lo, whole_len; };  // flags: 1 after its buffer, 2 never rearmed
 struct Chunk { u64 source, shadow, mirror; u32 nbytes, part; };  // mirror: pinned host memory, or 0
 struct Part { u64 start, shadow, nbytes, first, last, count; };
 struct Far { u64 lo, nbytes; u32 guard, unused; };
@@ -26,6 +26,7 @@ struct Record {
   u32 check, is_part, index, truncated;
   u64 first, last, count, window;
   u32 window_len, ranges_listed, ranges_total, unused;
+  u64 graph, replay;  // of a check in a graph: serial, and number of the replay << 1 | 1 at its end
   u64 ranges[2 * RANGES];
   u8 expected[WINDOW], found[WINDOW];
 };
@@ -72,8 +73,11 @@ __device__ __forceinline__ u8 wanted(u64 p, u64 start, u64 base, const u8* table
   return base ? *(const u8*)(base + (p - start)) : table[p & (PERIOD - 1)];
 }
 
+// The check that a record is of: a launched one by its serial, or one in a graph.
+struct Origin { u32 check; u64 graph, replay; };
+
 // A whole warp writes one record about [lo, hi) with changed bytes from `first` to `last`.
-__device__ void emit(Ring* ring, const u8* table, u32 check, u32 is_part, u32 index, u64 lo, u64 hi, u64 base, bool before,
+__device__ void emit(Ring* ring, const u8* table, Origin origin, u32 is_part, u32 index, u64 lo, u64 hi, u64 base, bool before,
                      bool truncated, u64 first, u64 last, u64 count) {
   int lane = threadIdx.x & 31;
   u64 n = 0;
@@ -103,7 +107,8 @@ __device__ void emit(Ring* ring, const u8* table, u32 check, u32 is_part, u32 in
       }
     }
     if (stop < last) ++total;
-    r->check = check; r->is_part = is_part; r->index = index; r->truncated = truncated;
+    r->check = origin.check; r->graph = origin.graph; r->replay = origin.replay;
+    r->is_part = is_part; r->index = index; r->truncated = truncated;
     r->first = first; r->last = last; r->count = count; r->window = window;
     r->window_len = (u32)(end - window); r->ranges_listed = listed; r->ranges_total = total;
   }
@@ -148,13 +153,13 @@ __device__ Kept* room_in(Kept* kept, u64 whole_lo) {
 // A whole warp measures a broken guard over its full length and reports it. The damage stays: the program may read
 // it, as it would without the debugger. So the guard is recorded, and reported again when its contents change. The
 // recorded bytes are compared, whatever the width of the check's near part; `in_full` measures the guard as well.
-__device__ void broken(const Guard& g, u32 index, Ring* ring, const u8* table, Kept* kept, bool in_full, u32 check) {
+__device__ bool broken(const Guard& g, u32 index, Ring* ring, const u8* table, Kept* kept, bool in_full, Origin origin) {
   int lane = threadIdx.x & 31;
   u64 lo = g.whole_lo, hi = lo + g.whole_len, first = ~0ull, last = 0, count = 0;
   bool after = g.flags & 1, ours = !(g.flags & 2);
   Kept* known = kept_of(kept, lo);
   bool unchanged = known && known->hash == hash_of(known->near_lo, known->near_hi, known->lo, known->hi);
-  if (unchanged && !in_full) return;
+  if (unchanged && !in_full) return false;
   for (u64 p = (lo & ~15ull) + 16 * lane; p < hi; p += 512) {
     u32 bad = differing(*(const uint4*)p, *(const uint4*)(table + (p & (PERIOD - 1)))) & inside(p, lo, hi);
     if (bad) {
@@ -163,8 +168,8 @@ __device__ void broken(const Guard& g, u32 index, Ring* ring, const u8* table, K
     }
   }
   first = warp_min(first); last = warp_max(last); count = warp_sum(count);
-  if (!count || (unchanged && first == known->first && last == known->last && count == known->count)) return;
-  emit(ring, table, check, 0, index, lo, hi, 0, !after, after ? last == hi - 1 : first == lo, first, last, count);
+  if (!count || (unchanged && first == known->first && last == known->last && count == known->count)) return false;
+  emit(ring, table, origin, 0, index, lo, hi, 0, !after, after ? last == hi - 1 : first == lo, first, last, count);
   __syncwarp();
   if (!known) known = room_in(kept, lo);
   if (known) {
@@ -177,10 +182,11 @@ __device__ void broken(const Guard& g, u32 index, Ring* ring, const u8* table, K
       known->first = first; known->last = last; known->count = count; known->hash = hash;
     }
     __syncwarp();
-    return;
+    return true;
   }
-  if (!ours) return;
+  if (!ours) return true;
   for (u64 p = first + lane; p <= last; p += 32) *(u8*)p = table[p & (PERIOD - 1)];  // no record: better than silence
+  return true;
 }
 
 // Drop the records of guards that begin in a range, which is rearmed; by one block.
@@ -190,10 +196,12 @@ __device__ void forget(Kept* kept, u64 lo, u64 hi) {
 }
 
 // Near parts: `LANES` lanes for each guard. Marks broken guards; the check's last block reports them.
-__device__ bool look_near(const Guard* guards, u32* hits, int n, const u8* table, int block) {
-  int group = (block * blockDim.x + threadIdx.x) / LANES, lane = threadIdx.x % LANES;
+__device__ bool look_near(const Guard* guards, u32* hits, u32 n, const u8* table, u32 group) {
+  u32 lane = threadIdx.x % LANES;
   if (group >= n) return false;
-  u64 lo = guards[group].near_lo, hi = lo + guards[group].near_len;
+  ulonglong2 near = *(const ulonglong2*)(guards + group);  // address and size as one: a slot may be set meanwhile
+  u64 lo = near.x, nbytes = (u32)near.y, hi = lo + nbytes;
+  if (!nbytes) return false;
   bool bad = false;
   for (u64 p = (lo & ~15ull) + 16 * lane; p < hi; p += 16 * LANES) {
     uint4 v = *(const uint4*)p, t = *(const uint4*)(table + (p & (PERIOD - 1)));
@@ -204,10 +212,8 @@ __device__ bool look_near(const Guard* guards, u32* hits, int n, const u8* table
 }
 
 // One piece of one guard's far part, in rotation: every guard's first piece, then every guard's second, and so on.
-__device__ bool look_far(const Far* far, u32* hits, u32 n, u64 turn, bool all, const u8* table) {
-  const Far& f = far[turn % n];
-  u64 pieces = (f.nbytes + FAR_BYTES - 1) / FAR_BYTES, piece = turn / n;
-  if (all && piece >= pieces) return false;
+__device__ bool look_piece(const Far& f, u32* hits, u64 piece, const u8* table) {
+  u64 pieces = (f.nbytes + FAR_BYTES - 1) / FAR_BYTES;
   u64 lo = f.lo + piece % pieces * FAR_BYTES, end = f.lo + f.nbytes, hi = lo + FAR_BYTES < end ? lo + FAR_BYTES : end;
   bool bad = false;
   for (u64 p = (lo & ~15ull) + 16ull * threadIdx.x; p < hi; p += 16ull * blockDim.x) {
@@ -216,6 +222,21 @@ __device__ bool look_far(const Far* far, u32* hits, u32 n, u64 turn, bool all, c
   }
   if (bad) hits[f.guard] = 1;
   return bad;
+}
+
+__device__ bool look_far(const Far* far, u32* hits, u32 n, u64 turn, bool all, const u8* table) {
+  const Far& f = far[turn % n];
+  if (all && turn / n >= (f.nbytes + FAR_BYTES - 1) / FAR_BYTES) return false;
+  return look_piece(f, hits, turn / n, table);
+}
+
+// The same for a slot of the listed guards, which may be empty or have no far part.
+__device__ bool look_slot(const Guard* guards, u32* hits, u32 n, u32 turn, const u8* table) {
+  u32 slot = turn % n;
+  Guard g = guards[slot];
+  if (!g.near_len || g.whole_len <= g.near_len) return false;
+  Far far = {g.flags & 1 ? g.near_lo + g.near_len : g.whole_lo, g.whole_len - g.near_len, slot, 0};
+  return look_piece(far, hits, turn / n, table);
 }
 
 // The mirror equals the shadow, so that only values that changed since the last copy are written to the host.
@@ -267,15 +288,17 @@ struct Step {
   u32 n_guards, guard_blocks, n_far, far_blocks, n_parts, mode;  // mode: 0 guards only, 1 copy chunks, 2 compare chunks
 };
 
-// The last block of a check with evidence: one warp for each broken guard, one warp for each changed part.
-__device__ void report(const Step& s, Ring* ring, const u8* table, Kept* kept, bool in_full, u32 check) {
+// The last block of a check with evidence: one warp for each broken guard, one warp for each changed part. Returns whether
+// a warp has written a record.
+__device__ bool report(const Step& s, Ring* ring, const u8* table, Kept* kept, bool in_full, Origin origin) {
   u32 warp = threadIdx.x / 32, lane = threadIdx.x & 31, warps = blockDim.x / 32;
+  bool written = false;
   for (u32 base = warp * 32; base < s.n_guards; base += warps * 32) {
     u32 g = base + lane;
     u32 votes = __ballot_sync(~0u, g < s.n_guards && *(volatile u32*)&s.hits[g] && atomicExch(&s.hits[g], 0u));
     for (; votes; votes &= votes - 1) {
       u32 hit = base + __ffs(votes) - 1;
-      broken(s.guards[hit], hit, ring, table, kept, in_full, check);
+      written |= broken(s.guards[hit], hit, ring, table, kept, in_full, origin);
     }
   }
   for (u32 i = warp; s.mode == 2 && i < s.n_parts; i += warps) {
@@ -283,10 +306,12 @@ __device__ void report(const Step& s, Ring* ring, const u8* table, Kept* kept, b
     u64 first = *(volatile u64*)&part->first, last = *(volatile u64*)&part->last, count = *(volatile u64*)&part->count;
     __syncwarp();
     if (!count) continue;
-    emit(ring, table, check, 1, i, part->start, part->start + part->nbytes, part->shadow, false, false, first, last, count);
+    emit(ring, table, origin, 1, i, part->start, part->start + part->nbytes, part->shadow, false, false, first, last, count);
+    written = true;
     __syncwarp();
     if (lane == 0) { part->first = ~0ull; part->last = 0; part->count = 0; }
   }
+  return __syncthreads_or(written);
 }
 
 // `counters`, by slot: finished blocks in the low half, blocks with evidence in the high half.
@@ -295,7 +320,7 @@ extern "C" __global__ void __launch_bounds__(256) check_step(Step s, Ring* ring,
   __shared__ u64 before;
   u32 block = blockIdx.x, slot = check % SLOTS;
   bool found = false;
-  if (block < s.guard_blocks) found = look_near(s.guards, s.hits, s.n_guards, table, block);
+  if (block < s.guard_blocks) found = look_near(s.guards, s.hits, s.n_guards, table, (block * blockDim.x + threadIdx.x) / LANES);
   else if ((block -= s.guard_blocks) < s.far_blocks) found = look_far(s.far, s.hits, s.n_far, far_turn + block, far_all, table);
   else if (s.mode == 1) copy_chunk(s.chunks[block - s.far_blocks]);
   else if (s.mode == 2) found = diff_chunk(s.chunks[block - s.far_blocks], s.parts);
@@ -310,10 +335,96 @@ extern "C" __global__ void __launch_bounds__(256) check_step(Step s, Ring* ring,
   if ((u32)before != gridDim.x - 1) return;
   if ((before + own) >> 32) {
     __threadfence();
-    report(s, ring, table, kept, far_all, check);
-    __syncthreads();
+    report(s, ring, table, kept, far_all, Origin{check, 0, 0});
   }
   if (threadIdx.x == 0) checks_done[slot] = check;
+}
+
+// -- checks in graphs ---------------------------------------------------------------------------------------------
+
+// All standing guards, by slot; an empty slot has no near part. Each half is read and written as one vector. `hits` begin
+// behind `capacity` rows.
+struct Listed { u64 rows; u32 n, capacity; u32 paused, far_turn, unused[2]; };
+
+// One graph that carries checks. The device orders its replays, so that no two of them write here at once.
+struct Watch { u64 row, serial, replays; u32 done, unused; };
+
+// A row of the check log, in host memory: replays whose head check, and whose tail check is done; the first with damage.
+struct GraphRow { u64 serial, begun, ended, damaged; };
+
+// The check at a replay's head (end = 0), which counts the replay, or at its tail (end = 1). The last `far_blocks` blocks
+// look at far parts in rotation.
+extern "C" __global__ void __launch_bounds__(256) graph_check(Watch* w, Listed* listed, Ring* ring, const u8* table, Kept* kept,
+    u32 end, u32 far_blocks) {
+  __shared__ u32 before;
+  uint4 head = __ldcg((const uint4*)listed);
+  uint4 state = __ldcg((const uint4*)listed + 1);  // paused, far_turn
+  const Guard* guards = (const Guard*)((u64)head.x | (u64)head.y << 32);
+  u32 n = head.z, near_blocks = gridDim.x - far_blocks;
+  u32* hits = (u32*)(guards + head.w);
+  bool found = false;
+  if (!state.x && n) {
+    if (blockIdx.x < near_blocks) {
+      for (u32 group = (blockIdx.x * blockDim.x + threadIdx.x) / LANES; group < n; group += near_blocks * blockDim.x / LANES)
+        found |= look_near(guards, hits, n, table, group);
+    } else {
+      found = look_slot(guards, hits, n, state.y + blockIdx.x - near_blocks, table);
+    }
+  }
+  found = __syncthreads_or(found);
+  u32 own = found ? (1u << 16) + 1 : 1;
+  if (threadIdx.x == 0) {
+    if (found) __threadfence();
+    before = atomicAdd(&w->done, own);
+  }
+  __syncthreads();
+  if ((before & 0xffffu) != gridDim.x - 1) return;
+  u64 replay = end ? w->replays : w->replays + 1;
+  GraphRow* row = (GraphRow*)w->row;
+  if ((before + own) >> 16) {
+    __threadfence();
+    Step s = {};
+    s.guards = guards; s.hits = hits; s.n_guards = n;
+    bool written = report(s, ring, table, kept, false, Origin{0, w->serial, replay << 1 | end});
+    if (threadIdx.x == 0 && written && !*(volatile u64*)&row->damaged) *(volatile u64*)&row->damaged = replay << 1 | end;
+    __threadfence_system();
+  }
+  if (threadIdx.x == 0) {
+    w->done = 0;
+    if (end) {
+      *(volatile u64*)&row->ended = replay;
+      if (far_blocks) listed->far_turn = state.y + far_blocks;
+    } else {
+      w->replays = replay;
+      *(volatile u64*)&row->begun = replay;
+    }
+  }
+}
+
+// Sets slots of the listed guards; by one block.
+struct Slot { Guard guard; u32 at, unused[3]; };
+
+extern "C" __global__ void set_slots(Listed* listed, const Slot* slots, u32 count) {
+  Guard* rows = (Guard*)listed->rows;
+  for (u32 i = threadIdx.x; i < count; i += blockDim.x) {
+    const ulonglong2* from = (const ulonglong2*)&slots[i].guard;
+    ulonglong2* row = (ulonglong2*)(rows + slots[i].at);
+    row[1] = from[1];
+    __threadfence();
+    row[0] = from[0];
+  }
+}
+
+// Empties up to two slots.
+extern "C" __global__ void empty_slots(Listed* listed, u32 first, u32 second) {
+  u32 slot = threadIdx.x ? second : first;
+  if (slot < listed->capacity) ((ulonglong2*)((Guard*)listed->rows + slot))[0] = make_ulonglong2(0, 0);
+}
+
+// Publishes another table, or more slots of the same one; or pauses the checks in all graphs.
+extern "C" __global__ void publish(Listed* listed, u64 rows, u32 n, u32 capacity, u32 paused) {
+  *(uint4*)listed = make_uint4((u32)rows, (u32)(rows >> 32), n, capacity);
+  listed->paused = paused;
 }
 
 // One block fills one range.

@@ -23,6 +23,10 @@ class Kernels(NamedTuple):
     arm_many: int
     mirror: int
     probe: int
+    graph_check: int
+    set_slots: int
+    empty_slots: int
+    publish: int
 
 
 @cache

@@ -76,6 +76,19 @@ class NumpyEngine:
     def order_canaries(self) -> None:
         """No effect: nothing is queued on the host."""
 
+    def list_guards(self, guards: Sequence[Guard]) -> None:
+        """No effect: graphs of the host backend carry no check nodes."""
+
+    def withdraw_guards(self, starts: Sequence[int]) -> None:
+        """No effect, as `list_guards`."""
+
+    def pause(self, paused: bool) -> None:
+        """No effect, as `list_guards`."""
+
+    @property
+    def arrived(self) -> bool:
+        return bool(self._results)
+
     def shadow(self, parts: Sequence[tuple[object, ByteRange]]) -> NumpyShadow:
         return NumpyShadow(tuple(parts))
 

@@ -1,5 +1,4 @@
-"""The ring of evidence records in pinned memory: the record layout, the memory that all checks share, and a reader that
-never blocks.
+"""The ring of evidence records, in the check log: the memory that all checks share, and a reader that never blocks.
 
 The caller holds the engine's lock; the device writes concurrently.
 """
@@ -11,34 +10,12 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from shadowgraph.engines.base import RANGES, WINDOW
 from shadowgraph.engines.device import Device
 from shadowgraph.model.canary import PERIOD, canary
+from shadowgraph.model.check_log import RECORD, RECORDS, CheckLog
 
-SLOTS = 1024  # checks in flight and ring records, as in kernels.cu
+SLOTS = 1024  # checks in flight, as in kernels.cu
 KEPT, KEPT_NBYTES = 512, 72  # records of broken guards, as in kernels.cu
-
-# As `struct Record` in kernels.cu.
-RECORD = np.dtype(
-    [
-        ("sequence", "<u8"),
-        ("check", "<u4"),
-        ("is_part", "<u4"),
-        ("index", "<u4"),
-        ("truncated", "<u4"),
-        ("first", "<u8"),
-        ("last", "<u8"),
-        ("count", "<u8"),
-        ("window", "<u8"),
-        ("window_len", "<u4"),
-        ("ranges_listed", "<u4"),
-        ("ranges_total", "<u4"),
-        ("unused", "<u4"),
-        ("ranges", "<u8", (2 * RANGES,)),
-        ("expected", "u1", (WINDOW,)),
-        ("found", "u1", (WINDOW,)),
-    ]
-)
 
 
 class CheckMemory:
@@ -46,6 +23,8 @@ class CheckMemory:
 
     Attributes
     ----------
+    log
+        Where checks write what they find, and check nodes how far they are; kept for the life of the process.
     records
         The ring's slots, an array of `RECORD`.
     done
@@ -54,20 +33,25 @@ class CheckMemory:
         Their device addresses.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, log: CheckLog) -> None:
+        self.log = log
         self._canaries = device.upload(np.frombuffer(canary(0, PERIOD) * 2, dtype=np.uint8))
-        self._pinned = device.pinned(SLOTS * RECORD.itemsize + SLOTS * 4)
-        whole = np.frombuffer(self._pinned, dtype=np.uint8, count=SLOTS * RECORD.itemsize + SLOTS * 4)
-        self.records: npt.NDArray[np.void] = whole[: SLOTS * RECORD.itemsize].view(RECORD)
-        self.done = whole[SLOTS * RECORD.itemsize :].data.cast("I")
+        self._pinned = device.pinned(SLOTS * 4)
+        self.done = np.frombuffer(self._pinned, dtype=np.uint8, count=SLOTS * 4).data.cast("I")
+        self._mapped = device.map_host(log.address, log.nbytes)
+        self.records: npt.NDArray[np.void] = log.records
         header = np.zeros(1, dtype=[("head", "<u8"), ("capacity", "<u8"), ("records", "<u8")])
-        header["capacity"], header["records"] = SLOTS, self._pinned.ptr
+        header["capacity"], header["records"] = RECORDS, self._mapped + log.records_offset
         self._ring = device.upload(header.view(np.uint8))
         self._counters, self._kept = device.zeros(8 * SLOTS), device.zeros(KEPT * KEPT_NBYTES)
         self.ring, self.table, self.counters, self.kept = (
             int(made.data.ptr) for made in (self._ring, self._canaries, self._counters, self._kept)
         )
-        self.done_words = int(self._pinned.ptr) + SLOTS * RECORD.itemsize
+        self.done_words = int(self._pinned.ptr)
+
+    def row(self, place: int) -> int:
+        """Device address of a row of the log."""
+        return self._mapped + self.log.row_address(place) - self.log.address
 
     @property
     def addresses(self) -> tuple[int, ...]:

@@ -59,8 +59,12 @@ class Listener:
         """A replay is complete."""
 
     def replays_passed(self, graph: Graph) -> None:
-        """Replays that passed unseen have ended, with the launches that prepared them (see `monitor.sampling.passing`);
-        the last one was of this graph."""
+        """Replays have ended that only their graphs' own check nodes observed (see `monitor.sampling.passing`); the
+        last one was of this graph."""
+
+    def checks_itself(self, graph: Graph, end: bool) -> None:
+        """A replay of a host graph that passes unobserved is about to run, or has run: what check nodes of a CUDA graph
+        do on the device is to be done."""
 
     def launch_begins(self, launch: Launch, rules: tuple[IndexRule, ...]) -> None:
         """An eager launch that touches a tracked buffer or takes indices is about to run."""
@@ -130,6 +134,7 @@ class Events:
         self.replay_failed = event(Listener.replay_failed)
         self.replay_ended = event(Listener.replay_ended)
         self.replays_passed = event(Listener.replays_passed)
+        self.checks_itself = event(Listener.checks_itself)
         self.launch_begins = event(Listener.launch_begins)
         self.launch_ran = event(Listener.launch_ran)
         self.host_read = event(Listener.host_read)

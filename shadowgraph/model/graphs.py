@@ -49,6 +49,10 @@ class Graph(HtmlRepr):
         Held while the executable graph is read, changed or destroyed.
     unread
         Why the nodes of the executable graph could not be read; empty when they were read, and on the host.
+    checks_itself
+        Every replay is checked by the graph's own nodes, and needs no check from outside.
+    check_nodes
+        Handles of these nodes of an executable graph; empty on the host.
     """
 
     def __init__(self, serial: int, name: str, nodes: Iterable[Node] = ()) -> None:
@@ -59,6 +63,8 @@ class Graph(HtmlRepr):
         self.probe: Probe | None = None
         self.reading = fork_safe(threading.RLock())
         self.unread = ""
+        self.checks_itself = False
+        self.check_nodes: tuple[int, ...] = ()
         self._nodes: list[Node] = list(nodes)
         self._build: Callable[[], list[Node]] | None = None
         self._device: tuple[DeviceNode, ...] | None = None

@@ -79,6 +79,7 @@ class CudaBackend:
         from shadowgraph.common.compat import require_gpu
 
         require_gpu()
+        from shadowgraph.graphs.cuda.check_nodes import CheckNodes
         from shadowgraph.graphs.cuda.graph import CudaGraphs
         from shadowgraph.graphs.cuda.in_place_pools import InPlacePools
         from shadowgraph.graphs.cuda.isolated_pools import IsolatedPools
@@ -100,7 +101,8 @@ class CudaBackend:
                 allocator.arena, settings.near_guard, settings.near_guard, self.guard_memory, allocator.end_segment
             )
         prober = Prober(engine.device, engine.probe_function, expandable)
-        self.graphs = CudaGraphs(allocator, self.pools, self.native, expandable, prober)
+        self.checks = CheckNodes(engine.watches) if settings.checks == "nodes" else None
+        self.graphs = CudaGraphs(allocator, self.pools, self.native, expandable, prober, self.checks)
 
     def start(self) -> None:
         from shadowgraph.graphs.triton import cuda as triton_cuda
@@ -121,7 +123,9 @@ class CudaBackend:
     def left_alone(self) -> dict[str, int]:
         """Captures whose pools have no guards, counted by reason."""
         unmappable = Counter({UNCOMPARED: self._unmappable()} if self._unmappable() else {})
-        return dict(self.native.left_alone + unmappable + (self.pools.left_alone if self.pools else Counter()))
+        unchecked = Counter(self.checks.refused) if self.checks is not None else Counter[str]()
+        pools = self.pools.left_alone if self.pools else Counter[str]()
+        return dict(self.native.left_alone + unmappable + pools + unchecked)
 
 
 def _expandable_segments() -> bool:

@@ -12,17 +12,19 @@ from dataclasses import replace
 
 from shadowgraph.checks.base import Check, Checkpoint, Context, Step
 from shadowgraph.common.errors import DeviceLostError
-from shadowgraph.engines.base import Result, Shadow
+from shadowgraph.engines.base import NodeCheck, Result, Shadow
 from shadowgraph.localize.launch_stepper import LaunchStepper
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.guards import Guard
 from shadowgraph.model.phases import Phase
 from shadowgraph.monitor.evidence_dispatch import EvidenceDispatcher
+from shadowgraph.monitor.node_checkpoints import NodeCheckpoints
 from shadowgraph.monitor.overhead_limiter import OverheadLimiter
 from shadowgraph.tracking.active_guards import ActiveGuards
 from shadowgraph.tracking.writes import WriteLog
 
 _NONE = WriteLog()  # never filled
+_OF_REPLAYS = frozenset(("replay_begin", "replay_end"))  # boundaries at which check nodes check
 
 
 class Boundaries:
@@ -50,6 +52,8 @@ class Boundaries:
         self._engine, self._sync = context.engine, context.settings.sync
         self._arrived: deque[Result] = deque()  # results of waits without the lock; the next poll dispatches them
         self._still = context.allocator.lock.within  # while held, no guard moves and no block changes owner
+        self._keeper, self._listed = context.allocator.guards, -1
+        self._dated = NodeCheckpoints(context)
         # Only checks that override the hook: this is the replay path.
         self._enders = [c for c in checks if type(c).checkpoint_ends is not Check.checkpoint_ends]
 
@@ -68,8 +72,12 @@ class Boundaries:
         compare: Shadow | None = None,
         in_full: bool = False,
         step: Step | None = None,
+        observed: bool = True,
     ) -> Checkpoint:
-        """Check every guard, dispatch arrived evidence, start a new segment of writes."""
+        """Check every guard, dispatch arrived evidence, start a new segment of writes.
+
+        A graph that checks itself has its guards checked by its own nodes as a replay begins and ends.
+        """
         context, engine = self._context, self._engine
         writes = context.writes
         stepping = self._stepper.armed and phase is not Phase.REPLAY
@@ -79,16 +87,42 @@ class Boundaries:
             context.writes = WriteLog(writes.dropped)
         elif engine.asynchronous:  # evidence is then dispatched after later launches
             writes = _NONE
-        checkpoint = Checkpoint(at, phase, graph, replay, writes, next(context.clock), step)
+        checkpoint = Checkpoint(at, phase, graph, replay, writes, next(context.clock), step, observed)
+        itself = graph is not None and bool(graph.check_nodes) and at in _OF_REPLAYS
+        itself = itself and not stepping and not self._sync
         with self._still:
             guards = self._guards(writes, stepping, in_full)
-            engine.check(checkpoint, guards, take, compare, in_full)
+            self._list()
+            engine.check(checkpoint, () if itself else guards, take, compare, in_full)
+        if itself and graph is not None:
+            self._dated.note(graph, checkpoint)
         if take is None or self._sync or not engine.asynchronous:  # otherwise polled at the end of the replay
             self.poll()
         if writes.entries:
             for check in self._enders:
                 check.checkpoint_ends(checkpoint)
         return checkpoint
+
+    @property
+    def due(self) -> bool:
+        """Whether evidence has arrived, or guards have changed that check nodes are to compare."""
+        return self._engine.arrived or self._keeper.changes != self._listed
+
+    def node_check(self, graph: Graph, end: bool) -> None:
+        """On the host: what a check node does on the device."""
+        with self._still:
+            self._engine.check(NodeCheck(graph.serial, graph.replays, end), self._standing.now())
+
+    def dropped(self, graph: Graph) -> None:
+        """A graph is gone; evidence of its last replays may still arrive."""
+        self._dated.dropped(graph)
+
+    def _list(self) -> None:
+        """Let check nodes compare the guards that stand now. The caller holds the allocator's lock."""
+        if self._keeper.changes != self._listed or self._keeper.waiting:
+            guards = self._standing.now()
+            self._listed = self._keeper.changes
+            self._engine.list_guards(guards)
 
     def _guards(self, writes: WriteLog, stepping: bool, in_full: bool) -> tuple[Guard, ...]:
         """The guards to check, the same tuple object while they are unchanged; on the host with those that known stores
@@ -113,6 +147,11 @@ class Boundaries:
         with self._limit.waiting():
             self._arrived.extend(self._engine.poll(wait=True, here=here))
 
+    def relist(self) -> None:
+        """Let check nodes compare the guards that stand now."""
+        with self._still:
+            self._list()
+
     def poll(self) -> None:
         """Dispatch the results that have arrived.
 
@@ -126,11 +165,11 @@ class Boundaries:
     def last(self, reason: str) -> None:
         """The device is lost: dispatch the results that reached the host in time."""
         self._engine.lose(reason)
-        self._evidence.dispatch_evidence(_in_order([*self._taken(), *self._engine.poll()]))
+        self._evidence.dispatch_evidence(_in_order(self._dated.of([*self._taken(), *self._engine.poll()])))
 
     def _judge(self, results: Sequence[Result]) -> None:
-        if self._arrived:
-            results = _in_order([*self._taken(), *results])
+        if self._arrived or results:
+            results = _in_order(self._dated.of([*self._taken(), *results]))
         if results or self._engine.lost is not None:
             self._hand_out(results)
 

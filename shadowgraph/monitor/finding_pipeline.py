@@ -17,7 +17,7 @@ from shadowgraph.common.internal_errors import error_barrier, log
 from shadowgraph.common.settings import Settings
 from shadowgraph.localize.launch_stepper import UNSEEN, LaunchStepper
 from shadowgraph.localize.locator import Locator
-from shadowgraph.model.findings import NAP, Batch, Culprit, Finding, Severity, Status, fingerprint
+from shadowgraph.model.findings import Batch, Culprit, Finding, Severity, Status, fingerprint
 from shadowgraph.monitor.finding_builder import build_finding
 from shadowgraph.monitor.finding_store import FindingStore, read_suppressions
 from shadowgraph.monitor.name_search import NameSearch
@@ -83,7 +83,8 @@ class FindingPipeline:
         key, mark = stepped or (draft.key, fingerprint(finding))
         finding = self._looked_up(draft, finding)
         finding = msgspec.structs.replace(finding, batch=self._batch(draft))
-        kept, new = self.book.add(finding, key, mark, exact=not self.context.engine.asynchronous)
+        observed = draft.checkpoint.observed
+        kept, new = self.book.add(finding, key, mark, not self.context.engine.asynchronous, observed)
         kept = self._with_culprits(kept, finding, new, stepped is not None)
         kept = self._tied(kept, draft)
         self._publish(kept)
@@ -92,9 +93,8 @@ class FindingPipeline:
             # In this event: the program may not reach its report.
             log(logging.ERROR, "%s", kept.message, finding=kept)
         with error_barrier("closer look"):
-            if finding.detected_at != NAP:  # after a nap the replay is unknown until the next sighting
-                self.locator.noticed(draft, kept, new)
-                self.stepper.noticed(draft, kept, key, mark)
+            self.locator.noticed(draft, kept, new)
+            self.stepper.noticed(draft, kept, key, mark)
         if alarming and self._settings.sync:
             raise FindingsError(kept.message)
 

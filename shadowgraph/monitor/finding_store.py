@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 
 from shadowgraph.common.errors import MissingFileError, UsageError
-from shadowgraph.model.findings import NAP, Culprit, Finding, Severity, Status, fingerprint
+from shadowgraph.model.findings import Culprit, Finding, Severity, Status, fingerprint
 from shadowgraph.model.kinds import Detail
 from shadowgraph.model.overrun_extents import Origin
-from shadowgraph.monitor.merge_rules import dated, merged, shows_nothing_new, writer_unknown
-from shadowgraph.monitor.sampling.nap_sightings import Cause, NapSightings
-from shadowgraph.monitor.sampling.nap_sightings import Where as _Where
+from shadowgraph.monitor.merge_rules import attributed, merged, shows_nothing_new, writer_unknown
+from shadowgraph.monitor.unobserved_sightings import Cause, UnobservedSightings
+from shadowgraph.monitor.unobserved_sightings import Where as _Where
 
 MOST = 4096  # causes kept: each holds some KB of texts and bytes, in every report
 _Launch = tuple[_Where, str | None, int | None, str | None]
@@ -70,18 +70,20 @@ class FindingStore:
         self._located: dict[_Place, Cause] = {}  # causes with a culprit confirmed by localization
         self._launches: dict[_Launch, Cause] = {}  # the same causes, by launch
         self._late: dict[_Where, Cause] = {}  # causes seen too late to identify the culprit
-        self._naps = NapSightings()
+        self._unobserved = UnobservedSightings()
         self._suppressions = suppressions
         self.suppressed = self.dropped = 0
         self._most = most
 
-    def add(self, finding: Finding, key: str, mark: str | None = None, exact: bool = False) -> tuple[Finding, bool]:
+    def add(
+        self, finding: Finding, key: str, mark: str | None = None, exact: bool = False, observed: bool = True
+    ) -> tuple[Finding, bool]:
         """Store a finding, or count another occurrence of a known cause.
 
         Which cause a sighting belongs to is decided by `_cause_of`, what is kept of it by
-        `shadowgraph.monitor.merge_rules`. Damage left by unobserved replays joins the cause that was last seen there,
-        and is suppressed if that cause is; if it was the first sighting, the next one there supplies phase and culprit,
-        and turns it into a note if suppressed.
+        `shadowgraph.monitor.merge_rules`. Damage by a launch that was not observed joins the cause that was last seen
+        there, and is suppressed if that cause is; if it was the first sighting, the next observed one there supplies
+        the culprit, and turns it into a note if suppressed.
 
         Parameters
         ----------
@@ -89,39 +91,43 @@ class FindingStore:
             Fingerprint to use, when it is not that of the finding as given.
         exact
             The stores of every launch are known: damage that matches no store was done by no launch, however late.
+        observed
+            Whether launches before it were observed.
 
         Returns
         -------
         tuple
             The finding as kept, and whether it is new and not suppressed. A finding that is not kept has no id.
         """
-        finding = msgspec.structs.replace(finding, fingerprint=mark or fingerprint(finding))
-        where = _where(finding)
-        if self._naps.suppressed(finding, where, finding.fingerprint in self._suppressions):
-            return self._suppress(finding, where), False
-        cause = self._cause_of(finding, where, key)
+        own, where = fingerprint(finding), _where(finding)
+        finding = msgspec.structs.replace(finding, fingerprint=mark or own)
+        marks = {finding.fingerprint, own} if self._unobserved.is_open(where) else {finding.fingerprint}
+        if self._unobserved.suppressed(where, observed, not marks.isdisjoint(self._suppressions)):
+            return self._suppress(finding, where, observed), False
+        cause = self._cause_of(finding, where, key, observed)
         known, latest = self._by_cause.get(cause), self._latest.get(cause)
         if known is None and len(self._by_cause) >= self._most:
             self.dropped += 1
             return finding, False
         self._latest[cause] = finding
-        self._naps.entered(finding, where, cause, known is None)
+        self._unobserved.entered(where, observed, cause, known is None)
         if known is None or latest is None:
             return self._enter(finding, cause, exact), True
-        if self._naps.dates(finding, where, cause):
-            kept = self._by_cause[cause] = dated(known, finding)
-            return kept, True
+        if self._unobserved.shows_writer(where, observed, cause):
+            kept = msgspec.structs.replace(attributed(known, finding), fingerprint=own)
+            self._by_cause[cause] = kept
+            return kept, False
         if shows_nothing_new(finding, known, latest):
             return known, False
         kept = self._by_cause[cause] = merged(known, finding)
         promoted = known.severity is Severity.NOTE and kept.severity is Severity.ERROR
         return kept, promoted
 
-    def _cause_of(self, finding: Finding, where: _Where, key: str) -> Cause:
+    def _cause_of(self, finding: Finding, where: _Where, key: str, observed: bool) -> Cause:
         """The cause that a sighting belongs to, by the first of these rules that knows one; else a new one."""
         cause = (finding.code, finding.buffer.serial, _side(finding), key)
-        cause = self._naps.cause_of(finding, where, cause, self._by_cause)
-        if cause in self._by_cause or finding.detected_at == NAP:
+        cause = self._unobserved.cause_of(where, observed, cause, self._by_cause)
+        if cause in self._by_cause or not observed:
             return cause
         rules = (self.located_there, self.same_launch, self.seen_too_late)
         return next((known for known in (rule(finding) for rule in rules) if known is not None), cause)
@@ -148,14 +154,20 @@ class FindingStore:
             self._late[_where(kept)] = cause
         return kept
 
-    def _suppress(self, finding: Finding, where: _Where) -> Finding:
-        """Count a sighting that is suppressed; one that was kept before its replay was known becomes a note."""
+    def _suppress(self, finding: Finding, where: _Where, observed: bool) -> Finding:
+        """Count a sighting that is suppressed; one that was kept before its writer was known becomes a note."""
         self.suppressed += 1
-        withdrawn = self._naps.withdrawn(finding, where)
+        withdrawn = self._unobserved.withdrawn(where, observed)
         if withdrawn is None:
             return finding
-        kept = msgspec.structs.replace(dated(self._by_cause[withdrawn], finding), severity=Severity.NOTE)
-        self._by_cause[withdrawn] = kept
+        known = attributed(self._by_cause[withdrawn], finding)
+        kept = self._by_cause[withdrawn] = msgspec.structs.replace(
+            known,
+            severity=Severity.NOTE,
+            culprit=finding.culprit,
+            candidates=finding.candidates,
+            fingerprint=fingerprint(finding),
+        )
         return kept
 
     def sentence(self) -> str | None:
@@ -166,8 +178,8 @@ class FindingStore:
 
     @property
     def stirs(self) -> int:
-        """Counter of new findings, and of sightings in naps that call for observation."""
-        return len(self._by_cause) + self._naps.stirs
+        """Counter of new findings, and of unobserved sightings that call for observation."""
+        return len(self._by_cause) + self._unobserved.stirs
 
     def __len__(self) -> int:
         """Number of findings and notes, without suppressed ones."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from shadowgraph.checks.kinds import kind_of
-from shadowgraph.model.findings import ByteFacts, Finding, Severity
+from shadowgraph.model.findings import ByteFacts, Finding, Severity, Status
 
 Rule = Callable[[Finding, Finding], Finding | None]
 
@@ -72,11 +72,21 @@ def widest_bytes(known: Finding, again: Finding) -> Finding | None:
 RULES: tuple[Rule, ...] = (error_replaces_note, kind_decides, first_example_stays, widest_bytes)
 
 
-def dated(known: Finding, again: Finding) -> Finding:
-    """A nap's damage as first seen outside one: only that sighting's bytes are surely its culprit's."""
-    severity = known.severity if known.severity is Severity.ERROR else again.severity
+def attributed(known: Finding, again: Finding) -> Finding:
+    """Damage whose launches were not observed, after the first sighting whose launches were: phase, graph and replay
+    stay those of the first one. It has the bytes and candidates of the observed one, which belong together; a confirmed
+    culprit is a revision of its own."""
+    kept = merged(known, again)
+    if again.culprit.status is Status.CONFIRMED:
+        return kept
     return msgspec.structs.replace(
-        again, id=known.id, revision=known.revision + 1, occurrences=known.occurrences + 1, severity=severity
+        kept,
+        revision=known.revision + 1,
+        culprit=again.culprit,
+        candidates=again.candidates,
+        window=again.window,
+        bytes=again.bytes,
+        detail=again.detail,
     )
 
 

@@ -61,8 +61,8 @@ from shadowgraph.monitor.preparing import Preparing
 from shadowgraph.monitor.program_failures import BatchSources, ProgramFailures
 from shadowgraph.monitor.rearming import Rearming
 from shadowgraph.monitor.sampling import passing
-from shadowgraph.monitor.sampling.looking_back import LookingBack
 from shadowgraph.monitor.sampling.naps import Naps
+from shadowgraph.monitor.sampling.passed_replays import PassedReplays
 from shadowgraph.monitor.shadow_cache import ShadowCache
 from shadowgraph.monitor.subscriptions import Subscriptions
 from shadowgraph.monitor.tensor_watches import Watches
@@ -168,11 +168,12 @@ class Monitor(Listener):
             weak_callback(self._nap_turned),
             weak_callback(self._is_exact),
             lambda: budget.limit.stride,
+            weak_callback(self._is_due),
         )
         self.idleness = Idleness(
             settings.watch_eager == "sampled", partial(getattr, self.naps, "idle"), weak_callback(self._falls_idle)
         )
-        self._back = LookingBack(self.context, self.flight_recorder, budget, self.naps, self._boundaries)
+        self._passed = PassedReplays(self.context, self.flight_recorder, budget, self.naps)
         self._write_recorder = WriteRecorder(self.context, self.flight_recorder, self.naps, self.checks, self._all)
         self._sleepless = [c for c in self._beginners if c not in self.checks.needs_every_write]
         self._lock = FinalizerSafeLock()
@@ -216,8 +217,8 @@ class Monitor(Listener):
         if not self.paused and self._replaying is None:
             drop_stale(self.context.ledger)  # freed or moved memory must not be read
             with self._lock.section:
-                self._back.look()
-                self._boundaries.close(at, phase, graph, replay, in_full=in_full)
+                self._passed.enter()
+                self._boundaries.close(at, phase, graph, replay, in_full=in_full, observed=not self.naps.blind)
 
     @delivers
     @event_handler
@@ -241,7 +242,7 @@ class Monitor(Listener):
         """The device is lost: stop checking, keep the state on the host."""
         self.paused = True
         with error_barrier("replays that passed"), self._lock.section:
-            self._back.enter()
+            self._passed.enter()
         if self.lost is None:
             self.lost = str(error).split("\n", 1)[0]
             log(logging.WARNING, "shadowgraph: checking ends, the device is lost: %s", self.lost)
@@ -254,10 +255,24 @@ class Monitor(Listener):
     def rearm(self) -> None:
         """Re-arm every active guard without checking it."""
         with self._lock.section:
-            self._back.forget()
+            self._passed.enter()
         self.allocator.guards.rearm_all()
         self._rearming.forget()
         self.context.writes.clear()
+
+    def pause(self) -> None:
+        """Ignore events and evidence from here on."""
+        with self._lock.section, error_barrier("pause"):
+            self._boundaries.poll()
+            self.context.engine.pause(True)
+        self.paused = True
+
+    def resume(self) -> None:
+        """Heed events again, unless checking has ended. Guards are armed again."""
+        self.paused = self.lost is not None or self.limit.stopped is not None
+        if not self.paused:
+            with error_barrier("resume"):
+                self.context.engine.pause(False)
 
     def invalidate_writers(self) -> None:
         """Some writes passed unobserved: no observed write is known to be the last one."""
@@ -324,6 +339,7 @@ class Monitor(Listener):
         self.stepper.dropped(graph)
         self.flight_recorder.dropped(graph.serial)
         self.naps.dropped(graph.serial)
+        self._boundaries.dropped(graph)
 
     @delivers
     @event_handler
@@ -354,12 +370,14 @@ class Monitor(Listener):
             self.context.graphs.setdefault(graph.serial, graph)
             if self._graphs.waiting:
                 self._graphs.introduce()
-            self._back.look()
+            self._passed.enter()
             shadow = self.shadows.of(graph, self._declared)
             outer = self._replaying
             if outer is not None:  # what ran so far in this thread were nodes of the outer graph
                 self._boundaries.close("replay_begin", Phase.REPLAY, outer, outer.replays)
-            checkpoint = self._boundaries.close("replay_begin", None, graph, graph.replays, take=shadow)
+            checkpoint = self._boundaries.close(
+                "replay_begin", None, graph, graph.replays, take=shadow, observed=not self.naps.blind
+            )
             if self._rearming.waiting:
                 self._rearming.replay_begins(graph)
             for check in self._sleepless if self.naps.blind else self._beginners:
@@ -410,8 +428,17 @@ class Monitor(Listener):
     def replays_passed(self, graph: Graph) -> None:
         run_deferred()
         with self._section:
-            self._back.passed(graph.serial, self.paused)
+            count = self._passed.take()
+            if not self.paused:
+                self._boundaries.relist()
+                self._boundaries.poll()
+                self.naps.replays_passed(graph.serial, count)
         run_deferred()
+
+    @event_handler
+    def checks_itself(self, graph: Graph, end: bool) -> None:
+        if not self.paused:
+            self._boundaries.node_check(graph, end)
 
     def node_ran(self, graph: Graph, node: Node, stores: StoreLog | None) -> None:
         replays = self._local.replays
@@ -536,9 +563,9 @@ class Monitor(Listener):
         graph = self._replaying
         phase, replay = (Phase.REPLAY, graph.replays) if graph else (None, None)
         guards = guards_of(buffer, self.settings.near_guard)
-        checkpoint = self._back.checkpoint() if graph is None else None
-        checkpoint = checkpoint or Checkpoint(
-            "retire", phase, graph, replay, self.context.writes, next(self.context.clock)
+        checkpoint = Checkpoint(
+            *("retire", phase, graph, replay, self.context.writes, next(self.context.clock)),
+            observed=not self.naps.blind,
         )
         try:  # the caller holds the allocator's lock: evidence is dispatched later, and so is the end of a lost device
             self.context.engine.check(checkpoint, guards)
@@ -562,6 +589,10 @@ class Monitor(Listener):
 
     def _is_paused(self) -> bool:
         return self.paused
+
+    def _is_due(self) -> bool:
+        """Whether evidence of a check node has arrived, or guards have changed that check nodes are to compare."""
+        return self._boundaries.due
 
     def _is_exact(self) -> bool:
         """Whether a declaration or a setting requires a check at every replay."""

@@ -6,7 +6,7 @@ them, the bytes stay until a launch that was given the buffer in that phase begi
 it happened replays again; they are then about to be overwritten. Damage without an observed writer stays for good; the
 guard still reports changes. Where operators passed unobserved, any launch that is given the buffer to write may be the
 culprit, besides the observed ones; while they pass unobserved, no launch re-arms, because the launches since the last
-boundary are unknown. Where replays passed as well, any graph given the buffer to write may be the culprit.
+boundary are unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from shadowgraph.checks.base import Checkpoint, Context
 from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.model.buffers import Buffer
-from shadowgraph.model.findings import NAP
 from shadowgraph.model.graphs import Graph, Launch
 from shadowgraph.model.guards import Guard, Side
 from shadowgraph.model.phases import Phase
@@ -37,15 +36,12 @@ class _Broken:
         Names of launches that may have broken it, when that was not in a replay.
     unseen
         Not all launches were observed at that time.
-    passed
-        Not all replays were observed either.
     """
 
     guard: Guard
     graph: int | None
     names: frozenset[str]
     unseen: bool
-    passed: bool
 
     def may_be_by(self, launch: Launch) -> bool:
         """Whether a host launch may have broken the guard."""
@@ -76,15 +72,14 @@ class Rearming:
         """A check found a guard broken; the possible culprits are in the checkpoint."""
         if not self._context.engine.keeps:
             return
-        passed = checkpoint.at == NAP  # the checkpoint names only the last replay before it
-        graph = checkpoint.graph if checkpoint.phase is Phase.REPLAY and not passed else None
+        graph = checkpoint.graph if checkpoint.phase is Phase.REPLAY else None
         names = _given(guard.buffer, checkpoint) if graph is None else frozenset()
         self.waiting.pop(guard.whole.start, None)
         while len(self.waiting) >= _MOST:  # many of the oldest entries belong to freed buffers
             self.waiting.pop(next(iter(self.waiting), 0), None)
-        unseen = passed or (graph is None and checkpoint.order < self.seen_since)
+        unseen = graph is None and (not checkpoint.observed or checkpoint.order < self.seen_since)
         serial = graph.serial if graph is not None else None
-        self.waiting[guard.whole.start] = _Broken(guard, serial, names, unseen, passed)
+        self.waiting[guard.whole.start] = _Broken(guard, serial, names, unseen)
 
     def due(self, launch: Launch) -> list[_Broken]:
         """Guards that a host launch, which is about to run, may have broken; excluded are those for which another
@@ -108,7 +103,7 @@ class Rearming:
     def replay_begins(self, graph: Graph) -> None:
         """A graph is about to replay, and the guards have been checked."""
         for start, broken in list(self.waiting.items()):
-            if broken.graph == graph.serial or (broken.passed and graph.writers(broken.guard.buffer.range)):
+            if broken.graph == graph.serial:
                 self._rearm(start)
 
     def is_broken(self, buffer: Buffer, side: Side | None) -> bool:

@@ -46,6 +46,9 @@ class CanaryWriter(Protocol):
     def order_canaries(self) -> None:
         """Order later `write_canaries` without `here` behind the work queued on the current stream."""
 
+    def withdraw_guards(self, starts: Sequence[int]) -> None:
+        """Let no check node compare guards that begin at these addresses: they are about to move or to end."""
+
 
 class ExternalPoolOwner(Protocol):
     """Finds room for guards in memory of another allocator, which may allocate it. Called with the allocator's lock."""
@@ -132,6 +135,7 @@ class GuardKeeper:
                 return
             if previous is not None:
                 self._check(previous)
+                self._withdraw(previous)
             if buffer.guarded:
                 buffer.keep_back(self._gap(buffer))
             self._write_guards(buffer)
@@ -164,6 +168,7 @@ class GuardKeeper:
                 return
             if standing:
                 self._check(buffer)
+                self._withdraw(buffer)
                 del self.tenants[buffer.start]
             buffer.head_guard, buffer.tail_guard, buffer.gap = placement.head, placement.tail, placement.gap
             if wanted:
@@ -303,9 +308,13 @@ class GuardKeeper:
                 if readable:
                     with suppress(FindingsError):  # the finding is stored; a finalizer cannot raise
                         self._check(tenant)
+                self._withdraw(tenant)
             return tenant
 
     # -- parts -------------------------------------------------------------------------------------------------
+
+    def _withdraw(self, buffer: Buffer) -> None:
+        self._canaries.withdraw_guards((buffer.start - buffer.head_guard, buffer.guard_start))
 
     def _write_guards(self, buffer: Buffer) -> None:
         if buffer.head_guard:

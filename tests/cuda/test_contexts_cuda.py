@@ -98,7 +98,7 @@ def test_on_a_second_gpu_too_and_no_context_is_made_on_the_first() -> None:
 
 def test_a_refused_launch_is_a_fault_and_checking_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     warm_kernels()
-    with sg.debug(backend="cuda") as debugger:
+    with sg.debug(backend="cuda", checks="launches") as debugger:
         table = guarded(debugger, 64)
         graph, _ = capture(lambda: fill(table))
         graph.replay()

@@ -1,4 +1,4 @@
-"""Replays that pass in a nap, on a device: found at the next glance, named when it happens again, else silent."""
+"""Replays that pass unobserved, on a device: what breaks is dated at once, named when it happens again, else silent."""
 
 from __future__ import annotations
 
@@ -73,11 +73,12 @@ def test_what_a_kernel_of_the_graph_breaks_in_a_nap_is_named_when_it_happens_aga
     passes(graph)
     where.fill_(64)
     graph.replay()
+    broken = debugger.graphs[0].replays
     where.zero_()
     until_found(debugger, graph)
     found = only(debugger.findings)
-    assert (found.code, found.past_end, found.detected_at, found.confidence) == ("SG101", 4, "nap", "low")
-    assert (found.phase, found.culprit.name, found.candidates) == ("replay", None, ())
+    assert (found.code, found.past_end, found.detected_at, found.confidence) == ("SG101", 4, "replay_end", "high")
+    assert (found.phase, found.replay, found.culprit.name, found.candidates) == ("replay", broken, "stray", ())
     assert not passing.on
     where.fill_(64)
     for _ in range(4):
@@ -88,7 +89,7 @@ def test_what_a_kernel_of_the_graph_breaks_in_a_nap_is_named_when_it_happens_aga
     assert found.culprit.status == "confirmed"
 
 
-def test_what_is_launched_before_a_glance_is_not_accused(debugger: sg.Debugger) -> None:
+def test_an_observed_launch_is_not_accused_of_what_came_before_it(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 64)
     graph, _ = capture(lambda: table.sum())
     for _ in range(2 * STEADY):
@@ -105,7 +106,8 @@ def test_what_is_launched_before_a_glance_is_not_accused(debugger: sg.Debugger) 
         if debugger.findings:
             break
     found = only(debugger.findings)
-    assert (found.detected_at, found.culprit.name, found.candidates) == ("nap", None, ())
+    assert (found.detected_at, found.phase) == ("replay_begin", "prepare")
+    assert (found.culprit.name, found.candidates) == (None, ())
 
 
 def test_a_kernel_that_overruns_in_each_prepare_is_named(debugger: sg.Debugger) -> None:

@@ -28,6 +28,9 @@ class Played:
         self.changed_now = False
         self._next = 1000
 
+    def every_node(self, graph: int) -> list[int]:
+        return self.nodes(graph)
+
     def nodes(self, graph: int) -> list[int]:
         return list(self.graphs[graph])
 

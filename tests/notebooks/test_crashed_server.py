@@ -127,7 +127,9 @@ def test_nothing_goes_wrong_on_the_way(executed: dict[str, Any]) -> None:
 def test_the_report_is_a_page(executed: dict[str, Any]) -> None:
     (output,) = executed["run-report"].outputs
     page = output.data["text/html"]
-    assert "generate_draft_decode_kv_indices wrote up to 5,952 bytes past the end of draft.cuda_graph_kv_indices" in page
+    assert (
+        "generate_draft_decode_kv_indices wrote up to 5,952 bytes past the end of draft.cuda_graph_kv_indices" in page
+    )
     assert "flashinfer_backend.py:1561" in page
 
 

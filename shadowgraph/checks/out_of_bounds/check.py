@@ -16,7 +16,6 @@ from shadowgraph.checks.out_of_bounds.rows import row_overruns
 from shadowgraph.checks.out_of_bounds.unguarded_overruns import unguarded_stores
 from shadowgraph.engines.base import Evidence
 from shadowgraph.model.buffers import Buffer, Role
-from shadowgraph.model.findings import NAP
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.guards import Guard, Side
 from shadowgraph.model.ranges import ByteRange, RangeSet
@@ -72,7 +71,7 @@ class OutOfBounds(Check):
     def _report(self, evidence: Evidence[object], buffer: Buffer, side: Side, checkpoint: Checkpoint) -> None:
         culprits = suspects(self.context, checkpoint, buffer, evidence.parts)
         phase, graph, replay = draft_phase(self.context, checkpoint, buffer.range, culprits)
-        unsure = checkpoint.at == NAP or (_late(evidence) and (self.context.engine.asynchronous or not culprits))
+        unsure = _late(evidence) and (self.context.engine.asynchronous or not culprits)
         self.context.report(
             Detection.of(
                 CODE,

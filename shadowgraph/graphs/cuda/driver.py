@@ -9,7 +9,7 @@ ensure that it is not destroyed meanwhile (`Graph.reading`).
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -76,6 +76,7 @@ class Driver:
     def __init__(self, library: Any, patient: Any) -> None:
         self._library = library
         self._patient = patient  # the same, but releases the GIL
+        self._hidden: set[int] = set()
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function.
@@ -121,7 +122,20 @@ class Driver:
         ask(_P(stream), ctypes.byref(status), None, ctypes.byref(graph), None, None)  # a query without the nodes
         return graph.value if status.value == 1 else None
 
+    def hide(self, nodes: Iterable[int]) -> None:
+        """Leave nodes that are not the program's out of `nodes` and `edges`, until `reveal`."""
+        self._hidden.update(nodes)
+
+    def reveal(self, nodes: Iterable[int]) -> None:
+        """The nodes are gone, or are the program's."""
+        self._hidden.difference_update(nodes)
+
     def nodes(self, graph: int) -> list[int]:
+        """Handles of a graph's nodes, in order of creation, without hidden ones."""
+        hidden = self._hidden
+        return [node for node in self.every_node(graph) if node not in hidden]
+
+    def every_node(self, graph: int) -> list[int]:
         """Handles of a graph's nodes, in order of creation."""
         count = _S()
         self.call("cuGraphGetNodes", _P(graph), None, ctypes.byref(count))
@@ -131,14 +145,16 @@ class Driver:
         return [int(handle or 0) for handle in found]
 
     def edges(self, graph: int) -> list[tuple[int, int]]:
-        """Pairs of handles: the second node waits for the first."""
+        """Pairs of handles: the second node waits for the first. Without those of hidden nodes."""
         count = _S()
         self.call("cuGraphGetEdges_v2", _P(graph), None, None, None, ctypes.byref(count))
         if not count.value:
             return []
         first, second, data = (_P * count.value)(), (_P * count.value)(), (ctypes.c_uint64 * count.value)()
         self.call("cuGraphGetEdges_v2", _P(graph), first, second, data, ctypes.byref(count))
-        return [(int(a or 0), int(b or 0)) for a, b in zip(first, second, strict=True)]
+        hidden = self._hidden
+        pairs = ((int(a or 0), int(b or 0)) for a, b in zip(first, second, strict=True))
+        return [(a, b) for a, b in pairs if a not in hidden and b not in hidden]
 
     def kind(self, node: int) -> int:
         """``CUgraphNodeType``."""

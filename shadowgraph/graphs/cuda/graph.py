@@ -24,6 +24,7 @@ from shadowgraph.common.patching import PatchSet
 from shadowgraph.graphs.cuda import capture as cuda_capture
 from shadowgraph.graphs.cuda.allocator_history import History, is_complete
 from shadowgraph.graphs.cuda.capture import CaptureMode
+from shadowgraph.graphs.cuda.check_nodes import CheckNodes
 from shadowgraph.graphs.cuda.device_model import Origin, read_later
 from shadowgraph.graphs.cuda.driver import driver
 from shadowgraph.graphs.cuda.in_place_pools import INCOMPLETE, UNMAPPABLE, InPlacePools, segments_of
@@ -80,6 +81,8 @@ class CudaGraphs:
         Whether expandable segments are on, so that no pool has guards.
     prober
         Runs the replays for which a probe is set.
+    checks
+        Adds check nodes to captured graphs; None where replays are checked by launches.
     """
 
     def __init__(
@@ -89,9 +92,10 @@ class CudaGraphs:
         native: InPlacePools,
         expandable: bool,
         prober: Prober,
+        checks: CheckNodes | None = None,
     ) -> None:
         self._allocator, self._pools, self._native, self._expandable = allocator, pools, native, expandable
-        self._prober = prober
+        self._prober, self._checks = prober, checks
         self._live: set[int] = set()  # serials of live captures
 
     def install(self) -> None:
@@ -189,6 +193,8 @@ class CudaGraphs:
         """A graph has ended; its pool may end with it."""
         self._live.discard(model.serial)
         self._native.dropped(model)
+        if self._checks is not None:
+            self._checks.dropped(model)
         events.graph_reset(model)
 
     def _wrap_end(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -201,9 +207,12 @@ class CudaGraphs:
                     cuda_capture.leave(mode)
             try:
                 original(graph)
+                model = state.model if state is not None and mode is not None else None
+                if self._checks is not None and model is not None and _keeps(graph):
+                    with error_barrier("check nodes"):
+                        self._checks.add(graph, model)
                 if _keeps_for_us(graph) and not getattr(graph, "_has_graph_exec", False):
-                    with relaxed_capture():  # as torch does by itself where `keep_graph` is off
-                        torch._C._CUDAGraph.instantiate(graph)
+                    self._instantiate(graph, model)  # as torch does by itself where `keep_graph` is off
             except BaseException:
                 self._forget(graph)
                 raise
@@ -214,6 +223,13 @@ class CudaGraphs:
                     self._end(graph, state, mode)
 
         return capture_end
+
+    def _instantiate(self, graph: Any, model: Graph | None) -> None:
+        if self._checks is not None:
+            self._checks.instantiate(graph, model)
+            return
+        with relaxed_capture():
+            torch._C._CUDAGraph.instantiate(graph)
 
     def _end(self, graph: Any, state: _State, mode: CaptureMode) -> None:
         """Read the facts that are lost later; the rest is read on first use, so that the capture does not wait for
@@ -271,7 +287,7 @@ class CudaGraphs:
                 state.model.unread = "it was captured before shadowgraph was on"
             model = state.model
             model.replays += 1
-            if passing.on and model.probe is None:
+            if passing.on and model.probe is None and model.checks_itself:
                 try:
                     original(graph)
                 finally:

@@ -152,7 +152,7 @@ class Copied:
         """Keep the first nodes in a clone, in a chain: edges through removed nodes would be missing."""
         calls = self._calls
         kept = [calls.in_copy(node, copy) for node in self._nodes[:count]]
-        for node in set(calls.nodes(copy)) - set(kept):
+        for node in set(calls.every_node(copy)) - set(kept):
             calls.remove(node)
         known = set(calls.edges(copy))
         calls.add_edges(copy, [pair for pair in pairwise(kept) if pair not in known])
@@ -185,9 +185,12 @@ class Disabled:
             raise NotRerun("some of its nodes are disabled")
         places = {node: place for place, node in enumerate(nodes)}
         self.order: Sequence[int] = [places[node] for node in self._nodes]
+        self._checks = [node for node in calls.every_node(graph) if node not in places]  # they count replays
 
     def run(self, count: int) -> list[Changed | None]:
         """Restore the state, run the first `count` nodes, and return the change of each target."""
+        for node in self._checks:
+            self._calls.enable(self._executable, node, False)
         for place, node in enumerate(self._nodes):
             self._calls.enable(self._executable, node, place < count)
         self._state.restore()
@@ -197,7 +200,7 @@ class Disabled:
     def close(self) -> None:
         """Enable every node again."""
         error: DriverError | None = None
-        for node in self._nodes:
+        for node in (*self._nodes, *self._checks):
             try:
                 self._calls.enable(self._executable, node, True)
             except DriverError as failed:

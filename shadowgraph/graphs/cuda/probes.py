@@ -118,7 +118,7 @@ class _Look:
         """Add the nodes and instantiate the graph with them."""
         calls = self._calls
         self._raw = raw_graph(self.graph)
-        own = calls.nodes(self._raw)
+        own = calls.every_node(self._raw)
         for kind in sorted(calls.kinds(own) & REFUSED.keys()):
             raise DriverError(REFUSED[kind])
         if _drives_several_devices() and any("nccl" in name for name in _kernels(calls, own)):
@@ -135,7 +135,7 @@ class _Look:
         """Remove the added nodes, and instantiate the graph again if it was replaced."""
         if self._own is not None:
             own, self._own = set(self._own), None
-            for node in self._calls.nodes(self._raw):
+            for node in self._calls.every_node(self._raw):
                 if node not in own:
                     self._calls.remove(node)
         if self._replaced:

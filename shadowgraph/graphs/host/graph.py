@@ -138,7 +138,7 @@ class HostGraph:
             raise recorder.failure
         self._steps, self._foreign = recorder.steps, recorder.foreign
         self._constants = list(recorder.constants.values())
-        self._captured = True
+        self._captured = self.model.checks_itself = True
         events.capture_ended(self.model)
 
     def _abort(self) -> None:
@@ -171,7 +171,9 @@ class HostGraph:
         self._require_replayable()
         self.model.replays += 1
         passes = passing.on and self.model.probe is None and bool(listeners)
-        if not passes:
+        if passes:
+            events.checks_itself(self.model, False)
+        else:
             events.replay_began(self.model)
         probe, self.model.probe = self.model.probe, None
         try:
@@ -184,7 +186,9 @@ class HostGraph:
             raise
         if not passes:
             events.replay_ended(self.model)
-        elif passing.ended(self.model):
+            return
+        events.checks_itself(self.model, True)
+        if passing.ended(self.model):
             events.replays_passed(self.model)
 
     def _require_replayable(self) -> None:

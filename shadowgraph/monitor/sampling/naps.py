@@ -40,6 +40,8 @@ class Naps:
         Whether something is being looked for for which eager operators must be seen.
     exact
         Whether somebody wants to hear of each replay, even in a nap; `every` how many-th is checked at most.
+    due
+        Whether evidence of a check node has arrived.
     turned
         Called as a nap begins, with True, and when all is seen again: there were writes that nobody saw. Sets `blind`.
 
@@ -67,9 +69,11 @@ class Naps:
         turned: Callable[[bool], None],
         exact: Callable[[], bool] = lambda: False,
         every: Callable[[], int] = lambda: 1,
+        due: Callable[[], bool] = bool,
     ) -> None:
         self.wanted, self.asleep, self.blind, self.idle = wanted, False, False, False
         self._news, self._busy, self._turned, self._exact, self._every = news, busy, turned, exact, every
+        self._due = due
         self._left, self._known, self.taken = STEADY, 0, 0
         self._watched: dict[int, int] = {}  # replays while all was watched, by the graphs' serials
         self._familiar: set[int] = set()  # serials of those that were watched enough
@@ -202,7 +206,7 @@ class Naps:
     def _pass(self, count: int) -> None:
         """Let that many replays pass, then take a glance at the next."""
         self.glances = False
-        passing.let(count if self.asleep and not self._over else 0, self._familiar)
+        passing.let(count if self.asleep and not self._over else 0, self._familiar, self._due)
 
     def sentence(self) -> str | None:
         """What was not watched, for the report; None where all was."""

@@ -6,7 +6,7 @@ Who hooks something asks here before anything else, so that what passes costs a 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container
+from collections.abc import Callable, Container
 from time import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,10 +25,11 @@ class Passed(NamedTuple):
 on = False
 _most = 0
 _known: Container[int] = frozenset()
+_due: Callable[[], bool] = bool
 _passed: deque[tuple[Graph, int, float]] = deque()  # fields of `Passed`; never another one: a thread may append to it
 
 
-def let(most: int, known: Container[int] = frozenset()) -> None:
+def let(most: int, known: Container[int] = frozenset(), due: Callable[[], bool] = bool) -> None:
     """Let replays and launches pass from here on, in all threads; or none, for 0.
 
     Parameters
@@ -36,16 +37,18 @@ def let(most: int, known: Container[int] = frozenset()) -> None:
     most
         How many replays pass before somebody is told.
     known
-        Serials of graphs that pass; after a replay of another somebody is told at once.
+        Serials of graphs that pass; a replay of another is reported at once.
+    due
+        Whether evidence of a check node has arrived, which is reported at once.
     """
-    global on, _most, _known
-    _most, _known, on = most, known, most > 0
+    global on, _most, _known, _due
+    _most, _known, _due, on = most, known, due, most > 0
 
 
 def ended(graph: Graph) -> bool:
     """Note a replay that passed; whether somebody is to be told."""
     _passed.append((graph, graph.replays, time()))
-    return len(_passed) >= _most or graph.serial not in _known
+    return len(_passed) >= _most or _due() or graph.serial not in _known
 
 
 def pending() -> tuple[Passed, ...]:

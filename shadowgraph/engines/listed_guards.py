@@ -1,0 +1,176 @@
+"""The guards that check nodes compare: a table in device memory, with one slot for each standing guard.
+
+The engine lists guards after each change and withdraws one before its memory goes to another owner. Slots are set on
+the stream that writes canaries, so that no check compares a guard before its canary is written. Any thread; has its own
+lock, under which nothing waits but the upload of new slots.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from shadowgraph.engines.canary_stream import THREADS
+from shadowgraph.engines.device import Device
+from shadowgraph.engines.guard_table import GUARD, row_of
+from shadowgraph.engines.kernels import Kernels
+from shadowgraph.engines.launcher import Launcher
+from shadowgraph.model.guards import Guard
+
+SLOT = np.dtype([("guard", GUARD), ("at", "<u4"), ("unused", "<u4", (3,))])
+_FEWEST = 1024  # slots of the first table
+_ROUND = 256  # slots are published in groups
+_REST = 1.0  # seconds before a slot gets another guard: by far longer than a check that may still read it
+_REMEMBERED = 1024  # withdrawn guards, of which evidence may still arrive
+_NO_SLOT = 0xFFFFFFFF
+
+
+class ListedGuards:
+    """The table, and which guard has which slot. Thread-safe.
+
+    Attributes
+    ----------
+    address
+        Device address of ``struct Listed``, which stays the same while tables grow.
+    guards
+        What was listed last.
+    slots
+        Slots with a guard.
+    """
+
+    def __init__(self, device: Device, kernels: Kernels) -> None:
+        wide, narrow = ctypes.c_uint64, ctypes.c_uint32
+        self._device, context = device, device.context
+        self._set = Launcher(context, kernels.set_slots, (wide, wide, narrow))
+        self._empty = Launcher(context, kernels.empty_slots, (wide, narrow, narrow))
+        self._publish = Launcher(context, kernels.publish, (wide, wide, narrow, narrow, narrow))
+        self._lock = threading.RLock()
+        self._listed = device.zeros(32)
+        self.address = int(self._listed.data.ptr)
+        self._tables: list[Any] = []  # older ones may still be read: each is half as large as the next
+        self._capacity = self._used = self._published = 0
+        self._paused = False
+        self._slots: dict[int, tuple[int, Guard]] = {}  # by start of the guard
+        self._at: dict[int, Guard] = {}  # by slot
+        self._resting: deque[tuple[float, int]] = deque()
+        self._withdrawn: deque[tuple[int, Guard]] = deque(maxlen=_REMEMBERED)
+        self._uploads: deque[tuple[Any, Any]] = deque()  # an event behind the kernel that reads it, and the memory
+        self.guards: Sequence[Guard] = ()
+
+    @property
+    def slots(self) -> int:
+        return len(self._slots)
+
+    def show(self, guards: Sequence[Guard]) -> None:
+        """List these guards and no others."""
+        with self._lock:
+            wanted = {guard.whole.start: guard for guard in guards if guard.near.nbytes}
+            gone = [start for start, (_, guard) in self._slots.items() if not _same(wanted.get(start), guard)]
+            self.withdraw(gone)
+            self._add([guard for start, guard in wanted.items() if start not in self._slots])
+            for start, guard in wanted.items():  # equal ones may be of another buffer by now
+                slot, _ = self._slots[start]
+                self._slots[start] = slot, guard
+                self._at[slot] = guard
+            self.guards = guards
+
+    def withdraw(self, starts: Iterable[int]) -> None:
+        """Take guards off the table, in order with the work of the stream that writes canaries."""
+        with self._lock:
+            found = [self._slots.pop(start) for start in starts if start in self._slots]
+            if not found:
+                return
+            self.guards = ()
+            now = time.monotonic()
+            for slot, guard in found:
+                self._withdrawn.append((slot, guard))
+                del self._at[slot]
+                self._resting.append((now, slot))
+            slots = [slot for slot, _ in found]
+            for place in range(0, len(slots), 2):
+                pair = (*slots[place : place + 2], _NO_SLOT)[:2]
+                self._empty.set((self.address, *pair))
+                self._empty.launch(1, 2, self._device.arming.ptr)
+
+    def pause(self, paused: bool) -> None:
+        """Let check nodes count replays only, or compare again."""
+        with self._lock:
+            if paused is not self._paused:
+                self._paused = paused
+                self._tell()
+
+    def guard_of(self, slot: int, address: int) -> Guard | None:
+        """The guard at a slot whose bytes hold an address, also one that was withdrawn lately."""
+        with self._lock:
+            found = self._at.get(slot)
+            if found is not None and found.whole.contains(address):
+                return found
+            old = (guard for at, guard in reversed(self._withdrawn) if at == slot and guard.whole.contains(address))
+            return next(old, None)
+
+    # -- parts -------------------------------------------------------------------------------------------------
+
+    def _add(self, guards: Sequence[Guard]) -> None:
+        if not guards:
+            return
+        rows = np.zeros(len(guards), dtype=SLOT)
+        for index, guard in enumerate(guards):
+            slot = self._slot()
+            rows[index]["guard"], rows[index]["at"] = row_of(guard), slot
+            self._slots[guard.whole.start] = slot, guard
+            self._at[slot] = guard
+        self._grow()
+        uploaded = self._device.upload(rows)
+        self._set.set((self.address, int(uploaded.data.ptr), len(guards)))
+        self._set.launch(1, THREADS, self._device.arming.ptr)
+        self._keep(uploaded)
+        rounded = min(-(-self._used // _ROUND) * _ROUND, self._capacity)
+        if rounded != self._published:
+            self._published = rounded
+            self._tell()
+
+    def _slot(self) -> int:
+        if self._resting and self._resting[0][0] < time.monotonic() - _REST:
+            return self._resting.popleft()[1]
+        self._used += 1
+        return self._used - 1
+
+    def _grow(self) -> None:
+        """Move to a table with room for the slots in use. Rows first, then one word for each, which marks a hit."""
+        if self._used <= self._capacity:
+            return
+        old, old_capacity = self._tables[-1] if self._tables else None, self._capacity
+        self._capacity = max(_FEWEST, 1 << (self._used - 1).bit_length())
+        table = self._device.zeros(self._capacity * (GUARD.itemsize + 4))
+        self._tables.append(table)
+        if old is not None:
+            with self._device.context.current():
+                nbytes = old_capacity * GUARD.itemsize
+                self._device.runtime.memcpyAsync(table.data.ptr, old.data.ptr, nbytes, 3, self._device.arming.ptr)
+        self._tell()
+
+    def _tell(self) -> None:
+        rows = int(self._tables[-1].data.ptr) if self._tables else 0
+        self._publish.set((self.address, rows, self._published, self._capacity, self._paused))
+        self._publish.launch(1, 1, self._device.arming.ptr)
+
+    def _keep(self, memory: Any) -> None:
+        """Keep an upload until the kernel that reads it has run."""
+        device, uploads = self._device, self._uploads
+        with device.context.current():
+            event = device.event()
+            event.record(device.arming)
+            uploads.append((event, memory))
+            while uploads and uploads[0][0].done:
+                device.done_with(uploads.popleft()[0])
+
+
+def _same(wanted: Guard | None, listed: Guard) -> bool:
+    """Whether a guard stands as it was listed."""
+    return wanted is not None and row_of(wanted) == row_of(listed)

@@ -1,0 +1,112 @@
+"""Adds checks to a captured graph, as its first and its last node, so that every replay is checked without Python.
+
+Called at the end of a capture, in the capturing thread, before the graph is made executable. The head waits for nothing
+and every other node waits for it, so that what it finds happened before the replay; the tail waits for all others.
+Without such nodes a replay is checked by launches around it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from shadowgraph.common.compat import relaxed_capture
+from shadowgraph.engines.graph_watches import CheckNode, GraphWatches
+from shadowgraph.graphs.cuda.driver import Driver, DriverError, KernelParameters, driver, raw_graph
+from shadowgraph.model.graphs import Graph
+
+NO_ROW = "graphs without check nodes: all rows of the check log are taken"
+REFUSED = "graphs without check nodes: the driver refuses them"
+
+
+class CheckNodes:
+    """Adds check nodes, and hides them from whatever reads or runs the program's nodes.
+
+    Attributes
+    ----------
+    refused
+        Graphs that carry none, by reason.
+    """
+
+    def __init__(self, watches: GraphWatches) -> None:
+        self._watches = watches
+        self.refused: dict[str, int] = {}
+
+    def add(self, graph: Any, model: Graph) -> None:
+        """Add them to a graph that keeps its ``cudaGraph_t`` and is not executable yet; an empty one stays empty."""
+        calls, raw = driver(), raw_graph(graph)
+        calls.reveal(calls.every_node(raw))  # handles of a graph that is gone may come again
+        if not calls.nodes(raw):
+            return
+        pair = self._watches.begin(model.serial)
+        if pair is None:
+            self._refuse(NO_ROW)
+            return
+        try:
+            with relaxed_capture():
+                model.check_nodes = _added(calls, raw, *pair)
+            model.checks_itself = True
+        except DriverError:
+            self._watches.end(model.serial)
+            self._refuse(REFUSED)
+
+    def instantiate(self, graph: Any, model: Graph | None) -> None:
+        """Make a graph executable as torch does, without check nodes if that is refused."""
+        try:
+            with relaxed_capture():
+                torch._C._CUDAGraph.instantiate(graph)
+        except RuntimeError:
+            if model is None or not model.check_nodes:
+                raise
+            self.take_off(graph, model)
+            with relaxed_capture():
+                torch._C._CUDAGraph.instantiate(graph)
+            self._refuse(REFUSED)
+
+    def take_off(self, graph: Any, model: Graph) -> None:
+        """Remove the nodes from a graph that is not executable yet."""
+        calls = driver()
+        for node in model.check_nodes:
+            calls.remove(node)
+        self.dropped(model)
+
+    def dropped(self, model: Graph) -> None:
+        """A graph is gone."""
+        if model.check_nodes:
+            driver().reveal(model.check_nodes)
+            model.check_nodes, model.checks_itself = (), False
+            self._watches.end(model.serial)
+
+    def _refuse(self, reason: str) -> None:
+        self.refused[reason] = self.refused.get(reason, 0) + 1
+
+
+def _added(calls: Driver, raw: int, head: CheckNode, tail: CheckNode) -> tuple[int, int]:
+    """Handles of the two new nodes.
+
+    Raises
+    ------
+    DriverError
+        When the driver refuses one; none remains then.
+    """
+    nodes, edges = calls.nodes(raw), calls.edges(raw)
+    waiting, waited_for = {second for _, second in edges}, {first for first, _ in edges}
+    made: list[int] = []
+    try:
+        made.append(calls.add_kernel(raw, [node for node in nodes if node not in waited_for], _parameters(tail)))
+        made.append(calls.add_kernel(raw, [], _parameters(head)))
+        calls.add_edges(raw, [(made[1], node) for node in nodes if node not in waiting])
+    except DriverError:
+        for node in made:
+            calls.remove(node)
+        raise
+    calls.hide(made)
+    return made[1], made[0]
+
+
+def _parameters(node: CheckNode) -> KernelParameters:
+    found = KernelParameters()
+    found.func, found.gx, found.bx, found.parameters = node.function, node.blocks, node.threads, node.arguments
+    found.gy = found.gz = found.by = found.bz = 1
+    return found

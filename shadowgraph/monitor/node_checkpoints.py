@@ -1,0 +1,60 @@
+"""The checkpoints that check nodes stand for: evidence of a node carries graph and replay, and arrives later.
+
+Used by `Boundaries` under the debugger's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from shadowgraph.checks.base import Checkpoint, Context
+from shadowgraph.engines.base import NodeCheck, Result
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.phases import Phase
+
+_MOST = 512  # checkpoints of observed replays that are kept: more than a stream queues
+_GONE = 64  # graphs that are gone
+
+
+class NodeCheckpoints:
+    """Finds the checkpoint of a check node: the one noted for its replay, else one that says how much is known.
+
+    Where a replay passed unobserved, phase, graph and replay are as exact as in an observed one; the launches of its
+    preparation are not known.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._noted: dict[NodeCheck, Checkpoint] = {}
+        self._gone: dict[int, Graph] = {}
+
+    def note(self, graph: Graph, checkpoint: Checkpoint) -> None:
+        """An observed replay begins or has ended; `graph.replays` counts it."""
+        noted = self._noted
+        while len(noted) >= _MOST:
+            noted.pop(next(iter(noted)), None)
+        noted[NodeCheck(graph.serial, graph.replays, checkpoint.at == "replay_end")] = checkpoint
+
+    def dropped(self, graph: Graph) -> None:
+        """A graph is gone; evidence of its last replays may still arrive."""
+        while len(self._gone) >= _GONE:
+            self._gone.pop(next(iter(self._gone)), None)
+        self._gone[graph.serial] = graph
+
+    def of(self, results: Sequence[Result]) -> list[Result]:
+        """Results with a checkpoint as the tag of each."""
+        return [
+            result._replace(tag=self._checkpoint(result.tag)) if isinstance(result.tag, NodeCheck) else result
+            for result in results
+        ]
+
+    def _checkpoint(self, tag: NodeCheck) -> Checkpoint:
+        noted = self._noted.get(tag)
+        if noted is not None:
+            return noted
+        graph = self._context.graphs.get(tag.graph) or self._gone.get(tag.graph)
+        at, phase = ("replay_end", Phase.REPLAY) if tag.end else ("replay_begin", None)
+        return replace(
+            Checkpoint(at, phase, graph, tag.replay), order=next(self._context.clock), observed=False
+        )  # fmt: skip
