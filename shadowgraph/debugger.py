@@ -39,6 +39,7 @@ from shadowgraph.model.phases import Phase
 from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.monitor.backends import backend_of
 from shadowgraph.monitor.monitor import Monitor
+from shadowgraph.monitor.recorder.recorder import recorder
 from shadowgraph.monitor.run_facts import LiveNames, facts_of
 from shadowgraph.monitor.sampling import passing
 from shadowgraph.render.text.text import Report
@@ -107,6 +108,7 @@ class Debugger(Declarations, LiveDebugger):
         self._allocator.policy = self._policy
         self._allocator.isolate_captures = self.settings.layout == "isolate"
         self._allocator.guards.last_check = self._work.retiring
+        recorder.begin()
         passing.taken()  # replays recorded for an earlier debugger
         self._work.rearm()  # guards broken before the start are not reported
         self._work.context.engine.pause(False)
@@ -154,6 +156,7 @@ class Debugger(Declarations, LiveDebugger):
             eager.follow(False)
             leave_stopped_modes()
             listeners.remove(self._work)
+            recorder.rest()
             self._allocator.policy = self._allocator.guards.last_check = None
             self._allocator.isolate_captures = False
             if self.settings.guard_eager == "auto":
@@ -176,6 +179,7 @@ class Debugger(Declarations, LiveDebugger):
             if self._mode is not None:
                 self._mode.inert = True
             listeners.remove(self._work)
+            recorder.rest()
             self._allocator.policy = self._allocator.guards.last_check = None
 
     def pause(self) -> None:
@@ -214,6 +218,7 @@ class Debugger(Declarations, LiveDebugger):
 
     def after_fork(self) -> None:
         """In the child: continue with a copy of the state, and without findings."""
+        recorder.forked()
         self._work.start_over()
         self._faults_before = internal_errors.counts
 

@@ -17,6 +17,7 @@ from shadowgraph.engines.base import Engine
 from shadowgraph.engines.numpy_engine import NumpyEngine
 from shadowgraph.graphs.dispatch import active_pools, host_reads
 from shadowgraph.graphs.triton import host as triton_host
+from shadowgraph.monitor.recorder.recorder import recorder
 from shadowgraph.tracking.allocator import HostAllocator, host_allocator
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _cuda_memory(device: int, expandable: bool) -> tuple[CudaAllocator, CupyEngi
     from shadowgraph.engines.cupy_engine import CupyEngine
     from shadowgraph.tracking.cuda_allocator import CudaAllocator
 
-    engine = CupyEngine(device, expandable)
+    engine = CupyEngine(device, expandable, recorder.check_log())
     return CudaAllocator(engine.device, engine, device), engine
 
 

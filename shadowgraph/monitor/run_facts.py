@@ -16,6 +16,7 @@ from shadowgraph.model.graphs import Graph
 from shadowgraph.model.guards import GuardPolicy
 from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.monitor.monitor import Monitor
+from shadowgraph.monitor.recorder.recorder import recorder
 
 
 class LiveNames:
@@ -78,7 +79,8 @@ def facts_of(
 
 def _limits(work: Monitor) -> tuple[str | None, ...]:
     """Report lines on what was not observed, not kept or not counted as a finding."""
-    return work.limit.sentence(), _naps(work), _idle(work), _inferred(work), work.book.sentence()
+    sentences = work.limit.sentence(), _naps(work), _idle(work), _inferred(work), work.book.sentence()
+    return (*sentences, *recorder.reasons)
 
 
 def _naps(work: Monitor) -> str | None:
