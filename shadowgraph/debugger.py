@@ -43,6 +43,7 @@ from shadowgraph.monitor.run_facts import LiveNames, facts_of
 from shadowgraph.monitor.sampling import passing
 from shadowgraph.render.text.text import Report
 from shadowgraph.runner_interface import RunnerInterface
+from shadowgraph.tracking import novelty
 from shadowgraph.tracking.aliases import NameBook
 
 
@@ -110,6 +111,7 @@ class Debugger(Declarations, LiveDebugger):
         passing.taken()  # replays recorded for an earlier debugger
         self._work.rearm()  # guards broken before the start are not reported
         listeners.append(self._work)
+        novelty.current = self._work.novelty
         leave_stopped_modes()
         self._mode = eager.EagerMode(
             self._allocator,
@@ -151,6 +153,7 @@ class Debugger(Declarations, LiveDebugger):
             eager.follow(False)
             leave_stopped_modes()
             listeners.remove(self._work)
+            novelty.current = None
             self._allocator.policy = self._allocator.guards.last_check = None
             self._allocator.isolate_captures = False
             if self.settings.guard_eager == "auto":
@@ -173,6 +176,7 @@ class Debugger(Declarations, LiveDebugger):
             if self._mode is not None:
                 self._mode.inert = True
             listeners.remove(self._work)
+            novelty.current = None
             self._allocator.policy = self._allocator.guards.last_check = None
 
     def pause(self) -> None:

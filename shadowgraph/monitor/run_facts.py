@@ -78,7 +78,8 @@ def facts_of(
 
 def _limits(work: Monitor) -> tuple[str | None, ...]:
     """Report lines on what was not observed, not kept or not counted as a finding."""
-    return work.limit.sentence(), _naps(work), _idle(work), _inferred(work), work.book.sentence()
+    novel = work.novelty.sentence()
+    return work.limit.sentence(), _naps(work), novel, _idle(work), _inferred(work), work.book.sentence()
 
 
 def _naps(work: Monitor) -> str | None:
