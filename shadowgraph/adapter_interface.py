@@ -45,9 +45,19 @@ from shadowgraph.monitor.monitor import Monitor
 from shadowgraph.monitor.preparing import PrepareBlock, Preparing
 from shadowgraph.monitor.program_failures import BatchSource
 from shadowgraph.monitor.sampling import passing
+from shadowgraph.tracking import launch_recording
 from shadowgraph.tracking.novelty import Novelty
 
-__all__ = ["AdapterInterface", "BatchSource", "Novelty", "PlannerInterface", "PrepareBlock", "Preparing", "passing"]
+__all__ = [
+    "AdapterInterface",
+    "BatchSource",
+    "Novelty",
+    "PlannerInterface",
+    "PrepareBlock",
+    "Preparing",
+    "launch_recording",
+    "passing",
+]
 
 
 class PlannerInterface:

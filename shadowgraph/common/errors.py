@@ -127,6 +127,12 @@ class UnsafeFolderError(RunFolderError):
     exit_code: ClassVar[int] = 16
 
 
+class RecordedLogError(ShadowgraphError):
+    """A check log or launch log that is truncated, forged, or of another version."""
+
+    exit_code: ClassVar[int] = 18
+
+
 class NotExecutableError(ShadowgraphError):
     """The command to wrap exists and cannot be run (exit code as in a shell)."""
 

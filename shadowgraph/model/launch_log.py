@@ -1,0 +1,290 @@
+"""Launch log: the latest launches, replays, captures, batches and plans, in memory that outlives the process.
+
+Written in any thread of the program, without a lock: a row takes its number from one counter, and a microsecond at
+most. Texts (kernel names, source lines, names of graphs and buffers) are written once, under a lock. The format is in
+`launch_log_format`; `launch_log_reader` reads it, in this process or after its death.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from itertools import chain, count
+from pathlib import Path
+from threading import RLock, get_ident
+from time import time
+from typing import TypeAlias
+
+from shadowgraph.common.fork_safety import fork_safe
+from shadowgraph.common.mapped_files import MappedMemory
+from shadowgraph.model.launch_log_format import (
+    ENTRY,
+    EVENT_TAIL,
+    HEADER,
+    LONGEST_TEXT,
+    MAGIC,
+    NBYTES,
+    POINTERS,
+    ROW,
+    ROWS,
+    ROWS_AT,
+    SLOT,
+    SLOT_HEAD,
+    SLOTS,
+    SLOTS_AT,
+    TABLE,
+    TABLE_AT,
+    TAIL,
+    TAIL_AT,
+    VERSION,
+    RowKind,
+    TextKind,
+)
+from shadowgraph.model.launch_log_reader import LoggedLaunch, Row, contents_of, newest_of
+
+_LAUNCH, _BEGINS, _ENDED = int(RowKind.LAUNCH), int(RowKind.REPLAY_BEGINS), int(RowKind.REPLAY_ENDED)
+
+# How pointers are written, by their number: the usual numbers are written out, which takes half the time. Bound methods
+# of the structs and plain numbers of kinds, for the same reason: every launch comes here.
+_Pointers: TypeAlias = Sequence[tuple[int, int]]
+_WORD = (1 << 64) - 1
+_PACK_MORE = tuple(struct.Struct("<" + "QQ" * number).pack_into for number in range(POINTERS + 1))
+_pack_1, _pack_2, _pack_3, _pack_4 = _PACK_MORE[1:5]
+_pack_tail, _pack_event_tail = TAIL.pack_into, EVENT_TAIL.pack_into
+
+
+def _write_none(memory: memoryview, place: int, pointers: _Pointers) -> None:
+    pass
+
+
+def _write_1(memory: memoryview, place: int, pointers: _Pointers) -> None:
+    ((a, b),) = pointers
+    _pack_1(memory, place, a, b)
+
+
+def _write_2(memory: memoryview, place: int, pointers: _Pointers) -> None:
+    (a, b), (c, d) = pointers
+    _pack_2(memory, place, a, b, c, d)
+
+
+def _write_3(memory: memoryview, place: int, pointers: _Pointers) -> None:
+    (a, b), (c, d), (e, f) = pointers
+    _pack_3(memory, place, a, b, c, d, e, f)
+
+
+def _write_4(memory: memoryview, place: int, pointers: _Pointers) -> None:
+    (a, b), (c, d), (e, f), (g, h) = pointers
+    _pack_4(memory, place, a, b, c, d, e, f, g, h)
+
+
+def _write_more(memory: memoryview, place: int, pointers: _Pointers) -> None:
+    _PACK_MORE[len(pointers)](memory, place, *chain.from_iterable(pointers))
+
+
+_WRITE = _write_none, _write_1, _write_2, _write_3, _write_4, _write_more, _write_more
+
+
+class LaunchLog:
+    """The log of this process. No method raises; what could not be noted is counted.
+
+    Parameters
+    ----------
+    redact
+        Leave the texts of batches and plans out, which hold values of the program.
+
+    Attributes
+    ----------
+    lost
+        Rows and texts that could not be noted.
+    memory
+        The bytes, for a reader in this process.
+    """
+
+    def __init__(self, mapped: MappedMemory, redact: bool = False) -> None:
+        self._mapped = mapped
+        self.memory = mapped.view
+        self.lost = 0
+        self._redact = redact
+        self._next = count(1).__next__
+        self._next_slot = count(1).__next__
+        self._lock = fork_safe(RLock())  # a signal handler may launch, too
+        self._ids: dict[tuple[int, int, str], int] = {}
+        self._used = ENTRY.size  # 0 is no text
+        shape = ROWS, ROW, TABLE, SLOTS, SLOT
+        HEADER.pack_into(mapped.view, 0, MAGIC, VERSION, *shape, os.getpid())
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], redact: bool = False) -> LaunchLog:
+        """Create the file.
+
+        Raises
+        ------
+        OSError
+            When it exists, or the file system has no room; no file remains.
+        """
+        return cls(MappedMemory.create(path, NBYTES), redact)
+
+    @classmethod
+    def anonymous(cls, redact: bool = False) -> LaunchLog:
+        """The same in memory that ends with the process.
+
+        Raises
+        ------
+        OSError
+        """
+        return cls(MappedMemory.anonymous(NBYTES), redact)
+
+    @property
+    def path(self) -> Path | None:
+        """The file; None for anonymous memory, which does not survive the process."""
+        return self._mapped.path
+
+    # -- texts: once each, the caller keeps the number ------------------------------------------------------------
+
+    def kernel(self, name: str) -> int:
+        """The number of a kernel's or an operator's name."""
+        return self._text(TextKind.KERNEL, 0, name)
+
+    def site(self, filename: str, line: int, function: str) -> int:
+        """The number of a source line."""
+        return self._text(TextKind.SITE, line, f"{function}\0{filename}")
+
+    def graph(self, serial: int, name: str) -> int:
+        """Name a graph; rows refer to it by its serial."""
+        return self._text(TextKind.GRAPH, serial, name)
+
+    def buffer(self, address: int, nbytes: int, name: str) -> int:
+        """Name a buffer; rows refer to it by an address in it. A later entry for an address holds."""
+        return self._text(TextKind.BUFFER, address, f"{nbytes}\0{name}")
+
+    # -- rows: on hot paths ------------------------------------------------------------------------------------------
+
+    def launch(
+        self, kernel: int, site: int, stream: int, grid: tuple[int, int, int], pointers: Sequence[tuple[int, int]]
+    ) -> None:
+        """Note a launch of host code.
+
+        Parameters
+        ----------
+        kernel, site
+            From `kernel` and `site`; 0 for unknown.
+        stream
+            Its handle.
+        pointers
+            Address and size in bytes of what it was given, the first six.
+        """
+        try:
+            number, memory, given = self._next(), self.memory, len(pointers)
+            x, y, z = grid
+            place = ROWS_AT + number % ROWS * ROW
+            _WRITE[given](memory, place, pointers)
+            kind = _LAUNCH | given << 8
+            _pack_tail(memory, place + TAIL_AT, stream, get_ident(), kernel, site, x, y, z, kind, number)
+        except Exception:
+            self._launch_fitted(kernel, site, stream, grid, pointers)
+
+    def _launch_fitted(self, kernel: int, site: int, stream: int, grid: Sequence[int], pointers: _Pointers) -> None:
+        """Note a launch whose values do not fit a row; count one that cannot be noted."""
+        try:
+            kept = [(address & _WORD, nbytes & _WORD) for address, nbytes in pointers[:POINTERS]]
+            x, y, z = [max(0, min(extent, 0xFFFFFFFF)) for extent in (*grid, 1, 1, 1)[:3]]
+            number, kind = self._next(), _LAUNCH | len(kept) << 8
+            place = ROWS_AT + number % ROWS * ROW
+            _WRITE[len(kept)](self.memory, place, kept)
+            stream &= _WORD
+            _pack_tail(self.memory, place + TAIL_AT, stream, get_ident(), kernel, site, x, y, z, kind, number)
+        except Exception:
+            self.lost += 1
+
+    def replay(self, graph: int, number: int, begins: bool) -> None:
+        """Note that a replay of a graph, by serial, begins or has ended."""
+        self._event(_BEGINS if begins else _ENDED, graph, number)
+
+    def replay_failed(self, graph: int, number: int) -> None:
+        """Note that a replay raised."""
+        self._event(RowKind.REPLAY_FAILED, graph, number)
+
+    def capture(self, graph: int, begins: bool) -> None:
+        """Note that a capture begins or has ended."""
+        self._event(RowKind.CAPTURE_BEGINS if begins else RowKind.CAPTURE_ENDED, graph)
+
+    def batch(self, text: str, graph: int = 0, number: int = 0) -> None:
+        """Note the batch of requests that is worked on from here on; for a replay where it is known."""
+        self._event(RowKind.BATCH, graph, number, text)
+
+    def plan(self, text: str, graph: int = 0, number: int = 0) -> None:
+        """Note a plan that host code is about to make from index pointers."""
+        self._event(RowKind.PLAN, graph, number, text)
+
+    def phase(self, text: str, graph: int = 0) -> None:
+        """Note that the program, or an adapter, has marked the begin of a phase."""
+        self._event(RowKind.PHASE, graph, 0, text)
+
+    # -- reading in this process, while other threads write --------------------------------------------------------
+
+    @property
+    def newest(self) -> int:
+        """The number of the row written last; 0 before the first."""
+        return newest_of(self.memory)
+
+    def since(self, number: int) -> tuple[Row, ...]:
+        """Rows after the one of this number, oldest first; old ones may be overwritten."""
+        return contents_of(self.memory).since(number)
+
+    def last_phase(self, graph: int, replay: int) -> tuple[LoggedLaunch, ...]:
+        """Launches between the last replay before this one, of any graph, and this one's begin, or now."""
+        return contents_of(self.memory).last_phase(graph, replay)
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """In a forked child: what is written here from now on does not reach the parent's file."""
+        self._mapped.leave()
+
+    def remove(self) -> None:
+        """Remove the file; the memory stays, as other threads may be writing."""
+        self._mapped.remove()
+
+    def _event(self, kind: int, graph: int, number: int = 0, text: str | None = None) -> None:
+        try:
+            slot = self._slot(text) if text and not (self._redact and kind != RowKind.PHASE) else 0
+            row, memory = self._next(), self.memory
+            place = ROWS_AT + row % ROWS * ROW
+            _pack_1(memory, place, graph, number)
+            _pack_event_tail(memory, place + TAIL_AT, time(), get_ident(), slot, 0, 0, 0, 0, kind, row)
+        except Exception:
+            self.lost += 1
+
+    def _slot(self, text: str) -> int:
+        """Put a text into the next slot; a long one is cut short."""
+        content = text.encode("utf-8", "replace")
+        room = SLOT - SLOT_HEAD.size
+        if len(content) > room:
+            content = content[: room - 4] + b" ..."
+        slot = self._next_slot()
+        place = SLOTS_AT + slot % SLOTS * SLOT
+        SLOT_HEAD.pack_into(self.memory, place, 0, 0)
+        self.memory[place + SLOT_HEAD.size : place + SLOT_HEAD.size + len(content)] = content
+        SLOT_HEAD.pack_into(self.memory, place, slot, len(content))
+        return slot
+
+    def _text(self, kind: TextKind, key: int, text: str) -> int:
+        known = self._ids.get((kind, key, text))
+        if known is not None:
+            return known
+        content = text.encode("utf-8", "replace")[:LONGEST_TEXT]
+        try:
+            with self._lock:
+                place, size = self._used, ENTRY.size + -(-len(content) // 8) * 8
+                if place + size > TABLE:
+                    self.lost += 1
+                    return 0
+                self._used += size
+                self.memory[TABLE_AT + place + ENTRY.size : TABLE_AT + place + ENTRY.size + len(content)] = content
+                ENTRY.pack_into(self.memory, TABLE_AT + place, kind, len(content), key)
+        except Exception:
+            self.lost += 1
+            return 0
+        self._ids[kind, key, text] = place // 8
+        return place // 8
