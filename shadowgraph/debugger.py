@@ -39,6 +39,7 @@ from shadowgraph.model.phases import Phase
 from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.monitor.backends import backend_of
 from shadowgraph.monitor.monitor import Monitor
+from shadowgraph.monitor.recorder.recorder import recorder
 from shadowgraph.monitor.run_facts import LiveNames, facts_of
 from shadowgraph.monitor.sampling import passing
 from shadowgraph.render.text.text import Report
@@ -108,6 +109,7 @@ class Debugger(Declarations, LiveDebugger):
         self._allocator.policy = self._policy
         self._allocator.isolate_captures = self.settings.layout == "isolate"
         self._allocator.guards.last_check = self._work.retiring
+        recorder.begin()
         passing.taken()  # replays recorded for an earlier debugger
         self._work.rearm()  # guards broken before the start are not reported
         listeners.append(self._work)
@@ -154,6 +156,7 @@ class Debugger(Declarations, LiveDebugger):
             leave_stopped_modes()
             listeners.remove(self._work)
             novelty.current = None
+            recorder.rest()
             self._allocator.policy = self._allocator.guards.last_check = None
             self._allocator.isolate_captures = False
             if self.settings.guard_eager == "auto":
@@ -177,6 +180,7 @@ class Debugger(Declarations, LiveDebugger):
                 self._mode.inert = True
             listeners.remove(self._work)
             novelty.current = None
+            recorder.rest()
             self._allocator.policy = self._allocator.guards.last_check = None
 
     def pause(self) -> None:
@@ -215,6 +219,7 @@ class Debugger(Declarations, LiveDebugger):
 
     def after_fork(self) -> None:
         """In the child: continue with a copy of the state, and without findings."""
+        recorder.forked()
         self._work.start_over()
         self._faults_before = internal_errors.counts
 

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -14,6 +15,7 @@ from shadowgraph.common.atomic_files import atomic_write
 from shadowgraph.common.errors import MissingFileError, ShadowgraphError, UsageError
 from shadowgraph.common.option_kinds import File
 from shadowgraph.common.options import OPTIONS, add_flags, defaults_of, from_variables, given, option, require
+from shadowgraph.model.recorded_files import collect, new_token, remove_leftovers
 from shadowgraph.wrap.folder.injection_config import DUMP_MOMENTS, InjectionConfig
 from shadowgraph.wrap.folder.run_folder import DEFAULT_PARENT, RunFolder, default_folder
 
@@ -76,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
     folder.begin(args.program, orders, VERSION)
     _tell_outer_wrap(folder.path)
     environment = wrapped_environment(orders, os.environ)
+    gather = partial(collect, folder.path, orders.run, orders.redact)
     server = _status_server(args, folder) if args.status is not None else None
 
     def started(pid: int) -> None:
@@ -84,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
             server.start()
 
     try:
-        ended = run_child(args.program, environment, started, partial(_prepare, folder.path))
+        ended = run_child(args.program, environment, started, partial(_prepare, folder.path), gather)
     except ShadowgraphError as error:
         folder.note(exit_code=error.exit_code, error=str(error))
         raise
@@ -93,7 +96,8 @@ def run(args: argparse.Namespace) -> int:
             server.stop()
     name = signal.Signals(ended.signal).name if ended.signal else None
     folder.note(exit_code=ended.code, **({"signal": name} if name else {}))
-    return _conclude(args, folder, ended)
+    gather()
+    return _conclude(args, folder, ended, gather)
 
 
 def _status_server(args: argparse.Namespace, folder: RunFolder) -> StatusServer | None:
@@ -119,6 +123,7 @@ def _prepare(folder: str) -> None:
     """Import the report's modules while the command runs, if it has a debugger: its end need not wait for that."""
     from pathlib import Path
 
+    remove_leftovers()
     if any(b'"kind":"watch"' in file.read_bytes()[:4096] for file in Path(folder).glob("findings-*")):
         import shadowgraph.render.text.run_text  # noqa: F401
 
@@ -137,7 +142,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         _require_place(args.json)
     return {
         "backend": settings.pop("backend"), "options": settings, "dumps": dumps, "redact": args.redact,
-        "quiet": args.quiet, "dump_signal": "" if args.dump_signal == "none" else args.dump_signal,
+        "quiet": args.quiet, "dump_signal": "" if args.dump_signal == "none" else args.dump_signal, "run": new_token(),
     }  # fmt: skip
 
 
@@ -204,7 +209,7 @@ def _tell_outer_wrap(inner: str) -> None:
         journal.close()
 
 
-def _conclude(args: argparse.Namespace, folder: RunFolder, ended: Ended) -> int:
+def _conclude(args: argparse.Namespace, folder: RunFolder, ended: Ended, gather: Callable[[], None]) -> int:
     """Report; no failure here may hide the command's exit status."""
     code = ended.code
     try:
@@ -215,6 +220,7 @@ def _conclude(args: argparse.Namespace, folder: RunFolder, ended: Ended) -> int:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(f"shadowgraph: error: no report: {str(error) or type(error).__name__}\n")
         code = code or getattr(error, "exit_code", MissingFileError.exit_code)
+    gather()  # of processes that outlived the command for a moment
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -50,8 +50,8 @@ class MappedMemory:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         number = os.open(path, flags, 0o600)
         try:
-            os.posix_fallocate(number, 0, nbytes)
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.posix_fallocate(number, 0, nbytes)
             return cls(_map(nbytes, mmap.MAP_SHARED, number), nbytes, Path(path))
         except BaseException:
             with contextlib.suppress(OSError):

@@ -7,7 +7,6 @@ fields (`shadowgraph.model.redaction`), and a field that says nothing is dropped
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -19,17 +18,13 @@ from msgspec import inspect
 from shadowgraph.dumps.collecting import Collected, GraphNow
 from shadowgraph.dumps.schema import LeftOut
 from shadowgraph.model.device_nodes import DeviceNode, NodeKind
-from shadowgraph.model.redaction import MARK, Redaction
+from shadowgraph.model.redaction import MARK, Redaction, hidden
 from shadowgraph.tracking.names import Owner
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 _Redactor = Callable[[Any], Any]
 _REASON = "redacted"
 _MEMSET = "memset"
-_KEY = re.compile(r"""\[((?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\]"'])*)\]""")
-# Kept are identifiers, and numbers of one or two digits, which are positions in short lists.
-_PLAIN = re.compile(r"""\d\d?|"[A-Za-z_]\w{0,39}"|[A-Za-z_][\w.]*|<\w+ \#\d+>""")
-_ALLOCATION = re.compile(r"\w+\[[\d, ]*\] (?:from|at) ")  # an unowned buffer: dtype, shape and line
 
 
 def redacted_contents(collected: Collected) -> Collected:
@@ -60,13 +55,6 @@ def _node(node: DeviceNode) -> DeviceNode:
     """A node without the value of its memset, which its name may contain."""
     name = _MEMSET if node.kind is NodeKind.MEMSET else node.name
     return replace(node, name=name, inner=tuple(map(_node, node.inner)))
-
-
-def hidden(path: str) -> str:
-    """An owner path without keys that may be tokens or text: ``cache[...].value``."""
-    if _ALLOCATION.match(path):
-        return path
-    return _KEY.sub(lambda key: key[0] if _PLAIN.fullmatch(key[1]) else "[...]", path)
 
 
 def redacted(record: _Record) -> _Record:

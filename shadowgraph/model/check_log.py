@@ -255,6 +255,15 @@ def read(path: str | os.PathLike[str]) -> CheckLogContents:
     return CheckLogContents(pid, tuple(graphs), records[np.argsort(records["sequence"])], os.fsdecode(note))
 
 
+def without_values(content: bytes) -> bytes:
+    """A check log without the bytes that its records found; what is none is returned as it is."""
+    if len(content) != NBYTES:
+        return content
+    copied = bytearray(content)
+    _arrays(memoryview(copied))[1]["found"] = 0
+    return bytes(copied)
+
+
 def _arrays(memory: memoryview) -> tuple[npt.NDArray[np.void], npt.NDArray[np.void]]:
     """The rows and the records."""
     rows = np.frombuffer(memory, GRAPH_ROW, GRAPH_ROWS, _ROWS_AT)

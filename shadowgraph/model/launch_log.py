@@ -42,8 +42,12 @@ from shadowgraph.model.launch_log_format import (
     TextKind,
 )
 from shadowgraph.model.launch_log_reader import LoggedLaunch, Row, contents_of, newest_of
+from shadowgraph.model.redaction import hidden
 
+# Plain numbers: a member of an enumeration costs more than the rest of a row.
 _LAUNCH, _BEGINS, _ENDED = int(RowKind.LAUNCH), int(RowKind.REPLAY_BEGINS), int(RowKind.REPLAY_ENDED)
+_BATCH, _PLAN = int(RowKind.BATCH), int(RowKind.PLAN)
+_KERNEL, _SITE = int(TextKind.KERNEL), int(TextKind.SITE)
 
 # How pointers are written, by their number: the usual numbers are written out, which takes half the time. Bound methods
 # of the structs and plain numbers of kinds, for the same reason: every launch comes here.
@@ -91,7 +95,7 @@ class LaunchLog:
     Parameters
     ----------
     redact
-        Leave the texts of batches and plans out, which hold values of the program.
+        Leave values of the program out of the texts of batches and plans.
 
     Attributes
     ----------
@@ -144,11 +148,11 @@ class LaunchLog:
 
     def kernel(self, name: str) -> int:
         """The number of a kernel's or an operator's name."""
-        return self._text(TextKind.KERNEL, 0, name)
+        return self._text(_KERNEL, 0, name)
 
     def site(self, filename: str, line: int, function: str) -> int:
         """The number of a source line."""
-        return self._text(TextKind.SITE, line, f"{function}\0{filename}")
+        return self._text(_SITE, line, f"{function}\0{filename}")
 
     def graph(self, serial: int, name: str) -> int:
         """Name a graph; rows refer to it by its serial."""
@@ -156,7 +160,7 @@ class LaunchLog:
 
     def buffer(self, address: int, nbytes: int, name: str) -> int:
         """Name a buffer; rows refer to it by an address in it. A later entry for an address holds."""
-        return self._text(TextKind.BUFFER, address, f"{nbytes}\0{name}")
+        return self._text(TextKind.BUFFER, address, f"{nbytes}\0{hidden(name) if self._redact else name}")
 
     # -- rows: on hot paths ------------------------------------------------------------------------------------------
 
@@ -209,13 +213,19 @@ class LaunchLog:
         """Note that a capture begins or has ended."""
         self._event(RowKind.CAPTURE_BEGINS if begins else RowKind.CAPTURE_ENDED, graph)
 
-    def batch(self, text: str, graph: int = 0, number: int = 0) -> None:
-        """Note the batch of requests that is worked on from here on; for a replay where it is known."""
-        self._event(RowKind.BATCH, graph, number, text)
+    def batch(self, text: str, values: str = "", graph: int = 0, number: int = 0) -> None:
+        """Note the batch of requests that is worked on from here on; for a replay where it is known.
 
-    def plan(self, text: str, graph: int = 0, number: int = 0) -> None:
-        """Note a plan that host code is about to make from index pointers."""
-        self._event(RowKind.PLAN, graph, number, text)
+        Parameters
+        ----------
+        text, values
+            What to say of it; `values` is left out where the log is redacted.
+        """
+        self._event(_BATCH, graph, number, text if self._redact else text + values)
+
+    def plan(self, text: str, values: str = "", graph: int = 0, number: int = 0) -> None:
+        """Note a plan that host code is about to make from index pointers; parameters as of `batch`."""
+        self._event(_PLAN, graph, number, text if self._redact else text + values)
 
     def phase(self, text: str, graph: int = 0) -> None:
         """Note that the program, or an adapter, has marked the begin of a phase."""
@@ -248,7 +258,7 @@ class LaunchLog:
 
     def _event(self, kind: int, graph: int, number: int = 0, text: str | None = None) -> None:
         try:
-            slot = self._slot(text) if text and not (self._redact and kind != RowKind.PHASE) else 0
+            slot = self._slot(text) if text else 0
             row, memory = self._next(), self.memory
             place = ROWS_AT + row % ROWS * ROW
             _pack_1(memory, place, graph, number)
@@ -269,7 +279,7 @@ class LaunchLog:
         SLOT_HEAD.pack_into(self.memory, place, slot, len(content))
         return slot
 
-    def _text(self, kind: TextKind, key: int, text: str) -> int:
+    def _text(self, kind: int, key: int, text: str) -> int:
         known = self._ids.get((kind, key, text))
         if known is not None:
             return known

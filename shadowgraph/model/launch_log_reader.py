@@ -47,6 +47,7 @@ _ROW = np.dtype(
 )
 _KINDS = frozenset(RowKind)
 _REPLAYED = RowKind.REPLAY_ENDED, RowKind.REPLAY_FAILED
+_REPLAYS = RowKind.REPLAY_BEGINS, *_REPLAYED
 
 
 class Site(NamedTuple):
@@ -89,6 +90,15 @@ class LoggedBuffer(NamedTuple):
     name: str
 
 
+class ReplayEvent(NamedTuple):
+    """The begin, end or failure of a replay, as the kind says; of the launch log's row `number`."""
+
+    number: int
+    kind: int
+    graph: int
+    replay: int
+
+
 Row = LoggedLaunch | LoggedEvent
 
 
@@ -120,6 +130,16 @@ class LaunchLogContents:
         ended = np.flatnonzero(np.isin(kinds, _REPLAYED))
         rows = self._decoded(int(ended[-1]) + 1 if len(ended) else 0, end)
         return tuple(row for row in rows if isinstance(row, LoggedLaunch))
+
+    def replays(self) -> tuple[ReplayEvent, ...]:
+        """Begins and ends of replays, oldest first."""
+        rows = self._rows[np.isin(self._rows["kind"] & 0xFF, _REPLAYS)]
+        pairs = rows["pointers"][:, 0].tolist()
+        kinds = (rows["kind"] & 0xFF).tolist()
+        return tuple(
+            ReplayEvent(number, kind, graph, replay)
+            for number, kind, (graph, replay) in zip(rows["number"].tolist(), kinds, pairs, strict=True)
+        )
 
     def last(self, kind: RowKind, before: int | None = None) -> LoggedEvent | None:
         """The last event of a kind, before the row of a number."""
@@ -172,15 +192,16 @@ class LaunchLogContents:
         )
 
     def _launch(self, row: Any) -> LoggedLaunch:
-        pointers, stream, thread, kernel, site, grid, kind, number = row.tolist()
+        _, stream, thread, kernel, site, _, kind, number = row.tolist()
+        x, y, z = row["grid"].tolist()
         of_kernel, of_site = self._texts.get(kernel), self._texts.get(site)
         return LoggedLaunch(
             number,
             of_kernel[2] if of_kernel is not None and of_kernel[0] == TextKind.KERNEL else "",
             _site(of_site[1], of_site[2]) if of_site is not None and of_site[0] == TextKind.SITE else None,
             stream,
-            tuple(grid),
-            tuple((address, nbytes) for address, nbytes in pointers[: kind >> 8]),
+            (x, y, z),
+            tuple((address, nbytes) for address, nbytes in row["pointers"][: kind >> 8].tolist()),
             thread,
         )
 

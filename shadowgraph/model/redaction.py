@@ -6,6 +6,7 @@ token or a prompt, unless its type says otherwise; closed sets (enumerations, bo
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated, TypeVar
 
@@ -13,6 +14,10 @@ import msgspec
 
 MARK = "redaction"  # key of a field's mark in `msgspec.Meta.extra`
 _T = TypeVar("_T")
+_KEY = re.compile(r"""\[((?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\]"'])*)\]""")
+# Kept are identifiers, and numbers of one or two digits, which are positions in short lists.
+_PLAIN = re.compile(r"""\d\d?|"[A-Za-z_]\w{0,39}"|[A-Za-z_][\w.]*|<\w+ \#\d+>""")
+_ALLOCATION = re.compile(r"\w+\[[\d, ]*\] (?:from|at) ")  # an unowned buffer: dtype, shape and line
 
 
 class Redaction(StrEnum):
@@ -30,3 +35,10 @@ OwnerPath = Annotated[str, msgspec.Meta(extra={MARK: Redaction.PATH})]
 KernelName = Annotated[str, msgspec.Meta(extra={MARK: Redaction.KERNEL})]
 RuleText = Annotated[str, msgspec.Meta(extra={MARK: Redaction.RULE})]
 FaultText = Annotated[str, msgspec.Meta(extra={MARK: Redaction.FAULT})]
+
+
+def hidden(path: str) -> str:
+    """An owner path without keys that may be tokens or text: ``cache[...].value``."""
+    if _ALLOCATION.match(path):
+        return path
+    return _KEY.sub(lambda key: key[0] if _PLAIN.fullmatch(key[1]) else "[...]", path)

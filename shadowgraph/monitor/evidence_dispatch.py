@@ -16,6 +16,7 @@ from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.engines.base import Evidence, Result
 from shadowgraph.model.guards import Guard
 from shadowgraph.monitor.rearming import Rearming
+from shadowgraph.monitor.recorder.rows import Rows
 
 
 class _Local(threading.local):
@@ -28,9 +29,10 @@ class EvidenceDispatcher:
     """Isolates evidence: an internal error, or a finding raised in sync mode, loses no other evidence."""
 
     def __init__(
-        self, context: Context, checks: Sequence[Check], out_of_bounds: OutOfBounds, rearming: Rearming
+        self, context: Context, checks: Sequence[Check], out_of_bounds: OutOfBounds, rearming: Rearming, rows: Rows
     ) -> None:
         self._context, self._checks, self._out_of_bounds, self._rearming = context, checks, out_of_bounds, rearming
+        self._rows = rows
         self._local = _Local()
 
     @property
@@ -89,5 +91,9 @@ class EvidenceDispatcher:
         assert isinstance(guard, Guard)
         extent, guards = (evidence.first, evidence.last), self._context.allocator.guards
         if guard.rearm or guards.confirm(guard, extent, checkpoint.order, self._context.clock):
+            self._rows.broken(evidence, checkpoint)
             self._rearming.broken(guard, checkpoint)
-            self._out_of_bounds.broken_guard(evidence, checkpoint)
+            try:
+                self._out_of_bounds.broken_guard(evidence, checkpoint)
+            finally:  # with `sync` the finding is raised
+                self._rows.name(guard.buffer)  # which the finding has searched a name for

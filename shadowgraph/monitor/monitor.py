@@ -60,6 +60,7 @@ from shadowgraph.monitor.name_search import NameSearch
 from shadowgraph.monitor.preparing import Preparing
 from shadowgraph.monitor.program_failures import BatchSources, ProgramFailures
 from shadowgraph.monitor.rearming import Rearming
+from shadowgraph.monitor.recorder.rows import Rows
 from shadowgraph.monitor.sampling import passing
 from shadowgraph.monitor.sampling.looking_back import LookingBack
 from shadowgraph.monitor.sampling.naps import Naps
@@ -156,7 +157,8 @@ class Monitor(Listener):
         self.preparing = preparing = Preparing()
         self._all: tuple[Check, ...] = (*self.checks.all, self.watches)
         self.shadows = ShadowCache(self.context, self._all)
-        judge = EvidenceDispatcher(self.context, self._all, self.checks[OutOfBounds], self._rearming)
+        self._rows = Rows(self.context)
+        judge = EvidenceDispatcher(self.context, self._all, self.checks[OutOfBounds], self._rearming, self._rows)
         self._boundaries = Boundaries(
             self.context, judge, self._all, self._standing, self.stepper, self.limit, weak_callback(self._is_paused)
         )
@@ -330,6 +332,7 @@ class Monitor(Listener):
         if self.context.engine.asynchronous and not self.paused:
             self.drain(here=True)  # a capture has its own stream, and no launch of a later phase waits for it
         self._graphs.capture_began(graph)
+        self._rows.capture_began(graph)
         self.budget.capture_began()
         self.naps.rouse()
         self.idleness.captured()
@@ -337,7 +340,10 @@ class Monitor(Listener):
     @delivers
     @event_handler
     def capture_ended(self, graph: Graph) -> None:
+        self._rows.captured(graph)
         self._graphs.captured(graph, self.lost is None and self.limit.stopped is None)
+        if not self._graphs.waiting:
+            self._rows.name_buffers()
 
     def graph_reset(self, graph: Graph) -> None:
         self._graphs.dropped(graph)
@@ -346,6 +352,7 @@ class Monitor(Listener):
         self.locator.dropped(graph)
         self.stepper.dropped(graph)
         self.flight_recorder.dropped(graph.serial)
+        self._rows.dropped(graph)
         self.naps.dropped(graph.serial)
         self.novelty.forget(graph.serial)
 
@@ -378,6 +385,7 @@ class Monitor(Listener):
             self.context.graphs.setdefault(graph.serial, graph)
             if self._graphs.waiting:
                 self._graphs.introduce()
+                self._rows.name_buffers()
             self._back.look()
             shadow = self.shadows.of(graph, self._declared)
             outer = self._replaying
@@ -410,6 +418,7 @@ class Monitor(Listener):
     def _replay_goes_on(self, graph: Graph, shadow: Shadow, checkpoint: Checkpoint) -> None:
         self._write_recorder.replay_begins()
         self._local.replays.append((graph, shadow))
+        self._rows.replay_began(graph)
         self.flight_recorder.replayed(graph, checkpoint.order)
 
     def _look_closely(self, graph: Graph, shadow: Shadow, checkpoint: Checkpoint, step_ends: bool) -> None:
@@ -467,6 +476,7 @@ class Monitor(Listener):
                 if not self.paused:
                     with self._lock.section:
                         self._boundaries.close("replay_failed", Phase.REPLAY, graph, graph.replays)
+                        self._rows.replay_failed(graph)
             finally:
                 self.locator.replay_ended(graph, complete=False)
 
@@ -485,6 +495,7 @@ class Monitor(Listener):
         try:
             with self._section:
                 self._boundaries.close("replay_end", Phase.REPLAY, graph, graph.replays, compare=shadow)
+                self._rows.replay_ended(graph)
         finally:
             if graph.serial in self.locator.armed:
                 self._looked(graph, meanwhile)
@@ -498,6 +509,7 @@ class Monitor(Listener):
     def launch_begins(self, launch: Launch, rules: tuple[IndexRule, ...]) -> None:
         if passing.on or self.paused or self._replaying is not None or self._captures_here:
             return
+        self._rows.launch_begins(launch)
         model = self.preparing.graph
         phase = Phase.PREPARE if self.preparing else None
         # Judged when the device is lost, after later replays have begun: the count must be that of now.
@@ -521,6 +533,7 @@ class Monitor(Listener):
     def launch_ran(self, launch: Launch, stores: StoreLog | None) -> None:
         if passing.on or self.paused or self._replaying is not None or self._captures_here:
             return
+        self._rows.launch_ran(launch)
         if self.naps.blind:
             self.naps.look()
         marked, model = bool(self.preparing), self.preparing.graph

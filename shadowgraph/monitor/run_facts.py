@@ -16,6 +16,7 @@ from shadowgraph.model.graphs import Graph
 from shadowgraph.model.guards import GuardPolicy
 from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.monitor.monitor import Monitor
+from shadowgraph.monitor.recorder.recorder import recorder
 
 
 class LiveNames:
@@ -78,8 +79,8 @@ def facts_of(
 
 def _limits(work: Monitor) -> tuple[str | None, ...]:
     """Report lines on what was not observed, not kept or not counted as a finding."""
-    novel = work.novelty.sentence()
-    return work.limit.sentence(), _naps(work), novel, _idle(work), _inferred(work), work.book.sentence()
+    sampling = _naps(work), work.novelty.sentence(), _idle(work)
+    return (work.limit.sentence(), *sampling, _inferred(work), work.book.sentence(), *recorder.reasons)
 
 
 def _naps(work: Monitor) -> str | None:

@@ -24,7 +24,7 @@ from shadowgraph.dumps.reader import read_dump
 from shadowgraph.wrap.status.server import StatusServer
 
 HEX = re.compile(r"^ +([+-]\d+)  ((?:[0-9a-f]{2} )+) (.*?)  was ((?:[0-9a-f]{2} ?)+)$")
-ROW = re.compile(r"^  ([a-z ]{11})(.*)$")
+ROW = re.compile(r"^  ([a-z][a-z ]{10}| {11})(.*)$")
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}\u202egpj\u2066\x1b[2J\x00&lt;'
 
 

@@ -43,6 +43,7 @@ def test_a_launch_is_read_as_it_was_noted(log: LaunchLog, number: int) -> None:
         threading.get_ident(),
     )  # fmt: skip
     assert row == expected
+    assert all(type(number) is int for number in (row.number, row.stream, *row.grid, *sum(row.pointers, ())))
     assert log.lost == 0
     assert log.since(0) == (row,)
     assert log.newest == row.number
@@ -99,7 +100,7 @@ def test_the_launches_of_a_phase_are_those_since_the_last_replay(log: LaunchLog)
 
 
 def test_batches_and_plans_are_kept_with_their_texts(log: LaunchLog) -> None:
-    log.batch("requests a, b", 3, 18)
+    log.batch("requests", " a, b", 3, 18)
     log.plan("decode of 2")
     log.batch("é" * 5000)
     seen = reread(log)
@@ -116,11 +117,11 @@ def test_batches_and_plans_are_kept_with_their_texts(log: LaunchLog) -> None:
 
 def test_texts_that_hold_values_are_left_out_of_a_redacted_log(tmp_path: Path) -> None:
     log = LaunchLog.create(tmp_path / "a.launches", redact=True)
-    log.batch("secret request 17")
-    log.plan("secret lengths 4, 9")
+    log.batch("2 requests", "; ids secret")
+    log.plan("decode plan", "; secret lengths 4, 9")
     log.phase("prepare")
     rows = [row for row in reread(log).since(0) if isinstance(row, LoggedEvent)]
-    assert [(row.kind, row.text) for row in rows] == [(6, ""), (7, ""), (8, "prepare")]
+    assert [(row.kind, row.text) for row in rows] == [(6, "2 requests"), (7, "decode plan"), (8, "prepare")]
     assert b"secret" not in (tmp_path / "a.launches").read_bytes()
 
 

@@ -28,6 +28,7 @@ from shadowgraph.dumps.schema import LeftOut, UnreadRow
 from shadowgraph.model.kinds import decode_detail
 from shadowgraph.model.run_facts import SCHEMA, RunFacts
 from shadowgraph.wrap.folder.heartbeats import Heartbeat
+from shadowgraph.wrap.folder.last_check import LastCheck
 
 _OURS = "shadowgraph."
 _PROBE = 64  # bytes that tell whether a file is text
@@ -70,6 +71,7 @@ class ProcessFields(msgspec.Struct, frozen=True):
     findings: int
     pulse: Heartbeat | None = None
     lost: int = 0
+    last_check: LastCheck | None = None
 
 
 class RunFields(msgspec.Struct, frozen=True):

@@ -13,10 +13,11 @@ from typing import IO, Any
 import msgspec
 from rich.text import Text
 
-from shadowgraph.common.console import console
+from shadowgraph.common.console import console, tame
 from shadowgraph.common.html_repr import HtmlRepr
 from shadowgraph.common.words import plural
 from shadowgraph.model.run_facts import document, without_memory
+from shadowgraph.render.text.last_check_text import last_check_lines
 from shadowgraph.render.text.text import lines as report_lines
 from shadowgraph.wrap.folder.idle_report import UNSEEN, cut
 from shadowgraph.wrap.folder.process_record import ProcessRecord
@@ -126,6 +127,8 @@ def _process(process: ProcessRecord) -> Iterator[Text]:
     yield line.append(f"  {command(process)}", style="not bold dim")
     for event in process.events:
         yield Text(f"    {event}", style="yellow")
+    for said in last_check_lines(process.last_check) if process.last_check is not None else ():
+        yield Text(f"    {tame(said)}", style="yellow")
 
 
 def fate(process: ProcessRecord) -> str:
@@ -149,6 +152,7 @@ def _plain(process: ProcessRecord) -> dict[str, Any]:
         **{name: getattr(process, name) for name in ("ended", "events", "lost", "damaged", "cut")},
         "findings": process.found,
         "pulse": process.pulse,
+        "last_check": process.last_check,
     }
 
 

@@ -30,6 +30,8 @@ class InjectionConfig(NamedTuple):
         Signal at which a process dumps, ``USR2``; empty for none.
     quiet
         Do not log findings to the program's standard error.
+    run
+        The run's token, in the names of its files outside the folder.
     python
         The Python version that shadowgraph runs with; interpreters of other versions are not watched.
     """
@@ -41,6 +43,7 @@ class InjectionConfig(NamedTuple):
     redact: bool = False
     quiet: bool = False
     dump_signal: str = ""
+    run: str = ""
     python: str = f"{sys.version_info.major}.{sys.version_info.minor}"
 
     def encode(self) -> str:

@@ -14,11 +14,6 @@ from shadowgraph.model.findings import Finding, Severity
 from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.wrap.folder.process_record import ProcessRecord
 
-_ENDS = {
-    "running": "still running", "killed": "killed", "os._exit": "ended by os._exit",
-    "gone": "killed, or ended by os._exit",
-}  # fmt: skip
-
 # Fields of `RunFacts` that are summed over all debuggers: numbers, numbers by reason, and tuples.
 _NUMBERS = "suppressed", "guards_shrunk", "guards_dropped", "names_unread", "names_cut_short"
 _COUNTS = "left_alone", "stepped_aside"
@@ -98,19 +93,16 @@ def _faults(processes: Iterable[ProcessRecord]) -> dict[str, int]:
 
 def _limits(processes: Iterable[ProcessRecord]) -> tuple[str, ...]:
     said: list[str] = []
-    unchecked: dict[str, list[int]] = {}
     for process in processes:
         said += [f"process {process.pid}: {limit}" for facts in process.summaries for limit in facts.limits]
         said += filter(None, [_off(process)])
-        if process.backend is not None and process.ended not in ("exit", "replaced"):
-            unchecked.setdefault(process.ended, []).append(process.pid)
         if process.damaged:
             said.append(f"process {process.pid}: {process.damaged} damaged lines in its file were left out")
         if process.lost:
             said.append(f"process {process.pid}: {process.lost:,} records could not be written")
         if process.cut:
             said.append(f"process {process.pid}: its file ends in the middle of a line, or met its limit")
-    return (*said, *(_unchecked(ended, pids) for ended, pids in unchecked.items()))
+    return tuple(said)
 
 
 def _off(process: ProcessRecord) -> str | None:
@@ -124,10 +116,3 @@ def _off(process: ProcessRecord) -> str | None:
         f"process {process.pid}: checking was switched off {times}, for {pulse.seconds_off:,.1f} s{still}; what "
         "happened meanwhile was not judged"
     )
-
-
-def _unchecked(ended: str, pids: list[int]) -> str:
-    how = _ENDS.get(ended, "end unknown")
-    noun = "process" if len(pids) == 1 else "processes"
-    shown = ", ".join(map(str, pids[:8])) + (" ..." if len(pids) > 8 else "")
-    return f"no last check in {noun} {shown} ({how}): what came after the last replay or capture was not judged"

@@ -9,6 +9,7 @@ from shadowgraph.model.failures import Failure
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.wrap.folder.heartbeats import Heartbeat
+from shadowgraph.wrap.folder.last_check import LastCheck
 
 
 @dataclass(slots=True)
@@ -40,6 +41,8 @@ class ProcessRecord:
         Number of records that it could not write.
     damaged
         Number of lines that could not be read.
+    last_check
+        What its check log and launch log say, of a process that did not end by itself.
     cut
         Whether its last line is incomplete, or the size limit of the file was reached.
     """
@@ -63,6 +66,7 @@ class ProcessRecord:
     lost: int = 0
     damaged: int = 0
     cut: bool = False
+    last_check: LastCheck | None = None
 
     @property
     def found(self) -> int:

@@ -19,6 +19,7 @@ from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.wrap.folder import findings_log as journal
 from shadowgraph.wrap.folder import run_folder as manifest
 from shadowgraph.wrap.folder.heartbeats import heartbeat_file, read_heartbeat
+from shadowgraph.wrap.folder.last_check import has_logs, read_last_check
 from shadowgraph.wrap.folder.merging import merge
 from shadowgraph.wrap.folder.process_record import ProcessRecord
 
@@ -116,6 +117,7 @@ def read_run(path: str | os.PathLike[str], manifest: dict[str, Any] | None = Non
     processes = [_read_process(file) for file in files]
     processes.sort(key=lambda process: (process.started, process.path.name))
     _settle_ends(processes, said)
+    _read_last_checks(folder, processes, said)
     return Run(folder, said, tuple(processes), dumps, unread)
 
 
@@ -237,6 +239,17 @@ def _take(process: ProcessRecord, record: Record) -> None:  # noqa: C901  a bran
         process.faults.append(record.text)
     elif record.kind == "event":
         process.events.append(record.text)
+
+
+def _read_last_checks(folder: Path, processes: list[ProcessRecord], said: dict[str, Any]) -> None:
+    """What the logs of processes say that did not end by themselves, or that were kept because the device was lost."""
+    settings = said.get("settings")
+    run, redact = (settings.get("run"), bool(settings.get("redact"))) if isinstance(settings, dict) else (None, False)
+    for process in processes:
+        stem = process.path.stem.removeprefix("findings-")
+        watched = process.backend is not None and process.ended not in ("exit", "replaced")
+        if watched or has_logs(folder, run, stem):
+            process.last_check = read_last_check(folder, run, stem, redact)
 
 
 def _settle_ends(processes: list[ProcessRecord], said: dict[str, Any]) -> None:

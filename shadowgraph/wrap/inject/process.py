@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from shadowgraph.common import fork_safety
 from shadowgraph.common.uncaught import is_crash, uncaught
+from shadowgraph.model import recorded_files
+from shadowgraph.model.recorded_files import Place, new_token
 from shadowgraph.wrap.folder.findings_log import FORMAT, FindingsLog, command_line, rank, say, tell_rank
 from shadowgraph.wrap.folder.injection_config import InjectionConfig
 
@@ -49,6 +51,7 @@ class ProcessMonitor:
     ) -> None:
         self.orders, self.backend = orders, backend
         self.journal = FindingsLog(orders.folder)
+        self._assign()
         self._when_imported = when_imported
         self._state = _WAITING
         self._starting = threading.Lock()
@@ -91,6 +94,11 @@ class ProcessMonitor:
         tell_rank(number)
         if rank() != before:
             self.journal.write("rank", rank=number)
+
+    def _assign(self) -> None:
+        """Where the check log and the launch log of this process go."""
+        stem = self.journal.path.stem.removeprefix("findings-")
+        recorded_files.assigned = Place(self.orders.folder, self.orders.run or new_token(), stem, self.orders.redact)
 
     # -- the debugger ------------------------------------------------------------------------------------------
 
@@ -161,11 +169,13 @@ class ProcessMonitor:
         from shadowgraph.common.settings import Settings
         from shadowgraph.dumps.process_dumps import dump_on_signal
         from shadowgraph.graphs.triton import host as triton_host
+        from shadowgraph.monitor.recorder.recorder import recorder
         from shadowgraph.wrap.inject.findings_logger import log_to_stderr
 
         settings = Settings.from_environment().with_options(**self.orders.options, backend=self.backend)
         log_to_stderr(self.orders.quiet, self.orders.redact)
         internal_errors.heard = self._fault
+        recorder.heard = self.tell
         if self.backend == "host":
             triton_host.wait_for_triton()
             self._when_imported("triton", triton_host.triton_imported)
@@ -271,6 +281,7 @@ class ProcessMonitor:
         self._starting = threading.Lock()
         self.journal.abandon()
         self.journal = FindingsLog(self.orders.folder)
+        self._assign()
         self.introduce("fork")
         debugger = self._debugger
         if debugger is None:
@@ -321,6 +332,17 @@ class ProcessMonitor:
             self._write_the_rest()
         self.journal.write("end", lost=self.journal.lost)
         self.journal.close()
+        if not self._device_lost:  # what a lost device has written to its log is read after the process's end
+            self._remove_logs()
+
+    @property
+    def _device_lost(self) -> bool:
+        return self._own is not None and self._own.monitor.lost is not None
+
+    def _remove_logs(self) -> None:
+        recording = sys.modules.get("shadowgraph.monitor.recorder.recorder")
+        if recording is not None:
+            recording.recorder.end()
 
     def _write_exception(self, error: BaseException, crashed: bool) -> None:
         """Write which uncaught exception ended the process."""

@@ -23,7 +23,7 @@ _FORWARDED = frozenset(
         *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH),
     }
 )
-_MOMENT = 1.0  # seconds
+_MOMENT, _OFTEN = 1.0, 5.0  # seconds
 _CHANGED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # ignored in every Python process, and inherited by a child
 
 
@@ -40,6 +40,7 @@ def run_child(
     environment: Mapping[str, str],
     started: Callable[[int], None] = lambda pid: None,
     meanwhile: Callable[[], object] = lambda: None,
+    again: Callable[[], object] = lambda: None,
 ) -> Ended:
     """Run a command to its end with the caller's standard streams, and forward signals to it.
 
@@ -51,6 +52,8 @@ def run_child(
         Called with the process id once the command runs.
     meanwhile
         Called when the command has run for a moment: for work needed after its end that can be done while waiting.
+    again
+        Called every few seconds from then on: for what processes leave that end before the command does.
 
     Raises
     ------
@@ -63,7 +66,7 @@ def run_child(
         pid = _spawn(command, environment, before)
         with contextlib.suppress(Exception):
             started(pid)
-        return _wait(pid, meanwhile)
+        return _wait(pid, meanwhile, again)
     finally:
         signal.signal(signal.SIGCHLD, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -104,15 +107,15 @@ def _spawn(command: Sequence[str], environment: Mapping[str, str], mask: set[int
         raise NotExecutableError(f"cannot run {command[0]}: {error.strerror}") from None
 
 
-def _wait(pid: int, meanwhile: Callable[[], object]) -> Ended:
+def _wait(pid: int, meanwhile: Callable[[], object], again: Callable[[], object]) -> Ended:
     waited = _FORWARDED | {signal.SIGCHLD}
-    moment: float | None = _MOMENT
+    moment, work = _MOMENT, meanwhile
     while True:
-        info = signal.sigwaitinfo(waited) if moment is None else signal.sigtimedwait(waited, moment)
+        info = signal.sigtimedwait(waited, moment)
         if info is None:
-            moment = None
             with contextlib.suppress(Exception):  # the command must not be abandoned for work that can be done later
-                meanwhile()
+                work()
+            moment, work = _OFTEN, again
         elif info.si_signo != signal.SIGCHLD:
             if info.si_code <= 0:  # sent by a process; higher codes come from the kernel, for a terminal
                 with contextlib.suppress(ProcessLookupError):

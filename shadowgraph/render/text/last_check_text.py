@@ -1,0 +1,80 @@
+"""The last check of a process that was killed, in lines of a report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from shadowgraph.common.words import plural
+from shadowgraph.wrap.folder.last_check import Damage, LastCheck, NotedLaunch
+
+_SHOWN = 8
+
+
+def last_check_lines(last: LastCheck) -> Iterator[str]:
+    """What was checked last, what was found, and what came after it."""
+    yield f"last check: {_checked(last)}"
+    yield from map(_damage, last.damages)
+    if last.running or last.launches_noted:
+        yield f"not checked since {_since(last)}: {_then(last)}"
+    for launch in last.launches[-_SHOWN:]:
+        yield f"  launched {_launch(launch)}"
+    yield from _facts(last)
+    yield from last.unread
+
+
+def _checked(last: LastCheck) -> str:
+    if not last.replay:
+        said = "none of a replay had finished"
+        return said if last.clean else f"{said}; damage was found"
+    return f"replay {last.replay:,} of {last.graph}, {'clean' if last.clean else 'and damage was found'}"
+
+
+def _since(last: LastCheck) -> str:
+    return f"replay {last.replay:,} of {last.graph}" if last.replay else "the start"
+
+
+def _then(last: LastCheck) -> str:
+    launches = "1 launch" if last.launches_noted == 1 else f"{last.launches_noted:,} launches"
+    if not last.running:
+        return f"the process ended after {launches}, before the next replay"
+    head = "; the check at its begin had finished" if last.head_checked else ""
+    return f"the process ended in replay {last.running_replay:,} of {last.running}, prepared by {launches}{head}"
+
+
+def _damage(damage: Damage) -> str:
+    if damage.replay:
+        end = "end" if damage.tail else "begin"
+        where = f"damage: first found by the check at the {end} of replay {damage.replay:,} of {damage.graph}"
+    else:
+        where = "damage: found between replays"
+    if not damage.count:
+        return where
+    found = f", found {damage.found}" if damage.found else ""
+    return f"{where}: {plural(damage.count, 'byte')}, {_place(damage)}: expected {damage.expected}{found}"
+
+
+def _place(damage: Damage) -> str:
+    if not damage.buffer:
+        return f"at {damage.first:#x} to {damage.last:#x}"
+    whole = f"{damage.buffer} ({plural(damage.nbytes, 'byte')})"
+    if damage.first >= damage.nbytes:
+        return f"{plural(damage.first - damage.nbytes, 'byte')} past the end of {whole}"
+    if damage.last < 0:
+        return f"{plural(-1 - damage.last, 'byte')} before the start of {whole}"
+    return f"at {damage.first:,} to {damage.last:,} of {whole}"
+
+
+def _launch(launch: NotedLaunch) -> str:
+    said = launch.kernel or "a kernel without a name"
+    if launch.grid != (1, 1, 1):
+        said += f" {list(launch.grid)}"
+    if launch.file:
+        said += f" at {os.path.basename(launch.file)}:{launch.line} in {launch.function}"
+    return said + (f", given {', '.join(launch.given)}" if launch.given else "")
+
+
+def _facts(last: LastCheck) -> Iterator[str]:
+    for what, text, replay in (("batch", last.batch, last.batch_replay), ("plan", last.plan, last.plan_replay)):
+        if text:
+            yield f"  last {what}{f', of replay {replay:,}' if replay else ''}: {text}"
