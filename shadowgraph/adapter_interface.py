@@ -19,7 +19,8 @@ Rules for an adapter:
 - The interface lives as long as its debugger, which holds it. An adapter keeps neither: it asks `session.current` at
   each call, because a program may end a debugger and start another one.
 - While ``passing.on`` is true, replays pass unobserved and the program runs at full speed. Hooks on the path of every
-  replay test it first; then they only record what a crash report needs.
+  replay note what a report needs, report the sizes of the step to `AdapterInterface.novelty`, and then test it: a step
+  larger than all before it has ended it by then.
 """
 
 from __future__ import annotations
@@ -45,10 +46,12 @@ from shadowgraph.monitor.preparing import PrepareBlock, Preparing
 from shadowgraph.monitor.program_failures import BatchSource
 from shadowgraph.monitor.sampling import passing
 from shadowgraph.tracking import launch_recording
+from shadowgraph.tracking.novelty import Novelty
 
 __all__ = [
     "AdapterInterface",
     "BatchSource",
+    "Novelty",
     "PlannerInterface",
     "PrepareBlock",
     "Preparing",
@@ -154,12 +157,16 @@ class AdapterInterface:
         `graph` is the one announced last.
     plans
         For packages that plan on the host.
+    novelty
+        The largest sizes of steps so far. `Novelty.see`, called before a step is prepared and whether or not
+        ``passing.on``, has a step beyond them observed in full.
     """
 
     def __init__(self, work: Monitor) -> None:
         self._work = work
         self._rebound = work.checks[ReboundInputs]
         self.preparing: Preparing = work.preparing
+        self.novelty: Novelty = work.novelty
         self.plans = PlannerInterface(work)
 
     # -- declare -----------------------------------------------------------------------------------------------
@@ -298,6 +305,16 @@ class AdapterInterface:
             The caller owns it and must call its `end`, in a ``finally`` clause, before the replay. Any thread may.
         """
         return self.preparing.begin(graph)
+
+    def watch_step(self, reason: str) -> None:
+        """Have the step that is about to be prepared observed in full, with the operators of this thread.
+
+        Parameters
+        ----------
+        reason
+            Why, for the log. No effect where operators are observed already.
+        """
+        self._work.watch_step(reason)
 
     # -- subscribe ---------------------------------------------------------------------------------------------
 

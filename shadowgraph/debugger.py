@@ -44,6 +44,7 @@ from shadowgraph.monitor.run_facts import LiveNames, facts_of
 from shadowgraph.monitor.sampling import passing
 from shadowgraph.render.text.text import Report
 from shadowgraph.runner_interface import RunnerInterface
+from shadowgraph.tracking import novelty
 from shadowgraph.tracking.aliases import NameBook
 
 
@@ -113,6 +114,7 @@ class Debugger(Declarations, LiveDebugger):
         self._work.rearm()  # guards broken before the start are not reported
         self._work.context.engine.pause(False)
         listeners.append(self._work)
+        novelty.current = self._work.novelty
         leave_stopped_modes()
         self._mode = eager.EagerMode(
             self._allocator,
@@ -156,6 +158,7 @@ class Debugger(Declarations, LiveDebugger):
             eager.follow(False)
             leave_stopped_modes()
             listeners.remove(self._work)
+            novelty.current = None
             recorder.rest()
             self._allocator.policy = self._allocator.guards.last_check = None
             self._allocator.isolate_captures = False
@@ -179,6 +182,7 @@ class Debugger(Declarations, LiveDebugger):
             if self._mode is not None:
                 self._mode.inert = True
             listeners.remove(self._work)
+            novelty.current = None
             recorder.rest()
             self._allocator.policy = self._allocator.guards.last_check = None
 

@@ -112,6 +112,8 @@ class Detection:
     located
         Nodes that a probed replay showed to have changed the bytes, the culprit first; they take precedence over
         `culprits`.
+    logged
+        Launches of the launch log that may have caused the damage, the likeliest first, where no suspect was observed.
     inferred
         Follows from reads by the host alone: counted, and listed on request.
     facts
@@ -141,6 +143,7 @@ class Detection:
     view: TensorView | None = None
     key: str = ""
     located: tuple[Culprit, ...] = ()
+    logged: tuple[Culprit, ...] = ()
     inferred: bool = False
     facts: object | None = None
 

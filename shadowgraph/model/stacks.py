@@ -61,6 +61,24 @@ def current_stack(limit: int = 12) -> Stack:
     return tuple(frames)
 
 
+def current_frame(depth: int = 1) -> FrameType | None:
+    """The innermost frame of the program: that of the first line of `current_stack`. None without any.
+
+    Parameters
+    ----------
+    depth
+        Frames above this one that are known to be shadowgraph's.
+    """
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None:
+        known = _known.get(id(frame.f_code))
+        lines = known[1] if known is not None and known[0] is frame.f_code else _lines_of(frame.f_code)
+        if lines is not None:
+            return frame
+        frame = frame.f_back
+    return None
+
+
 def _notebook_stack(frame: FrameType | None, limit: int) -> Stack:
     """As `current_stack`, from `frame` on, with the labels of notebook cells in place of their files."""
     frames: list[Frame] = []

@@ -34,7 +34,8 @@ _CANDIDATES = 8
 def build_finding(draft: Detection, context: Context) -> Finding:
     """A finding without id, batch and fingerprint."""
     buffer = draft.buffer
-    culprits = list(draft.located) or [culprit_of(write) for write in reversed(draft.culprits)]
+    observed = list(draft.located) or [culprit_of(write) for write in reversed(draft.culprits)]
+    culprits = observed or list(draft.logged)
     return Finding(
         code=draft.code,
         severity=draft.severity,

@@ -20,6 +20,7 @@ from shadowgraph.localize.locator import Locator
 from shadowgraph.model.findings import Batch, Culprit, Finding, Severity, Status, fingerprint
 from shadowgraph.monitor.finding_builder import build_finding
 from shadowgraph.monitor.finding_store import FindingStore, read_suppressions
+from shadowgraph.monitor.logged_culprits import with_logged_culprits
 from shadowgraph.monitor.name_search import NameSearch
 from shadowgraph.monitor.overrun_chain import OverrunChain
 from shadowgraph.monitor.program_failures import BatchSources
@@ -73,6 +74,8 @@ class FindingPipeline:
     def take(self, draft: Detection) -> None:
         """A check reports a detection: name it, store it, and in sync mode raise it."""
         self.context.names.refresh()
+        with error_barrier("launch log"):
+            draft = with_logged_culprits(draft)
         self._search.name_all(draft)
         finding = build_finding(draft, self.context)
         if draft.inferred and not self._settings.list_inferred:

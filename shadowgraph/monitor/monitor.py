@@ -72,6 +72,7 @@ from shadowgraph.tracking.active_guards import ActiveGuards
 from shadowgraph.tracking.aliases import NameBook
 from shadowgraph.tracking.allocator import HostAllocator
 from shadowgraph.tracking.foreign import drop_stale
+from shadowgraph.tracking.novelty import Novelty
 from shadowgraph.tracking.stores import StoreLog
 from shadowgraph.tracking.writes import WriteLog, write_of
 
@@ -115,6 +116,8 @@ class Monitor(Listener):
         Which eager allocations are guarded, or None.
     naps, idleness
         Sampling: when eager operators pass unobserved, with graphs and without.
+    novelty
+        The largest sizes of steps so far; a larger step is observed in full.
     """
 
     def __init__(self, settings: Settings, allocator: HostAllocator, engine: Engine) -> None:
@@ -172,6 +175,7 @@ class Monitor(Listener):
             lambda: budget.limit.stride,
             weak_callback(self._is_due),
         )
+        self.novelty = Novelty(partial(getattr, self.naps, "steady"), weak_callback(self.watch_step))
         self.idleness = Idleness(
             settings.watch_eager == "sampled", partial(getattr, self.naps, "idle"), weak_callback(self._falls_idle)
         )
@@ -309,6 +313,25 @@ class Monitor(Listener):
         """The active guards."""
         return self._standing.now()
 
+    @delivers
+    @event_handler
+    def watch_step(self, reason: str) -> None:
+        """Observe a step in full that is about to be prepared in this thread; waits for no device.
+
+        What earlier replays left is checked first, so that it is not attributed to this step.
+
+        Parameters
+        ----------
+        reason
+            Why, for the log.
+        """
+        if self.paused or self._capturing or self._replaying is not None or not self.naps.steady:
+            return
+        with self._lock.section:
+            self._passed.enter()
+        self.naps.attend()
+        log(logging.DEBUG, "shadowgraph: a step is watched in full: %s", reason)
+
     # -- events from the backend --------------------------------------------------------------------------------
 
     @property
@@ -347,6 +370,7 @@ class Monitor(Listener):
         self._rows.dropped(graph)
         self.naps.dropped(graph.serial)
         self._boundaries.dropped(graph)
+        self.novelty.forget(graph.serial)
 
     @delivers
     @event_handler

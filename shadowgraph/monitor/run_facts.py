@@ -79,8 +79,8 @@ def facts_of(
 
 def _limits(work: Monitor) -> tuple[str | None, ...]:
     """Report lines on what was not observed, not kept or not counted as a finding."""
-    sentences = work.limit.sentence(), _naps(work), _idle(work), _inferred(work), work.book.sentence()
-    return (*sentences, *recorder.reasons)
+    sampling = _naps(work), work.novelty.sentence(), _idle(work)
+    return (work.limit.sentence(), *sampling, _inferred(work), work.book.sentence(), *recorder.reasons)
 
 
 def _naps(work: Monitor) -> str | None:

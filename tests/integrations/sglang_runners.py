@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
 import shadowgraph as sg
+from shadowgraph import session
 from shadowgraph.demos.sglang.decode import PaddedDecode
 from shadowgraph.demos.sglang.eagle import EagleDraft
 from shadowgraph.demos.sglang.load import forward_batch, load
+from shadowgraph.integrations.sglang.adapter import hooks_of, register
+from shadowgraph.integrations.sglang.hooks import Hooks
+from shadowgraph.integrations.sglang.versions import LAYOUTS
 
 DECODE = "sglang.srt.model_executor.cuda_graph_runner"
 DRAFT = "sglang.srt.speculative.eagle_draft_cuda_graph_runner"
@@ -19,6 +25,32 @@ _OFF = (
     *("require_mlp_tp_gather", "require_gathered_buffer", "enable_two_batch_overlap", "enable_pdmux"),
     *("record_nolora_graph", "is_encoder_decoder", "nsa_enable_prefill_cp"),
 )
+
+
+@contextmanager
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], Hooks]]:
+    """Replaces ``CudaGraphRunner.capture`` by what it is given, and hangs our hooks into what that leads to."""
+    registry = load("sglang.srt.plugins.hook_registry")
+    monkeypatch.setattr(registry.HookRegistry, "_hooks", type(registry.HookRegistry._hooks)(list))
+    monkeypatch.setattr(registry.HookRegistry, "_patched", set())
+    monkeypatch.setattr(load(DECODE), "enable_num_token_non_padded", lambda: False)  # asks a process group
+    hooks = Hooks()
+    others = ("ModelRunner", ".Scheduler.", ".WatchdogRaw.")
+    wanted = [hook for hook in hooks_of(LAYOUTS[0], hooks) if not any(other in hook[0] for other in others)]
+    for target, _, _ in wanted:
+        owner = getattr(load(target.rsplit(".", 2)[0]), target.rsplit(".", 2)[1])
+        monkeypatch.setattr(owner, target.rsplit(".", 1)[1], getattr(owner, target.rsplit(".", 1)[1]))
+
+    def hang(capture: Any) -> Hooks:
+        registry.HookRegistry.register(LAYOUTS[0].capture, capture, registry.HookType.REPLACE)
+        for target, function, kind in wanted:
+            register(target.rsplit(".", 2)[0], [(target, function, kind)])
+        registry.HookRegistry.apply_hooks()
+        assert len(registry.HookRegistry._patched) == len(wanted)
+        return hooks
+
+    yield hang
+    session.observers[:] = [each for each in session.observers if each is not hooks]
 
 
 def _model_runner(**more: Any) -> SimpleNamespace:
@@ -130,7 +162,7 @@ class Draft:
         runner.graphs[2] = graph
         runner.output_buffers[2] = (out, out, out)
 
-    def step(self, lengths: Sequence[int]) -> None:
+    def step(self, lengths: Sequence[int], ids: Sequence[str] = (), accepted: list[int] | None = None) -> None:
         """A whole draft step by the runner's own ``replay``."""
         count = len(lengths)
         tokens = count * self.topk
@@ -139,8 +171,11 @@ class Draft:
             req_to_token_pool=self.draft.pool,
             positions=torch.tensor(lengths).repeat_interleave(self.topk),
             out_cache_loc=torch.arange(tokens * self.steps),
+            rids=list(ids),
             spec_info=load("sglang.srt.speculative.eagle_info").EagleDraftInput(
-                topk_p=torch.ones(count, self.topk), topk_index=torch.ones(count, self.topk, dtype=torch.int64)
+                topk_p=torch.ones(count, self.topk),
+                topk_index=torch.ones(count, self.topk, dtype=torch.int64),
             ),
         )
+        batch.spec_info.num_accept_tokens_cpu = accepted
         self.runner.replay(batch)

@@ -18,7 +18,7 @@ from shadowgraph.integrations.flashinfer.adapter import Attachment
 from shadowgraph.integrations.flashinfer.planner import StandIn
 from shadowgraph.integrations.flashinfer.steady_plans import SteadyModule
 from shadowgraph.model.host_plans import HostPlan, HostPlans
-from shadowgraph.monitor.sampling import passing
+from shadowgraph.monitor.sampling import naps, passing
 
 
 class Module:
@@ -246,6 +246,39 @@ def test_a_copy_of_a_stand_in_is_one_of_the_module(debugger: sg.Debugger, passes
         stand_in = backend.wrappers[3]._cached_module
         assert type(stand_in) is (SteadyModule if passes else StandIn)
         assert type(copy.copy(stand_in)) is Module
+
+
+@pytest.fixture
+def napping(attached: Attachment, monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
+    """A debugger that lets replays pass after a few."""
+    for name, value in (("STEADY", 3), ("AWAKE", 2), ("ASLEEP", 4000), ("APART", (50, 60))):
+        monkeypatch.setattr(naps, name, value)
+    with sg.debug(watch_eager="sampled") as made:
+        made.monitor.naps.wanted = True
+        yield made
+
+
+@pytest.mark.parametrize("steady", [True, False], ids=["steady", "whole"])
+def test_a_plan_of_more_entries_than_all_before_is_watched(
+    napping: sg.Debugger, attached: Attachment, steady: bool
+) -> None:
+    backend = Backend(napping)
+    backend.capture()
+    for _ in range(5):
+        backend.step(3, [4, 5, 6])
+    assert passing.on, "precondition"
+    backend.plan(3, [3, 5, 4])
+    assert passing.on
+    if not steady:
+        attached.hooks.forget()
+    backend.plan(3, [10, 15, 24])
+    assert not passing.on
+    assert napping.monitor.novelty.woken == 1
+    assert last_of(napping).indptr == ints(0, 10, 25, 49).numpy().tobytes()
+    backend.graphs[3].replay()
+    assert napping.monitor.budget.checked == napping.monitor.budget.replays - 2
+    assert not napping.check()
+    assert napping.facts().faults == {}
 
 
 def test_nothing_is_kept_of_a_wrapper_that_is_gone(debugger: sg.Debugger, attached: Attachment) -> None:

@@ -33,7 +33,10 @@ def test_a_batch_is_found_by_the_replay_that_it_was_prepared_for() -> None:
     assert batches.of(Graph(8, "graph#8"), 1) is None
 
 
-@pytest.mark.parametrize("lengths", [None, torch.ones(2), torch.ones(4, dtype=torch.int64)[::2], [1, 2]])
+NO_LENGTHS = None, torch.ones(2), torch.ones(2, 2, dtype=torch.int64), [1, 2], torch.ones(2, device="meta").long()
+
+
+@pytest.mark.parametrize("lengths", NO_LENGTHS)
 def test_lengths_that_cannot_be_read_are_left_out(lengths: object) -> None:
     batches, graph = Batches(), Graph(1, "graph#1")
     batches.note(graph, 2, SimpleNamespace(batch_size=2, seq_lens_cpu=lengths))

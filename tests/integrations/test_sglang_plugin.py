@@ -20,7 +20,6 @@ import shadowgraph as sg
 from shadowgraph import session
 from shadowgraph.common.errors import UsageError
 from shadowgraph.demos.sglang.host import SGLANG_VERSION, load, sglang_version
-from shadowgraph.integrations.sglang.adapter import hooks_of, register
 from shadowgraph.integrations.sglang.hooks import Hooks
 from shadowgraph.integrations.sglang.versions import LAYOUTS
 from shadowgraph.model.findings import Batch
@@ -130,28 +129,8 @@ def debugger(request: pytest.FixtureRequest) -> Iterator[sg.Debugger]:
 
 @pytest.fixture
 def hung(monkeypatch: pytest.MonkeyPatch, debugger: sg.Debugger) -> Iterator[Any]:
-    """Replaces ``CudaGraphRunner.capture`` by what it is given, and hangs our hooks into what that leads to."""
-    registry = load("sglang.srt.plugins.hook_registry")
-    monkeypatch.setattr(registry.HookRegistry, "_hooks", type(registry.HookRegistry._hooks)(list))
-    monkeypatch.setattr(registry.HookRegistry, "_patched", set())
-    monkeypatch.setattr(load(runners.DECODE), "enable_num_token_non_padded", lambda: False)  # asks a process group
-    hooks = Hooks()
-    others = ("ModelRunner", ".Scheduler.", ".WatchdogRaw.")
-    wanted = [hook for hook in hooks_of(LAYOUTS[0], hooks) if not any(other in hook[0] for other in others)]
-    for target, _, _ in wanted:
-        owner = getattr(load(target.rsplit(".", 2)[0]), target.rsplit(".", 2)[1])
-        monkeypatch.setattr(owner, target.rsplit(".", 1)[1], getattr(owner, target.rsplit(".", 1)[1]))
-
-    def hang(capture: Any) -> Hooks:
-        registry.HookRegistry.register(LAYOUTS[0].capture, capture, registry.HookType.REPLACE)
-        for target, function, kind in wanted:
-            register(target.rsplit(".", 2)[0], [(target, function, kind)])
-        registry.HookRegistry.apply_hooks()
-        assert len(registry.HookRegistry._patched) == len(wanted)
-        return hooks
-
-    yield hang
-    session.observers[:] = [each for each in session.observers if each is not hooks]
+    with runners.hanging(monkeypatch) as hang:
+        yield hang
 
 
 def decoded(debugger: sg.Debugger, hang: Any) -> runners.Decode:

@@ -21,6 +21,7 @@ from shadowgraph.common.compat import relaxed_capture
 from shadowgraph.common.finalizer_safe_lock import defer
 from shadowgraph.common.internal_errors import error_barrier, error_barrier_all
 from shadowgraph.common.patching import PatchSet
+from shadowgraph.graphs import launch_rows
 from shadowgraph.graphs.cuda import capture as cuda_capture
 from shadowgraph.graphs.cuda.allocator_history import History, is_complete
 from shadowgraph.graphs.cuda.capture import CaptureMode
@@ -288,9 +289,11 @@ class CudaGraphs:
             model = state.model
             model.replays += 1
             if passing.on and model.probe is None and model.checks_itself:
+                launch_rows.replay(model, True)
                 try:
                     original(graph)
                 finally:
+                    launch_rows.replay(model, False)
                     if passing.ended(model):
                         events.replays_passed(model)
                 return

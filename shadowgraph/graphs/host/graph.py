@@ -23,6 +23,7 @@ import torch
 
 from shadowgraph.common.errors import BackendError, CaptureError, FreedInputError
 from shadowgraph.common.finalizer_safe_lock import defer, run_deferred
+from shadowgraph.graphs import launch_rows
 from shadowgraph.graphs.dispatch import eager, host_reads
 from shadowgraph.graphs.events import events, listeners
 from shadowgraph.graphs.host.nodes import Step, TenancyNode
@@ -173,6 +174,7 @@ class HostGraph:
         passes = passing.on and self.model.probe is None and bool(listeners)
         if passes:
             events.checks_itself(self.model, False)
+            launch_rows.replay(self.model, True)
         else:
             events.replay_began(self.model)
         probe, self.model.probe = self.model.probe, None
@@ -187,6 +189,7 @@ class HostGraph:
         if not passes:
             events.replay_ended(self.model)
             return
+        launch_rows.replay(self.model, False)
         events.checks_itself(self.model, True)
         if passing.ended(self.model):
             events.replays_passed(self.model)

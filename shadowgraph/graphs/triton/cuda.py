@@ -12,6 +12,7 @@ import torch
 
 from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.common.patching import PatchSet, Target
+from shadowgraph.graphs import launch_rows
 from shadowgraph.graphs.cuda import capture as cuda_capture
 from shadowgraph.graphs.dispatch.tensors import is_plain, named_tensors, opened, place_of, view_facts
 from shadowgraph.graphs.events import events, listeners
@@ -21,6 +22,9 @@ from shadowgraph.model.stacks import cell_label, current_stack
 from shadowgraph.monitor.sampling import passing
 
 _patches = PatchSet()
+# Of the stream on which Triton launches. Absent where torch is built without CUDA, which launches nothing here.
+_current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", int)
+_current_device = getattr(torch._C, "_cuda_getDevice", int)
 _KERNELS = 4096  # most kernels with cached parameters
 _Signature = tuple[Any, tuple[str, ...], str, int]  # the code, its parameters, its file and line
 _signatures: dict[int, _Signature] = {}
@@ -51,8 +55,12 @@ def uninstall() -> None:
 
 def _wrap_run(original: Callable[..., Any]) -> Callable[..., Any]:
     def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
-        if passing.on:
-            return original(kernel, *args, **kwargs)
+        if not kwargs.get("warmup"):
+            grid = kwargs.get("grid")
+            launch_rows.see_grid(kernel, grid)  # first: it may end the passing
+            if passing.on:
+                launch_rows.note(kernel.fn, args, kwargs, grid, _current_stream(_current_device()))
+                return original(kernel, *args, **kwargs)
         return seen(kernel, *args, **kwargs)
 
     def seen(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
@@ -77,6 +85,8 @@ def _wrap_run(original: Callable[..., Any]) -> Callable[..., Any]:
 def _wrap_inductor(original: Callable[..., Any]) -> Callable[..., Any]:
     def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
         if passing.on:
+            if not kwargs.get("benchmark_run"):
+                launch_rows.note(kernel.fn, args, {}, None, kwargs.get("stream", 0))
             return original(kernel, *args, **kwargs)
         launch: Launch | None = None
         mode = cuda_capture.current()

@@ -19,6 +19,7 @@ import torch
 from shadowgraph.common.imported_modules import imported
 from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.common.patching import PatchSet
+from shadowgraph.graphs import launch_rows
 from shadowgraph.graphs.dispatch.tensors import Aliases, base_of, map_tensors, named_tensors, opened, tensors_in
 from shadowgraph.graphs.events import events, listeners
 from shadowgraph.graphs.triton import interpreter_hooks as triton_hooks
@@ -205,12 +206,20 @@ def _wrap_call(original: Callable[..., Any]) -> Callable[..., Any]:
         kwargs = {key: value for key, value in kwargs.items() if key in known}
         if _local.recorder is not None:
             _local.recorder(executor, args, kwargs)
-        elif listeners and not passing.on:
-            _run_noted(executor, args, kwargs)
-        else:
+        elif not listeners or _passes(executor, args, kwargs):
             original(executor, *args, **kwargs)
+        else:
+            _run_noted(executor, args, kwargs)
 
     return launch
+
+
+def _passes(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a launch passes unobserved, with a row in the launch log."""
+    launch_rows.see_grid(executor.fn, executor.grid)  # first: it may end the passing
+    if passing.on:
+        launch_rows.note(executor.fn, args, kwargs, executor.grid)
+    return passing.on
 
 
 def _run_noted(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

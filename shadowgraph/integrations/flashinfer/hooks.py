@@ -21,7 +21,7 @@ from shadowgraph.common.internal_errors import error_barrier_all
 from shadowgraph.graphs.dispatch.tensors import view_of_memory
 from shadowgraph.graphs.events import Listener
 from shadowgraph.integrations.flashinfer.planner import StandIn
-from shadowgraph.integrations.flashinfer.steady_plans import Steady, SteadyModule
+from shadowgraph.integrations.flashinfer.steady_plans import PLANNED, Steady, SteadyModule, last_entry
 from shadowgraph.integrations.flashinfer.versions import FLOAT_WORKSPACE, INT_WORKSPACE, Wrapper
 from shadowgraph.model.host_plans import LARGEST, Again, HostPlan
 
@@ -155,6 +155,8 @@ class Hooks(Listener):
         adapter = debugger.adapter
         graph = _graph(adapter, wrapper)
         plan = _host_plan(wrapper, layout, kv_indptr, graph)
+        if graph is not None:
+            adapter.novelty.see(PLANNED, graph.serial, plan.batch_size, last_entry(kv_indptr))
         adapter.plans.note(plan)
         self._keep(wrapper, adapter, plan, graph, kv_indptr, _WORKSPACES + (qo_indptr is not None))
         if adapter.plans.compares:
@@ -180,7 +182,9 @@ class Hooks(Listener):
         facts = into.data_ptr(), into.numel(), into.dtype
         plans, graphs = adapter.plans.recorded, adapter.graphs_of(wrapper)
         alone = (graphs[0] if len(graphs) == 1 else None) is graph
-        self._steady[key] = Steady(owner, plans, plan, place, given.dtype, facts, adapter.preparing, graph, alone)
+        self._steady[key] = Steady(
+            owner, plans, plan, place, given.dtype, facts, adapter.preparing, graph, alone, adapter.novelty
+        )
 
     def _prepare(self, wrapper: Any) -> PrepareBlock | None:
         """Open a prepare block for the calling thread's launches, unless one is open; the caller must end it."""
@@ -265,8 +269,7 @@ def _expect(
     used: dict[str, int] = {}
     indices, indptr = vars(wrapper).get(layout.indices), values[layout.kv_indptr]
     if isinstance(indices, torch.Tensor) and indptr is not None and indptr.numel():
-        last = int(np.frombuffer(_bytes(indptr), _INTEGERS[indptr.dtype])[-1])
-        used[layout.indices] = max(0, last) * indices.element_size()
+        used[layout.indices] = max(0, last_entry(indptr)) * indices.element_size()
     workspace = args[1]
     into = {INT_WORKSPACE: workspace.data_ptr()} if isinstance(workspace, torch.Tensor) else {}
     plans.expect(wrapper, wanted, used, into)

@@ -7,18 +7,22 @@ the planning thread; takes no lock.
 from __future__ import annotations
 
 import ctypes
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
-from shadowgraph.adapter_interface import Preparing, passing
+from shadowgraph.adapter_interface import Novelty, Preparing, passing
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.integrations.flashinfer.planner import Onlooker, StandIn
 from shadowgraph.model.host_plans import LARGEST, Again, HostPlan, HostPlans
 
 if TYPE_CHECKING:
     from shadowgraph.model.graphs import Graph
+
+
+PLANNED = "requests and entries of a plan"
 
 
 class Planner(Onlooker, Protocol):
@@ -47,6 +51,8 @@ class Steady(NamedTuple):
         The graph that the wrapper plans for; None when unknown.
     alone
         Whether the graph is known without an announcement.
+    novelty
+        The largest plans so far.
     """
 
     wrapper: weakref.ref[Any]
@@ -58,6 +64,15 @@ class Steady(NamedTuple):
     preparing: Preparing
     graph: Graph | None
     alone: bool
+    novelty: Novelty
+
+
+def last_entry(indptr: torch.Tensor) -> int:
+    """The last of some index pointers on the host: the number of entries that they divide. 0 without any."""
+    size = indptr.itemsize
+    if not indptr.numel():
+        return 0
+    return int.from_bytes(ctypes.string_at(indptr.data_ptr() + indptr.nbytes - size, size), sys.byteorder, signed=True)
 
 
 class SteadyModule(StandIn):
@@ -95,6 +110,10 @@ class SteadyModule(StandIn):
                 return None
             data = ctypes.string_at(given.data_ptr(), min(given.nbytes, LARGEST))
             replay = graph.replays + 1 if graph is not None else None
+            if graph is not None:
+                steady.novelty.see(PLANNED, graph.serial, given.numel() - 1, last_entry(given))
+                if not passing.on:  # it was larger than all before: the plan is observed in full
+                    return None
             return steady.plans.note_again(steady.plan, data, given.numel(), replay)
         except (AttributeError, IndexError):  # not a tensor, or a missing argument or attribute
             return None

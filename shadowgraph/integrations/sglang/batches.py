@@ -1,56 +1,52 @@
 """Batches of the latest replays: sizes, lengths and request ids, never request contents.
 
-Written in the thread that prepares a replay, read where a finding or an exception is recorded; takes no lock.
+Written in the thread that prepares a replay, of every replay, observed or not; read where a finding or an exception is
+recorded. Takes no lock.
 """
 
 from __future__ import annotations
 
-import ctypes
-from collections import OrderedDict
-from typing import Any, TypeGuard
+from collections import deque
+from typing import Any
 
-import numpy as np
 import torch
 
 from shadowgraph.model.findings import Batch
 from shadowgraph.model.graphs import Graph
 
-_KEPT = 256  # replays: a device check is dispatched a few replays later
-_INTEGERS = {torch.int32: np.int32, torch.int64: np.int64}
+_KEPT = 256  # replays: evidence of a device arrives a few replays later
+_INTEGERS = {torch.int32, torch.int64}
+_values = torch._C.TensorBase.tolist  # torch's own: checks would see `tolist` of a tensor as a read by the program
 
-_Noted = tuple[int, int, bytes, torch.dtype | None, tuple[str, ...]]
+# Serial and coming replay of a graph; size, padded size, lengths, ids.
+_Noted = tuple[int, int, int, int, list[int], tuple[object, ...]]
 
 
 class Batches:
     """The batches of the latest replays, by graph and replay. Tensors are copied, not kept."""
 
     def __init__(self) -> None:
-        self._noted: OrderedDict[tuple[int, int], _Noted] = OrderedDict()
+        self._noted: deque[_Noted] = deque(maxlen=_KEPT)
 
-    def note(self, graph: Graph, padded_to: int, batch: Any) -> None:
-        """Record the ``ForwardBatch`` of a graph's coming replay; runs on the path of every replay."""
-        lengths = getattr(batch, "seq_lens_cpu", None)
-        data, dtype = b"", None
-        if _plain(lengths):
-            # Read by address: checks would see `tolist` as a read by the program.
-            data, dtype = ctypes.string_at(lengths.data_ptr(), lengths.nbytes), lengths.dtype
+    def note(self, graph: Graph, padded_to: int, batch: Any) -> list[int]:
+        """Record the ``ForwardBatch`` of a graph's coming replay, whose lengths are read from the host's copy only.
+
+        Returns
+        -------
+        list of int
+            The lengths; empty if the host has none.
+        """
+        given = getattr(batch, "seq_lens_cpu", None)
+        lengths: list[int] = []
+        if isinstance(given, torch.Tensor) and given.is_cpu and given.dtype in _INTEGERS and given.dim() == 1:
+            lengths = _values(given)
         ids = tuple(getattr(batch, "rids", None) or ())
-        self._noted[graph.serial, graph.replays + 1] = batch.batch_size, padded_to, data, dtype, ids
-        while len(self._noted) > _KEPT:
-            self._noted.popitem(last=False)
+        self._noted.append((graph.serial, graph.replays + 1, batch.batch_size, padded_to, lengths, ids))
+        return lengths
 
     def of(self, graph: Graph, replay: int) -> Batch | None:
         """The batch of a replay, if it is one of the latest."""
-        noted = self._noted.get((graph.serial, replay))
-        if noted is None:
-            return None
-        size, padded_to, data, dtype, ids = noted
-        lengths = np.frombuffer(data, _INTEGERS[dtype]).tolist() if dtype is not None else ()
-        return Batch(size, padded_to, tuple(lengths), tuple(map(str, ids)))
-
-
-def _plain(lengths: object) -> TypeGuard[torch.Tensor]:
-    """Whether an object is a contiguous tensor of integers in host memory."""
-    if not isinstance(lengths, torch.Tensor):
-        return False
-    return lengths.is_cpu and lengths.dtype in _INTEGERS and lengths.is_contiguous()
+        for serial, number, size, padded_to, lengths, ids in reversed(self._noted.copy()):  # at once: others append
+            if serial == graph.serial and number == replay:
+                return Batch(size, padded_to, tuple(lengths), tuple(map(str, ids)))
+        return None

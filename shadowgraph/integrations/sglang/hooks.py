@@ -10,10 +10,11 @@ import logging
 import weakref
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shadowgraph.adapter_interface import AdapterInterface, PrepareBlock, passing
-from shadowgraph.common.internal_errors import error_barrier_all, log
+from shadowgraph.common.internal_errors import error_barrier_all, internal_errors, log
+from shadowgraph.graphs.lookup import model_of
 from shadowgraph.integrations import notices
 from shadowgraph.integrations.sglang import padding as sglang_padding
 from shadowgraph.integrations.sglang.batches import Batches
@@ -33,6 +34,21 @@ _BACKENDS = ("draft_attn_backend", "draft_extend_attn_backend", "attn_backend")
 _DECIDERS = ("require_mlp_tp_gather", "enable_pdmux", "record_nolora_graph", "ragged_verify_mode")
 
 
+_WHERE = "sglang adapter"
+_ACCEPTED = "num_accept_tokens_cpu", "accept_length_cpu"  # on the host, by version
+BATCH, ACCEPTED = "requests, longest and tokens of a batch", "most and all accepted tokens of a batch"
+
+
+class Coming(NamedTuple):
+    """What a runner replays for a batch size: the graph, the size that the batch is padded to, and whether the batch
+    has data of speculative decoding."""
+
+    runner: weakref.ref[Any]
+    graph: weakref.ref[Any]
+    size: int
+    speculates: bool
+
+
 class Hooks:
     """Reports this process's sglang objects to the active debugger. Keeps no object of sglang alive."""
 
@@ -40,7 +56,8 @@ class Hooks:
         self._known: dict[str, weakref.ref[Any]] = {}
         self._padded: list[weakref.ref[Any]] = []  # graph runners
         self._blocks: dict[int, PrepareBlock] = {}  # by id of a draft runner that is preparing
-        self._listens = False
+        self._coming: dict[tuple[int, int], Coming] = {}  # by id of the runner and batch size
+        self._current: Callable[[], Debugger | None] | None = None
         self.batches = Batches()
 
     # -- hooks -------------------------------------------------------------------------------------------------
@@ -62,6 +79,7 @@ class Hooks:
 
     def capture(self, original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
         """Around the capture of all of a runner's batch sizes."""
+        self._coming.clear()
         with harmless():
             self._introduce(runner)
         result = original(runner, *args, **kwargs)
@@ -71,23 +89,22 @@ class Hooks:
 
     def prepare(self, original: Callable[..., Any], runner: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Around the code that refreshes the inputs of a replay."""
-        if passing.on:
-            return original(runner, batch, *args, **kwargs)
         block = self._begin(runner, batch)
+        if block is None:
+            return original(runner, batch, *args, **kwargs)
         try:
             return original(runner, batch, *args, **kwargs)
         finally:
-            _end(block)
+            block.end()
 
     def prepare_and_replay(
         self, original: Callable[..., Any], runner: Any, batch: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """Around a method that prepares, then replays through a method hooked by `before_replay`."""
-        if passing.on:
-            return original(runner, batch, *args, **kwargs)
         block = self._begin(runner, batch)
-        if block is not None:
-            self._blocks[id(runner)] = block
+        if block is None:
+            return original(runner, batch, *args, **kwargs)
+        self._blocks[id(runner)] = block
         try:
             return original(runner, batch, *args, **kwargs)
         finally:
@@ -118,6 +135,7 @@ class Hooks:
 
     def started(self, debugger: Debugger) -> None:
         """Another debugger watches from here on: report all known objects to it."""
+        self._coming.clear()
         with harmless():
             for name, known in list(self._known.items()):
                 owner = known()
@@ -130,14 +148,15 @@ class Hooks:
 
     def ended(self, debugger: Debugger) -> None:
         """The debugger watches no longer; no reference to it is kept."""
+        self._coming.clear()
 
     def _debugger(self) -> Debugger | None:
-        from shadowgraph import session
+        if self._current is None:  # without a run, the adapter does not import the debugger
+            from shadowgraph import session
 
-        if not self._listens:
-            self._listens = True
             session.observers.append(self)
-        return session.current()
+            self._current = session.current
+        return self._current()
 
     def _introduce(self, runner: Any) -> None:
         """Report names of a graph runner's backend and inputs, and its treatment of padded rows."""
@@ -171,16 +190,41 @@ class Hooks:
             debugger.adapter.name(known, owner)
 
     def _begin(self, runner: Any, batch: Any) -> PrepareBlock | None:
-        """Open a prepare block for the calling thread, if the graph of the coming replay can be determined."""
-        with harmless():
+        """Note the batch of the coming replay, if its graph can be determined, and report its sizes; then open a
+        prepare block for the calling thread, unless replays pass unobserved. On the path of every replay."""
+        try:
             debugger = self._debugger()
-            coming = _coming(runner, batch) if debugger is not None else None
-            if debugger is not None and coming is not None:
-                model, size = coming
-                debugger.adapter.provide_batches(self.batches.of)
-                self.batches.note(model, size, batch)
-                return debugger.adapter.prepare(model)
-        return None
+            found = self._find(debugger.adapter, runner, batch) if debugger is not None else None
+            if debugger is None or found is None:
+                return None
+            (graph, size, speculates), adapter = found, debugger.adapter
+            lengths, tokens = self.batches.note(graph, size, batch), getattr(batch, "seq_lens_sum", None)
+            longest, tokens = max(lengths, default=0), tokens if type(tokens) is int else sum(lengths)
+            adapter.novelty.see(BATCH, graph.serial, batch.batch_size, longest, tokens)
+            if speculates:
+                _see_accepted(adapter, graph, batch)
+            return None if passing.on else adapter.prepare(graph)
+        except Exception as error:  # as `harmless`, without its cost
+            internal_errors.note(_WHERE, error)
+            return None
+
+    def _find(self, adapter: AdapterInterface, runner: Any, batch: Any) -> tuple[Graph, int, bool] | None:
+        """The graph that a runner will replay for a batch, the size that the batch is padded to, and whether it
+        speculates. Searched once for each size and capture."""
+        key = id(runner), batch.batch_size
+        known = self._coming.get(key)
+        if known is not None and known.runner() is runner:
+            model = model_of(known.graph())
+            if model is not None:
+                return model, known.size, known.speculates
+        coming = _coming(runner, batch)
+        if coming is None:
+            return None
+        adapter.provide_batches(self.batches.of)
+        graph, model, size = coming
+        speculates = getattr(batch, "spec_info", None) is not None
+        self._coming[key] = Coming(weakref.ref(runner), weakref.ref(graph), size, speculates)
+        return model, size, speculates
 
 
 def tell_memory(adapter: AdapterInterface, tokens: object) -> None:
@@ -249,11 +293,16 @@ def _declare(adapter: AdapterInterface, runner: Any) -> None:
         sglang_padding.judge_padding(adapter, runner.buffers)
 
 
-def _coming(runner: Any, batch: Any) -> tuple[Graph, int] | None:
-    """The graph that a runner will replay for a batch, with its batch size; None when the choice depends on more than
-    the batch size, or the graph is not watched."""
-    from shadowgraph.graphs.lookup import model_of
+def _see_accepted(adapter: AdapterInterface, graph: Graph, batch: Any) -> None:
+    """Report the numbers of accepted tokens of a batch, where they are on the host."""
+    accepted = next(filter(None, (getattr(batch.spec_info, name, None) for name in _ACCEPTED)), None)
+    if isinstance(accepted, list):
+        adapter.novelty.see(ACCEPTED, graph.serial, max(accepted), sum(accepted))
 
+
+def _coming(runner: Any, batch: Any) -> tuple[Any, Graph, int] | None:
+    """The graph that a runner will replay for a batch, with its model and batch size; None when the choice depends on
+    more than the batch size, or the graph is not watched."""
     if any(getattr(runner, name, False) for name in _DECIDERS):
         return None
     at = bisect_left(runner.capture_bs, batch.batch_size)
@@ -262,10 +311,12 @@ def _coming(runner: Any, batch: Any) -> tuple[Graph, int] | None:
         return None
     size = runner.capture_bs[at]
     graph = graphs.get(size)
-    model = model_of(graph if graph is not None else graphs.get(runner._make_graph_key(size)))
-    return (model, size) if model is not None else None
+    if graph is None:
+        graph = graphs.get(runner._make_graph_key(size))
+    model = model_of(graph)
+    return (graph, model, size) if model is not None else None
 
 
 def harmless() -> error_barrier_all:
     """Suppresses every exception of the debugger, those meant for users included."""
-    return error_barrier_all("sglang adapter")
+    return error_barrier_all(_WHERE)

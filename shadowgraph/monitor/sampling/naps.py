@@ -173,6 +173,20 @@ class Naps:
         if self.blind:
             self.rouse()
 
+    @property
+    def steady(self) -> bool:
+        """Whether graphs replay and operators pass unseen."""
+        return self.asleep and not self.idle
+
+    def attend(self) -> None:
+        """The step that is about to be prepared is to be seen in full: a window begins, in this thread at once."""
+        if self.steady:
+            self._left = AWAKE
+            self._wake()
+            self.glances = True
+            if self.blind:
+                self.look()
+
     def look(self) -> None:
         """After a nap: give this thread its mode back, and see whether every one has."""
         if not self.asleep:

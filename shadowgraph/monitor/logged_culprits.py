@@ -1,0 +1,90 @@
+"""Culprits from the launch log, for damage that is dated to the preparation of one replay whose launches passed
+unobserved.
+
+Called by `FindingPipeline`, in the thread of the event that led to the detection; takes no lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from shadowgraph.checks.base import Detection
+from shadowgraph.model.findings import Culprit, Status
+from shadowgraph.model.launch_log_reader import LoggedLaunch
+from shadowgraph.model.phases import Phase
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.stacks import Frame
+from shadowgraph.tracking import launch_recording
+
+Launches = Callable[[int, int], Iterable[LoggedLaunch]]  # before a replay, by the graph's serial and its number
+
+
+def culprits_from(launches: Iterable[LoggedLaunch], ranges: Sequence[ByteRange]) -> tuple[Culprit, ...]:
+    """The launches that were given a pointer into one of the ranges, each kernel and line once, the latest first.
+
+    A launch's stores are not known, so that each is a candidate, also one that alone was given the ranges.
+
+    Parameters
+    ----------
+    launches
+        Oldest first, as the log has them.
+    ranges
+        A damaged buffer's own bytes: what runs past its end was given its start.
+    """
+    found: dict[tuple[str, object], Culprit] = {}
+    for launch in reversed(list(launches)):
+        key = launch.kernel, launch.site
+        if key not in found and launch.kernel and _is_given(launch, ranges):
+            found[key] = _culprit(launch)
+    return tuple(found.values())
+
+
+def with_logged_culprits(draft: Detection, launches: Launches | None = None) -> Detection:
+    """A detection with the launches of the log that may have caused it, where it is dated to one preparation in which
+    no suspect was observed.
+
+    Parameters
+    ----------
+    launches
+        Default: those of this process's log.
+    """
+    graph, replay = draft.graph, draft.replay
+    if draft.culprits or draft.located or draft.phase is not Phase.PREPARE:
+        return draft
+    if graph is None or replay is None:
+        return draft
+    logged = culprits_from((launches or launches_before)(graph.serial, replay), (draft.buffer.range,))
+    return replace(draft, logged=logged, key=draft.key or logged[0].name or "") if logged else draft
+
+
+def launches_before(graph: int, replay: int) -> tuple[LoggedLaunch, ...]:
+    """The launches that passed unobserved between the replay before a graph's replay and its begin.
+
+    The log has their addresses without sizes. An observed launch is a suspect by the accesses of its arguments, which
+    the log does not have: one that only reads a buffer must not become a candidate here.
+    """
+    log = launch_recording.current
+    found = log.last_phase(graph, replay) if log is not None else ()
+    return tuple(launch for launch in found if not any(nbytes for _, nbytes in launch.pointers))
+
+
+def _is_given(launch: LoggedLaunch, ranges: Sequence[ByteRange]) -> bool:
+    """Whether a pointer leads into one of the ranges; of some, the log has the address alone."""
+    return any(
+        each.start < address + max(nbytes, 1) and address < each.stop
+        for address, nbytes in launch.pointers
+        for each in ranges
+    )
+
+
+def _culprit(launch: LoggedLaunch) -> Culprit:
+    site = launch.site
+    return Culprit(
+        status=Status.CANDIDATE,
+        name=launch.kernel,
+        file=site.file if site is not None else None,
+        line=site.line if site is not None else None,
+        stack=(Frame(site.file, site.line, site.function),) if site is not None else (),
+        grid=tuple(map(int, launch.grid)) if any(launch.grid) else None,
+    )

@@ -1,0 +1,227 @@
+"""Launches that pass unobserved have rows in the launch log, and the one that was given a buffer is its culprit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+from napping import STEADY, asleep, napping, reader, touch
+from programs import guarded, only
+
+import shadowgraph as sg
+from shadowgraph.graphs import launch_rows
+from shadowgraph.model.launch_log import LaunchLog
+from shadowgraph.model.launch_log_reader import LoggedLaunch, Site
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.monitor.logged_culprits import culprits_from
+from shadowgraph.monitor.sampling import passing
+from shadowgraph.tracking import launch_recording, novelty
+
+APART, ASLEEP = (30, 60), 4000
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> LaunchLog:
+    made = LaunchLog.anonymous()
+    monkeypatch.setattr(launch_recording, "current", made)
+    return made
+
+
+@pytest.fixture
+def debugger(monkeypatch: pytest.MonkeyPatch, log: LaunchLog) -> Iterator[sg.Debugger]:
+    with napping(monkeypatch, APART, ASLEEP) as made:
+        monkeypatch.setattr(launch_recording, "current", log)
+        yield made
+
+
+def overrun(table: torch.Tensor) -> None:
+    from shadowgraph.demos.kernels import fill
+
+    fill[(1,)](table, 0, 9, 7, BLOCK=16)
+
+
+def launches(log: LaunchLog, after: int = 0) -> list[LoggedLaunch]:
+    return [row for row in log.since(after) if isinstance(row, LoggedLaunch)]
+
+
+def prepare_unobserved(debugger: sg.Debugger, log: LaunchLog, graph: sg.HostGraph, *work: object) -> None:
+    """Prepare a replay while replays pass, and have that replay checked at its begin, as checks in graphs do."""
+    debugger.monitor.flush("check")  # what passed before is judged
+    log.replay(graph.model.serial, graph.model.replays, False)
+    assert passing.on, "precondition"
+    for each in work:
+        each()  # type: ignore[operator]
+    assert passing.on, "precondition"
+    passing.let(0)
+    graph.replay()
+
+
+def test_a_launch_that_passes_has_a_row(debugger: sg.Debugger, log: LaunchLog) -> None:
+    table = guarded(debugger, 8)
+    touch(table)  # its grid is known from here on
+    graph = asleep(debugger, table)
+    before = log.newest
+    touch(table)
+    assert passing.on, "precondition"
+    (row,) = launches(log, before)
+    assert (row.kernel, row.grid, row.pointers) == ("fill", (1, 1, 1), ((table.data_ptr(), 0),))
+    assert row.site is not None
+    assert (row.site.file.rsplit("/", 1)[-1], row.site.function) == ("napping.py", "touch")
+    assert row.thread == threading.get_ident()
+    assert graph.model.replays == STEADY
+
+
+def test_one_launch_alone_that_was_given_the_buffer_is_the_culprit_the_first_time(
+    debugger: sg.Debugger, log: LaunchLog
+) -> None:
+    table, other = guarded(debugger, 8), guarded(debugger, 8)
+    touch(table)
+    graph = asleep(debugger, table)
+    prepare_unobserved(debugger, log, graph, lambda: touch(other), lambda: overrun(table))
+    found = only(debugger.check())
+    assert (found.code, found.past_end, found.phase, found.replay) == ("SG101", 4, "prepare", STEADY + 1)
+    assert (found.culprit.name, found.culprit.status, found.candidates) == ("fill", "candidate", ())
+    assert (found.culprit.stack[0].function, found.confidence) == ("overrun", "high")
+    assert "fill wrote 4 bytes past the end" in found.message
+
+
+def test_seen_again_it_is_the_same_finding_and_confirmed(debugger: sg.Debugger, log: LaunchLog) -> None:
+    table = guarded(debugger, 8)
+    touch(table)
+    graph = asleep(debugger, table)
+    prepare_unobserved(debugger, log, graph, lambda: overrun(table))
+    debugger.monitor.naps.rouse()  # as damage does, once its evidence has arrived
+    for _ in range(3):
+        overrun(table)
+        graph.replay()
+    found = only(debugger.check())
+    assert (found.culprit.name, found.culprit.status) == ("fill", "confirmed")
+    assert found.replay == STEADY + 1
+
+
+def test_of_several_the_latest_is_named_first(debugger: sg.Debugger, log: LaunchLog) -> None:
+    table = guarded(debugger, 8)
+    touch(table)
+    graph = asleep(debugger, table)
+    prepare_unobserved(debugger, log, graph, lambda: overrun(table), lambda: touch(table), lambda: touch(table))
+    found = only(debugger.check())
+    assert [found.culprit.stack[0].function, *(each.stack[0].function for each in found.candidates)] == [
+        "touch",
+        "overrun",
+    ]
+
+
+def test_the_fixed_twin_is_silent(debugger: sg.Debugger, log: LaunchLog) -> None:
+    table = guarded(debugger, 8)
+    touch(table)
+    graph = asleep(debugger, table)
+    prepare_unobserved(debugger, log, graph, lambda: touch(table))
+    assert launches(log), "precondition"
+    assert not debugger.check()
+
+
+def test_what_was_launched_for_an_earlier_replay_is_not_named(debugger: sg.Debugger, log: LaunchLog) -> None:
+    table = guarded(debugger, 8)
+    touch(table)
+    graph = asleep(debugger, table)
+    touch(table)
+    end = table.data_ptr() + table.nbytes
+    prepare_unobserved(debugger, log, graph, lambda: torch.frombuffer(memory_at(end), dtype=torch.uint8).fill_(1))
+    found = only(debugger.check())
+    assert (found.phase, found.culprit.name, found.candidates) == ("prepare", None, ())
+
+
+def memory_at(address: int) -> object:
+    import ctypes
+
+    return (ctypes.c_uint8 * 4).from_address(address)
+
+
+def test_an_observed_launch_that_only_reads_is_no_candidate(debugger: sg.Debugger, log: LaunchLog) -> None:
+    """Its row has the size of what it was given; whether it writes is in no row."""
+    table = guarded(debugger, 8)
+    graph = reader(table)
+    graph.replay()
+    log.launch(log.kernel("reads"), 0, 0, (1, 1, 1), [(table.data_ptr(), table.nbytes)])
+    torch.frombuffer(memory_at(table.data_ptr() + table.nbytes), dtype=torch.uint8).fill_(1)
+    graph.replay()
+    found = only(debugger.check())
+    assert (found.phase, found.culprit.name) == ("prepare", None)
+
+
+def test_a_grid_beyond_all_before_is_observed(debugger: sg.Debugger, log: LaunchLog) -> None:
+    from shadowgraph.demos.kernels import fill
+
+    table = guarded(debugger, 8)
+    touch(table)
+    graph = asleep(debugger, table)
+    fill[(2,)](table, 0, 8, 7, BLOCK=8)
+    assert not passing.on
+    assert debugger.monitor.novelty.woken == 1
+    graph.replay()
+    assert not debugger.check()
+
+
+# -- the rows themselves -----------------------------------------------------------------------------------------
+
+
+def kernel() -> None:
+    """Stands for a launched function."""
+
+
+def test_tensors_among_keywords_are_noted_and_others_are_not(log: LaunchLog) -> None:
+    one, two = torch.zeros(4), torch.nn.Parameter(torch.zeros(2))
+    launch_rows.note(kernel, (one, 3, None), {"out": two, "BLOCK": 4}, lambda meta: (1,), 5)
+    (row,) = launches(log)
+    assert row.pointers == ((one.data_ptr(), 0), (two.data_ptr(), 0))
+    assert (row.kernel, row.grid, row.stream) == ("kernel", (0, 0, 0), 5)
+
+
+def test_another_log_has_texts_of_its_own(log: LaunchLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    launch_rows.note(kernel, (), {}, (2, 3))
+    other = LaunchLog.anonymous()
+    other.kernel("another")
+    monkeypatch.setattr(launch_recording, "current", other)
+    launch_rows.note(kernel, (), {}, (2, 3))
+    for each in (log, other):
+        (row,) = launches(each)
+        assert (row.kernel, row.grid) == ("kernel", (2, 3, 1))
+        assert row.site is not None
+        assert row.site.function == "test_another_log_has_texts_of_its_own"
+
+
+def test_without_a_log_nothing_happens_and_faults_stay_ours(monkeypatch: pytest.MonkeyPatch, log: LaunchLog) -> None:
+    from shadowgraph.common.internal_errors import internal_errors
+
+    monkeypatch.setattr(launch_recording, "current", None)
+    launch_rows.note(kernel, (), {})
+    monkeypatch.setattr(launch_recording, "current", log)
+    before = internal_errors.total
+    launch_rows.note(object(), (), {})  # it has no name
+    assert internal_errors.total == before + 1
+    monkeypatch.setattr(novelty, "current", novelty.Novelty(lambda: False, lambda _: None))
+    launch_rows.see_grid(kernel, (1, 2, 3, 4))
+    assert internal_errors.total == before + 2
+    assert launches(log) == []
+
+
+def logged(name: str, *pointers: tuple[int, int], line: int = 1) -> LoggedLaunch:
+    return LoggedLaunch(1, name, Site("f.py", line, "f"), 0, (0, 0, 0), pointers, 1)
+
+
+def test_candidates_are_launches_given_a_pointer_into_a_range() -> None:
+    rows = [
+        logged("before", (90, 10)),
+        logged("into", (110, 0)),
+        logged("over", (90, 11)),
+        logged("past", (120, 0)),
+        logged("into", (110, 0)),
+        logged("into", (110, 0), line=2),
+        logged("", (110, 0)),
+    ]
+    found = culprits_from(rows, [ByteRange(100, 120)])
+    assert [(each.name, each.line) for each in found] == [("into", 2), ("into", 1), ("over", 1)]
+    assert {each.status for each in found} == {"candidate"}
+    assert culprits_from(rows, []) == ()
