@@ -12,6 +12,7 @@ from programs import guarded, only
 
 import shadowgraph as sg
 from shadowgraph.graphs import launch_rows
+from shadowgraph.graphs.triton import cuda as triton_cuda
 from shadowgraph.model.launch_log import LaunchLog
 from shadowgraph.model.launch_log_reader import LoggedLaunch, Site
 from shadowgraph.model.ranges import ByteRange
@@ -205,6 +206,56 @@ def test_without_a_log_nothing_happens_and_faults_stay_ours(monkeypatch: pytest.
     launch_rows.see_grid(kernel, (1, 2, 3, 4))
     assert internal_errors.total == before + 2
     assert launches(log) == []
+
+
+class Launcher:
+    """Launches nothing; called as Triton's and inductor's launchers are."""
+
+    def __init__(self) -> None:
+        self.fn, self.ran = kernel, 0
+
+    def run(self, *args: object, **kwargs: object) -> str:
+        self.ran += 1
+        return "launched"
+
+
+@pytest.fixture
+def replays_pass() -> Iterator[None]:
+    passing.let(100)
+    yield
+    passing.let(0)
+
+
+@pytest.mark.usefixtures("replays_pass")
+def test_a_launcher_of_a_device_writes_rows_while_replays_pass(log: LaunchLog) -> None:
+    launcher, tensor = Launcher(), torch.zeros(4)
+    run = triton_cuda._wrap_run(Launcher.run)
+    assert run(launcher, tensor, grid=(3, 2), warmup=False, BLOCK=4) == "launched"
+    run(launcher, tensor, grid=(3, 2), warmup=True)  # compiles
+    compiled = triton_cuda._wrap_inductor(Launcher.run)
+    assert compiled(launcher, tensor, 5, stream=7) == "launched"
+    compiled(launcher, tensor, benchmark_run=True)
+    assert launcher.ran == 4
+    rows = launches(log)
+    assert [(row.kernel, row.grid, row.stream) for row in rows] == [("kernel", (3, 2, 1), 0), ("kernel", (0, 0, 0), 7)]
+    assert all(row.pointers == ((tensor.data_ptr(), 0),) for row in rows)
+    assert {row.site.function for row in rows if row.site} == {
+        "test_a_launcher_of_a_device_writes_rows_while_replays_pass"
+    }
+
+
+@pytest.mark.usefixtures("replays_pass")
+def test_a_larger_grid_of_a_device_is_observed_from_that_launch_on(
+    log: LaunchLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(novelty, "current", novelty.Novelty(lambda: passing.on, lambda _: passing.let(0)))
+    launcher = Launcher()
+    run = triton_cuda._wrap_run(Launcher.run)
+    assert run(launcher, grid=lambda meta: (1,), warmup=False) == "launched"
+    assert passing.on, "the launch itself finds its grid"
+    assert run(launcher, grid=(3, 2), warmup=False) == "launched"
+    assert not passing.on
+    assert [row.grid for row in launches(log)] == [(0, 0, 0)], "the second is observed"
 
 
 def logged(name: str, *pointers: tuple[int, int], line: int = 1) -> LoggedLaunch:

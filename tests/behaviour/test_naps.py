@@ -319,6 +319,7 @@ def test_what_an_unseen_operator_wrote_past_an_end_stays_though_a_kernel_was_see
     debugger: sg.Debugger, mark: Callable[[torch.Tensor], None]
 ) -> None:
     table = guarded(debugger, 8)
+    touch(table)  # its grid is known from here on
     graph = asleep(debugger, table)
     seen = []
     for _ in range(3):  # found after the first; in the second phase the operator is seen again, and runs first
@@ -365,6 +366,7 @@ def test_a_kernel_that_overruns_in_a_nap_is_named_at_once(debugger: sg.Debugger)
 def test_a_rule_broken_unseen_is_not_laid_on_whom_was_seen_before(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
     debugger.invariant(table, sg.index_range(0, 9))
+    touch(table)  # its grid is known from here on
     table.fill_(3)
     graph = asleep(debugger, table)
     touch(table)  # a kernel, which is seen, and keeps the rule no longer than until the operator after it

@@ -18,7 +18,10 @@ from shadowgraph.integrations.flashinfer.adapter import Attachment
 from shadowgraph.integrations.flashinfer.planner import StandIn
 from shadowgraph.integrations.flashinfer.steady_plans import SteadyModule
 from shadowgraph.model.host_plans import HostPlan, HostPlans
+from shadowgraph.model.launch_log_format import RowKind
+from shadowgraph.model.launch_log_reader import LoggedEvent, LoggedLaunch
 from shadowgraph.monitor.sampling import naps, passing
+from shadowgraph.tracking import launch_recording
 
 
 class Module:
@@ -309,3 +312,37 @@ def test_index_pointers_that_moved_are_seen_to(debugger: sg.Debugger) -> None:
     assert plan is not None
     assert plan.into is not None
     assert plan.into.start == moved.data_ptr()
+
+
+THIS = "test_plans_and_eager_runs_are_in_the_launch_log"
+
+
+@pytest.mark.parametrize("passes", [False, True])
+def test_plans_and_eager_runs_are_in_the_launch_log(debugger: sg.Debugger, passes: bool) -> None:
+    backend, _ = with_module(debugger, 3)
+    log, wrapper = launch_recording.current, backend.wrappers[3]
+    assert log is not None
+    before = log.newest
+    with replays_pass() if passes else nullcontext():
+        planned(backend, 3, ints(0, 7, 8, 9))
+        wrapper._cached_module.run(backend.workspace, wrapper.out)
+    rows = log.since(before)
+    (plan,) = (row for row in rows if isinstance(row, LoggedEvent) and row.kind is RowKind.PLAN)
+    assert plan.text == "DecodeWrapper (decode): 3 requests, 9 entries"
+    assert (plan.graph, plan.replay) == (backend.graphs[3].model.serial, 1)
+    launched = [row for row in rows if isinstance(row, LoggedLaunch) and row.kernel.startswith("flashinfer")]
+    assert [row.kernel for row in launched] == ["flashinfer.DecodeWrapper.plan", "flashinfer.DecodeWrapper.run"]
+    assert [row.site.function for row in launched if row.site] == ["planned", THIS]
+    assert (backend.workspace.data_ptr(), 0) in launched[0].pointers
+    assert launched[1].pointers == ((backend.workspace.data_ptr(), 0), (wrapper.out.data_ptr(), 0))
+
+
+def test_a_captured_run_is_no_launch_of_the_host(debugger: sg.Debugger) -> None:
+    log = launch_recording.current
+    assert log is not None
+    before = log.newest
+    backend = Backend(debugger, sizes=(3,))
+    backend.capture()
+    kernels = [row.kernel for row in log.since(before) if isinstance(row, LoggedLaunch)]
+    assert "flashinfer.DecodeWrapper.run" not in kernels
+    assert "flashinfer.DecodeWrapper.plan" in kernels

@@ -15,7 +15,10 @@ import shadowgraph as sg
 from shadowgraph.demos.sglang.host import SGLANG_VERSION, load, sglang_version
 from shadowgraph.integrations.sglang.hooks import BATCH, Hooks
 from shadowgraph.model.findings import Batch
+from shadowgraph.model.launch_log_format import RowKind
+from shadowgraph.model.launch_log_reader import LoggedEvent
 from shadowgraph.monitor.sampling import naps, passing
+from shadowgraph.tracking import launch_recording
 
 pytestmark = [
     pytest.mark.sglang,
@@ -78,6 +81,10 @@ def test_the_batches_of_replays_that_pass_are_known(debugger: sg.Debugger, hang:
     assert passing.on, "precondition"
     assert not debugger.monitor.preparing.anywhere
     assert draft.runner.graphs
+    log = launch_recording.current
+    assert log is not None
+    last = [row for row in log.since(0) if isinstance(row, LoggedEvent) and row.kind is RowKind.BATCH][-1]
+    assert (last.text, last.replay) == ("2 requests, padded to 2; 5, 5 tokens; ids short, short-4", 5)
 
 
 def test_accepted_tokens_beyond_all_before_are_watched(debugger: sg.Debugger, hang: Callable[[Any], Hooks]) -> None:

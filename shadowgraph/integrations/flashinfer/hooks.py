@@ -18,10 +18,18 @@ import torch
 from shadowgraph import session
 from shadowgraph.adapter_interface import AdapterInterface, PlannerInterface, PrepareBlock, passing
 from shadowgraph.common.internal_errors import error_barrier_all
+from shadowgraph.graphs import launch_rows
 from shadowgraph.graphs.dispatch.tensors import view_of_memory
 from shadowgraph.graphs.events import Listener
 from shadowgraph.integrations.flashinfer.planner import StandIn
-from shadowgraph.integrations.flashinfer.steady_plans import PLANNED, Steady, SteadyModule, last_entry
+from shadowgraph.integrations.flashinfer.steady_plans import (
+    PLANNED,
+    Steady,
+    SteadyModule,
+    last_entry,
+    log_plan,
+    named,
+)
 from shadowgraph.integrations.flashinfer.versions import FLOAT_WORKSPACE, INT_WORKSPACE, Wrapper
 from shadowgraph.model.host_plans import LARGEST, Again, HostPlan
 
@@ -84,7 +92,9 @@ class Hooks(Listener):
     def run(self, wrapper: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A wrapper launches a kernel; in a capture, its pointers become part of the graph."""
         graph = getattr(self._local, "capturing", None)
-        if graph is not None:
+        if graph is None:
+            launch_rows.note(named(type(wrapper), "run"), args, kwargs)
+        else:
             with _harmless():
                 given = {id(argument) for argument in args if isinstance(argument, torch.Tensor)}
                 self._bind(graph, wrapper, given)
@@ -124,6 +134,7 @@ class Hooks(Listener):
         plan: HostPlan | None = None
         with _harmless():
             plan = self._note(wrapper, args)
+            launch_rows.note(named(type(wrapper), "plan"), args, kwargs)
         debugger = session.current()
         if debugger is not None:
             debugger.adapter.plans.reads(args[_WORKSPACES:])
@@ -155,9 +166,11 @@ class Hooks(Listener):
         adapter = debugger.adapter
         graph = _graph(adapter, wrapper)
         plan = _host_plan(wrapper, layout, kv_indptr, graph)
+        entries = last_entry(kv_indptr)
         if graph is not None:
-            adapter.novelty.see(PLANNED, graph.serial, plan.batch_size, last_entry(kv_indptr))
+            adapter.novelty.see(PLANNED, graph.serial, plan.batch_size, entries)
         adapter.plans.note(plan)
+        log_plan(plan, plan.batch_size, entries, graph)
         self._keep(wrapper, adapter, plan, graph, kv_indptr, _WORKSPACES + (qo_indptr is not None))
         if adapter.plans.compares:
             values = {layout.kv_indptr: kv_indptr, layout.qo_indptr: qo_indptr, layout.kv_lens: kv_lens}

@@ -9,19 +9,23 @@ from __future__ import annotations
 import ctypes
 import sys
 import weakref
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
-from shadowgraph.adapter_interface import Novelty, Preparing, passing
+from shadowgraph.adapter_interface import Novelty, Preparing, launch_recording, passing
 from shadowgraph.common.internal_errors import internal_errors
+from shadowgraph.graphs import launch_rows
 from shadowgraph.integrations.flashinfer.planner import Onlooker, StandIn
+from shadowgraph.integrations.flashinfer.versions import PACKAGE
 from shadowgraph.model.host_plans import LARGEST, Again, HostPlan, HostPlans
 
 if TYPE_CHECKING:
     from shadowgraph.model.graphs import Graph
 
 
+_named: dict[tuple[type, str], SimpleNamespace] = {}  # of wrapper classes and functions, a few dozen at most
 PLANNED = "requests and entries of a plan"
 
 
@@ -75,6 +79,30 @@ def last_entry(indptr: torch.Tensor) -> int:
     return int.from_bytes(ctypes.string_at(indptr.data_ptr() + indptr.nbytes - size, size), sys.byteorder, signed=True)
 
 
+def named(cls: type, what: str) -> SimpleNamespace:
+    """Stands for a wrapper's compiled function in the launch log, whichever module it is of."""
+    found = _named.get((cls, what))
+    if found is None:
+        found = _named[cls, what] = SimpleNamespace(__name__=f"{PACKAGE}.{cls.__name__}.{what}")
+    return found
+
+
+def log_plan(like: HostPlan, requests: int, entries: int, graph: Graph | None) -> None:
+    """Note in the launch log a plan that is about to be made, for a graph's next replay where that is known.
+
+    Parameters
+    ----------
+    like
+        This plan, or an earlier one of the same planner.
+    requests, entries
+        Of this one.
+    """
+    log = launch_recording.current
+    if log is not None:
+        serial, replay = (graph.serial, graph.replays + 1) if graph is not None else (0, 0)
+        log.plan(f"{like.planner} ({like.kind})", f": {requests} requests, {entries} entries", serial, replay)
+
+
 class SteadyModule(StandIn):
     """Proxy for the compiled module of a wrapper with repeated plans."""
 
@@ -110,10 +138,13 @@ class SteadyModule(StandIn):
                 return None
             data = ctypes.string_at(given.data_ptr(), min(given.nbytes, LARGEST))
             replay = graph.replays + 1 if graph is not None else None
+            requests, entries = given.numel() - 1, last_entry(given)
             if graph is not None:
-                steady.novelty.see(PLANNED, graph.serial, given.numel() - 1, last_entry(given))
+                steady.novelty.see(PLANNED, graph.serial, requests, entries)
                 if not passing.on:  # it was larger than all before: the plan is observed in full
                     return None
+            log_plan(steady.plan, requests, entries, graph)
+            launch_rows.note(named(type(self._wrapper), "plan"), args, {})
             return steady.plans.note_again(steady.plan, data, given.numel(), replay)
         except (AttributeError, IndexError):  # not a tensor, or a missing argument or attribute
             return None

@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 
+from shadowgraph.adapter_interface import launch_recording
 from shadowgraph.model.findings import Batch
 from shadowgraph.model.graphs import Graph
 
 _KEPT = 256  # replays: evidence of a device arrives a few replays later
+_LOGGED, _LOGGED_IDS = 8, 64  # lengths and ids in the launch log
 _INTEGERS = {torch.int32, torch.int64}
 _values = torch._C.TensorBase.tolist  # torch's own: checks would see `tolist` of a tensor as a read by the program
 
@@ -27,6 +29,7 @@ class Batches:
 
     def __init__(self) -> None:
         self._noted: deque[_Noted] = deque(maxlen=_KEPT)
+        self._said: tuple[tuple[object, ...], str] = (), ""  # the latest ids, and these in words
 
     def note(self, graph: Graph, padded_to: int, batch: Any) -> list[int]:
         """Record the ``ForwardBatch`` of a graph's coming replay, whose lengths are read from the host's copy only.
@@ -41,7 +44,15 @@ class Batches:
         if isinstance(given, torch.Tensor) and given.is_cpu and given.dtype in _INTEGERS and given.dim() == 1:
             lengths = _values(given)
         ids = tuple(getattr(batch, "rids", None) or ())
-        self._noted.append((graph.serial, graph.replays + 1, batch.batch_size, padded_to, lengths, ids))
+        size, replay = batch.batch_size, graph.replays + 1
+        self._noted.append((graph.serial, replay, size, padded_to, lengths, ids))
+        log = launch_recording.current
+        if log is not None:  # what is known of it after the process's death
+            if ids != self._said[0]:
+                self._said = ids, f"; ids {', '.join(map(str, ids[:_LOGGED_IDS]))}"
+            tokens = f"; {', '.join(map(str, lengths[:_LOGGED]))} tokens" if lengths else ""
+            values = tokens + self._said[1]
+            log.batch(f"{size} request{'s' * (size != 1)}, padded to {padded_to}", values, graph.serial, replay)
         return lengths
 
     def of(self, graph: Graph, replay: int) -> Batch | None:
