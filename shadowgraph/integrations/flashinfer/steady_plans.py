@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
-from shadowgraph.adapter_interface import Preparing, passing
+from shadowgraph.adapter_interface import Preparing, launch_recording, passing
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.integrations.flashinfer.planner import Onlooker, StandIn
-from shadowgraph.model.host_plans import LARGEST, Again, HostPlan, HostPlans
+from shadowgraph.model.host_plans import LARGEST, Again, HostPlan, HostPlans, indptr_said, plan_said
 
 if TYPE_CHECKING:
     from shadowgraph.model.graphs import Graph
@@ -95,6 +95,11 @@ class SteadyModule(StandIn):
                 return None
             data = ctypes.string_at(given.data_ptr(), min(given.nbytes, LARGEST))
             replay = graph.replays + 1 if graph is not None else None
+            log = launch_recording.current
+            if log is not None:
+                entries = given.numel()
+                said = plan_said(steady.plan, entries), indptr_said(steady.plan, data, entries)
+                log.plan(*said, steady.plan.serial, replay or 0)
             return steady.plans.note_again(steady.plan, data, given.numel(), replay)
         except (AttributeError, IndexError):  # not a tensor, or a missing argument or attribute
             return None
