@@ -94,6 +94,14 @@ def test_the_last_check_is_named(
     assert "no last check" not in done.err.lower()
 
 
+def test_a_process_without_a_graph_has_one_line(tmp_path: Path) -> None:
+    code = "import os, torch; torch.zeros(4).add_(1); os.kill(os.getpid(), 9)"
+    done = wrap(tmp_path, sys.executable, "-c", code)
+    last = last_of(done.folder)
+    assert (last.captured, last.unread) == (False, ())
+    assert [*last_check_lines(last)] == ["last check: none, as no graph was captured"]
+
+
 def test_a_program_that_ends_by_itself_leaves_no_logs(tmp_path: Path) -> None:
     done = killed(tmp_path, "none", "clean", "3", code=0)
     (process,) = done.run.processes

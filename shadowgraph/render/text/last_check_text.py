@@ -24,6 +24,8 @@ def last_check_lines(last: LastCheck) -> Iterator[str]:
 
 
 def _checked(last: LastCheck) -> str:
+    if not last.captured:
+        return "none, as no graph was captured"
     if not last.replay:
         said = "none of a replay had finished"
         return said if last.clean else f"{said}; damage was found"
