@@ -41,6 +41,9 @@ def _then(last: LastCheck) -> str:
     if not last.running:
         return f"the process ended after {launches}, before the next replay"
     head = "; the check at its begin had finished" if last.head_checked else ""
+    if last.running == last.graph and last.running_replay > last.replay + 1:
+        begun = f"replays {last.replay + 1:,} to {last.running_replay:,} of {last.running} had begun"
+        return f"{begun} as the process ended, with {launches}{head}"
     return f"the process ended in replay {last.running_replay:,} of {last.running}, prepared by {launches}{head}"
 
 

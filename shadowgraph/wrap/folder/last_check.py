@@ -181,7 +181,7 @@ class _Reading:
         """The last replay whose check at its end has finished, as the check log confirms."""
         for event in reversed(self._replays):
             row = self._rows.get(event.graph)
-            if event.kind == RowKind.REPLAY_ENDED and row is not None and row.ended >= event.replay:
+            if event.kind != RowKind.REPLAY_FAILED and row is not None and row.ended >= event.replay:
                 return event
         last = max(self._rows.values(), key=lambda row: (row.ended, row.serial), default=None)
         return (
