@@ -38,7 +38,7 @@ from shadowgraph.graphs.dispatch import host_reads
 from shadowgraph.model.failures import Failure
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.graphs import Graph
-from shadowgraph.model.host_plans import Again, HostPlan, HostPlans
+from shadowgraph.model.host_plans import Again, HostPlan, HostPlans, indptr_said, plan_said
 from shadowgraph.model.views import TensorView
 from shadowgraph.monitor.exception_context import join, join_timeout, telling_line
 from shadowgraph.monitor.monitor import Monitor
@@ -84,6 +84,10 @@ class PlannerInterface:
             that they stand for (SG102).
         """
         self.recorded.note(plan)
+        log = launch_recording.current
+        if log is not None:
+            said = plan_said(plan, plan.entries), indptr_said(plan, plan.indptr, plan.entries)
+            log.plan(*said, plan.serial, plan.replay or 0)
         if plan.into is not None and plan.into.dtype == plan.dtype:
             self._mutation.planned(plan.into, plan.indptr)
 

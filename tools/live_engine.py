@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import random
+import signal
 import sys
 import time
 from pathlib import Path
@@ -123,6 +125,30 @@ def play_rounds(engine: Any, options: argparse.Namespace) -> None:
         print("ROUND " + json.dumps({"rate": rate, "outputs": digest(answers)}), flush=True)
 
 
+def play_quiet(engine: Any, options: argparse.Namespace) -> dict[str, float]:
+    """Requests of 4 to 8 tokens, as quiet as a server's first hours; the seconds that they took."""
+    if not options.quiet:
+        return {}
+    rng = random.Random(7)
+    prompts = [[rng.randrange(3, VOCABULARY) for _ in range(rng.randint(4, 8))] for _ in range(options.quiet)]
+    began = time.perf_counter()
+    for at in range(0, len(prompts), options.batch):
+        generated(engine, prompts[at : at + options.batch], 8)
+    seconds = round(time.perf_counter() - began, 2)
+    print("QUIET " + json.dumps({"requests": len(prompts), "seconds": seconds}), flush=True)
+    return {"quiet_s": seconds}
+
+
+def end_scheduler() -> None:
+    """End the process that replays the graphs, as an out-of-memory killer would."""
+    import psutil
+
+    for child in psutil.Process().children(recursive=True):
+        if "scheduler" in " ".join(child.cmdline()) or "scheduler" in child.name():
+            print(f"KILLED {child.pid}", flush=True)
+            os.kill(child.pid, signal.SIGKILL)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=Path, required=True, help="folder for the models' configurations")
@@ -134,6 +160,8 @@ def main() -> None:
     parser.add_argument("--kv-tokens", type=int, help="tokens that the cache holds (default: what the memory holds)")
     parser.add_argument("--requests", type=int, default=2, help="(default: %(default)s)")
     parser.add_argument("--tokens", type=int, default=64, help="new tokens of each (default: %(default)s)")
+    parser.add_argument("--quiet", type=int, default=0, help="short requests first, then the full batch twice")
+    parser.add_argument("--kill", action="store_true", help="end the scheduler with SIGKILL after the first batch")
     parser.add_argument("--told", action="store_true", help="time a full batch for each line of input")
     parser.add_argument("--tp", type=int, default=1, help="GPUs to split the model over (default: %(default)s)")
     options = parser.parse_args()
@@ -145,8 +173,12 @@ def main() -> None:
     longest = min(100, options.context - options.tokens - 16)
     outputs: list[list[int]] = []
     times: list[float] = []
-    for batch in batches_of(prompts_of(options.requests, longest, 3), options.batch, 4):
+    quiet = play_quiet(engine, options)
+    batches = batches_of(prompts_of(options.requests, longest, 3), options.batch, 4)
+    for batch in [batches[0]] * 2 if options.quiet else batches:
         answers, seconds = generated(engine, batch, options.tokens)
+        if options.kill:
+            end_scheduler()
         outputs += answers
         times.append(seconds)
         print("PART " + json.dumps({"requests": len(outputs), "outputs": digest(outputs)}), flush=True)
@@ -156,6 +188,7 @@ def main() -> None:
     said = {
         "sglang": sglang.__version__,
         "up_s": round(up, 1),
+        **quiet,
         "first_batch_s": round(times[0], 2),
         "other_batches_s": round(sum(times[1:]), 2),
         "max_total_num_tokens": engine.get_server_info().get("max_total_num_tokens"),

@@ -12,6 +12,8 @@ Plans:
   longer      the same with more new tokens, which that version does not survive
   triton      with the triton backend
   many        flashinfer and EAGLE with 200 requests of mixed lengths: plain twice, wrapped
+  late        flashinfer and EAGLE: 400 short requests, then a batch longer than all before, twice: plain, wrapped, and
+              wrapped with the scheduler killed after the first long batch
   small       tokens a second at a fixed batch, tiny model: a plain engine and a wrapped one take turns
   large       the same with about 1.5 billion parameters
   two         eagle on two GPUs (TP=2), plain, wrapped
@@ -46,6 +48,8 @@ FEW = ("--tokens", "24")
 TRITON = ("--eagle", "--attention", "triton", "--kv-tokens", "32768")
 MANY = (*EAGLE, "--requests", "200", "--tokens", "24", "--kv-tokens", "32768")
 TIMED = ("--requests", "2", "--tokens", "448", "--context", "1024", "--batch", "8", "--kv-tokens", "32768", "--told")
+# 400 short requests, then twice a batch that is longer than all before it.
+LATE = (*EAGLE, "--quiet", "400", "--requests", "2", "--tokens", "8", "--kv-tokens", "32768")
 TURNS = {"small": TIMED, "large": (*TIMED, "--large")}
 PAIR = ("plain", "wrapped")
 
@@ -63,6 +67,11 @@ def steps_of(plan: str) -> list[Step]:
         "longer": [Step("plain", False, EAGLE), Step("wrapped", True, EAGLE)],
         "triton": [Step("plain", False, TRITON), Step("wrapped", True, TRITON)],
         "many": [Step("plain", False, MANY), Step("wrapped", True, MANY), Step("plain again", False, MANY)],
+        "late": [
+            Step("plain", False, LATE),
+            Step("wrapped", True, LATE),
+            Step("killed", True, (*LATE, "--kill")),
+        ],
         "two": [Step(name, name == "wrapped", (*EAGLE, *FEW, "--tp", "2")) for name in PAIR],
         **{turns: [Step(name, name == "wrapped", words) for name in PAIR] for turns, words in TURNS.items()},
     }[plan]
@@ -177,6 +186,7 @@ def summary(run: Path) -> dict[str, Any]:
         "findings": [{key: each.get(key) for key in kept} | places(each) for each in report.get("findings", ())],
         "notes": [each.get("message") for each in report.get("notes", ())],
         "coverage": report.get("coverage"),
+        "last_checks": [process["last_check"] for process in report.get("processes", ()) if process.get("last_check")],
     }
 
 
@@ -213,7 +223,7 @@ def restore_caches(path: Path, home: Path) -> None:
 
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plan", choices=("eagle", "longer", "triton", "many", "small", "large", "two"))
+    parser.add_argument("plan", choices=("eagle", "longer", "triton", "many", "late", "small", "large", "two"))
     parser.add_argument("--out", type=Path, required=True, help="folder for results, logs, run folders and caches")
     parser.add_argument("--caches", type=Path, help="caches.txz of an earlier run")
     parser.add_argument("--steps", help="only these of the plan's steps, such as plain,wrapped")

@@ -46,8 +46,7 @@ _ROW = np.dtype(
     ]
 )
 _KINDS = frozenset(RowKind)
-_REPLAYED = RowKind.REPLAY_ENDED, RowKind.REPLAY_FAILED
-_REPLAYS = RowKind.REPLAY_BEGINS, *_REPLAYED
+_REPLAYS = RowKind.REPLAY_BEGINS, RowKind.REPLAY_ENDED, RowKind.REPLAY_FAILED
 
 
 class Site(NamedTuple):
@@ -124,10 +123,11 @@ class LaunchLogContents:
         return self._decoded(int(np.searchsorted(self._rows["number"], number, side="right")), len(self._rows))
 
     def last_phase(self, graph: int, replay: int) -> tuple[LoggedLaunch, ...]:
-        """Launches between the last replay before this one, of any graph, and this one's begin, or the log's end."""
+        """Launches between the last replay before this one, of any graph, and this one's begin, or the log's end. Of a
+        device's replays only the begins are noted."""
         end = self._begin_of(graph, replay)
         kinds = self._rows["kind"][:end] & 0xFF
-        ended = np.flatnonzero(np.isin(kinds, _REPLAYED))
+        ended = np.flatnonzero(np.isin(kinds, _REPLAYS))
         rows = self._decoded(int(ended[-1]) + 1 if len(ended) else 0, end)
         return tuple(row for row in rows if isinstance(row, LoggedLaunch))
 

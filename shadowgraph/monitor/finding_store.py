@@ -72,7 +72,7 @@ class FindingStore:
         self._late: dict[_Where, Cause] = {}  # causes seen too late to identify the culprit
         self._unobserved = UnobservedSightings()
         self._suppressions = suppressions
-        self.suppressed = self.dropped = 0
+        self.suppressed = self.dropped = self._errors = 0
         self._most = most
 
     def add(
@@ -121,6 +121,7 @@ class FindingStore:
             return known, False
         kept = self._by_cause[cause] = merged(known, finding)
         promoted = known.severity is Severity.NOTE and kept.severity is Severity.ERROR
+        self._errors += promoted
         return kept, promoted
 
     def _cause_of(self, finding: Finding, where: _Where, key: str, observed: bool) -> Cause:
@@ -150,6 +151,7 @@ class FindingStore:
         kept = msgspec.structs.replace(finding, id=next(self._ids))
         self._by_cause[cause] = kept
         self._causes[kept.id] = cause
+        self._errors += kept.severity is Severity.ERROR
         if writer_unknown(kept) and not exact:
             self._late[_where(kept)] = cause
         return kept
@@ -178,8 +180,8 @@ class FindingStore:
 
     @property
     def stirs(self) -> int:
-        """Counter of new findings, and of unobserved sightings that call for observation."""
-        return len(self._by_cause) + self._unobserved.stirs
+        """Counter of new errors, and of unobserved sightings that call for observation."""
+        return self._errors + self._unobserved.stirs
 
     def __len__(self) -> int:
         """Number of findings and notes, without suppressed ones."""

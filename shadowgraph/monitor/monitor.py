@@ -546,14 +546,14 @@ class Monitor(Listener):
             self.checks[Indices].look(launch, rules, checkpoint)
         if self.context.engine.asynchronous:
             self.crash_recorder.note(launch, rules, checkpoint)
+        if self.stepper.armed:
+            self._step(launch, before=True)  # first: it tells which launch broke what waits to be re-armed
         if self._rearming.waiting and not self.naps.blind:
             with self._lock.section:
                 due = self._rearming.due(launch)
                 if due:  # check first: re-arming would erase earlier damage
                     self._boundaries.guards_now(checkpoint)
                     self._rearming.rearm(due)
-        if self.stepper.armed:
-            self._step(launch, before=True)
 
     @delivers
     @event_handler

@@ -99,7 +99,7 @@ def test_what_was_broken_before_it_is_not_laid_on_it(
     server.graph.replay()
     server.step(9)
     found = only(debugger.check())
-    assert (found.detected_at, found.culprit.name, found.candidates) == ("nap", None, ())
+    assert (found.detected_at, found.culprit.name, found.candidates) == ("replay_begin", None, ())
 
 
 def test_a_larger_step_is_watched_for_a_window_and_then_passes(debugger: sg.Debugger) -> None:

@@ -107,7 +107,7 @@ def test_an_observed_launch_is_not_accused_of_what_came_before_it(debugger: sg.D
             break
     found = only(debugger.findings)
     assert (found.detected_at, found.phase) == ("replay_begin", "prepare")
-    assert (found.culprit.name, found.candidates) == (None, ())
+    assert (found.culprit.name, found.culprit.status) == ("put", "candidate"), "the launches were not observed"
 
 
 def test_a_kernel_that_overruns_in_each_prepare_is_named(debugger: sg.Debugger) -> None:

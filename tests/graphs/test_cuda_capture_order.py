@@ -34,7 +34,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> CudaGraphs:
     made._native = SimpleNamespace(  # type: ignore[assignment]
         dropped=lambda model: None, may_guard=lambda *_: False, left_alone={"a device that is not watched": 0}
     )
-    made._live, made._pools, made._expandable = set(), None, False
+    made._live, made._pools, made._expandable, made._checks = set(), None, False, None
     monkeypatch.setattr(cuda_graphs, "CaptureMode", NoMode)
     monkeypatch.setattr(cuda_graphs, "Marks", lambda *_: None)
     monkeypatch.setattr(cuda_graphs, "driver", lambda: None)

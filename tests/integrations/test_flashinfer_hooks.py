@@ -19,6 +19,9 @@ from shadowgraph.integrations.flashinfer.adapter import Attachment
 from shadowgraph.integrations.flashinfer.hooks import Hooks
 from shadowgraph.integrations.flashinfer.planner import MODULE
 from shadowgraph.integrations.flashinfer.versions import WRAPPERS
+from shadowgraph.model.launch_log_format import RowKind
+from shadowgraph.model.launch_log_reader import contents_of
+from shadowgraph.tracking import launch_recording
 
 DECODE, MLA = WRAPPERS[0], WRAPPERS[4]
 
@@ -334,6 +337,12 @@ def test_the_last_plan_is_kept(debugger: sg.Debugger) -> None:
     assert (plan.graph, plan.replay) == (backend.graphs[2].model.name, 1)
     assert plan.into is not None
     assert (plan.into.start, plan.error) == (backend.kv_indptr.data_ptr(), "")
+    log = launch_recording.current
+    assert log is not None
+    row = contents_of(log.memory).last(RowKind.PLAN)
+    assert row is not None
+    assert (row.graph, row.replay) == (backend.graphs[2].model.serial, 1)
+    assert row.text == f"DecodeWrapper (decode), 2 requests for {plan.graph}; index pointers 0, 3, 6"
 
 
 def test_what_a_plan_launches_prepares_its_graphs_replay(debugger: sg.Debugger) -> None:

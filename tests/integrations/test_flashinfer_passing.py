@@ -19,7 +19,7 @@ from shadowgraph.integrations.flashinfer.planner import StandIn
 from shadowgraph.integrations.flashinfer.steady_plans import SteadyModule
 from shadowgraph.model.host_plans import HostPlan, HostPlans
 from shadowgraph.model.launch_log_format import RowKind
-from shadowgraph.model.launch_log_reader import LoggedEvent, LoggedLaunch
+from shadowgraph.model.launch_log_reader import LoggedEvent, LoggedLaunch, contents_of
 from shadowgraph.monitor.sampling import naps, passing
 from shadowgraph.tracking import launch_recording
 
@@ -82,6 +82,12 @@ def test_the_last_plan_is_kept_while_replays_pass(debugger: sg.Debugger) -> None
     assert (plan.graph, plan.replay) == (backend.graphs[2].model.name, 2)
     assert plan.into is not None
     assert (plan.into.start, plan.into.shape) == (backend.kv_indptr.data_ptr(), (3,))
+    log = launch_recording.current
+    assert log is not None
+    row = contents_of(log.memory).last(RowKind.PLAN)
+    assert row is not None
+    assert row.text.endswith(f"2 requests for {plan.graph}; index pointers 0, 5, 10")
+    assert row.replay == 2
 
 
 @pytest.mark.parametrize("change", ["nothing", "type", "pointers", "length", "module", "no tensor"])

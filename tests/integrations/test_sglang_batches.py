@@ -15,7 +15,10 @@ from shadowgraph.dumps.redaction import redacted
 from shadowgraph.integrations.sglang.batches import Batches
 from shadowgraph.model.findings import Batch
 from shadowgraph.model.graphs import Graph
+from shadowgraph.model.launch_log import LaunchLog
+from shadowgraph.model.launch_log_reader import LoggedEvent
 from shadowgraph.render.text.batch_text import batch_said
+from shadowgraph.tracking import launch_recording
 
 
 def test_a_batch_is_found_by_the_replay_that_it_was_prepared_for() -> None:
@@ -41,6 +44,22 @@ def test_lengths_that_cannot_be_read_are_left_out(lengths: object) -> None:
     batches, graph = Batches(), Graph(1, "graph#1")
     batches.note(graph, 2, SimpleNamespace(batch_size=2, seq_lens_cpu=lengths))
     assert batches.of(graph, 1) == Batch(2, 2)
+
+
+@pytest.mark.parametrize("redact", [False, True])
+def test_the_launch_log_has_the_batch_before_its_replay_is_prepared(
+    redact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = LaunchLog.anonymous(redact)
+    monkeypatch.setattr(launch_recording, "current", log)
+    graph = Graph(7, "graph#7")
+    graph.replays = 17
+    lengths = torch.tensor([103, 9], dtype=torch.int64)
+    Batches().note(graph, 4, SimpleNamespace(batch_size=2, seq_lens_cpu=lengths, rids=["a", "b"]))
+    (row,) = log.since(0)
+    assert isinstance(row, LoggedEvent)
+    assert (row.graph, row.replay) == (7, 18)
+    assert row.text == "2 requests, padded to 4" + ("" if redact else "; 103, 9 tokens; ids a, b")
 
 
 def test_nothing_grows_and_no_tensor_is_kept() -> None:

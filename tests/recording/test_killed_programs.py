@@ -24,6 +24,7 @@ from shadowgraph.render.text.last_check_text import last_check_lines
 from shadowgraph.render.text.run_text import RunReport
 from shadowgraph.wrap.folder.last_check import LastCheck
 from shadowgraph.wrap.folder.reader import read_run
+from shadowgraph.wrap.status.page import status_page
 
 REPLAYS = 5
 
@@ -94,6 +95,14 @@ def test_the_last_check_is_named(
     assert "no last check" not in done.err.lower()
 
 
+def test_a_process_without_a_graph_has_one_line(tmp_path: Path) -> None:
+    code = "import os, torch; torch.zeros(4).add_(1); os.kill(os.getpid(), 9)"
+    done = wrap(tmp_path, sys.executable, "-c", code)
+    last = last_of(done.folder)
+    assert (last.captured, last.unread) == (False, ())
+    assert [*last_check_lines(last)] == ["last check: none, as no graph was captured"]
+
+
 def test_a_program_that_ends_by_itself_leaves_no_logs(tmp_path: Path) -> None:
     done = killed(tmp_path, "none", "clean", "3", code=0)
     (process,) = done.run.processes
@@ -123,6 +132,8 @@ def test_report_and_json_of_a_run_have_it(tmp_path: Path, capsys: pytest.Capture
     assert main(["report", str(tmp_path / "saved.json")]) == 0
     assert main(["report", str(done.folder), "--html", str(tmp_path / "page.html")]) == 0
     assert "last check: replay 3 of graph#1" in (tmp_path / "page.html").read_text()
+    page = status_page(RunReport(done.run)).decode()
+    assert f"process {process['pid']}: last check: replay 3 of graph#1" in page
 
 
 def test_a_redacted_run_has_the_place_and_no_values(tmp_path: Path) -> None:
@@ -134,8 +145,6 @@ def test_a_redacted_run_has_the_place_and_no_values(tmp_path: Path) -> None:
 
 
 def test_a_run_whose_supervisor_died_too_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [*wrap_words(tmp_path / "run"), *program("recorded.py", "after", "clean", "4")]
-    words[-3] = "wait"  # PLACE: the program waits at its end
     code = (
         "import sys, time; sys.argv[1:] = ['none', 'clean', '4']\n"
         "import recorded; recorded.run('none', 'clean', 4); print('ran', flush=True); time.sleep(120)"
@@ -147,7 +156,10 @@ def test_a_run_whose_supervisor_died_too_is_read(tmp_path: Path, capsys: pytest.
         assert supervisor.stdout.readline() == "ran\n"
         supervisor.kill()
         supervisor.wait()
-    (process,) = read_run(tmp_path / "run").processes
+    run = read_run(tmp_path / "run")
+    assert "last check: replay 4 of graph#1, clean\n" in str(RunReport(run))
+    assert "the process ended" not in str(RunReport(run)), "it still runs"
+    (process,) = run.processes
     os.kill(process.pid, signal.SIGKILL)
     wait_for_end(process.pid)
     try:

@@ -96,11 +96,12 @@ class Rows:
                 checks.begun(row, graph.replays)
 
     def replay_ended(self, graph: Graph) -> None:
-        """The check at a replay's end is done, and its evidence dispatched."""
-        log = launch_recording.current
-        if log is not None:
-            log.replay(graph.serial, graph.replays, False)
+        """The check at a replay's end is done, and its evidence dispatched. Of a device's replays the check log has the
+        end, as Python returns before it."""
         if self._by_host:
+            log = launch_recording.current
+            if log is not None:
+                log.replay(graph.serial, graph.replays, False)
             checks, row = self._row(graph)
             if checks is not None and row is not None:
                 checks.ended(row, graph.replays)

@@ -13,7 +13,7 @@ from shadowgraph.dumps.naming import BufferNames
 from shadowgraph.dumps.reader import Dump
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.graphs import Graph
-from shadowgraph.render.text.last_check_text import last_check_lines
+from shadowgraph.render.text.last_check_text import last_check_of
 from shadowgraph.render.text.nodes_text import after, blind, details, extent, marks, place, told_once
 from shadowgraph.render.text.run_text import command
 from shadowgraph.views.node_list import ListedGraph, ListedNode, Named, listed
@@ -182,5 +182,5 @@ def process_row(process: ProcessRecord) -> ProcessRow:
         replays=f"{pulse.replays:,}" if pulse is not None else "",
         checked=f"{pulse.checked:,}" if pulse is not None else "",
         command=command(process),
-        events=(*process.events, *(last_check_lines(process.last_check) if process.last_check is not None else ())),
+        events=(*process.events, *last_check_of(process)),
     )

@@ -7,23 +7,31 @@ from collections.abc import Iterator
 
 from shadowgraph.common.words import plural
 from shadowgraph.wrap.folder.last_check import Damage, LastCheck, NotedLaunch
+from shadowgraph.wrap.folder.process_record import ProcessRecord
 
 _SHOWN = 8
 
 
-def last_check_lines(last: LastCheck) -> Iterator[str]:
-    """What was checked last, what was found, and what came after it."""
+def last_check_lines(last: LastCheck, ended: bool = True) -> Iterator[str]:
+    """What was checked last, what was found, and, unless the process still runs, what came after it."""
     yield f"last check: {_checked(last)}"
     yield from map(_damage, last.damages)
+    if ended:
+        yield from _after(last)
+    yield from last.unread
+
+
+def _after(last: LastCheck) -> Iterator[str]:
     if last.running or last.launches_noted:
         yield f"not checked since {_since(last)}: {_then(last)}"
     for launch in last.launches[-_SHOWN:]:
         yield f"  launched {_launch(launch)}"
     yield from _facts(last)
-    yield from last.unread
 
 
 def _checked(last: LastCheck) -> str:
+    if not last.captured:
+        return "none, as no graph was captured"
     if not last.replay:
         said = "none of a replay had finished"
         return said if last.clean else f"{said}; damage was found"
@@ -39,6 +47,9 @@ def _then(last: LastCheck) -> str:
     if not last.running:
         return f"the process ended after {launches}, before the next replay"
     head = "; the check at its begin had finished" if last.head_checked else ""
+    if last.running == last.graph and last.running_replay > last.replay + 1:
+        begun = f"replays {last.replay + 1:,} to {last.running_replay:,} of {last.running} had begun"
+        return f"{begun} as the process ended, with {launches}{head}"
     return f"the process ended in replay {last.running_replay:,} of {last.running}, prepared by {launches}{head}"
 
 
@@ -78,3 +89,9 @@ def _facts(last: LastCheck) -> Iterator[str]:
     for what, text, replay in (("batch", last.batch, last.batch_replay), ("plan", last.plan, last.plan_replay)):
         if text:
             yield f"  last {what}{f', of replay {replay:,}' if replay else ''}: {text}"
+
+
+def last_check_of(process: ProcessRecord) -> Iterator[str]:
+    """The lines of a process that has a last check."""
+    if process.last_check is not None:
+        yield from last_check_lines(process.last_check, process.ended != "running")

@@ -17,7 +17,7 @@ from shadowgraph.common.console import console, tame
 from shadowgraph.common.html_repr import HtmlRepr
 from shadowgraph.common.words import plural
 from shadowgraph.model.run_facts import document, without_memory
-from shadowgraph.render.text.last_check_text import last_check_lines
+from shadowgraph.render.text.last_check_text import last_check_of
 from shadowgraph.render.text.text import lines as report_lines
 from shadowgraph.wrap.folder.idle_report import UNSEEN, cut
 from shadowgraph.wrap.folder.process_record import ProcessRecord
@@ -127,7 +127,7 @@ def _process(process: ProcessRecord) -> Iterator[Text]:
     yield line.append(f"  {command(process)}", style="not bold dim")
     for event in process.events:
         yield Text(f"    {event}", style="yellow")
-    for said in last_check_lines(process.last_check) if process.last_check is not None else ():
+    for said in last_check_of(process):
         yield Text(f"    {tame(said)}", style="yellow")
 
 

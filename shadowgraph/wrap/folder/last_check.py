@@ -86,6 +86,8 @@ class LastCheck(msgspec.Struct, frozen=True):
         The latest launches since the last check, and the number of all that the log still has.
     batch, batch_replay, plan, plan_replay
         The last batch and the last plan, and the replay that each is for; empty, and 0 where that is not known.
+    captured
+        Whether the process had captured a graph, as far as the logs tell; without one, launches are not listed.
     unread
         Why a log could not be read, a line each.
     """
@@ -103,6 +105,7 @@ class LastCheck(msgspec.Struct, frozen=True):
     batch_replay: int = 0
     plan: str = ""
     plan_replay: int = 0
+    captured: bool = True
     unread: tuple[str, ...] = ()
 
 
@@ -135,7 +138,8 @@ class _Reading:
         self._launches: LaunchLogContents | None = self._read(launches, launch_log_reader.read)
         self._checks: CheckLogContents | None = None
         # The check log is made with the first capture.
-        if os.path.lexists(checks) or self._launches is None or self._launches.last(RowKind.CAPTURE_BEGINS):
+        self._captured = os.path.lexists(checks) or self._launches is None or bool(self._launches.graphs)
+        if self._captured:
             self._checks = self._read(checks, check_log.read)
         self._rows: dict[int, GraphChecks] = {row.serial: row for row in self._checks.graphs} if self._checks else {}
         self._replays: tuple[ReplayEvent, ...] = self._launches.replays() if self._launches is not None else ()
@@ -152,7 +156,7 @@ class _Reading:
         since = checked.number if checked is not None else 0
         running = self._running(since)
         row = self._rows.get(running.graph) if running is not None else None
-        launches = self._launches_since(since)
+        launches = self._launches_since(since) if self._captured else []
         batch, plan = (self._text(kind) for kind in (RowKind.BATCH, RowKind.PLAN))
         damages = tuple(self._damages())
         return LastCheck(
@@ -169,6 +173,7 @@ class _Reading:
             batch_replay=batch.replay if batch is not None else 0,
             plan=plan.text if plan is not None else "",
             plan_replay=plan.replay if plan is not None else 0,
+            captured=self._captured,
             unread=tuple(self._unread),
         )
 
@@ -176,7 +181,7 @@ class _Reading:
         """The last replay whose check at its end has finished, as the check log confirms."""
         for event in reversed(self._replays):
             row = self._rows.get(event.graph)
-            if event.kind == RowKind.REPLAY_ENDED and row is not None and row.ended >= event.replay:
+            if event.kind != RowKind.REPLAY_FAILED and row is not None and row.ended >= event.replay:
                 return event
         last = max(self._rows.values(), key=lambda row: (row.ended, row.serial), default=None)
         return (

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from shadowgraph.model.findings import Finding
 from shadowgraph.render.engine import render
+from shadowgraph.render.text.last_check_text import last_check_of
 from shadowgraph.render.text.run_text import RunReport, missing
 from shadowgraph.wrap.folder.heartbeats import Heartbeat
 from shadowgraph.wrap.folder.idle_report import cut
@@ -46,7 +47,8 @@ def status_page(report: RunReport) -> bytes:
 def _page(report: RunReport) -> StatusPage:
     run, facts = report.run, report.facts
     kept, latest = facts.told, run.processes[-_PROCESSES:]
-    limits = [*facts.limits, *(f"fault: {what} ({count:,} times)" for what, count in facts.faults.items())]
+    ended = [f"process {p.pid}: {said}" for p in latest if p.ended != "running" for said in last_check_of(p)]
+    limits = [*ended, *facts.limits, *(f"fault: {what} ({count:,} times)" for what, count in facts.faults.items())]
     return StatusPage(
         command=cut(shlex.join(run.command), 300),
         about=_about(run),

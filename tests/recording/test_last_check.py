@@ -1,0 +1,143 @@
+"""What is read out of two logs, as a device and several graphs write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shadowgraph.model.check_log import RECORD, CheckLog
+from shadowgraph.model.launch_log import LaunchLog
+from shadowgraph.model.recorded_files import CHECKS, LAUNCHES, Place, checks_of, in_folder
+from shadowgraph.render.text.last_check_text import last_check_lines
+from shadowgraph.wrap.folder.last_check import LastCheck, read_last_check
+
+GRID = 1, 1, 1
+
+
+class Logs:
+    """The logs of one process in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.checks = CheckLog.create(in_folder(folder, "1-1", CHECKS))
+        self.launches = LaunchLog.create(in_folder(folder, "1-1", LAUNCHES))
+        self.rows = dict[int, int]()
+
+    def graph(self, serial: int, name: str) -> None:
+        self.launches.graph(serial, name)
+        row = self.checks.claim(serial)
+        assert row is not None
+        self.rows[serial] = row
+
+    def launch(self, *kernels: str) -> None:
+        for kernel in kernels:
+            self.launches.launch(self.launches.kernel(kernel), 0, 0, GRID, [(4096, 64)])
+
+    def begin(self, serial: int, replay: int) -> None:
+        self.launches.replay(serial, replay, True)
+
+    def device(self, serial: int, begun: int, ended: int) -> None:
+        self.checks.begun(self.rows[serial], begun)
+        self.checks.ended(self.rows[serial], ended)
+
+    def read(self) -> LastCheck:
+        return read_last_check(self._folder, None, "1-1")
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Logs:
+    return Logs(tmp_path)
+
+
+def kernels(last: LastCheck) -> list[str]:
+    return [launch.kernel for launch in last.launches]
+
+
+def test_replays_that_are_queued_are_not_checked(logs: Logs) -> None:
+    logs.graph(1, "decode")
+    for replay in range(1, 10):
+        logs.launch(f"fill{replay}")
+        logs.begin(1, replay)
+    logs.device(1, begun=7, ended=6)
+    last = logs.read()
+    assert (last.graph, last.replay, last.clean) == ("decode", 6, True)
+    assert (last.running, last.running_replay, last.head_checked) == ("decode", 9, False)
+    assert kernels(last) == ["fill7", "fill8", "fill9"]
+    assert "not checked since replay 6 of decode: replays 7 to 9 of decode had begun" in "\n".join(
+        last_check_lines(last)
+    )
+
+
+def test_of_two_graphs_the_last_check_is_that_of_the_later_replay(logs: Logs) -> None:
+    logs.graph(1, "draft")
+    logs.graph(2, "target")
+    logs.launch("a")
+    logs.begin(1, 5)
+    logs.launch("b")
+    logs.begin(2, 3)
+    logs.launch("c")
+    logs.device(1, 5, 5)
+    logs.device(2, 3, 2)
+    last = logs.read()
+    assert (last.graph, last.replay, last.running, last.running_replay) == ("draft", 5, "target", 3)
+    assert last.head_checked
+    assert kernels(last) == ["b", "c"]
+    logs.device(2, 3, 3)
+    last = logs.read()
+    assert (last.graph, last.replay, last.running) == ("target", 3, "")
+    assert kernels(last) == ["c"]
+
+
+def test_damage_that_a_device_found_is_next_to_a_named_buffer(logs: Logs) -> None:
+    logs.graph(1, "decode")
+    logs.launches.buffer(4096, 64, "kv_indices")
+    logs.launches.buffer(8192, 64, "kv_indptr")
+    logs.begin(1, 4)
+    logs.device(1, 4, 4)
+    logs.checks.damaged(logs.rows[1], 4, tail=True)
+    for first, replay in ((9000, 3 << 1), (4160 + 4, 4 << 1 | 1), (8190, 4 << 1 | 1)):
+        made = np.zeros(1, RECORD)
+        for name, value in {"graph": 1, "replay": replay, "first": first, "last": first + 1, "count": 2}.items():
+            made[name] = value
+        made["window"], made["window_len"] = first - 2, 8
+        made["expected"][0, :8], made["found"][0, :8] = range(8), range(10, 18)
+        logs.checks.record(made)
+    (damage,) = logs.read().damages
+    assert (damage.graph, damage.replay, damage.tail) == ("decode", 4, True)
+    assert (damage.buffer, damage.first, damage.last, damage.count) == ("kv_indices", 68, 69, 2)
+    assert (damage.expected, damage.found) == ("02 03", "0c 0d")
+
+
+def test_a_replay_that_failed_is_over(logs: Logs) -> None:
+    logs.graph(1, "decode")
+    logs.begin(1, 1)
+    logs.launches.replay_failed(1, 1)
+    last = logs.read()
+    assert (last.replay, last.running) == (0, "")
+    assert [*last_check_lines(last)] == ["last check: none of a replay had finished"]
+
+
+def test_without_a_launch_log_the_check_log_says_what_it_can(logs: Logs, tmp_path: Path) -> None:
+    logs.graph(3, "decode")
+    logs.device(3, 8, 8)
+    logs.launches.remove()
+    last = logs.read()
+    assert (last.graph, last.replay, last.clean, len(last.unread)) == ("graph#3", 8, True, 1)
+
+
+@pytest.mark.parametrize("run", ["../../etc", "", None, 7, "0123456789abcdeg", "0" * 17])
+def test_a_forged_token_leads_nowhere(run: object, tmp_path: Path) -> None:
+    assert checks_of(tmp_path, run, "1-1") == in_folder(tmp_path, "1-1", CHECKS)
+
+
+def test_a_check_log_is_read_where_it_lies(tmp_path: Path) -> None:
+    place = Place(str(tmp_path), "0123456789abcdef", "1-1")
+    log = CheckLog.create(place.checks, place.folder)
+    try:
+        assert checks_of(tmp_path, place.run, "1-1") == place.checks
+        log.ended(log.claim(1) or 0, 5)
+        assert read_last_check(tmp_path, place.run, "1-1").replay == 5
+    finally:
+        log.remove()
