@@ -365,10 +365,10 @@ def test_a_kernel_that_overruns_in_a_nap_is_named_at_once(debugger: sg.Debugger)
 
 def test_a_rule_broken_unseen_is_not_laid_on_whom_was_seen_before(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
+    touch(table)  # its grid is known from here on
     debugger.invariant(table, sg.index_range(0, 9))
     touch(table)  # its grid is known from here on
     table.fill_(3)
-    touch(table)  # so that its grid is known
     graph = asleep(debugger, table)
     touch(table)  # a kernel, which is seen, and keeps the rule no longer than until the operator after it
     table.fill_(11)
