@@ -17,6 +17,7 @@ from shadowgraph.common.options import (
     BackendName,
     Layout,
     Locate,
+    Operators,
     Option,
     StaleRows,
     WatchEager,
@@ -53,6 +54,7 @@ class Settings:
     dump_whole: int = of(option("dump_whole"))
     guard_eager: str = of(option("guard_eager"))
     watch_eager: WatchEager = of(option("watch_eager"))
+    operators: Operators = of(option("operators"))
     every: int = of(option("every"))
     overhead_percent: float | None = of(option("overhead_percent"))
     fault_limit: int | None = of(option("fault_limit"))

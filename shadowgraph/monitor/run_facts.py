@@ -78,7 +78,12 @@ def facts_of(
 
 def _limits(work: Monitor) -> tuple[str | None, ...]:
     """Report lines on what was not observed, not kept or not counted as a finding."""
-    return work.limit.sentence(), _naps(work), _idle(work), _inferred(work), work.book.sentence()
+    return work.limit.sentence(), _naps(work), _idle(work), _operators(work), _inferred(work), work.book.sentence()
+
+
+def _operators(work: Monitor) -> str | None:
+    """A report line where the observer in C++ was wanted and does not note all operators."""
+    return work.flight_recorder.observer.sentence() if work.flight_recorder.observer is not None else None
 
 
 def _naps(work: Monitor) -> str | None:
