@@ -92,14 +92,15 @@ class OperatorObserver:
         return self.active
 
     def sentence(self) -> str | None:
-        """For the report, on operators that are not noted; None where all are, and where none are wanted."""
+        """For the report, also after the stop: on operators that were not noted. None where all were, and before the
+        first start."""
         sampled = "operators are noted by the dispatch mode of watched threads alone"
-        if not self._wanted:
+        if not self._began:
             return None
         if self.reason is not None:
             return f"{sampled}: no observer in C++ ({self.reason})"
         if self._ready is None:
-            return f"{sampled}: the observer in C++ is still being compiled"
+            return f"{sampled}: the observer in C++ has not been compiled yet"
         if self.failures:
             return f"the observer in C++ could not note {self.failures:,} operators"
         return None
