@@ -30,6 +30,7 @@ from shadowgraph.graphs.dispatch.stepping_aside import begin_count
 from shadowgraph.graphs.events import listeners
 from shadowgraph.graphs.host.graph import HostGraph
 from shadowgraph.graphs.lookup import model_of
+from shadowgraph.graphs.observer.observer import observer
 from shadowgraph.localize.location import Location
 from shadowgraph.model.coverage import Coverage
 from shadowgraph.model.graphs import Graph
@@ -80,6 +81,11 @@ class Debugger(Declarations, LiveDebugger):
         self._mode: eager.EagerMode | None = None
         self._mode_thread: int | None = None
         self._resizes = settings.guard_eager != "off" or settings.watch_eager == "sampled"
+        self._observes = settings.operators == "observer" or (
+            settings.operators == "auto" and settings.backend == "cuda"
+        )
+        if self._observes:
+            self._work.flight_recorder.observer = observer
         self._started = False
         self._faults_before: dict[str, int] = {}
         self._stepped_aside: Mapping[str, int] = {}
@@ -134,6 +140,8 @@ class Debugger(Declarations, LiveDebugger):
             parameters.install(self._allocator)
         if self._resizes:
             resize_hooks.install(self._allocator, self._work.naps.needed)
+        if self._observes:
+            observer.start()
         self._started = True
         finalizer_safe_lock.install()
         self._work.naps.begin()
@@ -153,6 +161,8 @@ class Debugger(Declarations, LiveDebugger):
             self._work.naps.end()
             with error_barrier("end of checks in graphs"):
                 self._work.context.engine.pause(True)
+            if self._observes:
+                observer.stop()
             if self._mode is not None:
                 self._mode.inert = True
             eager.follow(False)
@@ -179,6 +189,8 @@ class Debugger(Declarations, LiveDebugger):
             finalizer_safe_lock.uninstall()
             self._work.paused = True
             self._work.naps.end()
+            if self._observes:
+                observer.stop()
             if self._mode is not None:
                 self._mode.inert = True
             listeners.remove(self._work)

@@ -21,6 +21,7 @@ BackendName = Literal["host", "cuda"]
 Locate = Literal["auto", "off", "all"]
 WatchEager = Literal["always", "sampled"]
 Checks = Literal["nodes", "launches"]
+Operators = Literal["auto", "observer", "mode"]
 StaleRows = Literal["error", "note"]
 
 
@@ -227,6 +228,16 @@ OPTIONS: tuple[Option, ...] = (
         "Nodes check every replay on the device, whoever launches it. A graph that was captured before, or that cannot "
         "carry them, is checked by launches in any case.",
         flags={"wrap": Flag(("--checks",))},
+    ),
+    Option(
+        "operators", "mode", Choice(get_args(Operators)),
+        "what notes operators while dispatch modes let them pass unseen: mode, nothing; observer, a callback in C++, "
+        "in every thread; auto, observer with backend cuda",
+        "The callback is compiled in the background when it is first wanted (g++, c++ or clang++, some ten seconds of "
+        "one core) and kept in ``$XDG_CACHE_HOME/shadowgraph`` or ``~/.cache/shadowgraph``. Nothing waits for it; "
+        "until it is there, and where it cannot be built, it is as with ``mode``, and the report says so.",
+        flags={"wrap": Flag(("--operators",))},
+        defaults={"wrap": "auto"},
     ),
     Option(
         "every", 1, Count(),

@@ -18,6 +18,7 @@ from shadowgraph.common.options import (
     Checks,
     Layout,
     Locate,
+    Operators,
     Option,
     StaleRows,
     WatchEager,
@@ -55,6 +56,7 @@ class Settings:
     guard_eager: str = of(option("guard_eager"))
     watch_eager: WatchEager = of(option("watch_eager"))
     checks: Checks = of(option("checks"))
+    operators: Operators = of(option("operators"))
     every: int = of(option("every"))
     overhead_percent: float | None = of(option("overhead_percent"))
     fault_limit: int | None = of(option("fault_limit"))

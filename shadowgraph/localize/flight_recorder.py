@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from shadowgraph.checks.base import Checkpoint
 from shadowgraph.engines.base import Mirror
+from shadowgraph.graphs.observer.observer import OperatorObserver
 from shadowgraph.model.graphs import Graph, Launch
 from shadowgraph.model.host_plans import HostPlans
 from shadowgraph.model.launches import IndexRule
@@ -26,6 +27,7 @@ LAUNCHES = 4096
 REPLAYS = 4096
 GIVEN = 512
 STORED = 4096
+OBSERVED = 64  # latest operators that the observer in C++ adds
 _PIECES = 16
 
 
@@ -83,6 +85,8 @@ class FlightRecorder:
     ----------
     stored
         The ranges that nodes stored to, by graph serial and node index; stores are seen only on the host.
+    observer
+        Notes operators while they pass unseen by dispatch modes; None where that is not wanted.
     """
 
     def __init__(self) -> None:
@@ -92,6 +96,7 @@ class FlightRecorder:
         self.given: deque[Given] = deque(maxlen=GIVEN)
         self.stored: dict[tuple[int, int], Stored] = {}
         self.host_plans = HostPlans()
+        self.observer: OperatorObserver | None = None
         self._unseen = 0
 
     @property
@@ -129,8 +134,8 @@ class FlightRecorder:
             self.stored.pop(key, None)
 
     def taken(self) -> tuple[tuple[Ran, ...], tuple[Replayed, ...]]:
-        """Launches and replays so far, with replays that passed unseen and are not entered yet; other threads may
-        append meanwhile."""
+        """Launches and replays so far, with replays that passed unseen and are not entered yet, and the latest
+        operators that passed with them; other threads may append meanwhile."""
         while True:
             try:
                 launches, replays = tuple(self.launches), tuple(self.replays)
@@ -140,7 +145,31 @@ class FlightRecorder:
         began = [*map(Replayed._make, replays)]
         order = began[-1].order if began else 0
         began += [Replayed(each.graph.serial, each.replay, each.time, order) for each in passing.pending()]
-        return tuple(map(Ran._make, launches)), tuple(began)
+        ran = [*map(Ran._make, launches)]
+        if passing.on:  # else the dispatch mode notes operators, and they are among the launches
+            since = ran[-1].time if ran else 0.0
+            ran += [each for each in self.last_observed() if each.time > since]
+        return tuple(ran), tuple(began)
+
+    def last_observed(self) -> tuple[Ran, ...]:
+        """The latest operators that the observer in C++ has noted, oldest first; none where it is not on."""
+        until = self.observer.latest_sequence() if self.observer is not None else 0
+        return self.launches_between(max(0, until - OBSERVED), until)
+
+    def launches_between(self, after: int, until: int, writing: Iterable[ByteRange] | None = None) -> tuple[Ran, ...]:
+        """The operators that began in any thread between two moments, as `OperatorObserver.launches_between`.
+
+        Parameters
+        ----------
+        after, until
+            Of `OperatorObserver.latest_sequence`, at the end of a replay and at the beginning of the next one.
+        writing
+            Only operators that may write bytes of these ranges; None for all.
+        """
+        if self.observer is None:
+            return ()
+        found = self.observer.launches_between(after, until, writing)
+        return tuple(Ran(each.launch, each.time, None, None, None) for each in found)
 
     def passed(self, replay: Passed, order: int) -> None:
         """Note a replay that passed unseen."""

@@ -9,7 +9,7 @@ from shadowgraph.model.redaction import Kept
 
 class LaunchArgument(msgspec.Struct, frozen=True):
     """The first bytes of one integer argument of a launch; `owner` is the name of its buffer, or the line that
-    allocated it, or empty."""
+    allocated it, or empty. `data` is empty where the launch passed unseen: `shape` is then flat."""
 
     argument: str
     owner: str

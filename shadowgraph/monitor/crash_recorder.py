@@ -40,6 +40,7 @@ class CrashRecorder:
     ) -> None:
         self._context, self._journal, self._indices, self._find_name = context, journal, indices, find_name
         self._asserted: list[tuple[Launch, AssertedIndex | None]] = []  # for the launches already shown
+        self._unseen: tuple[Launch, ...] = ()  # the latest operators that passed unseen, oldest first
 
     def note(self, launch: Launch, rules: tuple[IndexRule, ...], checkpoint: Checkpoint) -> None:
         """Submit copies of the indices and of the small integer arguments of a launch that is about to run."""
@@ -61,7 +62,10 @@ class CrashRecorder:
             journal.given.append(Given(launch, rules, kept, mirror, checkpoint, journal.unseen))
 
     def examine(self) -> None:
-        """Report the first begun launch that was given an index out of range; does not touch the device."""
+        """Report the first begun launch that was given an index out of range, and keep the latest operators that passed
+        unseen; does not touch the device."""
+        with error_barrier("operators that passed"):
+            self._unseen = self._passed_unseen()
         for given in list(self._journal.given):
             copies = given.mirror.read()
             for rule in given.rules if copies is not None else ():
@@ -72,8 +76,10 @@ class CrashRecorder:
 
     def launches(self) -> tuple[LastLaunch, ...]:
         """The last launches that had begun, latest first; does not touch the device."""
-        found: list[LastLaunch] = []
+        found = [self._without_values(launch) for launch in reversed(self._unseen)]
         for given in reversed(self._journal.given):
+            if len(found) >= _LAUNCHES:
+                break
             copies = given.mirror.read()
             if copies is not None:
                 frame = given.launch.stack[0] if given.launch.stack else None
@@ -84,9 +90,21 @@ class CrashRecorder:
                 file, line = (frame.file, frame.line) if frame is not None else (None, None)
                 asserted, passed = self._asserted_by(given, copies), self._journal.unseen - given.passed
                 found.append(LastLaunch(given.launch.name, file, line, values, asserted, passed))
-            if len(found) == _LAUNCHES:
-                break
         return tuple(found)
+
+    def _passed_unseen(self) -> tuple[Launch, ...]:
+        """The latest operators on the device since the last launch that was seen, as the observer in C++ knows them."""
+        given, device = self._journal.given, self._context.allocator.device
+        if given and given[-1].passed == self._journal.unseen:
+            return ()
+        observed = (each.launch for each in self._journal.last_observed())
+        return tuple(each for each in observed if any(p.view.device == device for p in each.pointers))[-_LAUNCHES:]
+
+    def _without_values(self, launch: Launch) -> LastLaunch:
+        values = tuple(
+            LaunchArgument(p.argument, self._owner(p.view), p.view.dtype, p.view.shape, b"") for p in launch.pointers
+        )
+        return LastLaunch(launch.name, None, None, values)
 
     def _asserted_by(self, given: Given, copies: list[bytes]) -> AssertedIndex | None:
         """The failed index assert of a launch; computed once."""

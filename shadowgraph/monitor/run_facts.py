@@ -79,8 +79,13 @@ def facts_of(
 
 def _limits(work: Monitor) -> tuple[str | None, ...]:
     """Report lines on what was not observed, not kept or not counted as a finding."""
-    sampling = _naps(work), work.novelty.sentence(), _idle(work)
+    sampling = _naps(work), work.novelty.sentence(), _idle(work), _operators(work)
     return (work.limit.sentence(), *sampling, _inferred(work), work.book.sentence(), *recorder.reasons)
+
+
+def _operators(work: Monitor) -> str | None:
+    """A report line where the observer in C++ was wanted and does not note all operators."""
+    return work.flight_recorder.observer.sentence() if work.flight_recorder.observer is not None else None
 
 
 def _naps(work: Monitor) -> str | None:

@@ -133,8 +133,8 @@ def lost_lines(facts: RunFacts) -> Iterator[Text]:
         yield _row("ran last", f"{launch.name}{at(launch.file, launch.line)}{since}")
         for value in launch.values:
             named = f" is {value.owner}" if value.owner else ""
-            shown = decoded(value.data[: 16 * 8], value.dtype)
-            yield _row("", f"  {value.argument}{named}, {form(value.dtype, value.shape)}: {shown}")
+            shown = f": {decoded(value.data[: 16 * 8], value.dtype)}" if value.data else ""
+            yield _row("", f"  {value.argument}{named}, {form(value.dtype, value.shape)}{shown}")
         if launch.asserted is not None:
             yield _row("", f"  {asserted_line(launch.asserted)}")
     yield _row("kept", "ledger, names, launches and findings so far; device memory after the last boundary is not")

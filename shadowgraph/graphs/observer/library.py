@@ -1,0 +1,97 @@
+"""The compiled observer, loaded, and the layout of its rows.
+
+Loaded once in a process and never unloaded: a thread may be inside of it. Its calls hold the GIL, since they are short.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shadowgraph.graphs.observer.building import BuildError
+
+Rows = npt.NDArray[Any]
+ALONE = 0xFFFFFFFF  # `member` of an argument that is no list
+HOST = -1  # `device` of a tensor in host memory
+# The words that `put` and `add` in observer.cpp write.
+_PLACE = np.dtype(
+    [
+        ("address", "<u8"), ("nbytes", "<u8"),
+        ("argument", "u1"), ("writes", "u1"), ("dtype", "i1"), ("device", "i1"), ("member", "<u4"),
+    ]
+)  # fmt: skip
+ROW = np.dtype(
+    [
+        ("sequence", "<u8"), ("first", "<u8"), ("time", "<u8"), ("thread", "<u8"), ("stream", "<i8"),
+        ("operator", "<u4"), ("depth", "<u2"), ("count", "u1"), ("part", "u1"),
+        ("omitted", "<u4"), ("opaque", "<u4"), ("places", _PLACE, (6,)),
+    ]
+)  # fmt: skip
+
+
+class Library:
+    """The functions of the compiled observer.
+
+    Attributes
+    ----------
+    sequence
+        Its value is the sequence number of the latest row of all threads.
+    failures
+        Its value counts operators that could not be noted.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._calls = calls = ctypes.PyDLL(str(path))
+            self.sequence = ctypes.c_uint64.in_dll(calls, "shadowgraph_sequence")
+            self.failures = ctypes.c_uint64.in_dll(calls, "shadowgraph_failures")
+            words = calls.shadowgraph_row_words
+        except (OSError, AttributeError, ValueError) as error:
+            raise BuildError(f"the library cannot be loaded: {error}") from error
+        if words() * 8 != ROW.itemsize:
+            raise BuildError("the library has rows of another size")
+        calls.shadowgraph_read.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64]
+        for call in (calls.shadowgraph_read, calls.shadowgraph_rows, calls.shadowgraph_lost):
+            call.restype = ctypes.c_uint64
+        for call in (calls.shadowgraph_operator, calls.shadowgraph_overload):
+            call.argtypes, call.restype = [ctypes.c_uint32], ctypes.c_char_p
+
+    def start(self) -> None:
+        """Note operators from here on, in all threads."""
+        if not self._calls.shadowgraph_start():
+            raise BuildError("torch refused the callback")
+
+    def stop(self) -> None:
+        """Note no more operators; those that run now end as they began."""
+        self._calls.shadowgraph_stop()
+
+    def read(self, after: int, until: int) -> tuple[Rows, int]:
+        """The rows with sequence numbers after one and up to another, in order, and how many others replaced."""
+        wanted = max(0, until - after)
+        rows = np.empty(min(wanted, self._calls.shadowgraph_rows()), ROW)
+        count = self._calls.shadowgraph_read(after, until, rows.ctypes.data, len(rows))
+        found = np.sort(rows[:count], order="sequence")
+        # Rows that are missing for another reason are being written.
+        return found, wanted - count if self._calls.shadowgraph_lost() > after else 0
+
+    def name_of(self, operator: int) -> tuple[str, str]:
+        """The name of an operator, such as ``aten::copy_``, and its overload."""
+        name, overload = self._calls.shadowgraph_operator(operator), self._calls.shadowgraph_overload(operator)
+        return name.decode(), overload.decode()
+
+
+@cache
+def loaded(path: Path) -> Library:
+    """The library at a path; one object for the process.
+
+    Raises
+    ------
+    BuildError
+        When it cannot be loaded.
+    """
+    return Library(path)

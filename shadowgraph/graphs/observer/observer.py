@@ -1,0 +1,174 @@
+"""The observer of operators: whether it is wanted, built, loaded and on, and what it has noted.
+
+`observer` is the process's only one, since torch's callback is for all threads. A debugger starts and stops it; its
+own thread builds and loads the library meanwhile. `latest_sequence` is for replay paths and takes no lock; the rest of
+the reading is for where evidence is looked at, in any thread, without a lock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+from shadowgraph.common.fork_safety import fork_safe
+from shadowgraph.graphs.observer import building
+from shadowgraph.graphs.observer.building import BuildError
+from shadowgraph.graphs.observer.library import Library, loaded
+from shadowgraph.graphs.observer.operators import ObservedOperator, operators_in, touching
+from shadowgraph.model.ranges import ByteRange
+
+_EVER = 2**63 - 1
+_FORKED = "the process was forked while it was built"
+
+
+class OperatorObserver:
+    """Notes in C++ the operators that write tensors, in every thread, once its library is there.
+
+    Building takes a compiler some ten seconds of one core, the first time on a machine. No caller waits for it.
+
+    Parameters
+    ----------
+    build
+        Returns the path of the library; called in a thread of its own, which may wait.
+
+    Attributes
+    ----------
+    reason
+        Why there is none, in one line, or None.
+    dropped
+        Rows that were asked for and had been replaced by later ones: a thread keeps 4,096.
+    """
+
+    def __init__(self, build: Callable[[], Path] = building.library) -> None:
+        self._build = build
+        self._lock = fork_safe(threading.Lock())  # for starting, stopping and loading
+        self._library: Library | None = None
+        self._word = ctypes.c_uint64(0)
+        self._thread: threading.Thread | None = None
+        self._wanted = False
+        self._began = 0.0
+        self._ready: float | None = None  # seconds after the start
+        self.reason: str | None = None
+        self.dropped = 0
+
+    @property
+    def active(self) -> bool:
+        """Whether operators are being noted."""
+        return self._wanted and self._library is not None and self.reason is None
+
+    @property
+    def failures(self) -> int:
+        """Operators that could not be noted: too many, or no memory."""
+        return self._library.failures.value if self._library is not None else 0
+
+    def start(self) -> None:
+        """Note operators as soon as possible: at once where this process has the library, else when it is built."""
+        with self._lock:
+            if self._wanted:
+                return
+            self._wanted, self._began, self._ready = True, time.monotonic(), None
+            if self._library is not None:
+                self._activate(self._library)
+            elif self._thread is None and self.reason is None:  # what failed once is not tried again in this process
+                self._make()
+
+    def stop(self) -> None:
+        """Note no more operators; what was noted stays readable."""
+        with self._lock:
+            self._wanted = False
+            if self._library is not None:
+                self._library.stop()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the library is loaded, or is known not to be; returns whether operators are being noted."""
+        thread = self._thread
+        if thread is not None:
+            thread.join(seconds)
+        return self.active
+
+    def sentence(self) -> str | None:
+        """For the report, also after the stop: on operators that were not noted. None where all were, and before the
+        first start."""
+        sampled = "operators are noted by the dispatch mode of watched threads alone"
+        if not self._began:
+            return None
+        if self.reason is not None:
+            return f"{sampled}: no observer in C++ ({self.reason})"
+        if self._ready is None:
+            return f"{sampled}: the observer in C++ has not been compiled yet"
+        if self.failures:
+            return f"the observer in C++ could not note {self.failures:,} operators"
+        return None
+
+    def latest_sequence(self) -> int:
+        """The sequence number of the latest operator, to be remembered at the end and at the beginning of a replay."""
+        return self._word.value
+
+    def since(self, sequence: int) -> list[ObservedOperator]:
+        """The operators after a sequence number."""
+        return self.launches_between(sequence, self.latest_sequence())
+
+    def launches_between(
+        self, after: int, until: int, writing: Iterable[ByteRange] | None = None
+    ) -> list[ObservedOperator]:
+        """The operators after one sequence number and up to another, in the order in which they began.
+
+        Parameters
+        ----------
+        after, until
+            Of `latest_sequence`: at the end of the replay before, and at the beginning of this one.
+        writing
+            Only those that may write bytes of these ranges; None for all.
+        """
+        library = self._library
+        if library is None:
+            return []
+        rows, dropped = library.read(after, until)
+        self.dropped += dropped
+        if writing is not None:
+            rows = touching(rows, writing)
+        return operators_in(rows, library.name_of)
+
+    def _make(self) -> None:
+        """Have the library built and loaded by a thread."""
+        self._thread = threading.Thread(target=self._load, name="shadowgraph-observer", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the interpreter ends, or the process has no more threads
+            self._thread, self.reason = None, str(error)
+
+    def _load(self) -> None:
+        library, reason = None, None
+        try:
+            library = loaded(self._build())
+        except BuildError as error:
+            reason = str(error)
+        except Exception as error:  # no caller is left; the report tells
+            reason = f"{type(error).__name__}: {error}".split("\n", 1)[0]
+        with self._lock:
+            self._thread, self.reason = None, reason
+            if library is not None:
+                self._library, self._word = library, library.sequence
+                if self._wanted:
+                    self._activate(library)
+
+    def _activate(self, library: Library) -> None:
+        try:
+            library.start()
+            self._ready = time.monotonic() - self._began
+        except BuildError as error:
+            self.reason = str(error)
+
+    def _forked(self) -> None:
+        """In a forked child, which has no copy of the thread that builds. A callback that is active stays so."""
+        if self._thread is not None:
+            self._thread, self.reason = None, _FORKED
+
+
+observer = OperatorObserver()
+os.register_at_fork(after_in_child=partial(OperatorObserver._forked, observer))
