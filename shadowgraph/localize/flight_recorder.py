@@ -28,6 +28,7 @@ REPLAYS = 4096
 GIVEN = 512
 STORED = 4096
 OBSERVED = 64  # latest operators that the observer in C++ adds
+RECENT = 4096  # of which those before one replay are chosen: evidence of a device arrives a few replays later
 _PIECES = 16
 
 
@@ -170,6 +171,20 @@ class FlightRecorder:
             return ()
         found = self.observer.launches_between(after, until, writing)
         return tuple(Ran(each.launch, each.time, None, None, None) for each in found)
+
+    def operators_before(self, graph: int, replay: int, where: ByteRange) -> tuple[Launch, ...]:
+        """Operators that the observer in C++ has noted between a replay and the one before it, and that may write into
+        a range, oldest first."""
+        if self.observer is None:
+            return ()
+        _, replays = self.taken()
+        places = [at for at, each in enumerate(replays) if (each.graph, each.replay) == (graph, replay)]
+        if not places:
+            return ()
+        since = replays[places[-1] - 1].time if places[-1] else 0.0
+        until = self.observer.latest_sequence()
+        ran = self.launches_between(max(0, until - RECENT), until, (where,))
+        return tuple(each.launch for each in ran if since <= each.time <= replays[places[-1]].time)
 
     def passed(self, replay: Passed, order: int) -> None:
         """Note a replay that passed unseen."""

@@ -20,7 +20,7 @@ from shadowgraph.localize.locator import Locator
 from shadowgraph.model.findings import Batch, Culprit, Finding, Severity, Status, fingerprint
 from shadowgraph.monitor.finding_builder import build_finding
 from shadowgraph.monitor.finding_store import FindingStore, read_suppressions
-from shadowgraph.monitor.logged_culprits import with_logged_culprits
+from shadowgraph.monitor.logged_culprits import Operators, with_logged_culprits
 from shadowgraph.monitor.name_search import NameSearch
 from shadowgraph.monitor.overrun_chain import OverrunChain
 from shadowgraph.monitor.program_failures import BatchSources
@@ -57,13 +57,19 @@ class FindingPipeline:
     context: Context
 
     def __init__(
-        self, settings: Settings, search: NameSearch, batches: BatchSources, told: Callbacks[[Finding]]
+        self,
+        settings: Settings,
+        search: NameSearch,
+        batches: BatchSources,
+        told: Callbacks[[Finding]],
+        operators: Operators = lambda *_: (),
     ) -> None:
         self._settings, self._search, self._batches, self._told = settings, search, batches, told
         self._suppressions = read_suppressions(settings.suppressions) if settings.suppressions else frozenset()
         self.book = FindingStore(self._suppressions)
         self.inferred = FindingStore()
         self._overruns: OverrunChain | None = None
+        self._operators = operators
 
     def start_over(self) -> None:
         """In a forked child: discard the parent's findings and pending localizations."""
@@ -75,7 +81,7 @@ class FindingPipeline:
         """A check reports a detection: name it, store it, and in sync mode raise it."""
         self.context.names.refresh()
         with error_barrier("launch log"):
-            draft = with_logged_culprits(draft)
+            draft = with_logged_culprits(draft, operators=self._operators)
         self._search.name_all(draft)
         finding = build_finding(draft, self.context)
         if draft.inferred and not self._settings.list_inferred:

@@ -12,11 +12,13 @@ from dataclasses import replace
 from shadowgraph.checks.base import Detection
 from shadowgraph.model.findings import Culprit, Status
 from shadowgraph.model.launch_log_reader import LoggedLaunch
+from shadowgraph.model.launches import Launch, LaunchKind
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import Frame
 from shadowgraph.tracking import launch_recording
 
+Operators = Callable[[int, int, ByteRange], Iterable[Launch]]  # before a replay, that may write into a range
 Launches = Callable[[int, int], Iterable[LoggedLaunch]]  # before a replay, by the graph's serial and its number
 
 
@@ -40,7 +42,9 @@ def culprits_from(launches: Iterable[LoggedLaunch], ranges: Sequence[ByteRange])
     return tuple(found.values())
 
 
-def with_logged_culprits(draft: Detection, launches: Launches | None = None) -> Detection:
+def with_logged_culprits(
+    draft: Detection, launches: Launches | None = None, operators: Operators = lambda *_: ()
+) -> Detection:
     """A detection with the launches of the log that may have caused it, where it is dated to one preparation in which
     no suspect was observed.
 
@@ -48,6 +52,8 @@ def with_logged_culprits(draft: Detection, launches: Launches | None = None) -> 
     ----------
     launches
         Default: those of this process's log.
+    operators
+        Those that the observer in C++ has noted, which the log has not.
     """
     graph, replay = draft.graph, draft.replay
     if draft.culprits or draft.located or draft.phase is not Phase.PREPARE:
@@ -55,7 +61,14 @@ def with_logged_culprits(draft: Detection, launches: Launches | None = None) -> 
     if graph is None or replay is None:
         return draft
     logged = culprits_from((launches or launches_before)(graph.serial, replay), (draft.buffer.range,))
+    logged += _culprits_of(operators(graph.serial, replay, draft.buffer.range))
     return replace(draft, logged=logged, key=draft.key or logged[0].name or "") if logged else draft
+
+
+def _culprits_of(operators: Iterable[Launch]) -> tuple[Culprit, ...]:
+    """Each operator once, the latest first; no line is known of it."""
+    names = dict.fromkeys(launch.name for launch in reversed(list(operators)))
+    return tuple(Culprit(status=Status.CANDIDATE, kind=LaunchKind.ATEN, name=name) for name in names)
 
 
 def launches_before(graph: int, replay: int) -> tuple[LoggedLaunch, ...]:

@@ -131,7 +131,9 @@ class Monitor(Listener):
         self.limit = budget.limit
         names = NameBook(allocator.ledger)
         self.name_search = search = NameSearch(names, allocator.ledger)
-        self._pipeline = take = FindingPipeline(settings, search, self.batches, self.subscriptions.findings)
+        self._pipeline = take = FindingPipeline(
+            settings, search, self.batches, self.subscriptions.findings, self.flight_recorder.operators_before
+        )
         self.context = take.context = Context(
             settings, allocator, allocator.ledger, engine, names, weak_callback(take.take)
         )
