@@ -46,11 +46,11 @@ def see_grid(kernel: object, grid: object) -> None:
             internal_errors.note("size of a launch", error)
 
 
-def replay(graph: Graph, begins: bool) -> None:
-    """Write the row of a replay that passes unobserved; `graph.replays` counts it."""
+def replay(graph: Graph) -> None:
+    """Write the row of a replay that begins, and passes unobserved; `graph.replays` counts it."""
     log = launch_recording.current
     if log is not None:
-        log.replay(graph.serial, graph.replays, begins)
+        log.replay(graph.serial, graph.replays, True)
 
 
 def note(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any = None, stream: Any = 0) -> None:

@@ -474,6 +474,7 @@ class Monitor(Listener):
     def checks_itself(self, graph: Graph, end: bool) -> None:
         if not self.paused:
             self._boundaries.node_check(graph, end)
+            (self._rows.replay_ended if end else self._rows.replay_began)(graph)
 
     def node_ran(self, graph: Graph, node: Node, stores: StoreLog | None) -> None:
         replays = self._local.replays

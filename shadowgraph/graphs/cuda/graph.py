@@ -289,11 +289,10 @@ class CudaGraphs:
             model = state.model
             model.replays += 1
             if passing.on and model.probe is None and model.checks_itself:
-                launch_rows.replay(model, True)
+                launch_rows.replay(model)
                 try:
                     original(graph)
                 finally:
-                    launch_rows.replay(model, False)
                     if passing.ended(model):
                         events.replays_passed(model)
                 return

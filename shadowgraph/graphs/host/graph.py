@@ -23,7 +23,6 @@ import torch
 
 from shadowgraph.common.errors import BackendError, CaptureError, FreedInputError
 from shadowgraph.common.finalizer_safe_lock import defer, run_deferred
-from shadowgraph.graphs import launch_rows
 from shadowgraph.graphs.dispatch import eager, host_reads
 from shadowgraph.graphs.events import events, listeners
 from shadowgraph.graphs.host.nodes import Step, TenancyNode
@@ -174,7 +173,6 @@ class HostGraph:
         passes = passing.on and self.model.probe is None and bool(listeners)
         if passes:
             events.checks_itself(self.model, False)
-            launch_rows.replay(self.model, True)
         else:
             events.replay_began(self.model)
         probe, self.model.probe = self.model.probe, None
@@ -189,7 +187,6 @@ class HostGraph:
         if not passes:
             events.replay_ended(self.model)
             return
-        launch_rows.replay(self.model, False)
         events.checks_itself(self.model, True)
         if passing.ended(self.model):
             events.replays_passed(self.model)
