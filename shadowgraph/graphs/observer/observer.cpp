@@ -55,6 +55,7 @@ struct Operator {
   uint64_t statistics = 0;  // the same, where the argument at `training` is true
   uint32_t training = 0;
   uint32_t id = 0;
+  uint32_t arguments = 0;
   bool native = false;  // torch's own: never registered again, and writes nothing but its arguments
 };
 
@@ -164,6 +165,7 @@ std::unique_ptr<Operator> made(const char* key, const at::RecordFunction& call) 
   bool batch_norm = fresh->name == "aten::native_batch_norm" || fresh->name == "aten::cudnn_batch_norm" ||
       fresh->name == "aten::miopen_batch_norm";
   const auto& arguments = schema->arguments();
+  fresh->arguments = static_cast<uint32_t>(arguments.size());
   for (size_t at = 0; at < std::min<size_t>(arguments.size(), 64); ++at) {
     const auto* alias = arguments[at].alias_info();
     if (alias != nullptr && alias->isWrite()) {
@@ -337,6 +339,11 @@ void note(const at::RecordFunction& function) {
     return;
   }
   auto given = function.inputs();
+  if (given.size() < op->arguments) {
+    shadowgraph_failures.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  given = given.slice(given.size() - op->arguments);  // TorchScript gives its whole stack
   uint64_t written = op->written;
   if (op->statistics != 0 && op->training < given.size() && given[op->training].isBool() &&
       given[op->training].toBool()) {

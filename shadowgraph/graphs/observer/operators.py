@@ -79,10 +79,11 @@ def operators_in(rows: Rows, name_of: Callable[[int], tuple[str, str]]) -> list[
 
 def _calls(rows: Rows) -> Iterator[Rows]:
     """The rows of each call, in the order in which they began. One that a dispatch mode has handed on comes once."""
-    _, starts = np.unique(rows["first"], return_index=True)
+    if not len(rows):
+        return
+    together = rows[np.argsort(rows["first"], kind="stable")]
     latest: dict[int, Rows] = {}  # by thread
-    for first in rows["first"][np.sort(starts)]:
-        call = rows[rows["first"] == first]
+    for call in np.split(together, np.flatnonzero(np.diff(together["first"])) + 1):
         thread = int(call[0]["thread"])
         before = latest.get(thread)
         if before is None or not _hands_on(before, call):

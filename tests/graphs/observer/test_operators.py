@@ -231,6 +231,31 @@ def test_wrappers_are_told_by_the_tensors_inside(observer: OperatorObserver) -> 
     assert [told(each)[0] for each in found] == [seen("self", "write", a), seen("self", "write", b)]
 
 
+def test_a_wrapper_that_answers_for_its_sizes_is_not_asked(observer: OperatorObserver) -> None:
+    """It would answer in Python, and the callback has no right to run any."""
+    asked: list[str] = []
+
+    class Sized(torch.Tensor):
+        @staticmethod
+        def __new__(cls, inner: torch.Tensor) -> Sized:
+            return torch.Tensor._make_wrapper_subclass(
+                cls, inner.size(), dtype=inner.dtype, dispatch_sizes_strides_policy="sizes", dispatch_device=True
+            )
+
+        @classmethod
+        def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            asked.append(str(func))
+            return args[0]
+
+    wrapper = Sized(torch.zeros(3))
+    asked.clear()
+    observed(observer, lambda: torch.ops.aten.fill_.Scalar(wrapper, 1))
+    target = torch.zeros(3)
+    (copy,) = observed(observer, lambda: torch.ops.aten.add.out(wrapper, wrapper, out=target))
+    assert asked == ["aten.fill_.Scalar", "aten.add.out"]
+    assert (told(copy), copy.complete) == ([seen("out", "write", target)], False)
+
+
 def test_fake_meta_sparse_nested_and_functional_tensors_have_no_memory(observer: OperatorObserver) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -281,6 +306,22 @@ def test_the_gradient_of_backward_in_its_own_order(observer: OperatorObserver) -
     found = observed(observer, lambda: (x * 2).sum().backward())
     assert any(seen("self", "read_write", grad) in told(each) for each in found)
     assert all(each.launch.pointers[0].access is not Access.READ for each in found)
+
+
+@torch.jit.script
+def scripted(target: torch.Tensor, source: torch.Tensor, times: int) -> torch.Tensor:
+    total = torch.zeros(1)
+    for _ in range(times):
+        total.add_(torch.ones(1).mul_(2), alpha=3).sub_(target.copy_(source)[0])
+    return total
+
+
+def test_torchscript_calls_operators_with_its_whole_stack(observer: OperatorObserver) -> None:
+    target, source = torch.zeros(4), torch.ones(4)
+    for _ in range(4):  # as it is, then as the profiling executor has made it anew
+        found = observed(observer, lambda: scripted(target, source, 3))
+        copies = [told(each) for each in found if each.launch.name == "aten.copy_.default"]
+        assert copies == [[seen("self", "write", target), seen("src", "read", source)]] * 3
 
 
 def test_operators_are_told_after_one_that_raised(observer: OperatorObserver) -> None:

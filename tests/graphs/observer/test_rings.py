@@ -73,35 +73,43 @@ def test_a_thread_that_has_ended_leaves_its_rows_and_its_ring(observer: Operator
     ]
 
 
+@torch.jit.script
+def copies_in_turn(small: list[torch.Tensor], large: list[torch.Tensor], times: int) -> None:
+    """Runs without the GIL, which a reader has."""
+    for _ in range(times):
+        small[0].copy_(small[1])
+        large[0].copy_(large[1])
+
+
 def test_rows_are_whole_while_threads_replace_them(observer: OperatorObserver) -> None:
-    over = threading.Event()
-    pairs = [(torch.zeros(16 * (at + 1)), torch.zeros(16 * (at + 1))) for at in range(4)]
-    hulls = {(TensorView.of(a).hull, TensorView.of(b).hull) for a, b in pairs}
-
-    def run(a: torch.Tensor, b: torch.Tensor) -> None:
-        while not over.is_set():
-            a.copy_(b)
-
-    threads = [threading.Thread(target=run, args=pair) for pair in pairs]
-    for thread in threads:
-        thread.start()
-    library = observer._library
+    small, large = [torch.zeros(16), torch.zeros(16)], [torch.zeros(64), torch.zeros(64)]
+    hulls = [tuple(TensorView.of(each).hull for each in pair) for pair in (small, large)]
+    for _ in range(3):  # the executor makes its plan, with operators of its own
+        copies_in_turn(small, large, 1)
+    library, began, over = observer._library, observer.latest_sequence(), threading.Event()
     assert library is not None
+
+    def run() -> None:
+        while not over.is_set():
+            copies_in_turn(small, large, 20_000)
+
+    thread = threading.Thread(target=run)
+    thread.start()
     try:
-        until = time.monotonic() + 2
-        looked = 0
-        while time.monotonic() < until or not looked:
+        until = time.monotonic() + 4
+        while time.monotonic() < until:
             latest = observer.latest_sequence()
-            rows, _ = library.read(max(0, latest - 3000), latest)
-            looked += len(rows)
+            for _ in range(50):
+                rows, _ = library.read(began, latest + 10**6)  # back to the row that the thread is about to replace
+                assert (rows["sequence"] == rows["first"]).all()
             assert (rows["count"] == 2).all()
             assert (rows["places"][:, 0]["nbytes"] == rows["places"][:, 1]["nbytes"]).all()
-            for each in observer.launches_between(latest - 20, latest):
+            for each in observer.launches_between(max(began, latest - 5), latest):
                 assert tuple(pointer.view.hull for pointer in each.launch.pointers) in hulls
+        assert observer.latest_sequence() > began + 3 * ROWS, "precondition"
     finally:
         over.set()
-        for thread in threads:
-            thread.join()
+        thread.join()
 
 
 def test_stops_and_starts_while_threads_run_operators(observer: OperatorObserver) -> None:
