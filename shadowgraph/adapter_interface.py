@@ -94,7 +94,7 @@ class PlannerInterface:
     @property
     def compares(self) -> bool:
         """Whether `expect` has an effect: not while the operators that refresh inputs pass unobserved."""
-        return not self._work.naps.blind
+        return not self._work.observation.incomplete
 
     def expect(
         self,

@@ -129,7 +129,7 @@ class Debugger(Declarations, LiveDebugger):
             self.settings.sync,
             # No reference back to the debugger: one in a reference cycle would be freed, with its device memory, by a
             # garbage collection at any time, even in the middle of a capture.
-            partial(getattr, self._work.naps, "asleep"),
+            partial(getattr, self._work.observation, "unobserved"),
             self._work.idleness,
         )
         if watch_thread:
@@ -139,12 +139,12 @@ class Debugger(Declarations, LiveDebugger):
         if self.settings.guard_eager == "auto":
             parameters.install(self._allocator)
         if self._resizes:
-            resize_hooks.install(self._allocator, self._work.naps.needed)
+            resize_hooks.install(self._allocator, self._work.observation.observe_here)
         if self._observes:
             observer.start()
         self._started = True
         finalizer_safe_lock.install()
-        self._work.naps.begin()
+        self._work.observation.begin()
 
     def stop(self) -> None:
         """Check once more and stop watching; removes every patch. Does nothing when not started.
@@ -158,7 +158,7 @@ class Debugger(Declarations, LiveDebugger):
             self.check()
         finally:
             self._started = False
-            self._work.naps.end()
+            self._work.observation.end()
             with error_barrier("end of checks in graphs"):
                 self._work.context.engine.pause(True)
             if self._observes:
@@ -188,7 +188,7 @@ class Debugger(Declarations, LiveDebugger):
             self._started = False
             finalizer_safe_lock.uninstall()
             self._work.paused = True
-            self._work.naps.end()
+            self._work.observation.end()
             if self._observes:
                 observer.stop()
             if self._mode is not None:
@@ -207,7 +207,7 @@ class Debugger(Declarations, LiveDebugger):
         """Resume checking; guards are armed again first."""
         self._work.rearm()
         self._work.invalidate_writers()
-        self._work.naps.rouse()
+        self._work.observation.observe_all()
         self._work.resume()
 
     # -- for code that runs the debugger from outside -------------------------------------------------------------
@@ -247,7 +247,7 @@ class Debugger(Declarations, LiveDebugger):
     @contextmanager
     def _guard(self) -> Iterator[None]:
         with ExitStack() as stack:
-            self._work.naps.needed()
+            self._work.observation.observe_here()
             if threading.get_ident() != self._mode_thread:
                 stack.enter_context(eager.EagerMode(self._allocator, self._work.context.ledger.holds))
             stack.enter_context(eager.guard_allocations())
@@ -333,7 +333,7 @@ class Debugger(Declarations, LiveDebugger):
             For a graph that was captured before the debugger watched.
         """
         asked = self._work.locator.ask(self.graphs if graph is None else (self.graph(graph),))
-        self._work.naps.rouse()  # the next replay must be observed
+        self._work.observation.observe_all()  # the next replay must be observed
         return asked
 
     # -- results ------------------------------------------------------------------------------------------------

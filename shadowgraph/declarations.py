@@ -50,7 +50,7 @@ class Declarations:
         """
         buffer, view = self._locate(tensor)
         self._work.checks[InGraphMutation].protect(buffer, view.hull)
-        self._work.naps.rouse()  # from the next replay on
+        self._work.observation.observe_all()  # from the next replay on
 
     def invariant(self, tensor: torch.Tensor, rule: str | Rule | Callable[..., bool]) -> None:
         """Declare a rule for a contiguous tensor's values: a violation is reported as SG109.
@@ -76,7 +76,7 @@ class Declarations:
         if view.dtype in {"bfloat16", "complex32"} or "float8" in view.dtype:
             raise UsageError(f"invariant() cannot read {view.dtype}; numpy has no such type")
         self._work.checks[Invariants].declare(buffer, view, rule_of(rule))
-        self._work.naps.rouse()  # the rule is checked at host reads, which a nap does not observe
+        self._work.observation.observe_all()  # the rule is checked at host reads, not observed in the steady state
 
     def padding(self, tensor: torch.Tensor, policy: str) -> None:
         """Declare how padded rows of a static input are treated: rows that a graph was captured with and that hold no
@@ -158,7 +158,7 @@ class Declarations:
         buffer, view = self._locate(tensor)
         watch = Watch(name or self._work.context.names.name_of(buffer)[0], buffer, view.hull)
         self._work.watches.watches.append(watch)
-        self._work.naps.rouse()  # a nap does not observe its writers
+        self._work.observation.observe_all()  # the steady state does not observe its writers
         return watch
 
     def _locate(self, tensor: object) -> tuple[Buffer, TensorView]:

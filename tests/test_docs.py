@@ -86,16 +86,17 @@ def test_no_path_of_a_machine_is_shown() -> None:
     assert str(ROOT) not in PAGE
 
 
-def test_the_lengths_of_naps_are_those_of_the_code() -> None:
-    from shadowgraph.monitor.sampling import naps
+def test_the_lengths_of_sampling_are_those_of_the_code() -> None:
+    from shadowgraph.monitor.sampling import observation
 
     said = (ROOT / "docs" / "wrap.md").read_text("utf-8")
-    lengths = (
-        f"{naps.STEADY} replays have brought no finding and no capture, they pass unseen for {naps.ASLEEP:,} replays"
+    said = " ".join(said.split())
+    assert f"Where {observation.QUIET} replays have brought no error" in said.replace("where 512", "Where 512")
+    assert (
+        f"operators pass unobserved for {observation.PERIOD:,} replays, are observed for {observation.WINDOW}," in said
     )
-    assert f"{lengths}, are watched for {naps.AWAKE}, and so on" in " ".join(said.split())
-    assert f"fewer than {naps.ENOUGH} of its replays" in " ".join(said.split())
-    apart = f"one in {naps.APART[0]} to {naps.APART[1]} is checked"
-    assert apart in " ".join(said.split())
-    assert apart in " ".join((ROOT / "README.md").read_text("utf-8").split()).replace("of the others one", "one")
-    assert (naps.AWAKE + naps.ASLEEP) / naps.AWAKE == 256, "one replay in 256, say the README and the options"
+    assert f"fewer than {observation.FAMILIAR} of its replays" in said
+    assert f"one in {observation.LOOKS_APART[0]} to {observation.LOOKS_APART[1]} is looked at more closely" in said
+    assert (observation.WINDOW + observation.PERIOD) / observation.WINDOW == 256, (
+        "one replay in 256, say the README and the options"
+    )

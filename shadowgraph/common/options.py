@@ -215,9 +215,9 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "watch_eager", "always", Choice(get_args(WatchEager)),
-        "sampled: after a long time without an event, watch eager operators around one replay in 256 only, and check "
-        "one in 64 to 192 of the others; after 100,000 operators without a capture watch none until the next capture",
-        "See `shadowgraph.monitor.sampling.naps` and `shadowgraph.monitor.idleness`.",
+        "sampled: after a long time without an event, observe eager operators around one replay in 256 only, and look "
+        "closer at one in 64 to 192; after 100,000 operators without a capture observe none until the next capture",
+        "See `shadowgraph.monitor.sampling.observation` and `shadowgraph.monitor.idleness`.",
         flags={"wrap": Flag(("--watch-eager",))},
         defaults={"wrap": "sampled"},
     ),
@@ -241,8 +241,9 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "every", 1, Count(),
-        "check one replay of each graph in this many, from its first on",
-        "Damage by a replay in between is seen at the next checked replay.",
+        "look closer at one replay of each graph in this many, from its first on",
+        "Guards of a graph with check nodes are compared at every replay in any case; of another graph, damage by a "
+        "replay in between is seen at the next one that is looked at.",
         flags={"wrap": Flag(("--every",))},
     ),
     Option(

@@ -23,7 +23,6 @@ from shadowgraph.model.redaction import Kept, KernelName, OwnerPath
 from shadowgraph.model.stacks import Frame, Stack
 
 SCHEMA = "shadowgraph.finding/2"
-NAP = "nap"  # `Finding.detected_at` of damage left by replays that passed unchecked
 
 
 class Severity(StrEnum):
@@ -219,7 +218,7 @@ class Finding(HtmlRepr, msgspec.Struct, frozen=True):
     phase, graph, replay
         The phase in which the bytes changed. Replays count from 1 for each graph; in prepare it is the next one.
     detected_at
-        The boundary at which it was seen; with `NAP`, phase, graph and replay give the latest possible time.
+        The boundary at which it was seen.
     candidates
         Other possible culprits, and further culprits.
     window

@@ -59,8 +59,8 @@ class CheckBudget:
         self.replays += count
         self._subscriptions.replay_begins.post()
 
-    def replay_due(self, replay: int, glances: bool = False) -> bool:
-        """Whether a graph's replay, which begins now, is to be checked; a replay with `glances` is checked in any case.
+    def replay_due(self, replay: int, looks_closer: bool = False) -> bool:
+        """Whether a graph's replay, which begins now, is to be checked; one that is looked at more closely always is.
 
         The limits are evaluated here: when checking takes too long or fails too often, new guards are given up first.
         """
@@ -73,7 +73,7 @@ class CheckBudget:
             if self._guarding is not None:
                 self._guarding.stop()
             log(logging.WARNING, "shadowgraph: %s", limit.sentence())
-        return limit.stopped is None and (glances or limit.due(replay))
+        return limit.stopped is None and (looks_closer or limit.due(replay))
 
     def replay_ended(self) -> None:
         """A checked replay has ended."""

@@ -206,8 +206,8 @@ def _replay_after(
 
 
 def _wrote_unseen(work: Monitor, since: float) -> bool:
-    """Whether unobserved operators may have written since then, during a nap."""
-    return work.naps.blind or since < work.naps.seen_since
+    """Whether unobserved operators may have written since then, in the steady state."""
+    return work.observation.incomplete or since < work.observation.observed_since
 
 
 def _writes(launch: Launch, where: ByteRange) -> bool:

@@ -93,7 +93,7 @@ class Idleness(Idle):
             self._left, self.counting = self._limit * LOADED, True
 
     def captured(self) -> None:
-        """A capture begins: from here on naps decide, and idleness never again."""
+        """A capture begins: from here on `Observation` decides, and idleness never again."""
         self._ended()
         self.counting = False
 

@@ -62,7 +62,7 @@ from shadowgraph.monitor.program_failures import BatchSources, ProgramFailures
 from shadowgraph.monitor.rearming import Rearming
 from shadowgraph.monitor.recorder.rows import Rows
 from shadowgraph.monitor.sampling import passing
-from shadowgraph.monitor.sampling.naps import Naps
+from shadowgraph.monitor.sampling.observation import Observation
 from shadowgraph.monitor.sampling.passed_replays import PassedReplays
 from shadowgraph.monitor.shadow_cache import ShadowCache
 from shadowgraph.monitor.subscriptions import Subscriptions
@@ -114,8 +114,8 @@ class Monitor(Listener):
         Names buffers after variables.
     eager_guard
         Which eager allocations are guarded, or None.
-    naps, idleness
-        Sampling: when eager operators pass unobserved, with graphs and without.
+    observation, idleness
+        When eager operators pass unobserved, with graphs and without.
     novelty
         The largest sizes of steps so far; a larger step is observed in full.
     """
@@ -168,21 +168,25 @@ class Monitor(Listener):
         self._capturing = capturing = self._graphs.capturing  # empty during most events
         # Only checks that override the hook: this is the replay path.
         self._beginners = [c for c in self._all if type(c).replay_begins is not Check.replay_begins]
-        self.naps = Naps(
+        self.observation = Observation(
             settings.watch_eager == "sampled" and engine.asynchronous,
             lambda: take.book.stirs,
             lambda: bool(stepper.armed or budget.guards_eager or preparing.anywhere or capturing),
-            weak_callback(self._nap_turned),
+            weak_callback(self._observation_changed),
             weak_callback(self._is_exact),
             lambda: budget.limit.stride,
             weak_callback(self._is_due),
         )
-        self.novelty = Novelty(partial(getattr, self.naps, "steady"), weak_callback(self.watch_step))
+        self.novelty = Novelty(partial(getattr, self.observation, "steady"), weak_callback(self.watch_step))
         self.idleness = Idleness(
-            settings.watch_eager == "sampled", partial(getattr, self.naps, "idle"), weak_callback(self._falls_idle)
+            settings.watch_eager == "sampled",
+            partial(getattr, self.observation, "idle"),
+            weak_callback(self._falls_idle),
         )
-        self._passed = PassedReplays(self.context, self.flight_recorder, budget, self.naps)
-        self._write_recorder = WriteRecorder(self.context, self.flight_recorder, self.naps, self.checks, self._all)
+        self._passed = PassedReplays(self.context, self.flight_recorder, budget, self.observation)
+        self._write_recorder = WriteRecorder(
+            self.context, self.flight_recorder, self.observation, self.checks, self._all
+        )
         self._sleepless = [c for c in self._beginners if c not in self.checks.needs_every_write]
         self._lock = FinalizerSafeLock()
         self._section = self._lock.within  # for the replay path, which calls `run_deferred` itself
@@ -226,7 +230,9 @@ class Monitor(Listener):
             drop_stale(self.context.ledger)  # freed or moved memory must not be read
             with self._lock.section:
                 self._passed.enter()
-                self._boundaries.close(at, phase, graph, replay, in_full=in_full, observed=not self.naps.blind)
+                self._boundaries.close(
+                    at, phase, graph, replay, in_full=in_full, observed=not self.observation.incomplete
+                )
 
     @delivers
     @event_handler
@@ -285,8 +291,8 @@ class Monitor(Listener):
     def invalidate_writers(self) -> None:
         """Some writes passed unobserved: no observed write is known to be the last one."""
         self.checks.invalidate_writers()
-        if self.naps.blind:  # more will pass unobserved
-            self.checks[Invariants].blind_since = next(self.context.clock)
+        if self.observation.incomplete:  # more will pass unobserved
+            self.checks[Invariants].unobserved_since = next(self.context.clock)
 
     @property
     def _declared(self) -> int:
@@ -327,11 +333,11 @@ class Monitor(Listener):
         reason
             Why, for the log.
         """
-        if self.paused or self._capturing or self._replaying is not None or not self.naps.steady:
+        if self.paused or self._capturing or self._replaying is not None or not self.observation.steady:
             return
         with self._lock.section:
             self._passed.enter()
-        self.naps.attend()
+        self.observation.observe_step()
         log(logging.DEBUG, "shadowgraph: a step is watched in full: %s", reason)
 
     # -- events from the backend --------------------------------------------------------------------------------
@@ -351,7 +357,7 @@ class Monitor(Listener):
         self._graphs.capture_began(graph)
         self._rows.capture_began(graph)
         self.budget.capture_began()
-        self.naps.rouse()
+        self.observation.observe_all()
         self.idleness.captured()
 
     @delivers
@@ -370,7 +376,7 @@ class Monitor(Listener):
         self.stepper.dropped(graph)
         self.flight_recorder.dropped(graph.serial)
         self._rows.dropped(graph)
-        self.naps.dropped(graph.serial)
+        self.observation.dropped(graph.serial)
         self._boundaries.dropped(graph)
         self.novelty.forget(graph.serial)
 
@@ -388,7 +394,7 @@ class Monitor(Listener):
     @delivers
     @event_handler
     def replay_began(self, graph: Graph) -> None:  # noqa: C901  a handler of replays, redone as a whole
-        due = self.budget.replay_due(graph.replays, self.naps.glances)
+        due = self.budget.replay_due(graph.replays, self.observation.looks_closer)
         self.paused = self.paused or self.limit.stopped is not None
         if self.paused or not due:
             self.stepper.look_away()
@@ -410,17 +416,17 @@ class Monitor(Listener):
             if outer is not None:  # what ran so far in this thread were nodes of the outer graph
                 self._boundaries.close("replay_begin", Phase.REPLAY, outer, outer.replays)
             checkpoint = self._boundaries.close(
-                "replay_begin", None, graph, graph.replays, take=shadow, observed=not self.naps.blind
+                "replay_begin", None, graph, graph.replays, take=shadow, observed=not self.observation.incomplete
             )
             if self._rearming.waiting:
                 self._rearming.replay_begins(graph)
-            for check in self._sleepless if self.naps.blind else self._beginners:
+            for check in self._sleepless if self.observation.incomplete else self._beginners:
                 check.replay_begins(checkpoint)
             if not self.context.engine.asynchronous:
                 self._boundaries.poll()
-            if self.naps.blind:
+            if self.observation.incomplete:
                 self.stepper.look_away()  # launches of this prepare were not observed: localize a later one
-            step_ends = self.stepper.armed and not self.naps.blind and self.stepper.ends(graph)
+            step_ends = self.stepper.armed and not self.observation.incomplete and self.stepper.ends(graph)
             look = self.locator.is_due(graph)
             if not (step_ends or look):
                 self._replay_goes_on(graph, shadow, checkpoint)
@@ -467,7 +473,7 @@ class Monitor(Listener):
             if not self.paused:
                 self._boundaries.relist()
                 self._boundaries.poll()
-                self.naps.replays_passed(graph.serial, count)
+                self.observation.replays_passed(graph.serial, count)
         run_deferred()
 
     @event_handler
@@ -531,8 +537,8 @@ class Monitor(Listener):
                 self._looked(graph, meanwhile)
         run_deferred()
         self.budget.replay_ended()
-        if self.naps.wanted or self.naps.blind or rests:
-            self.naps.replay_ended(graph.serial)
+        if self.observation.wanted or self.observation.incomplete or rests:
+            self.observation.replay_ended(graph.serial)
 
     @delivers
     @event_handler
@@ -551,7 +557,7 @@ class Monitor(Listener):
             self.crash_recorder.note(launch, rules, checkpoint)
         if self.stepper.armed:
             self._step(launch, before=True)  # first: it tells which launch broke what waits to be re-armed
-        if self._rearming.waiting and not self.naps.blind:
+        if self._rearming.waiting and not self.observation.incomplete:
             with self._lock.section:
                 due = self._rearming.due(launch)
                 if due:  # check first: re-arming would erase earlier damage
@@ -564,8 +570,8 @@ class Monitor(Listener):
         if passing.on or self.paused or self._replaying is not None or self._captures_here:
             return
         self._rows.launch_ran(launch)
-        if self.naps.blind:
-            self.naps.look()
+        if self.observation.incomplete:
+            self.observation.resume()
         marked, model = bool(self.preparing), self.preparing.graph
         if stores is None and self._defers:
             with self._lock.section:
@@ -585,8 +591,8 @@ class Monitor(Listener):
     def host_read(self, view: TensorView, how: str, waits: bool = True) -> None:
         if self.paused or self._replaying is not None or self._captures_here:
             return
-        if self.naps.blind:
-            self.naps.look()
+        if self.observation.incomplete:
+            self.observation.resume()
         if self.context.engine.asynchronous:
             if not self.context.ledger.holds(view.hull):
                 return
@@ -605,7 +611,7 @@ class Monitor(Listener):
         guards = guards_of(buffer, self.settings.near_guard)
         checkpoint = Checkpoint(
             *("retire", phase, graph, replay, self.context.writes, next(self.context.clock)),
-            observed=not self.naps.blind,
+            observed=not self.observation.incomplete,
         )
         try:  # the caller holds the allocator's lock: evidence is dispatched later, and so is the end of a lost device
             self.context.engine.check(checkpoint, guards)
@@ -624,7 +630,7 @@ class Monitor(Listener):
 
     def _check_host_read(self, view: TensorView, how: str, stack: Stack) -> None:
         for check in self._all:
-            if not self.naps.blind or check not in self.checks.needs_every_write:
+            if not self.observation.incomplete or check not in self.checks.needs_every_write:
                 check.host_read(view, how, stack, Checkpoint("host_read"))
 
     def _is_paused(self) -> bool:
@@ -638,41 +644,41 @@ class Monitor(Listener):
         """Whether a declaration or a setting requires a check at every replay."""
         return bool(self._declared or self.checks[Invariants].declared or self.settings.sync)
 
-    def _nap_turned(self, asleep: bool) -> None:
+    def _observation_changed(self, unobserved: bool) -> None:
         """Operators pass unobserved from here on, or are observed again after unobserved writes."""
-        if not asleep:
+        if not unobserved:
             drop_stale(self.context.ledger)  # resizes were not observed either
         with self._lock.section:
-            if self.naps.asleep is not asleep:  # another thread has changed it since
+            if self.observation.unobserved is not unobserved:  # another thread has changed it since
                 return
             now = next(self.context.clock)
-            self._rearming.seen_since = inf if asleep else now
-            if asleep:
+            self._rearming.observed_since = inf if unobserved else now
+            if unobserved:
                 host_reads.rest(not self.checks[Invariants].declared)  # declared rules are checked at each host read
-                self.checks[Invariants].blind_since = now
+                self.checks[Invariants].unobserved_since = now
             else:
                 host_reads.rest(False)
                 self.checks.invalidate_writers()
-                self.naps.seen_since = time.time()
-            self.naps.blind = asleep
-        if not asleep:
+                self.observation.observed_since = time.time()
+            self.observation.incomplete = unobserved
+        if not unobserved:
             self.idleness.again()
-        if asleep and self.naps.taken == 1:
-            self.subscriptions.report_lines.post(str(self.naps.sentence()))
+        if unobserved and self.observation.periods == 1:
+            self.subscriptions.report_lines.post(str(self.observation.sentence()))
 
     def _falls_idle(self) -> None:
         """No capture for long: check the writes so far, then let operators pass unobserved."""
-        if self.paused or self._capturing or self.context.graphs or self.naps.asleep:
+        if self.paused or self._capturing or self.context.graphs or self.observation.unobserved:
             return
         self.flush("idle")
-        self.naps.begin_idle()
+        self.observation.begin_idle()
         self.idleness.begin()
         self.subscriptions.report_lines.post(str(self.idleness.sentence((), False)))
 
     @property
     def _defers(self) -> bool:
-        """Whether no check needs a write at once: in a nap, writes are kept only to name culprits later."""
-        return self.naps.asleep and not (self.watches.watches or self.stepper.armed or self.settings.sync)
+        """Whether no check needs a write at once: in the steady state, writes are kept only to name culprits later."""
+        return self.observation.unobserved and not (self.watches.watches or self.stepper.armed or self.settings.sync)
 
     def _step(self, launch: Launch, before: bool) -> None:
         """Check next to a launch, as the end of a phase."""

@@ -59,14 +59,14 @@ class Rearming:
     ----------
     waiting
         By start address of the guard; empty in a program without damage, which is all that the replay path tests.
-    seen_since
+    observed_since
         Checkpoint order at which operators were last observed again; infinite while they are not.
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self.waiting: dict[int, _Broken] = {}
-        self.seen_since: float = 0
+        self.observed_since: float = 0
 
     def broken(self, guard: Guard, checkpoint: Checkpoint) -> None:
         """A check found a guard broken; the possible culprits are in the checkpoint."""
@@ -77,7 +77,7 @@ class Rearming:
         self.waiting.pop(guard.whole.start, None)
         while len(self.waiting) >= _MOST:  # many of the oldest entries belong to freed buffers
             self.waiting.pop(next(iter(self.waiting), 0), None)
-        unseen = graph is None and (not checkpoint.observed or checkpoint.order < self.seen_since)
+        unseen = graph is None and (not checkpoint.observed or checkpoint.order < self.observed_since)
         serial = graph.serial if graph is not None else None
         self.waiting[guard.whole.start] = _Broken(guard, serial, names, unseen)
 

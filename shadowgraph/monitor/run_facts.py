@@ -79,7 +79,7 @@ def facts_of(
 
 def _limits(work: Monitor) -> tuple[str | None, ...]:
     """Report lines on what was not observed, not kept or not counted as a finding."""
-    sampling = _naps(work), work.novelty.sentence(), _idle(work), _operators(work)
+    sampling = _observation(work), work.novelty.sentence(), _idle(work), _operators(work)
     return (work.limit.sentence(), *sampling, _inferred(work), work.book.sentence(), *recorder.reasons)
 
 
@@ -88,9 +88,9 @@ def _operators(work: Monitor) -> str | None:
     return work.flight_recorder.observer.sentence() if work.flight_recorder.observer is not None else None
 
 
-def _naps(work: Monitor) -> str | None:
-    """A report line on naps, unless it was told when the first nap began."""
-    return None if work.subscriptions.report_lines else work.naps.sentence()
+def _observation(work: Monitor) -> str | None:
+    """A report line on the steady state, unless it was posted when the first period began."""
+    return None if work.subscriptions.report_lines else work.observation.sentence()
 
 
 def _inferred(work: Monitor) -> str | None:
@@ -105,6 +105,6 @@ def _inferred(work: Monitor) -> str | None:
 
 def _idle(work: Monitor) -> str | None:
     """A report line on operators that passed unobserved before the first capture; omitted where already told."""
-    if work.subscriptions.report_lines and work.naps.idle:
+    if work.subscriptions.report_lines and work.observation.idle:
         return None
     return work.idleness.sentence(work.context.graphs.values(), anyone_rests())

@@ -12,7 +12,7 @@ from shadowgraph.checks.registry import Checks
 from shadowgraph.localize.flight_recorder import FlightRecorder
 from shadowgraph.model.graphs import Graph, Launch, Node
 from shadowgraph.model.phases import Phase
-from shadowgraph.monitor.sampling.naps import Naps
+from shadowgraph.monitor.sampling.observation import Observation
 from shadowgraph.tracking.stores import StoreLog
 from shadowgraph.tracking.writes import Write, write_of
 
@@ -23,13 +23,18 @@ class WriteRecorder:
     Parameters
     ----------
     checks
-        All checks, of `registry` and others. In a nap, checks that need every write receive none.
+        All checks, of `registry` and others. In the steady state, checks that need every write receive none.
     """
 
     def __init__(
-        self, context: Context, journal: FlightRecorder, naps: Naps, registry: Checks, checks: Iterable[Check]
+        self,
+        context: Context,
+        journal: FlightRecorder,
+        observation: Observation,
+        registry: Checks,
+        checks: Iterable[Check],
     ) -> None:
-        self._context, self._journal, self._naps = context, journal, naps
+        self._context, self._journal, self._observation = context, journal, observation
         self._told = [check for check in checks if type(check).written is not Check.written]
         self._told_asleep = [check for check in self._told if check not in registry.needs_every_write]
         self._told_of_nodes = self._told
@@ -46,7 +51,7 @@ class WriteRecorder:
         if graph is not None and write.stores is None:
             told = self._told_of_nodes
         else:
-            told = self._told_asleep if self._naps.blind else self._told
+            told = self._told_asleep if self._observation.incomplete else self._told
         for check in told:
             check.written(write, phase, graph)
 

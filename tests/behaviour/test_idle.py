@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 import torch
-from napping import is_watched, reader
 from programs import guarded, only, overflow, poke
+from steady_state import is_watched, reader
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import shadowgraph as sg
@@ -37,7 +37,7 @@ def work(count: int) -> None:
 
 def idle(debugger: sg.Debugger) -> None:
     work(OPERATORS + BUSY)
-    assert debugger.monitor.naps.idle
+    assert debugger.monitor.observation.idle
     assert not is_watched()
     assert sys.getprofile() is None
 
@@ -50,7 +50,7 @@ def in_thread(run: Callable[[], object]) -> None:
 
 def test_the_mode_leaves_after_many_operators_without_a_capture(debugger: sg.Debugger) -> None:
     work(OPERATORS - 2)
-    assert not debugger.monitor.naps.idle
+    assert not debugger.monitor.observation.idle
     assert debugger.report(quiet=True).facts.limits == ()
     idle(debugger)
     (limit,) = debugger.report(quiet=True).facts.limits
@@ -63,7 +63,7 @@ def test_a_capture_brings_it_back_for_good(debugger: sg.Debugger) -> None:
     assert not debugger.buffers
     graph = reader(unguarded)
     assert is_watched()
-    assert not debugger.monitor.naps.blind
+    assert not debugger.monitor.observation.incomplete
     table = torch.zeros(8, dtype=torch.int32)
     assert [buffer.nbytes for buffer in debugger.buffers if buffer.guarded] == [32]
     graph.replay()
@@ -103,7 +103,7 @@ def test_the_main_thread_has_its_mode_back_before_it_goes_on_after_another_threa
     in_thread(lambda: graphs.append(reader(table)))
     assert is_watched()
     graphs[0].replay()
-    assert not debugger.monitor.naps.blind, "all that is done is seen, and every rule judges again"
+    assert not debugger.monitor.observation.incomplete, "all that is done is seen, and every rule judges again"
 
 
 def test_a_busy_thread_leaves_too_and_comes_back_when_it_reads(debugger: sg.Debugger) -> None:
@@ -129,12 +129,12 @@ def test_a_busy_thread_leaves_too_and_comes_back_when_it_reads(debugger: sg.Debu
     assert is_watched(), "a thread that is not busy keeps its mode"
     table = torch.zeros(4)
     reader(table).replay()
-    assert debugger.monitor.naps.blind, "what that thread does is not seen yet"
+    assert debugger.monitor.observation.incomplete, "what that thread does is not seen yet"
     assert "threads that have not been seen since" in debugger.report(quiet=True).facts.limits[0]
     captured.set()
     thread.join()
     assert watched == [False, False, True]
-    assert not debugger.monitor.naps.blind
+    assert not debugger.monitor.observation.incomplete
 
 
 def test_the_programs_own_mode_is_not_taken_off_and_ours_leaves_below_it_later(debugger: sg.Debugger) -> None:
@@ -147,7 +147,7 @@ def test_the_programs_own_mode_is_not_taken_off_and_ours_leaves_below_it_later(d
 
     with Theirs() as theirs:
         work(OPERATORS + BUSY)
-        assert debugger.monitor.naps.idle
+        assert debugger.monitor.observation.idle
         before = theirs.seen
         work(10)
         assert theirs.seen > before
@@ -175,7 +175,7 @@ def test_a_guard_block_brings_it_back_and_the_count_begins_anew(debugger: sg.Deb
     table = guarded(debugger, 8)
     assert is_watched()
     assert debugger.buffers[-1].nbytes == table.nbytes
-    assert not debugger.monitor.naps.blind
+    assert not debugger.monitor.observation.incomplete
     work(OPERATORS - BUSY)
     assert is_watched()
     idle(debugger)
@@ -185,10 +185,10 @@ def test_loading_counts_a_tenth(debugger: sg.Debugger) -> None:
     source, target = torch.ones(4), torch.empty(4)
     for _ in range(2 * OPERATORS):  # four operators each
         target.view(2, 2).narrow(0, 0, 2).copy_(source.view(2, 2))
-    assert not debugger.monitor.naps.idle
+    assert not debugger.monitor.observation.idle
     for _ in range(OPERATORS):
         target.view(2, 2).narrow(0, 0, 2).copy_(source.view(2, 2))
-    assert debugger.monitor.naps.idle
+    assert debugger.monitor.observation.idle
 
 
 def test_a_process_that_serves_from_graphs_is_waited_for(
@@ -198,7 +198,7 @@ def test_a_process_that_serves_from_graphs_is_waited_for(
     monkeypatch.setattr(idleness, "PATIENCE", 10)
     work(9 * OPERATORS)
     assert is_watched()
-    assert not debugger.monitor.naps.idle
+    assert not debugger.monitor.observation.idle
     work(2 * OPERATORS)
     assert not is_watched()
 
@@ -213,5 +213,5 @@ def test_always_watched_where_that_was_asked_for_or_graphs_are_there(
         graph = reader(torch.zeros(4)) if captured else None
         work(2 * OPERATORS + BUSY)
         assert is_watched()
-        assert not debugger.monitor.naps.idle
+        assert not debugger.monitor.observation.idle
         del graph

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from napping import STEADY, asleep, napping, reader, touch
 from programs import guarded, only
+from steady_state import QUIET, reader, sampled, touch, until_steady
 
 import shadowgraph as sg
 from shadowgraph.graphs import launch_rows
@@ -20,7 +20,7 @@ from shadowgraph.monitor.logged_culprits import culprits_from
 from shadowgraph.monitor.sampling import passing
 from shadowgraph.tracking import launch_recording, novelty
 
-APART, ASLEEP = (30, 60), 4000
+LOOKS_APART, PERIOD = (30, 60), 4000
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> LaunchLog:
 
 @pytest.fixture
 def debugger(monkeypatch: pytest.MonkeyPatch, log: LaunchLog) -> Iterator[sg.Debugger]:
-    with napping(monkeypatch, APART, ASLEEP) as made:
+    with sampled(monkeypatch, LOOKS_APART, PERIOD) as made:
         monkeypatch.setattr(launch_recording, "current", log)
         yield made
 
@@ -62,16 +62,16 @@ def prepare_unobserved(debugger: sg.Debugger, log: LaunchLog, graph: sg.HostGrap
 def test_a_launch_that_passes_has_a_row(debugger: sg.Debugger, log: LaunchLog) -> None:
     table = guarded(debugger, 8)
     touch(table)  # its grid is known from here on
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     before = log.newest
     touch(table)
     assert passing.on, "precondition"
     (row,) = launches(log, before)
     assert (row.kernel, row.grid, row.pointers) == ("fill", (1, 1, 1), ((table.data_ptr(), 0),))
     assert row.site is not None
-    assert (row.site.file.rsplit("/", 1)[-1], row.site.function) == ("napping.py", "touch")
+    assert (row.site.file.rsplit("/", 1)[-1], row.site.function) == ("sampled.py", "touch")
     assert row.thread == threading.get_ident()
-    assert graph.model.replays == STEADY
+    assert graph.model.replays == QUIET
 
 
 def test_one_launch_alone_that_was_given_the_buffer_is_the_culprit_the_first_time(
@@ -79,10 +79,10 @@ def test_one_launch_alone_that_was_given_the_buffer_is_the_culprit_the_first_tim
 ) -> None:
     table, other = guarded(debugger, 8), guarded(debugger, 8)
     touch(table)
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     prepare_unobserved(debugger, log, graph, lambda: touch(other), lambda: overrun(table))
     found = only(debugger.check())
-    assert (found.code, found.past_end, found.phase, found.replay) == ("SG101", 4, "prepare", STEADY + 1)
+    assert (found.code, found.past_end, found.phase, found.replay) == ("SG101", 4, "prepare", QUIET + 1)
     assert (found.culprit.name, found.culprit.status, found.candidates) == ("fill", "candidate", ())
     assert (found.culprit.stack[0].function, found.confidence) == ("overrun", "high")
     assert "fill wrote 4 bytes past the end" in found.message
@@ -91,21 +91,21 @@ def test_one_launch_alone_that_was_given_the_buffer_is_the_culprit_the_first_tim
 def test_seen_again_it_is_the_same_finding_and_confirmed(debugger: sg.Debugger, log: LaunchLog) -> None:
     table = guarded(debugger, 8)
     touch(table)
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     prepare_unobserved(debugger, log, graph, lambda: overrun(table))
-    debugger.monitor.naps.rouse()  # as damage does, once its evidence has arrived
+    debugger.monitor.observation.observe_all()  # as damage does, once its evidence has arrived
     for _ in range(3):
         overrun(table)
         graph.replay()
     found = only(debugger.check())
     assert (found.culprit.name, found.culprit.status) == ("fill", "confirmed")
-    assert found.replay == STEADY + 1
+    assert found.replay == QUIET + 1
 
 
 def test_of_several_the_latest_is_named_first(debugger: sg.Debugger, log: LaunchLog) -> None:
     table = guarded(debugger, 8)
     touch(table)
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     prepare_unobserved(debugger, log, graph, lambda: overrun(table), lambda: touch(table), lambda: touch(table))
     found = only(debugger.check())
     assert [found.culprit.stack[0].function, *(each.stack[0].function for each in found.candidates)] == [
@@ -117,7 +117,7 @@ def test_of_several_the_latest_is_named_first(debugger: sg.Debugger, log: Launch
 def test_the_fixed_twin_is_silent(debugger: sg.Debugger, log: LaunchLog) -> None:
     table = guarded(debugger, 8)
     touch(table)
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     prepare_unobserved(debugger, log, graph, lambda: touch(table))
     assert launches(log), "precondition"
     assert not debugger.check()
@@ -126,7 +126,7 @@ def test_the_fixed_twin_is_silent(debugger: sg.Debugger, log: LaunchLog) -> None
 def test_what_was_launched_for_an_earlier_replay_is_not_named(debugger: sg.Debugger, log: LaunchLog) -> None:
     table = guarded(debugger, 8)
     touch(table)
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     touch(table)
     end = table.data_ptr() + table.nbytes
     prepare_unobserved(debugger, log, graph, lambda: torch.frombuffer(memory_at(end), dtype=torch.uint8).fill_(1))
@@ -157,7 +157,7 @@ def test_a_grid_beyond_all_before_is_observed(debugger: sg.Debugger, log: Launch
 
     table = guarded(debugger, 8)
     touch(table)
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     fill[(2,)](table, 0, 8, 7, BLOCK=8)
     assert not passing.on
     assert debugger.monitor.novelty.woken == 1

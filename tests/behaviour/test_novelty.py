@@ -7,22 +7,22 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from napping import AWAKE, STEADY, asleep, is_watched, napping, reader
 from padding import Batch, told
 from programs import guarded, only
+from steady_state import QUIET, WINDOW, is_watched, reader, sampled, until_steady
 
 import shadowgraph as sg
 from shadowgraph.monitor.sampling import passing
 from shadowgraph.tracking import novelty
 from shadowgraph.tracking.novelty import Novelty
 
-APART, ASLEEP = (30, 60), 4000
+LOOKS_APART, PERIOD = (30, 60), 4000
 KIND = "tokens of a batch"
 
 
 @pytest.fixture
 def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
-    with napping(monkeypatch, APART, ASLEEP) as made:
+    with sampled(monkeypatch, LOOKS_APART, PERIOD) as made:
         yield made
     assert novelty.current is None
 
@@ -57,7 +57,7 @@ class Server:
 def served(debugger: sg.Debugger, fill: Callable[[torch.Tensor, int], None], bounded: bool = False) -> Server:
     """A server that has had short batches until replays pass."""
     server = Server(debugger, fill, bounded)
-    for at in range(3 * STEADY):
+    for at in range(3 * QUIET):
         server.step(2 + at % 3)
     assert passing.on, "precondition"
     return server
@@ -67,14 +67,14 @@ def test_the_first_step_that_is_larger_names_its_culprit(
     debugger: sg.Debugger, copy_to: Callable[[torch.Tensor, int], None]
 ) -> None:
     server = served(debugger, copy_to)
-    before = debugger.monitor.naps.taken
+    before = debugger.monitor.observation.taken
     server.step(9)
     found = only(debugger.check())
     assert (found.code, found.phase, found.past_end) == ("SG101", "prepare", 4)
     assert found.replay == server.graph.model.replays
     assert found.culprit.name == "novelty.fill_first.default"
     assert found.culprit.stack[0].function == "step"
-    assert debugger.monitor.naps.taken == before
+    assert debugger.monitor.observation.periods == before
 
 
 def test_its_fixed_twin_is_silent(debugger: sg.Debugger, copy_to: Callable[[torch.Tensor, int], None]) -> None:
@@ -104,16 +104,16 @@ def test_what_was_broken_before_it_is_not_laid_on_it(
 
 def test_a_larger_step_is_watched_for_a_window_and_then_passes(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     sizes, serial = debugger.monitor.novelty, graph.model.serial
     sizes.see(KIND, serial, 100)
     assert is_watched()
     assert not passing.on
     checked = debugger.monitor.budget.checked
-    for _ in range(AWAKE):
+    for _ in range(WINDOW):
         assert is_watched()
         graph.replay()
-    assert debugger.monitor.budget.checked == checked + AWAKE
+    assert debugger.monitor.budget.checked == checked + WINDOW
     assert not is_watched()
     assert passing.on
     sizes.see(KIND, serial, 100)
@@ -125,7 +125,7 @@ def test_a_larger_step_is_watched_for_a_window_and_then_passes(debugger: sg.Debu
 
 
 def test_it_is_checked_though_checks_are_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    with napping(monkeypatch, APART, ASLEEP, every=50) as debugger:
+    with sampled(monkeypatch, LOOKS_APART, PERIOD, every=50) as debugger:
         table = guarded(debugger, 8)
         graph = reader(table)
         while not passing.on:
@@ -138,19 +138,19 @@ def test_it_is_checked_though_checks_are_thinned(monkeypatch: pytest.MonkeyPatch
 
 def test_before_the_first_graph_and_while_paused_nothing_is_woken(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     debugger.pause()
     debugger.monitor.novelty.see(KIND, graph.model.serial, 5)
-    assert debugger.monitor.naps.asleep
+    assert debugger.monitor.observation.unobserved
     debugger.resume()
-    debugger.monitor.naps.begin_idle()
+    debugger.monitor.observation.begin_idle()
     debugger.monitor.novelty.see(KIND, graph.model.serial, 50)
-    assert debugger.monitor.naps.idle
+    assert debugger.monitor.observation.idle
 
 
 def test_a_graph_that_is_gone_is_forgotten(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     serial = graph.model.serial
     debugger.monitor.novelty.see(KIND, serial, 5)
     graph.reset()
@@ -163,7 +163,7 @@ def test_padding_refreshed_before_a_window_that_begins_in_the_middle_of_a_step_i
     """A planner's sizes are known when half of the inputs are refreshed already."""
     batch = Batch(debugger)
     values = [[2, 3, 5, 7], [6], [1, 2]]
-    for at in range(6 * STEADY):
+    for at in range(6 * QUIET):
         count = len(values[at % 3])
         if count < 4:
             batch.lens.fill_(1)

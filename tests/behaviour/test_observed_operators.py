@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from napping import ASLEEP, napping, reader
 from programs import guarded
+from steady_state import PERIOD, reader, sampled
 from support.compiled_observer import cache_with_the_library
 
 import shadowgraph as sg
@@ -30,7 +30,7 @@ def debugger(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugg
     """One that naps, with the observer on."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     monkeypatch.delenv("CXX", raising=False)
-    with napping(monkeypatch, (3, 6), 4 * ASLEEP, operators="observer") as made:
+    with sampled(monkeypatch, (3, 6), 4 * PERIOD, operators="observer") as made:
         assert observer.wait(60), observer.sentence()
         yield made
 

@@ -8,19 +8,19 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from napping import AWAKE, STEADY, asleep, breaks, end, is_watched, napping, reader, touch
 from playing import played
 from programs import guarded, only
+from steady_state import QUIET, WINDOW, breaks, end, is_watched, reader, sampled, touch, until_steady
 
 import shadowgraph as sg
 from shadowgraph.monitor.sampling import passing
 
-APART, ASLEEP = (3, 6), 400
+LOOKS_APART, PERIOD = (3, 6), 400
 
 
 @pytest.fixture
 def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
-    with napping(monkeypatch, APART, ASLEEP) as made:
+    with sampled(monkeypatch, LOOKS_APART, PERIOD) as made:
         yield made
     assert not passing.on, "the next debugger's replays would pass"
 
@@ -34,7 +34,7 @@ def broken_by(debugger: sg.Debugger) -> tuple[sg.HostGraph, torch.Tensor, list[b
     """A graph that passes and overruns a buffer once it is told to; the buffer lives as long as the caller wants."""
     table, switch = guarded(debugger, 8), [False]
     graph = breaks(end(table), table, switch)
-    for _ in range(STEADY + 1):
+    for _ in range(QUIET + 1):
         graph.replay()
     assert passing.on, "precondition"
     switch[0] = True
@@ -44,7 +44,7 @@ def broken_by(debugger: sg.Debugger) -> tuple[sg.HostGraph, torch.Tensor, list[b
 def until_glance(debugger: sg.Debugger, *graphs: sg.HostGraph) -> int:
     """Replay until one has had its glance; how many that took."""
     before = debugger.monitor.budget.checked
-    for count in range(1, 2 * APART[1]):
+    for count in range(1, 2 * LOOKS_APART[1]):
         graphs[count % len(graphs)].replay()
         if debugger.monitor.budget.checked > before:
             return count
@@ -53,11 +53,11 @@ def until_glance(debugger: sg.Debugger, *graphs: sg.HostGraph) -> int:
 
 def test_of_a_nap_one_replay_in_a_few_is_checked_and_all_are_counted(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     counts = [until_glance(debugger, graph) for _ in range(40)]
-    assert set(counts) == set(range(APART[0], APART[1] + 1)), "distances change"
+    assert set(counts) == set(range(LOOKS_APART[0], LOOKS_APART[1] + 1)), "distances change"
     budget = debugger.monitor.budget
-    assert (budget.checked, budget.replays) == (STEADY + 40, STEADY + sum(counts))
+    assert (budget.checked, budget.replays) == (QUIET + 40, QUIET + sum(counts))
     assert budget.replays == graph.model.replays
     assert not debugger.check()
     (limit,) = debugger.facts().limits
@@ -66,7 +66,7 @@ def test_of_a_nap_one_replay_in_a_few_is_checked_and_all_are_counted(debugger: s
 
 def test_replays_that_pass_are_in_the_journal(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     until_glance(debugger, graph)
     _, replays = debugger.monitor.flight_recorder.taken()
     assert [each.replay for each in replays] == list(range(1, graph.model.replays + 1))
@@ -78,8 +78,8 @@ def test_replays_that_pass_are_in_the_journal(debugger: sg.Debugger) -> None:
 def test_of_graphs_that_take_turns_each_gets_its_glance(debugger: sg.Debugger, turns: int) -> None:
     table = guarded(debugger, 8)
     graphs, seen = [reader(table) for _ in range(turns)], set()
-    for at in range(2 * ASLEEP):
-        if debugger.monitor.naps.glances:
+    for at in range(2 * PERIOD):
+        if debugger.monitor.observation.looks_closer:
             seen.add(at % turns)
         graphs[at % turns].replay()
     assert seen == set(range(turns))
@@ -105,7 +105,7 @@ def test_what_a_replay_that_passes_breaks_is_found_and_dated_at_once(debugger: s
 
 def test_and_is_named_when_it_happens_again(debugger: sg.Debugger) -> None:
     graph, _table, _ = broken_by(debugger)
-    for _ in range(4 * APART[1]):
+    for _ in range(4 * LOOKS_APART[1]):
         graph.replay()
     found = only(debugger.check())
     assert (found.detected_at, found.phase, found.confidence) == ("replay_end", "replay", "high")
@@ -119,18 +119,18 @@ def test_a_launch_that_passed_unobserved_is_a_candidate(debugger: sg.Debugger) -
     """A kernel that is given the buffer runs before each replay; the damage is of no launch."""
     table = guarded(debugger, 8)
     graph = reader(table)
-    for _ in range(STEADY + 1):
+    for _ in range(QUIET + 1):
         touch(table)
         graph.replay()
     assert passing.on, "precondition"
     overrun(table)
-    for _ in range(2 * APART[1]):
+    for _ in range(2 * LOOKS_APART[1]):
         touch(table)
         graph.replay()
         if debugger.findings:
             break
     found = only(debugger.findings)
-    assert (found.detected_at, found.phase, found.replay) == ("replay_begin", "prepare", STEADY + 2)
+    assert (found.detected_at, found.phase, found.replay) == ("replay_begin", "prepare", QUIET + 2)
     assert (found.culprit.name, found.culprit.status) == ("fill", "candidate"), "it alone was given the buffer"
 
 
@@ -139,8 +139,8 @@ def test_a_kernel_that_overruns_in_every_prepare_is_named(debugger: sg.Debugger)
 
     table = guarded(debugger, 8)
     graph = reader(table)
-    for at in range(STEADY + 3 * APART[1]):
-        fill[(1,)](table, 0, 9 if at > STEADY else 8, 7, BLOCK=16)
+    for at in range(QUIET + 3 * LOOKS_APART[1]):
+        fill[(1,)](table, 0, 9 if at > QUIET else 8, 7, BLOCK=16)
         graph.replay()
     found = only(debugger.check())
     assert (found.code, found.phase, found.culprit.name) == ("SG101", "prepare", "fill")
@@ -150,17 +150,17 @@ def test_a_kernel_that_overruns_in_every_prepare_is_named(debugger: sg.Debugger)
 def test_a_clean_program_is_silent(debugger: sg.Debugger) -> None:
     table, switch = guarded(debugger, 8), [False]
     graphs = [breaks(end(table), table, switch), reader(table)]
-    for at in range(3 * (ASLEEP + AWAKE)):
+    for at in range(3 * (PERIOD + WINDOW)):
         touch(table)
         table.add_(1)
         graphs[at % 2].replay()
-    assert debugger.monitor.naps.taken >= 2, "precondition"
+    assert debugger.monitor.observation.periods >= 2, "precondition"
     assert not debugger.check()
 
 
 def test_whoever_asks_in_between_is_told_at_once(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     graph.replay()
     assert passing.on, "precondition"
     overrun(table)
@@ -173,7 +173,7 @@ def test_whoever_asks_in_between_is_told_at_once(debugger: sg.Debugger) -> None:
 def test_launches_that_pass_are_not_told(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
     touch(table)  # its grid is known from here on
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     before = len(debugger.monitor.flight_recorder.launches)
     touch(table)
     assert passing.on, "precondition"
@@ -186,13 +186,13 @@ def test_launches_that_pass_are_not_told(debugger: sg.Debugger) -> None:
 
 def test_where_something_is_declared_each_replay_is_looked_at(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     assert passing.on, "precondition"
     debugger.invariant(table, lambda values: bool((values < 9).all()))
     assert not passing.on
-    for _ in range(2 * STEADY):
+    for _ in range(2 * QUIET):
         graph.replay()
-    assert debugger.monitor.naps.asleep, "precondition"
+    assert debugger.monitor.observation.unobserved, "precondition"
     assert not passing.on
     budget = debugger.monitor.budget
     assert budget.checked == budget.replays
@@ -200,18 +200,18 @@ def test_where_something_is_declared_each_replay_is_looked_at(debugger: sg.Debug
 
 def test_a_capture_has_all_seen_again(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
-    asleep(debugger, table)
+    until_steady(debugger, table)
     assert passing.on, "precondition"
     other = reader(table)
     assert not passing.on
     other.replay()
-    assert debugger.monitor.budget.checked == STEADY + 1
+    assert debugger.monitor.budget.checked == QUIET + 1
 
 
 def test_a_graph_that_was_not_watched_enough_is_watched_from_its_second_replay_on(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
     usual, other = reader(table), reader(table)
-    for _ in range(STEADY):
+    for _ in range(QUIET):
         usual.replay()
     assert passing.on, "precondition"
     other.replay()
@@ -219,12 +219,12 @@ def test_a_graph_that_was_not_watched_enough_is_watched_from_its_second_replay_o
     assert is_watched()
 
 
-@pytest.mark.parametrize(("every", "apart", "seen"), [(8, APART, 8), (4, (6, 6), 6)])
+@pytest.mark.parametrize(("every", "apart", "seen"), [(8, LOOKS_APART, 8), (4, (6, 6), 6)])
 def test_with_rarer_checks_glances_are_no_more_often(
     monkeypatch: pytest.MonkeyPatch, every: int, apart: tuple[int, int], seen: int
 ) -> None:
     """And are checks, whatever the replay's number."""
-    with napping(monkeypatch, apart, ASLEEP, every=every) as debugger:
+    with sampled(monkeypatch, apart, PERIOD, every=every) as debugger:
         table = guarded(debugger, 8)
         graph = reader(table)
         while not passing.on:
@@ -242,15 +242,15 @@ def until_every(debugger: sg.Debugger, graph: sg.HostGraph) -> int:
 
 
 def test_a_debugger_that_stops_while_replays_pass_leaves_them_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    with napping(monkeypatch, APART, ASLEEP) as first:
+    with sampled(monkeypatch, LOOKS_APART, PERIOD) as first:
         held = guarded(first, 8)
-        graph = asleep(first, held)
+        graph = until_steady(first, held)
         assert passing.on, "precondition"
     assert not passing.on
     with played(monkeypatch) as second:
         table = guarded(second, 8)
         other = reader(table)
-        first.monitor.naps.replay_ended(graph.model.serial)  # in a thread of its own, a little late
+        first.monitor.observation.replay_ended(graph.model.serial)  # in a thread of its own, a little late
         assert not passing.on
         other.replay()
         assert second.monitor.budget.checked == 1
@@ -258,7 +258,7 @@ def test_a_debugger_that_stops_while_replays_pass_leaves_them_to_the_next(monkey
 
 def test_what_happens_while_checking_is_paused_is_not_judged_afterwards(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     graph.replay()
     assert passing.on, "precondition"
     debugger.pause()
@@ -266,6 +266,6 @@ def test_what_happens_while_checking_is_paused_is_not_judged_afterwards(debugger
     graph.replay()
     debugger.resume()
     assert not passing.on
-    for _ in range(STEADY - 1):
+    for _ in range(QUIET - 1):
         graph.replay()
     assert not debugger.check()

@@ -11,8 +11,8 @@ from threading import Thread
 
 import pytest
 import torch
-from napping import AWAKE, STEADY, asleep, breaks, end, napping, reader, touch
 from programs import guarded, only
+from steady_state import QUIET, WINDOW, breaks, end, reader, sampled, touch, until_steady
 
 import shadowgraph as sg
 from shadowgraph.model.ranges import ByteRange
@@ -20,32 +20,32 @@ from shadowgraph.monitor import exception_context
 from shadowgraph.monitor.exception_context import join
 from shadowgraph.monitor.sampling import passing
 
-APART, ASLEEP = (3, 6), 40
+LOOKS_APART, PERIOD = (3, 6), 40
 
 
 @pytest.fixture
 def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
-    with napping(monkeypatch, APART, ASLEEP) as made:
+    with sampled(monkeypatch, LOOKS_APART, PERIOD) as made:
         yield made
 
 
 def test_checks_on_request_keep_no_nap_from_its_glances_and_its_end(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     budget = debugger.monitor.budget
-    for _ in range(3 * (ASLEEP + AWAKE)):
+    for _ in range(3 * (PERIOD + WINDOW)):
         graph.replay()
         debugger.check()
-    assert debugger.monitor.naps.taken >= 3
+    assert debugger.monitor.observation.periods >= 3
     assert budget.replays == graph.model.replays
-    assert budget.checked > STEADY + 3 * ASLEEP // APART[1]
+    assert budget.checked > QUIET + 3 * PERIOD // LOOKS_APART[1]
 
 
 def test_nor_do_marked_prepares_and_who_did_it_gets_known(debugger: sg.Debugger) -> None:
     table, switch = guarded(debugger, 8), [False]
     graph = breaks(end(table), table, switch)
-    for at in range(STEADY + 10 * APART[1]):
-        switch[0] = at > STEADY
+    for at in range(QUIET + 10 * LOOKS_APART[1]):
+        switch[0] = at > QUIET
         with debugger.prepare(graph):
             touch(table)
         graph.replay()
@@ -55,7 +55,7 @@ def test_nor_do_marked_prepares_and_who_did_it_gets_known(debugger: sg.Debugger)
 
 def test_the_next_replay_is_located(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     assert passing.on, "precondition"
     where = debugger.locate(graph)
     graph.replay()
@@ -64,7 +64,7 @@ def test_the_next_replay_is_located(debugger: sg.Debugger) -> None:
 
 def test_what_is_watched_does_not_pass(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     assert passing.on, "precondition"
     watch = debugger.watch(table)
     touch(table)
@@ -78,7 +78,7 @@ def test_what_a_replay_that_passed_broke_is_not_laid_on_eager_code_when_the_buff
 ) -> None:
     keep, table, switch = guarded(debugger, 8), guarded(debugger, 8), [False]
     graph = breaks(end(table), keep, switch)
-    for _ in range(STEADY + 1):
+    for _ in range(QUIET + 1):
         graph.replay()
     assert passing.on, "precondition"
     switch[0] = True
@@ -102,12 +102,12 @@ def test_what_was_broken_while_launches_were_not_observed_stays(debugger: sg.Deb
         if writes:
             table.add_(0)
         graph.call(lambda: read.append(ctypes.string_at(end(table), 4)), reads=(table,))
-    for _ in range(STEADY + 1):
+    for _ in range(QUIET + 1):
         graph.replay()
     assert passing.on, "precondition"
     ctypes.memset(end(table), 1, 4)
     read.clear()
-    for _ in range(6 * APART[1]):
+    for _ in range(6 * LOOKS_APART[1]):
         graph.replay()
     assert only(debugger.findings).detected_at == "replay_begin", "precondition"
     assert set(read) == {b"\1\1\1\1"}
@@ -115,7 +115,7 @@ def test_what_was_broken_while_launches_were_not_observed_stays(debugger: sg.Deb
 
 def test_the_last_replay_before_a_failure_may_have_passed(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     graph.replay()
     assert passing.on, "precondition"
     failure = join(debugger.monitor, RuntimeError("CUDA error: an illegal memory access was encountered"))
@@ -124,21 +124,21 @@ def test_the_last_replay_before_a_failure_may_have_passed(debugger: sg.Debugger)
 
 
 def test_what_passed_last_is_not_the_next_debuggers(monkeypatch: pytest.MonkeyPatch) -> None:
-    with napping(monkeypatch, APART, ASLEEP) as first:
+    with sampled(monkeypatch, LOOKS_APART, PERIOD) as first:
         table = guarded(first, 8)
-        graph = asleep(first, table)
+        graph = until_steady(first, table)
         assert passing.on, "precondition"
         first.pause()
         graph.replay()
     assert passing.latest() is None, "it keeps the graph alive"
-    with napping(monkeypatch, APART, ASLEEP) as second:
+    with sampled(monkeypatch, LOOKS_APART, PERIOD) as second:
         assert second.monitor.budget.replays == 0
         assert not second.monitor.flight_recorder.replays
 
 
 def test_replays_that_pass_in_several_threads_are_all_counted(debugger: sg.Debugger) -> None:
     tables = [guarded(debugger, 8) for _ in range(4)]
-    graphs = [asleep(debugger, table) for table in tables]
+    graphs = [until_steady(debugger, table) for table in tables]
     threads = [Thread(target=lambda graph=graph: [graph.replay() for _ in range(1500)]) for graph in graphs]
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -149,7 +149,7 @@ def test_replays_that_pass_in_several_threads_are_all_counted(debugger: sg.Debug
             thread.join()
     finally:
         sys.setswitchinterval(before)
-    assert debugger.monitor.naps.taken > len(graphs), "precondition"
+    assert debugger.monitor.observation.periods > len(graphs), "precondition"
     assert not debugger.check()
     assert debugger.monitor.budget.replays == sum(graph.model.replays for graph in graphs)
 
@@ -160,21 +160,21 @@ def overruns_from(debugger: sg.Debugger, first: int) -> tuple[sg.Finding, ...]:
 
     table = guarded(debugger, 8)
     graph = reader(table)
-    for at in range(STEADY + 6 * APART[1]):
+    for at in range(QUIET + 6 * LOOKS_APART[1]):
         fill[(1,)](table, 0, 9 if at >= first else 8, 7, BLOCK=16)
         graph.replay()
-    assert debugger.monitor.naps.taken, "precondition"
+    assert debugger.monitor.observation.periods, "precondition"
     return tuple(debugger.check())
 
 
-@pytest.mark.parametrize("first", [0, STEADY + 1])
+@pytest.mark.parametrize("first", [0, QUIET + 1])
 def test_what_is_suppressed_is_so_in_a_nap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: int) -> None:
-    with napping(monkeypatch, APART, ASLEEP) as debugger:
+    with sampled(monkeypatch, LOOKS_APART, PERIOD) as debugger:
         known = only(overruns_from(debugger, first))
     assert known.culprit.name == "fill"
     path = tmp_path / "known.txt"
     path.write_text(f"{known.fingerprint}\n")
-    with napping(monkeypatch, APART, ASLEEP, suppressions=str(path)) as debugger:
+    with sampled(monkeypatch, LOOKS_APART, PERIOD, suppressions=str(path)) as debugger:
         assert overruns_from(debugger, first) == ()
         assert debugger.monitor.book.suppressed
         notes = debugger.monitor.book.notes
@@ -229,8 +229,8 @@ def test_a_known_cause_that_is_seen_in_a_nap_is_watched_again_more_and_more_seld
         graph.replay()
         found = only(debugger.findings)
         assert found.occurrences > before, "it is one more time of what was last seen there"
-        roused += [at] * (not debugger.monitor.naps.asleep)
-        for _ in range(2 * APART[1]):  # a glance arms the guard again
+        roused += [at] * (not debugger.monitor.observation.unobserved)
+        for _ in range(2 * LOOKS_APART[1]):  # a glance arms the guard again
             graph.replay()
     assert roused == [1, 2, 4]
 
@@ -293,11 +293,11 @@ def test_who_was_seen_to_write_before_a_nap_is_a_candidate_ever_after(debugger: 
     table, other = guarded(debugger, 8), guarded(debugger, 8)
     other.fill_(1)
     assert writer_of(debugger, other) == ("aten.fill_.Scalar", "confirmed")
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     other.copy_(table)  # which passes unseen
     assert writer_of(debugger, other) == ("aten.fill_.Scalar", "candidate")
     graph.replay()
-    debugger.monitor.naps.rouse()
+    debugger.monitor.observation.observe_all()
     assert writer_of(debugger, other) == ("aten.fill_.Scalar", "candidate")
     other.fill_(2)
     assert writer_of(debugger, other) == ("aten.fill_.Scalar", "confirmed")
@@ -305,7 +305,7 @@ def test_who_was_seen_to_write_before_a_nap_is_a_candidate_ever_after(debugger: 
 
 def test_a_graph_that_wrote_before_host_code_passed_is_a_candidate(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     graph.replay()
     table.fill_(9)  # which passes unseen
     assert writer_of(debugger, table) == ("aten.add_.Tensor", "candidate")

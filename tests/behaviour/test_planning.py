@@ -57,7 +57,7 @@ class Paged:
         self.new = static(debugger, [[0.5] * 4] * len(plan), torch.float32)
         debugger.name("attn", self)
 
-    def attend(self) -> torch.Tensor:
+    def observe_step(self) -> torch.Tensor:
         """Writes new rows into the cache, at places that the plan says."""
         self.cache.index_copy_(0, self.plan.long(), self.new)
         return self.cache.sum(0)
@@ -78,7 +78,7 @@ def read_in(how: str) -> Program:
                 return [it.victim[i].item() for i in range(3)]
             return np.asarray(it.victim) if how == "array" else getattr(it.victim, how)()
 
-        steps(captured(lambda: (it.overwrite(), it.attend())), read)
+        steps(captured(lambda: (it.overwrite(), it.observe_step())), read)
 
     return program
 
@@ -115,7 +115,7 @@ def lengths_between_starts(debugger: sg.Debugger) -> None:
         starts = it.victim.tolist()
         it.plan.copy_(torch.tensor([high - low for low, high in pairwise(starts)]))
 
-    steps(captured(lambda: (it.overwrite(), it.attend())), plan)
+    steps(captured(lambda: (it.overwrite(), it.observe_step())), plan)
 
 
 @buggy
@@ -144,7 +144,7 @@ def a_pair_is_no_chance_the_second_time(debugger: sg.Debugger) -> None:
         it.plan.copy_(torch.tensor([middle - low, high - middle]))
         it.lens.fill_(10 + 3 * step)
 
-    steps(captured(lambda: (it.overwrite(), it.attend())), plan)
+    steps(captured(lambda: (it.overwrite(), it.observe_step())), plan)
 
 
 def table_program(pad: int) -> Program:
@@ -155,7 +155,7 @@ def table_program(pad: int) -> Program:
         def body() -> None:
             it.victim.copy_(it.lens * 2 + it.lens // 6)
             it.cache.index_add_(0, it.victim, it.new[:3])
-            it.attend()
+            it.observe_step()
 
         def plan(step: int) -> None:
             it.plan.zero_()
@@ -179,7 +179,7 @@ def element_by_element(debugger: sg.Debugger) -> None:
         for at in range(3):
             it.plan[at] = it.victim[at + 1].item() - it.victim[at].item()
 
-    steps(captured(lambda: (it.overwrite(), it.attend())), plan)
+    steps(captured(lambda: (it.overwrite(), it.observe_step())), plan)
 
 
 @pytest.mark.parametrize("name", BUGGY)
@@ -362,7 +362,7 @@ def pointers_are_restored_before_each_plan(debugger: sg.Debugger) -> None:
         it.victim.copy_(original)
         it.plan.copy_(torch.tensor(np.diff(it.victim.tolist())))
 
-    steps(captured(lambda: (it.overwrite(), it.attend())), plan)
+    steps(captured(lambda: (it.overwrite(), it.observe_step())), plan)
 
 
 @clean
@@ -374,14 +374,14 @@ def what_the_graph_will_write_is_planned(debugger: sg.Debugger) -> None:
         it.victim[1:] = (it.lens + 1).cumsum(0)
         it.plan.copy_(torch.tensor(np.diff(it.victim.tolist())))
 
-    steps(captured(lambda: (it.overwrite(), it.attend())), plan)
+    steps(captured(lambda: (it.overwrite(), it.observe_step())), plan)
 
 
 @clean
 def pointers_that_only_the_graph_makes(debugger: sg.Debugger) -> None:
     """The host reads them after each replay: an output."""
     it = Paged(debugger, [0, 4, 9], [4, 5], [3, 6])
-    graph = captured(lambda: (it.overwrite(), it.attend()))
+    graph = captured(lambda: (it.overwrite(), it.observe_step()))
     for step in range(STEPS):
         it.lens.fill_(step + 2)
         graph.replay()
@@ -396,7 +396,7 @@ def what_is_written_next_has_nothing_to_do_with_it(debugger: sg.Debugger) -> Non
         it.victim.tolist()
         it.plan.copy_(torch.tensor([step, step + 11]))
 
-    steps(captured(lambda: (it.overwrite(), it.attend())), plan)
+    steps(captured(lambda: (it.overwrite(), it.observe_step())), plan)
 
 
 @clean
@@ -407,7 +407,7 @@ def a_value_that_is_alike_once_by_chance(debugger: sg.Debugger) -> None:
         it.lens.fill_(20 + step)
         it.plan.fill_(it.victim[1].item() if step == 1 else 3)
 
-    steps(captured(lambda: (it.overwrite(), it.attend(), it.victim * 2)), plan)
+    steps(captured(lambda: (it.overwrite(), it.observe_step(), it.victim * 2)), plan)
 
 
 @pytest.mark.parametrize("locate", ["auto", "all"])

@@ -17,18 +17,18 @@ import shadowgraph as sg
 from shadowgraph.debugger import model_of
 from shadowgraph.graphs.cuda import check_nodes
 from shadowgraph.graphs.cuda.driver import driver, raw_graph
-from shadowgraph.monitor.sampling import naps, passing
+from shadowgraph.monitor.sampling import observation, passing
 
 pytestmark = pytest.mark.gpu
-STEADY, APART, ASLEEP = 8, (5000, 5000), 200_000
+QUIET, LOOKS_APART, PERIOD = 8, (5000, 5000), 200_000
 
 
 @pytest.fixture
 def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
     """A debugger that soon observes no launches, and looks closer at one replay in 5,000."""
     warm_kernels()
-    for name, value in (("STEADY", STEADY), ("APART", APART), ("ASLEEP", ASLEEP)):
-        monkeypatch.setattr(naps, name, value)
+    for name, value in (("QUIET", QUIET), ("LOOKS_APART", LOOKS_APART), ("PERIOD", PERIOD)):
+        monkeypatch.setattr(observation, name, value)
     with sg.debug(backend="cuda", watch_eager="sampled") as made:
         yield made
 
@@ -49,7 +49,7 @@ def counted(debugger: sg.Debugger) -> tuple[int, int]:
 
 def steady(*graphs: torch.cuda.CUDAGraph) -> None:
     """Replay until replays pass unobserved, each graph often enough."""
-    for _ in range(20 * STEADY):
+    for _ in range(20 * QUIET):
         for graph in graphs:
             graph.replay()
         if passing.on:
@@ -257,7 +257,7 @@ def test_a_capture_goes_on_where_the_driver_refuses_a_node(
     assert model is not None
     assert not model.check_nodes
     assert len(driver().every_node(raw_graph(graph))) == 1
-    for _ in range(4 * STEADY):
+    for _ in range(4 * QUIET):
         graph.replay()
     where.fill_(64)
     graph.replay()
@@ -268,16 +268,16 @@ def test_a_capture_goes_on_where_the_driver_refuses_a_node(
 
 def test_without_check_nodes_launches_check_every_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     warm_kernels()
-    monkeypatch.setattr(naps, "STEADY", STEADY)
+    monkeypatch.setattr(observation, "QUIET", QUIET)
     with sg.debug(backend="cuda", watch_eager="sampled", checks="launches") as debugger:
         table, where = guarded(debugger, 64), guarded(debugger, 1, dtype=torch.int64)
         graph, _ = capture(lambda: stray_at(table, where))
-        for _ in range(10 * STEADY):
+        for _ in range(10 * QUIET):
             graph.replay()
         model = model_of(graph)
         assert model is not None
         assert not model.check_nodes
-        assert debugger.monitor.budget.checked == 10 * STEADY
+        assert debugger.monitor.budget.checked == 10 * QUIET
         where.fill_(64)
         graph.replay()
         where.zero_()

@@ -9,17 +9,17 @@ import torch
 from helpers_cuda import BLOCK, capture, fill, guarded, only, overflow, warm_kernels
 
 import shadowgraph as sg
-from shadowgraph.monitor.sampling import naps, passing
+from shadowgraph.monitor.sampling import observation, passing
 
 pytestmark = pytest.mark.gpu
-STEADY, APART, ASLEEP = 8, (3, 6), 300
+QUIET, LOOKS_APART, PERIOD = 8, (3, 6), 300
 
 
 @pytest.fixture
 def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
     warm_kernels()
-    for name, value in (("STEADY", STEADY), ("APART", APART), ("ASLEEP", ASLEEP)):
-        monkeypatch.setattr(naps, name, value)
+    for name, value in (("QUIET", QUIET), ("LOOKS_APART", LOOKS_APART), ("PERIOD", PERIOD)):
+        monkeypatch.setattr(observation, name, value)
     with sg.debug(backend="cuda", watch_eager="sampled") as made:
         yield made
     assert not passing.on
@@ -34,7 +34,7 @@ def put_here(table: torch.Tensor, where: torch.Tensor) -> None:
 
 def passes(graph: torch.cuda.CUDAGraph) -> None:
     """Replay until replays pass."""
-    for _ in range(4 * STEADY):
+    for _ in range(4 * QUIET):
         graph.replay()
         if passing.on:
             return
@@ -42,7 +42,7 @@ def passes(graph: torch.cuda.CUDAGraph) -> None:
 
 
 def until_found(debugger: sg.Debugger, graph: torch.cuda.CUDAGraph) -> int:
-    for count in range(1, 3 * APART[1]):
+    for count in range(1, 3 * LOOKS_APART[1]):
         graph.replay()
         torch.cuda.synchronize()
         if debugger.findings:
@@ -53,7 +53,7 @@ def until_found(debugger: sg.Debugger, graph: torch.cuda.CUDAGraph) -> int:
 def test_a_clean_program_is_silent_and_each_replay_counts(debugger: sg.Debugger) -> None:
     table = guarded(debugger, BLOCK)
     graph, total = capture(lambda: table.sum())
-    for at in range(2 * ASLEEP):
+    for at in range(2 * PERIOD):
         fill(table)
         table.add_(at)
         graph.replay()
@@ -61,10 +61,10 @@ def test_a_clean_program_is_silent_and_each_replay_counts(debugger: sg.Debugger)
     assert debugger.check() == ()
     facts = debugger.facts()
     assert facts.faults == {}
-    assert [replays for _, _, replays in facts.graphs] == [2 * ASLEEP]
+    assert [replays for _, _, replays in facts.graphs] == [2 * PERIOD]
     budget = debugger.monitor.budget
-    assert budget.replays == 2 * ASLEEP
-    assert budget.checked < ASLEEP, "most pass"
+    assert budget.replays == 2 * PERIOD
+    assert budget.checked < PERIOD, "most pass"
 
 
 def test_what_a_kernel_of_the_graph_breaks_in_a_nap_is_named_when_it_happens_again(debugger: sg.Debugger) -> None:
@@ -92,14 +92,14 @@ def test_what_a_kernel_of_the_graph_breaks_in_a_nap_is_named_when_it_happens_aga
 def test_an_observed_launch_is_not_accused_of_what_came_before_it(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 64)
     graph, _ = capture(lambda: table.sum())
-    for _ in range(2 * STEADY):
+    for _ in range(2 * QUIET):
         fill(table)
         graph.replay()
         if passing.on:
             break
     assert passing.on, "invalid: no replay passes"
     overflow(table)  # which passes unseen
-    for _ in range(3 * APART[1]):
+    for _ in range(3 * LOOKS_APART[1]):
         fill(table)
         graph.replay()
         torch.cuda.synchronize()
@@ -114,7 +114,7 @@ def test_a_kernel_that_overruns_in_each_prepare_is_named(debugger: sg.Debugger) 
     table = guarded(debugger, 64)
     graph, _ = capture(lambda: table.sum())
     passes(graph)
-    for _ in range(3 * APART[1]):
+    for _ in range(3 * LOOKS_APART[1]):
         overflow(table)
         graph.replay()
         torch.cuda.synchronize()

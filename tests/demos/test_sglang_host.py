@@ -143,7 +143,7 @@ class Rehome(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.arena = torch.full((1 << 16,), CANARY, dtype=torch.int32)
-        self.taken = 0
+        self.periods = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -152,7 +152,7 @@ class Rehome(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func not in (torch.ops.aten.zeros.default, torch.ops.aten.ones.default):
             return result
         assert result.device.type == "cpu"
-        start, self.taken = self.taken, self.taken + 4096
+        start, self.periods = self.periods, self.periods + 4096
         return self.arena[start : start + result.numel()].view(result.shape).copy_(result)
 
 

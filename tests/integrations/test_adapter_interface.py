@@ -45,7 +45,7 @@ def reached(source: str) -> set[str]:
 
 def test_sources_are_read() -> None:
     assert len(SOURCES) > 10
-    assert reached("debugger.monitor.naps") == {"monitor"}
+    assert reached("debugger.monitor.observation") == {"monitor"}
     assert reached("debugger._allocator.device") == {"_allocator"}
     assert reached("session.current().adapter._work") == {"_work"}
     assert reached("from shadowgraph.monitor.sampling import passing") == {"monitor"}

@@ -20,7 +20,7 @@ from shadowgraph.integrations.flashinfer.steady_plans import SteadyModule
 from shadowgraph.model.host_plans import HostPlan, HostPlans
 from shadowgraph.model.launch_log_format import RowKind
 from shadowgraph.model.launch_log_reader import LoggedEvent, LoggedLaunch, contents_of
-from shadowgraph.monitor.sampling import naps, passing
+from shadowgraph.monitor.sampling import observation, passing
 from shadowgraph.tracking import launch_recording
 
 
@@ -258,20 +258,20 @@ def test_a_copy_of_a_stand_in_is_one_of_the_module(debugger: sg.Debugger, passes
 
 
 @pytest.fixture
-def napping(attached: Attachment, monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
+def sampled(attached: Attachment, monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
     """A debugger that lets replays pass after a few."""
-    for name, value in (("STEADY", 3), ("AWAKE", 2), ("ASLEEP", 4000), ("APART", (50, 60))):
-        monkeypatch.setattr(naps, name, value)
+    for name, value in (("QUIET", 3), ("WINDOW", 2), ("PERIOD", 4000), ("LOOKS_APART", (50, 60))):
+        monkeypatch.setattr(observation, name, value)
     with sg.debug(watch_eager="sampled") as made:
-        made.monitor.naps.wanted = True
+        made.monitor.observation.wanted = True
         yield made
 
 
 @pytest.mark.parametrize("steady", [True, False], ids=["steady", "whole"])
 def test_a_plan_of_more_entries_than_all_before_is_watched(
-    napping: sg.Debugger, attached: Attachment, steady: bool
+    sampled: sg.Debugger, attached: Attachment, steady: bool
 ) -> None:
-    backend = Backend(napping)
+    backend = Backend(sampled)
     backend.capture()
     for _ in range(5):
         backend.step(3, [4, 5, 6])
@@ -282,12 +282,12 @@ def test_a_plan_of_more_entries_than_all_before_is_watched(
         attached.hooks.forget()
     backend.plan(3, [10, 15, 24])
     assert not passing.on
-    assert napping.monitor.novelty.woken == 1
-    assert last_of(napping).indptr == ints(0, 10, 25, 49).numpy().tobytes()
+    assert sampled.monitor.novelty.woken == 1
+    assert last_of(sampled).indptr == ints(0, 10, 25, 49).numpy().tobytes()
     backend.graphs[3].replay()
-    assert napping.monitor.budget.checked == napping.monitor.budget.replays - 2
-    assert not napping.check()
-    assert napping.facts().faults == {}
+    assert sampled.monitor.budget.checked == sampled.monitor.budget.replays - 2
+    assert not sampled.check()
+    assert sampled.facts().faults == {}
 
 
 def test_nothing_is_kept_of_a_wrapper_that_is_gone(debugger: sg.Debugger, attached: Attachment) -> None:

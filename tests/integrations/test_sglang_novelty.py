@@ -17,7 +17,7 @@ from shadowgraph.integrations.sglang.hooks import BATCH, Hooks
 from shadowgraph.model.findings import Batch
 from shadowgraph.model.launch_log_format import RowKind
 from shadowgraph.model.launch_log_reader import LoggedEvent
-from shadowgraph.monitor.sampling import naps, passing
+from shadowgraph.monitor.sampling import observation, passing
 from shadowgraph.tracking import launch_recording
 
 pytestmark = [
@@ -29,10 +29,10 @@ pytestmark = [
 @pytest.fixture
 def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
     """One that lets replays pass after a few."""
-    for name, value in (("STEADY", 3), ("AWAKE", 2), ("ASLEEP", 4000), ("APART", (50, 60))):
-        monkeypatch.setattr(naps, name, value)
+    for name, value in (("QUIET", 3), ("WINDOW", 2), ("PERIOD", 4000), ("LOOKS_APART", (50, 60))):
+        monkeypatch.setattr(observation, name, value)
     with sg.debug(backend="host", watch_eager="sampled") as made:
-        made.monitor.naps.wanted = True
+        made.monitor.observation.wanted = True
         yield made
 
 

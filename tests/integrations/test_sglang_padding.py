@@ -12,12 +12,12 @@ from shadowgraph.integrations.sglang.padding import declare_padding, declare_reg
 
 class Taker:
     def __init__(self) -> None:
-        self.taken: list[tuple[int, str]] = []
+        self.periods: list[tuple[int, str]] = []
 
     def padding(self, tensor: torch.Tensor, policy: str) -> None:
         if tensor.is_meta:
             raise UnknownBufferError("on another device")
-        self.taken.append((tensor.data_ptr(), policy))
+        self.periods.append((tensor.data_ptr(), policy))
 
 
 def test_what_sglang_keeps_on_purpose() -> None:
@@ -33,7 +33,7 @@ def test_what_sglang_keeps_on_purpose() -> None:
     taker = Taker()
     declared = declare_padding(taker, buffers)
     assert declared == ("input_ids", "ngram_embedding_info.column_starts", "pp_proxy_tensors.hidden_states")
-    assert taker.taken == [(each.data_ptr(), "dont_care") for each in (ids, starts, hidden)]
+    assert taker.periods == [(each.data_ptr(), "dont_care") for each in (ids, starts, hidden)]
 
 
 def test_what_sglang_resets() -> None:
@@ -43,7 +43,7 @@ def test_what_sglang_resets() -> None:
     )
     taker = Taker()
     assert judge_padding(taker, buffers) == ("req_pool_indices", "seq_lens")
-    assert taker.taken == [(slots.data_ptr(), "judged"), (lens.data_ptr(), "judged")]
+    assert taker.periods == [(slots.data_ptr(), "judged"), (lens.data_ptr(), "judged")]
 
 
 def test_what_the_slots_of_a_registry_say() -> None:
@@ -60,7 +60,7 @@ def test_what_the_slots_of_a_registry_say() -> None:
     registry = SimpleNamespace(slot_names=lambda: list(slots), get_slot=slots.__getitem__)
     taker = Taker()
     assert declare_registry(taker, registry) == tuple(name.lower() for name in policies)
-    said = dict(zip([name.lower() for name in policies], [policy for _, policy in taker.taken], strict=True))
+    said = dict(zip([name.lower() for name in policies], [policy for _, policy in taker.periods], strict=True))
     assert said == {
         "keep_pad": "dont_care",
         "fill_sentinel": "judged",

@@ -76,13 +76,13 @@ class Invariants(Check):
 
     Attributes
     ----------
-    blind_since
+    unobserved_since
         Checkpoint from which on writes pass unseen; infinite while all are seen.
     """
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self.blind_since = inf
+        self.unobserved_since = inf
         self.invariants: list[Invariant] = []
         self._writes: deque[_Noted] = deque(maxlen=_WRITES)
 
@@ -97,7 +97,7 @@ class Invariants(Check):
 
     def invalidate_writers(self) -> None:
         """After unseen writes: the last write that was seen need not be the last one."""
-        self.blind_since = inf
+        self.unobserved_since = inf
         self._writes.clear()
 
     def reads_captured(self, graph: Graph) -> bool:
@@ -244,7 +244,7 @@ class Invariants(Check):
 
         A write after the bytes were requested does not count: a device may deliver them late.
         """
-        if (checkpoint.order or inf) > self.blind_since:
+        if (checkpoint.order or inf) > self.unobserved_since:
             return None
         if invariant.rule is nondecreasing:
             broken = ByteRange(max(whole.start, broken.start - invariant.view.itemsize), broken.stop)

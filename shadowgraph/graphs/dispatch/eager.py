@@ -103,8 +103,9 @@ def resume_mode() -> None:
         mode.__enter__()  # type: ignore[no-untyped-call]
 
 
-def follow(asleep: bool) -> None:
-    """Take this thread's mode off its stack during a nap, if no mode is above it; put it back afterwards.
+def follow(unobserved: bool) -> None:
+    """Take this thread's mode off its stack while its operators are not observed, if no mode is above it; put it back
+    afterwards.
 
     Not put back above a mode that the program has entered meanwhile: on leaving that one, the program would pop ours.
     It is then put back by a later call.
@@ -112,9 +113,9 @@ def follow(asleep: bool) -> None:
     rest = _local.rest
     if _local.capturing:
         return
-    if rest is None and asleep:
+    if rest is None and unobserved:
         _take_off()
-    elif rest is not None and not asleep:
+    elif rest is not None and not unobserved:
         _put_back(rest)
 
 
@@ -155,7 +156,7 @@ class EagerMode(ObserverMode):
         Selects the allocations that are guarded outside `guard_allocations`; None for none.
     thorough
         Report every operator that takes indices before it runs, tracked or not.
-    asleep
+    unobserved
         Whether operators are to pass unseen now, also in threads whose mode cannot be removed.
     idle
         Counts operators until the first capture.
@@ -170,14 +171,14 @@ class EagerMode(ObserverMode):
         tracked: Callable[[ByteRange], bool],
         rule: EagerGuard | None = None,
         thorough: bool = False,
-        asleep: Callable[[], bool] = lambda: False,
+        unobserved: Callable[[], bool] = lambda: False,
         idle: Idle | None = None,
     ) -> None:
         super().__init__()
         self._allocator, self._rule, self._thorough = allocator, rule, thorough
         place = torch.device(allocator.device)
         self._device, self._index, self._place = place.type, -1 if place.index is None else place.index, str(place)
-        self._asleep, self._idle = asleep, idle if idle is not None else Idle()
+        self._unobserved, self._idle = unobserved, idle if idle is not None else Idle()
         self._announces = thorough or self._device != "cpu"  # operators on the host raise by themselves
         self._relevance = Relevance(allocator.ledger, tracked, self._device, self._index)
 
@@ -188,7 +189,7 @@ class EagerMode(ObserverMode):
 
     def dispatch(self, func: OpOverload | HigherOrderOperator, args: Any, kwargs: Any) -> Any:
         """Run an operator and note its effects; also called by a mode that stands in for this one."""
-        if self.inert or self._asleep():
+        if self.inert or self._unobserved():
             self._idle.passed()
             return call(func, args, kwargs)
         if _local.capturing or not isinstance(func, OpOverload) or func.namespace == "prim":

@@ -23,12 +23,12 @@ _storages = PatchSet()
 _tensors = PatchSet(instances_only=True)
 
 
-def install(allocator: HostAllocator, rouse: Callable[[], None]) -> None:
+def install(allocator: HostAllocator, observe_all: Callable[[], None]) -> None:
     """Patch the resize methods of storages and tensors; counted, undone by `uninstall`.
 
     Parameters
     ----------
-    rouse
+    observe_all
         Called before a tensor in guarded memory is resized: from then on this thread's operators are seen.
     """
 
@@ -46,7 +46,7 @@ def install(allocator: HostAllocator, rouse: Callable[[], None]) -> None:
         def resize(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             with error_barrier("resize of a tensor"), torch._C.DisableTorchFunction():
                 if tensor.layout is torch.strided and _is_fixed(tensor) and allocator.holds(tensor.data_ptr()):
-                    rouse()
+                    observe_all()
             return original(tensor, *args, **kwargs)
 
         return resize

@@ -1,4 +1,4 @@
-"""Whether replays pass unseen, with what prepares them: in most of a nap they do.
+"""Whether replays pass unobserved, with what prepares them: in the steady state most do.
 
 Who hooks something asks here before anything else, so that what passes costs a look at one attribute.
 """

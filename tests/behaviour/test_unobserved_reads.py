@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 import torch
-from napping import ASLEEP, STEADY, Reads, asleep, heard, is_watched, napping, reader, touch
 from playing import played
 from programs import guarded, only, poke
+from steady_state import PERIOD, QUIET, Reads, heard, is_watched, reader, sampled, touch, until_steady
 
 import shadowgraph as sg
 from shadowgraph.checks.rebound.bindings import Planned
 from shadowgraph.checks.rebound.check import ReboundInputs
 from shadowgraph.graphs.dispatch import host_reads
-from shadowgraph.monitor.sampling import naps
+from shadowgraph.monitor.sampling import observation
 from shadowgraph.tracking import writes
 
 
 @pytest.fixture
 def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
-    with napping(monkeypatch) as made:
+    with sampled(monkeypatch) as made:
         yield made
 
 
@@ -37,11 +37,11 @@ def reads() -> Iterator[Reads]:
 
 def test_reads_in_a_nap_are_not_told(debugger: sg.Debugger, reads: Reads) -> None:
     table = guarded(debugger, 8)
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     before = reads.count
     assert table.tolist() == [0] * 8
     assert reads.count == before
-    for _ in range(ASLEEP):
+    for _ in range(PERIOD):
         graph.replay()
     assert is_watched()
     table.tolist()
@@ -50,21 +50,21 @@ def test_reads_in_a_nap_are_not_told(debugger: sg.Debugger, reads: Reads) -> Non
 
 def test_reads_in_a_nap_are_told_where_a_rule_is_declared(debugger: sg.Debugger, reads: Reads) -> None:
     table = guarded(debugger, 8)
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     debugger.invariant(table, sg.index_range(0, 9))
     before = reads.count
     table.tolist()
     assert reads.count == before + 1, "the declaration ends the nap"
-    while not debugger.monitor.naps.asleep:
+    while not debugger.monitor.observation.unobserved:
         graph.replay()
     table.tolist()
     assert reads.count == before + 2
 
 
 def test_a_debugger_that_stops_in_a_nap_leaves_reads_to_the_next(monkeypatch: pytest.MonkeyPatch, reads: Reads) -> None:
-    monkeypatch.setattr(naps, "STEADY", 2)
+    monkeypatch.setattr(observation, "QUIET", 2)
     with played(monkeypatch, watch_eager="sampled") as first:
-        asleep(first, guarded(first, 8))
+        until_steady(first, guarded(first, 8))
     with played(monkeypatch) as second:
         table = guarded(second, 8)
         before = reads.count
@@ -81,16 +81,16 @@ def test_a_capture_of_another_thread_as_a_nap_begins_leaves_reads_on(
 
     def meanwhile(on: bool) -> None:
         if on and not roused:
-            roused.append(threading.Thread(target=work.naps.rouse))
+            roused.append(threading.Thread(target=work.observation.observe_all))
             roused[0].start()
             roused[0].join()
         rest(on)
 
     monkeypatch.setattr(host_reads, "rest", meanwhile)
-    for _ in range(STEADY):
+    for _ in range(QUIET):
         graph.replay()
     assert roused, "invalid: no nap began"
-    assert not work.naps.asleep
+    assert not work.observation.unobserved
     before = reads.count
     table.tolist()
     assert reads.count == before + 1
@@ -99,14 +99,14 @@ def test_a_capture_of_another_thread_as_a_nap_begins_leaves_reads_on(
 def test_a_replay_that_ends_after_its_debugger_leaves_reads_to_the_next(
     monkeypatch: pytest.MonkeyPatch, reads: Reads
 ) -> None:
-    monkeypatch.setattr(naps, "STEADY", 3)
+    monkeypatch.setattr(observation, "QUIET", 3)
     with played(monkeypatch, watch_eager="sampled") as first:
         table = guarded(first, 8)
         graph = reader(table)
         graph.replay()
         graph.replay()
-    first.monitor.naps.replay_ended(graph.model.serial)
-    assert first.monitor.naps.asleep, "invalid: no nap began"
+    first.monitor.observation.replay_ended(graph.model.serial)
+    assert first.monitor.observation.unobserved, "invalid: no nap began"
     with played(monkeypatch) as second:
         other = guarded(second, 8)
         before = reads.count
@@ -115,10 +115,10 @@ def test_a_replay_that_ends_after_its_debugger_leaves_reads_to_the_next(
 
 
 def test_a_debugger_that_starts_again_is_awake(debugger: sg.Debugger) -> None:
-    asleep(debugger, guarded(debugger, 8))
+    until_steady(debugger, guarded(debugger, 8))
     debugger.stop()
     debugger.start()
-    assert not debugger.monitor.naps.asleep
+    assert not debugger.monitor.observation.unobserved
     assert is_watched()
 
 
@@ -126,7 +126,7 @@ def test_what_a_launch_wrote_is_not_worked_out_unless_somebody_asks(
     debugger: sg.Debugger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = guarded(debugger, 8)
-    graph, asked, write_of = asleep(debugger, table), [], writes.write_of
+    graph, asked, write_of = until_steady(debugger, table), [], writes.write_of
 
     def noted(*args: Any, **kwargs: Any) -> writes.Write:
         asked.append(args)
@@ -146,7 +146,7 @@ def test_after_a_resume_in_a_nap_nobody_who_was_seen_is_accused(debugger: sg.Deb
     debugger.invariant(table, sg.index_range(0, 9))
     if watched:
         debugger.watch(table)
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     other = threading.Event(), threading.Event()
 
     def rests() -> None:  # so that not all is seen again at once
@@ -162,7 +162,7 @@ def test_after_a_resume_in_a_nap_nobody_who_was_seen_is_accused(debugger: sg.Deb
     try:
         debugger.pause()
         debugger.resume()
-        assert debugger.monitor.naps.blind, "invalid: all is seen"
+        assert debugger.monitor.observation.incomplete, "invalid: all is seen"
         touch(table)  # keeps the rule
         poke(table, 0, 4, 99)  # which nobody sees
         graph.replay()
@@ -190,19 +190,19 @@ def test_a_plan_from_before_a_nap_says_nothing_after_it(debugger: sg.Debugger) -
     assert rebound.bind(graph.model, owner, "buffer", table)
 
     def plan(into: torch.Tensor) -> None:
-        if not work.naps.blind:
+        if not work.observation.incomplete:
             rebound.plan(owner, Planned(next(work.context.clock), planned_into={"buffer": into.data_ptr()}))
 
-    for _ in range(STEADY - 1):
+    for _ in range(QUIET - 1):
         plan(table)
         graph.replay()
     plan(scratch)
     other.replay()
-    assert work.naps.asleep
-    for _ in range(ASLEEP):
+    assert work.observation.unobserved
+    for _ in range(PERIOD):
         plan(table)
         graph.replay()
-    assert not work.naps.blind
+    assert not work.observation.incomplete
     graph.replay()
     debugger.check()
     assert (debugger.findings, debugger.notes) == ((), ())

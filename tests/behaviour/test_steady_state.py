@@ -1,4 +1,4 @@
-"""Naps: when nothing happens, eager operators pass unseen for a while; nothing wrong may follow from that."""
+"""Observation: when nothing happens, eager operators pass unseen for a while; nothing wrong may follow from that."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from napping import ASLEEP, AWAKE, STEADY, asleep, is_watched, napping, reader, touch
 from padding import Batch, told
 from playing import played
 from programs import guarded, only
+from steady_state import PERIOD, QUIET, WINDOW, is_watched, reader, sampled, touch, until_steady
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 import shadowgraph as sg
@@ -21,15 +21,15 @@ from shadowgraph.checks.registry import Checks
 from shadowgraph.checks.stale_rows.check import StaleRows
 from shadowgraph.graphs.dispatch import host_reads, thread_modes
 from shadowgraph.model.row_history import RowState
-from shadowgraph.monitor.sampling import naps
+from shadowgraph.monitor.sampling import observation
 
 Resize = Callable[[torch.Tensor], torch.Tensor]
-ROUNDS = STEADY + 3 * (ASLEEP + AWAKE)
+ROUNDS = QUIET + 3 * (PERIOD + WINDOW)
 
 
 @pytest.fixture
 def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
-    with napping(monkeypatch) as made:
+    with sampled(monkeypatch) as made:
         yield made
 
 
@@ -54,7 +54,7 @@ def test_the_mode_leaves_the_stack_and_comes_back(debugger: sg.Debugger) -> None
     for _ in range(ROUNDS):
         graph.replay()
         seen.append(is_watched())
-    steady, nap, window = [True] * (STEADY - 1), [False] * ASLEEP, [True] * AWAKE
+    steady, nap, window = [True] * (QUIET - 1), [False] * PERIOD, [True] * WINDOW
     assert seen == [*steady, *(nap + window) * 3, False]
     (limit,) = debugger.facts().limits
     assert limit.startswith("eager operators were watched around 4 replays in 14 after 6 without news")
@@ -73,7 +73,7 @@ def test_who_may_end_without_a_summary_is_told_at_once(debugger: sg.Debugger) ->
 
 
 def test_without_being_asked_nobody_naps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(naps, "STEADY", 2)
+    monkeypatch.setattr(observation, "QUIET", 2)
     with played(monkeypatch) as debugger:
         table = guarded(debugger, 8)
         graph = reader(table)
@@ -86,11 +86,11 @@ def test_without_being_asked_nobody_naps(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_capture_ends_a_nap(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
     graph = reader(table)
-    for _ in range(STEADY + 2):
+    for _ in range(QUIET + 2):
         graph.replay()
     assert not is_watched()
     other = reader(table)
-    for _ in range(STEADY - 1):
+    for _ in range(QUIET - 1):
         other.replay()
         assert is_watched()
     other.replay()
@@ -102,7 +102,7 @@ def test_what_an_operator_breaks_in_a_nap_is_found_at_once_and_named_when_it_hap
 ) -> None:
     table = guarded(debugger, 8)
     graph = reader(table)
-    for _ in range(STEADY + 2):
+    for _ in range(QUIET + 2):
         graph.replay()
     assert not is_watched()
     spill(table)  # type: ignore[operator]
@@ -135,7 +135,7 @@ def planned(debugger: sg.Debugger, rounds: int, refresh: bool) -> list[int]:
         indptr[1:].copy_(lens.cumsum(0))
     seen = []
     for at in range(rounds):
-        plan(indptr, lens, refresh or at < STEADY + ASLEEP - 2)
+        plan(indptr, lens, refresh or at < QUIET + PERIOD - 2)
         graph.replay()
         seen += [at] * bool(debugger.findings)
     return seen
@@ -155,7 +155,7 @@ def test_nor_would_it_be_silent_by_chance(debugger: sg.Debugger, monkeypatch: py
 
 def test_a_host_that_forgets_is_found_in_the_next_window(debugger: sg.Debugger) -> None:
     seen = planned(debugger, ROUNDS, refresh=False)
-    assert seen[0] >= STEADY + ASLEEP
+    assert seen[0] >= QUIET + PERIOD
     found = only(debugger.findings)
     assert (found.code, found.reader.name) == ("SG102", "tolist")
 
@@ -170,7 +170,7 @@ def test_padding_that_is_refreshed_unseen_is_not_stale(debugger: sg.Debugger) ->
 def test_forgotten_padding_is_found_in_a_window(debugger: sg.Debugger) -> None:
     batch = Batch(debugger)
     for at in range(ROUNDS):
-        batch.step([[2, 3, 5, 7], [6], [1, 2]][at % 3], zero=at < STEADY + 1)
+        batch.step([[2, 3, 5, 7], [6], [1, 2]][at % 3], zero=at < QUIET + 1)
     debugger.check()
     assert {finding.code for finding in (*debugger.findings, *debugger.notes)} == {"SG103"}
 
@@ -197,22 +197,22 @@ class Theirs(TorchDispatchMode):
 
 def test_a_nap_that_ends_within_a_mode_of_the_programs_leaves_that_one_its_place(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     with Theirs() as theirs:  # type: ignore[no-untyped-call]
-        for _ in range(ASLEEP):
+        for _ in range(PERIOD):
             graph.replay()
-        assert not debugger.monitor.naps.asleep
+        assert not debugger.monitor.observation.unobserved
         assert _get_current_dispatch_mode() is theirs
-        assert debugger.monitor.naps.blind
+        assert debugger.monitor.observation.incomplete
     assert _get_current_dispatch_mode() is None
     graph.replay()
     assert is_watched()
-    assert not debugger.monitor.naps.blind
+    assert not debugger.monitor.observation.incomplete
 
 
 def test_who_asks_for_guards_in_a_nap_gets_them(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
-    asleep(debugger, table)
+    until_steady(debugger, table)
     assert not is_watched()
     made = guarded(debugger, 8)
     assert not made.untyped_storage().resizable()
@@ -220,12 +220,12 @@ def test_who_asks_for_guards_in_a_nap_gets_them(debugger: sg.Debugger) -> None:
 
 def test_after_a_capture_its_thread_is_watched_at_once(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
-    asleep(debugger, table)
+    until_steady(debugger, table)
     graph = sg.HostGraph()
     with sg.host_graph(graph):
         table.add_(0)
     assert is_watched()
-    assert not debugger.monitor.naps.blind
+    assert not debugger.monitor.observation.incomplete
 
 
 def in_a_thread(work: Callable[[], object]) -> None:
@@ -240,7 +240,7 @@ def test_while_the_mode_of_some_thread_rests_nothing_is_said_that_needs_all_writ
     graph = sg.HostGraph()
     with sg.host_graph(graph):
         indptr[1:].copy_(lens.cumsum(0))
-    for _ in range(STEADY - 1):
+    for _ in range(QUIET - 1):
         plan(indptr, lens, refresh=True)
         graph.replay()
     graph.replay()  # the nap takes the mode off this thread, which never replays again
@@ -251,10 +251,10 @@ def test_while_the_mode_of_some_thread_rests_nothing_is_said_that_needs_all_writ
             indptr.copy_(torch.tensor([0, at, at + 1], dtype=torch.int32))
         in_a_thread(graph.replay)
         in_a_thread(indptr.tolist)
-        assert work.naps.blind
+        assert work.observation.incomplete
     assert debugger.findings == ()
     indptr.tolist()
-    assert is_watched() or work.naps.asleep
+    assert is_watched() or work.observation.unobserved
 
 
 def test_a_thread_that_ends_in_its_sleep_is_not_waited_for(debugger: sg.Debugger) -> None:
@@ -265,19 +265,19 @@ def test_a_thread_that_ends_in_its_sleep_is_not_waited_for(debugger: sg.Debugger
 
     def replay() -> None:
         entered = thread_modes.enter(lambda *_: mode)
-        for _ in range(STEADY):
+        for _ in range(QUIET):
             graph.replay()
         thread_modes.leave(entered)
 
     in_a_thread(replay)
-    assert debugger.monitor.naps.asleep
-    for _ in range(ASLEEP):
+    assert debugger.monitor.observation.unobserved
+    for _ in range(PERIOD):
         graph.replay()
-    assert not debugger.monitor.naps.blind
+    assert not debugger.monitor.observation.incomplete
 
 
 def test_a_mode_that_rests_when_its_debugger_stops_is_back_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(naps, "STEADY", STEADY)
+    monkeypatch.setattr(observation, "QUIET", QUIET)
     current: list[sg.Debugger] = []
     mode = thread_modes.enter(lambda *_: current[-1].eager_mode if current else None)
     try:
@@ -288,7 +288,7 @@ def test_a_mode_that_rests_when_its_debugger_stops_is_back_for_the_next(monkeypa
                 table = guarded(debugger, 8)
                 graph = reader(table)
                 debugger._mode.__exit__(None, None, None)  # type: ignore[union-attr]
-                for _ in range(STEADY):
+                for _ in range(QUIET):
                     graph.replay()
                 assert is_watched() is (option == "always")
                 debugger._mode.__enter__()  # type: ignore[union-attr]
@@ -320,7 +320,7 @@ def test_what_an_unseen_operator_wrote_past_an_end_stays_though_a_kernel_was_see
 ) -> None:
     table = guarded(debugger, 8)
     touch(table)  # its grid is known from here on
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     seen = []
     for _ in range(3):  # found after the first; in the second phase the operator is seen again, and runs first
         mark(table)
@@ -339,11 +339,11 @@ def test_nor_does_a_kernel_arm_in_a_nap_what_was_broken_before_it(
     mark(table)
     touch(table)
     graph.replay()
-    for _ in range(STEADY + ASLEEP):
+    for _ in range(QUIET + PERIOD):
         graph.replay()
-        if debugger.monitor.naps.asleep:
+        if debugger.monitor.observation.unobserved:
             break
-    assert debugger.monitor.naps.asleep
+    assert debugger.monitor.observation.unobserved
     assert debugger.monitor._rearming.waiting, "precondition"
     mark(table)
     touch(table)
@@ -352,7 +352,7 @@ def test_nor_does_a_kernel_arm_in_a_nap_what_was_broken_before_it(
 
 def test_a_kernel_that_overruns_in_a_nap_is_named_at_once(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     touch(table)
     spill_over(table)
     graph.replay()
@@ -369,7 +369,7 @@ def test_a_rule_broken_unseen_is_not_laid_on_whom_was_seen_before(debugger: sg.D
     debugger.invariant(table, sg.index_range(0, 9))
     touch(table)  # its grid is known from here on
     table.fill_(3)
-    graph = asleep(debugger, table)
+    graph = until_steady(debugger, table)
     touch(table)  # a kernel, which is seen, and keeps the rule no longer than until the operator after it
     table.fill_(11)
     graph.replay()
@@ -393,10 +393,10 @@ def test_what_is_told_of_rows_does_not_reach_over_a_nap(debugger: sg.Debugger) -
     batch = Batch(debugger)
     batch.step([2, 3, 5, 7], zero=True)
     batch.step([2, 3, 5, 7], zero=True)
-    for _ in range(STEADY + ASLEEP - 2):
+    for _ in range(QUIET + PERIOD - 2):
         batch.replay()
     assert RowState.KEPT in last_rows(debugger), "precondition: at the last replay before the nap"
-    assert not debugger.monitor.naps.blind
+    assert not debugger.monitor.observation.incomplete
     batch.replay()
     assert last_rows(debugger) == {RowState.UNKNOWN}
 
@@ -405,12 +405,12 @@ def test_memory_that_moved_unseen_is_found_gone_in_the_next_window(debugger: sg.
     table, other = torch.zeros(8), guarded(debugger, 8)
     assert table.untyped_storage().resizable(), "precondition: none of ours"
     graph = reader(table)
-    beside = asleep(debugger, other)
+    beside = until_steady(debugger, other)
     table.resize_(1 << 16)
     dangling = debugger.monitor.checks[Dangling]
     held = dangling._held[graph.model.serial]
     assert held.uses[0].buffer.alive, "precondition: nobody has looked"
-    for _ in range(ASLEEP):
+    for _ in range(PERIOD):
         beside.replay()
     assert not held.uses[0].buffer.alive
 
@@ -418,7 +418,7 @@ def test_memory_that_moved_unseen_is_found_gone_in_the_next_window(debugger: sg.
 @pytest.mark.parametrize("resize", [lambda t: t.resize_(20), lambda t: t.resize_as_(torch.zeros(20))])
 def test_what_is_guarded_can_grow_in_a_nap_too(debugger: sg.Debugger, resize: Resize) -> None:
     table, grows = guarded(debugger, 8), guarded(debugger, 8)
-    asleep(debugger, table)
+    until_steady(debugger, table)
     assert not is_watched()
     resize(grows)
     assert grows.shape == (20,)

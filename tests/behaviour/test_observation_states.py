@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from napping import ASLEEP, AWAKE, STEADY, is_watched, napping, reader
 from programs import guarded
+from steady_state import PERIOD, QUIET, WINDOW, is_watched, reader, sampled
 
 import shadowgraph as sg
-from shadowgraph.monitor.sampling import naps
+from shadowgraph.monitor.sampling import observation
 
 
 @pytest.fixture
 def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
-    with napping(monkeypatch) as made:
+    with sampled(monkeypatch) as made:
         yield made
 
 
@@ -24,21 +24,21 @@ def test_a_graph_that_was_not_watched_enough_ends_a_nap(debugger: sg.Debugger) -
     """As when a batch size comes for the first time, long after all else has become steady."""
     table = guarded(debugger, 8)
     usual, other = reader(table), reader(table)
-    for _ in range(STEADY):
+    for _ in range(QUIET):
         usual.replay()
     assert not is_watched()
     for _ in range(2):
         other.replay()
-        for _ in range(AWAKE):
+        for _ in range(WINDOW):
             assert is_watched(), "it was watched less often than the usual one before its first nap"
             other.replay()
         assert not is_watched()
     for _ in range(3):
         other.replay()
         assert not is_watched(), "it is known by now"
-    assert debugger.monitor.naps._watched == {usual.model.serial: STEADY, other.model.serial: 2 * AWAKE}
+    assert debugger.monitor.observation._watched == {usual.model.serial: QUIET, other.model.serial: 2 * WINDOW}
     other.reset()
-    assert debugger.monitor.naps._watched == {usual.model.serial: STEADY}
+    assert debugger.monitor.observation._watched == {usual.model.serial: QUIET}
 
 
 @pytest.mark.parametrize("graphs", [2, 3, 5, 6, 7, 9])
@@ -49,31 +49,31 @@ def test_of_graphs_that_take_turns_none_is_missed_each_time(debugger: sg.Debugge
     for _ in range(60):
         for graph in turn:
             graph.replay()
-    watched = debugger.monitor.naps._watched
-    assert min(watched[graph.model.serial] for graph in turn) >= STEADY
+    watched = debugger.monitor.observation._watched
+    assert min(watched[graph.model.serial] for graph in turn) >= QUIET
     seen = []
-    for _ in range(ASLEEP + AWAKE):
+    for _ in range(PERIOD + WINDOW):
         for graph in turn:
             graph.replay()
             seen.append(is_watched())
-    assert sum(seen) <= len(seen) * (AWAKE + 1) / (ASLEEP + AWAKE), "it naps as with one graph"
+    assert sum(seen) <= len(seen) * (WINDOW + 1) / (PERIOD + WINDOW), "it naps as with one graph"
 
 
 def test_a_graph_that_comes_seldom_is_not_waited_for_many_times(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
     usual, seldom = reader(table), reader(table)
-    for _ in range(STEADY):
+    for _ in range(QUIET):
         usual.replay()
-    watched, awake = debugger.monitor.naps._watched, []
+    watched, awake = debugger.monitor.observation._watched, []
     for _ in range(8):
         seldom.replay()
         awake.append(0)
-        for _ in range(10 * AWAKE):
+        for _ in range(10 * WINDOW):
             usual.replay()
             awake[-1] += is_watched()
     assert seldom.model.serial in watched
-    assert awake[0] > AWAKE * naps.PATIENCE
-    assert max(awake[4:]) <= 3 * AWAKE, "as the usual one's naps end by themselves"
+    assert awake[0] > WINDOW * observation.PATIENCE
+    assert max(awake[4:]) <= 3 * WINDOW, "as the usual one's naps end by themselves"
 
 
 def test_while_another_thread_captures_no_nap_begins(debugger: sg.Debugger) -> None:
@@ -92,12 +92,12 @@ def test_while_another_thread_captures_no_nap_begins(debugger: sg.Debugger) -> N
     thread.start()
     try:
         assert captures.wait(60)
-        for _ in range(2 * STEADY):
+        for _ in range(2 * QUIET):
             graph.replay()
-            assert not debugger.monitor.naps.asleep
+            assert not debugger.monitor.observation.unobserved
     finally:
         done.set()
         thread.join()
-    for _ in range(2 * STEADY):
+    for _ in range(2 * QUIET):
         graph.replay()
-    assert debugger.monitor.naps.asleep
+    assert debugger.monitor.observation.unobserved

@@ -15,18 +15,18 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 import shadowgraph as sg
 from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
 from shadowgraph.graphs.events import Listener, listeners
-from shadowgraph.monitor.sampling import naps
+from shadowgraph.monitor.sampling import observation
 
-STEADY, AWAKE, ASLEEP = 6, 4, 10
+QUIET, WINDOW, PERIOD = 6, 4, 10
 
 
 @contextmanager
-def napping(
-    monkeypatch: pytest.MonkeyPatch, apart: tuple[int, int] = (1, 1), asleep: int = ASLEEP, **options: Any
+def sampled(
+    monkeypatch: pytest.MonkeyPatch, apart: tuple[int, int] = (1, 1), asleep: int = PERIOD, **options: Any
 ) -> Iterator[sg.Debugger]:
     """A debugger that naps after a few replays, and looks at each replay of a nap unless glances lie further apart."""
-    for name, value in (("STEADY", STEADY), ("AWAKE", AWAKE), ("ASLEEP", asleep), ("APART", apart)):
-        monkeypatch.setattr(naps, name, value)
+    for name, value in (("QUIET", QUIET), ("WINDOW", WINDOW), ("PERIOD", asleep), ("LOOKS_APART", apart)):
+        monkeypatch.setattr(observation, name, value)
     with played(monkeypatch, watch_eager="sampled", **options) as made:
         yield made
 
@@ -43,12 +43,12 @@ def reader(table: torch.Tensor) -> sg.HostGraph:
     return graph
 
 
-def asleep(debugger: sg.Debugger, table: torch.Tensor) -> sg.HostGraph:
+def until_steady(debugger: sg.Debugger, table: torch.Tensor) -> sg.HostGraph:
     """A graph that has replayed until a nap began in this thread."""
     graph = reader(table)
-    for _ in range(STEADY):
+    for _ in range(QUIET):
         graph.replay()
-    assert debugger.monitor.naps.asleep
+    assert debugger.monitor.observation.unobserved
     return graph
 
 

@@ -1,4 +1,4 @@
-"""Naps on a device: the mode leaves the thread, nothing is accused, and what an operator breaks meanwhile is found."""
+"""The steady state on a device: the mode leaves the thread, and what an operator breaks meanwhile is found."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from helpers_cuda import capture, guarded, only
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 import shadowgraph as sg
-from shadowgraph.monitor.sampling import naps
+from shadowgraph.monitor.sampling import observation
 
 pytestmark = pytest.mark.gpu
-STEADY, AWAKE, ASLEEP = 8, 6, 12
+QUIET, WINDOW, PERIOD = 8, 6, 12
 SPILL = r"""extern "C" __global__ void spill(int* x, int count) { x[count] = 7; }"""
 
 
 @pytest.fixture
 def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
-    for name, value in (("STEADY", STEADY), ("AWAKE", AWAKE), ("ASLEEP", ASLEEP), ("APART", (1, 1))):
-        monkeypatch.setattr(naps, name, value)
+    for name, value in (("QUIET", QUIET), ("WINDOW", WINDOW), ("PERIOD", PERIOD), ("LOOKS_APART", (1, 1))):
+        monkeypatch.setattr(observation, name, value)
     with sg.debug(backend="cuda", watch_eager="sampled") as made:
         yield made
 
@@ -53,7 +53,7 @@ def test_a_clean_program_that_refreshes_unseen_is_silent(debugger: sg.Debugger) 
     debugger.name("indptr", indptr)
     graph, total = capture(lambda: indptr[1:].copy_(lens.cumsum(0)).sum())
     watched = []
-    for at in range(STEADY + 4 * (AWAKE + ASLEEP)):
+    for at in range(QUIET + 4 * (WINDOW + PERIOD)):
         lens.copy_(torch.arange(at, at + 4, dtype=torch.int32))
         indptr.zero_()
         indptr[1:] = lens.cumsum(0)  # the host's own, which passes unseen for most replays
@@ -61,7 +61,7 @@ def test_a_clean_program_that_refreshes_unseen_is_silent(debugger: sg.Debugger) 
         graph.replay()
         assert int(total) == 10 * at + 10
         watched.append(is_watched())
-    assert watched.count(False) == 4 * ASLEEP + 1, "the last one begins a nap"
+    assert watched.count(False) == 4 * PERIOD + 1, "the last one begins a nap"
     assert debugger.check() == ()
     assert debugger.facts().faults == {}
 
@@ -69,7 +69,7 @@ def test_a_clean_program_that_refreshes_unseen_is_silent(debugger: sg.Debugger) 
 def test_what_an_operator_breaks_in_a_nap_is_named_when_it_happens_again(debugger: sg.Debugger, spill: object) -> None:
     table = guarded(debugger, 64)
     graph, _ = capture(lambda: table.sum())
-    for _ in range(STEADY + 2):
+    for _ in range(QUIET + 2):
         graph.replay()
     assert not is_watched()
     for _ in range(6):
