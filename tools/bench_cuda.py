@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -22,8 +22,11 @@ from shadowgraph.engines.cupy_engine import CupyEngine
 from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
 from shadowgraph.model.guards import Guard, Side
 from shadowgraph.model.ranges import ByteRange
+from shadowgraph.monitor.sampling import observation, passing
 
 Run = Callable[[], None]
+Guarded = Callable[[], AbstractContextManager[None]]  # whose allocations are guarded
+Make = Callable[[Guarded], Any]
 
 
 def timed(run: Run, replays: int) -> tuple[float, float, float]:
@@ -89,19 +92,19 @@ def busy_thread() -> Iterator[None]:
 
 def beside_busy_thread(checks: int = 200) -> dict[str, Any]:
     """Host time of one launch of a check, and of a replay plain and watched, while another thread is busy."""
-    original = torch.cuda.CUDAGraph.replay
+    plain, kept_plain = small_nodes(nullcontext)
     with sg.debug(backend="cuda", layout="isolate") as debugger:
-        graph, kept = small_nodes(debugger)
+        graph, kept = small_nodes(debugger.guard)
         graph.replay()
         engine, guards = debugger._work.context.engine, debugger._work.guards()
         with busy_thread():
             rows = {
                 "check": host_times(lambda: engine.check("timed", guards), checks),
-                "replay_plain": host_times(lambda: original(graph), checks),
+                "replay_plain": host_times(plain.replay, checks),
                 "replay_watched": host_times(graph.replay, checks),
             }
         engine.poll(wait=True)
-        del kept
+        del kept, kept_plain
     return {name: {"mean_us": round(mean, 1), "p99_us": round(late, 1)} for name, (mean, late) in rows.items()}
 
 
@@ -116,24 +119,54 @@ def host_times(run: Run, count: int) -> tuple[float, float]:
     return statistics.mean(times), sorted(times)[int(0.99 * count)]
 
 
-def replay_cost(make: Callable[[sg.Debugger], Any], rounds: int, replays: int) -> dict[str, Any]:
-    """Replays of one graph through the original method and through the watched one."""
-    original = torch.cuda.CUDAGraph.replay
-    with sg.debug(backend="cuda", layout="isolate") as debugger:
-        graph, kept = make(debugger)
-        cost: dict[str, Any] = abba(lambda: original(graph), graph.replay, rounds, replays)
-        cost["host_idle_plain_us"] = round(idle_host(lambda: original(graph), 300), 2)
+def replay_cost(make: Make, rounds: int, replays: int, guards: int = 0, **options: Any) -> dict[str, Any]:
+    """Replays of one graph that was captured without a debugger, and of its twin under one, through `replay` each.
+
+    Parameters
+    ----------
+    guards
+        Guards that stand at least, of buffers that no graph uses.
+    **options
+        Of the debugger. With ``watch_eager="sampled"`` launches pass unobserved while it is timed, as they do on a
+        server after its first replays.
+    """
+    plain, kept_plain = make(nullcontext)
+    with sg.debug(backend="cuda", layout="isolate", near_guard=128, **options) as debugger:
+        graph, kept = make(debugger.guard)
+        with debugger.guard():
+            more = [torch.zeros(32, device="cuda") for _ in range(max(0, guards - 128) // 2)]
+        for _ in range(200):
+            graph.replay()
+        assert passing.on is (options.get("watch_eager") == "sampled")
+        cost: dict[str, Any] = abba(plain.replay, graph.replay, rounds, replays)
+        cost["host_idle_plain_us"] = round(idle_host(plain.replay, 300), 2)
         cost["host_idle_watched_us"] = round(idle_host(graph.replay, 300), 2)
         cost["guards"] = len(debugger._work._standing.now())
         cost["findings"] = len(debugger.check())
         cost["coverage"] = debugger.coverage().sentence()
-        del kept
+        del kept, kept_plain, more
     return cost
 
 
-def small_nodes(debugger: sg.Debugger) -> Any:
+def replay_costs(rounds: int, replays: int) -> dict[str, Any]:
+    """Of small and large nodes, with few and many guards, with nodes and with launches that check, in both states."""
+    with ExitStack() as undo:
+        for name, value in (("QUIET", 64), ("PERIOD", 10**9), ("LOOKS_APART", (10**8, 10**8))):
+            undo.callback(setattr, observation, name, getattr(observation, name))
+            setattr(observation, name, value)
+        steady: dict[str, Any] = {"watch_eager": "sampled"}
+        return {
+            "small_nodes": replay_cost(small_nodes, rounds, replays),
+            "small_nodes_steady": replay_cost(small_nodes, rounds, replays, **steady),
+            "small_nodes_steady_20000_guards": replay_cost(small_nodes, rounds, replays, 20_000, **steady),
+            "small_nodes_launches": replay_cost(small_nodes, rounds, replays, checks="launches"),
+            "gpu_bound_steady": replay_cost(gpu_bound, rounds, 20, **steady),
+        }
+
+
+def small_nodes(guarded: Guarded) -> Any:
     """129 nodes of 4 KiB each: all launch overhead."""
-    with debugger.guard():
+    with guarded():
         buffers = [torch.zeros(1024, dtype=torch.int32, device="cuda") for _ in range(64)]
 
     def body() -> None:
@@ -146,9 +179,9 @@ def small_nodes(debugger: sg.Debugger) -> Any:
     return captured(body), buffers
 
 
-def gpu_bound(debugger: sg.Debugger) -> Any:
+def gpu_bound(guarded: Guarded) -> Any:
     """Over a millisecond of matrix products."""
-    with debugger.guard():
+    with guarded():
         a = [torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
         out = torch.zeros(4096, 4096, device="cuda", dtype=torch.bfloat16)
 
@@ -345,14 +378,14 @@ def main() -> int:
     parser.add_argument("--replay-only", action="store_true", help="only what a replay costs")
     args = parser.parse_args()
     if args.replay_only:
-        small = replay_cost(small_nodes, args.rounds, args.replays)
-        return _told({"small_nodes": small, "beside_busy_thread": beside_busy_thread()}, args.json)
+        costs = replay_costs(args.rounds, args.replays)
+        return _told({**costs, "beside_busy_thread": beside_busy_thread()}, args.json)
     copy = copy_bandwidth()
     report: dict[str, Any] = {
         "card": torch.cuda.get_device_name(),
         "torch": str(torch.__version__),
         "copy_tb_per_s": round(copy / 1e12, 3),
-        "small_nodes": replay_cost(small_nodes, args.rounds, args.replays),
+        **replay_costs(args.rounds, args.replays),
         "gpu_bound": replay_cost(gpu_bound, args.rounds, 20),
         "beside_busy_thread": beside_busy_thread(),
         "guards": [

@@ -131,9 +131,10 @@ def ran(step: Step, out: Path, options: list[str], limit: float) -> dict[str, An
             program.wait()
         wall = time.perf_counter() - began
     lines = log_of(step, out).read_text(errors="replace").splitlines()
-    said, part = (latest(lines, word) for word in ("LIVE ", "PART "))
+    said, part, quiet = (latest(lines, word) for word in ("LIVE ", "PART ", "QUIET "))
     found = {"step": step.name, "words": list(step.words), "code": code, "wall_s": round(wall, 1), "said": said}
     found |= {"until_then": part} if said is None else {}
+    found |= {"quiet": quiet} if quiet is not None else {}
     return {**found, **(summary(run) if step.wrapped else {})}
 
 
