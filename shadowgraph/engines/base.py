@@ -6,7 +6,7 @@ through `poll`, because on a device it runs behind the program's own work; the h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -129,9 +129,9 @@ class Engine(CanaryWriter, Protocol):
     def pause(self, paused: bool) -> None:
         """Let check nodes count replays only, or compare again."""
 
-    @property
-    def arrived(self) -> bool:
-        """Whether evidence has arrived that `poll` would return; takes no lock."""
+    def arrival(self) -> Callable[[], bool]:
+        """A function that tells whether evidence has arrived that `poll` would return. It takes no lock and a fraction
+        of a microsecond: it is called at every replay."""
 
     def fetch(self, tag: object, parts: Sequence[tuple[object, ByteRange]]) -> None:
         """Queue reads of ranges at this point of the stream; the bytes come from `poll`, each with its key."""

@@ -77,6 +77,7 @@ class CupyEngine:
         self._listed = ListedGuards(self._device, kernels)
         self.watches = GraphWatches(self._device, kernels.graph_check, memory, self._listed)
         self._queue = EvidenceQueue(self._device, memory, self._listed.guard_of)
+        self._arrived = self._queue.arrival()
 
     @property
     def dropped(self) -> int:
@@ -137,10 +138,9 @@ class CupyEngine:
                 raise
             self.lost = str(error).split("\n", 1)[0]
 
-    @property
-    def arrived(self) -> bool:
-        """Whether evidence has arrived; takes no lock."""
-        return self._queue.arrived
+    def arrival(self) -> Callable[[], bool]:
+        """A function that tells whether evidence has arrived; it takes no lock."""
+        return self._queue.arrival()
 
     def shadow(self, parts: Parts) -> CupyShadow:
         """Allocate shadow copies of ranges; the host waits briefly, so ask once for a set of ranges.
@@ -233,7 +233,7 @@ class CupyEngine:
     def poll(self, wait: bool = False, here: bool = False) -> list[Result]:
         """Results of finished checks, in order of submission; with `wait` of all checks, or with `here` of those on the
         current stream. While a capture runs, a wait for other streams would invalidate it, and is left out."""
-        if self._queue.idle and not self._queue.arrived and not (wait and self.watches.live):
+        if self._queue.idle and not self._arrived() and not (wait and self.watches.live):
             return []
         if wait and self.lost is None and not self._device.captures:
             self._wait(here)

@@ -42,6 +42,7 @@ class EvidenceQueue:
     ) -> None:
         self._device, self._done, self._listed = device, memory.done, listed
         self._reader = RingReader(memory.records)
+        self._arrived = self._reader.arrival()
         self._serial = 0
         self._slots: set[int] = set()
         self._left_out = 0
@@ -61,10 +62,9 @@ class EvidenceQueue:
         """Whether nothing is in flight; needs no lock."""
         return not self._pending and not self._fetches
 
-    @property
-    def arrived(self) -> bool:
-        """Whether a record has arrived; needs no lock."""
-        return self._reader.arrived
+    def arrival(self) -> Callable[[], bool]:
+        """A function that tells whether a record has arrived; it needs no lock."""
+        return self._reader.arrival()
 
     @property
     def unfinished(self) -> bool:
@@ -108,7 +108,7 @@ class EvidenceQueue:
         if lost:
             self._fetches.clear()
         finished = list(self._pending) if lost else self._finished(everything)
-        if self._reader.arrived:
+        if self._arrived():
             self._take_evidence()
         results, self._of_nodes = self._of_nodes, []
         for serial in finished:

@@ -5,7 +5,7 @@ No lock of its own: checks run with the allocator's lock held.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,9 +85,8 @@ class NumpyEngine:
     def pause(self, paused: bool) -> None:
         """No effect, as `list_guards`."""
 
-    @property
-    def arrived(self) -> bool:
-        return bool(self._results)
+    def arrival(self) -> Callable[[], bool]:
+        return lambda: bool(self._results)
 
     def shadow(self, parts: Sequence[tuple[object, ByteRange]]) -> NumpyShadow:
         return NumpyShadow(tuple(parts))

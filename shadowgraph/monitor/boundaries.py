@@ -27,6 +27,12 @@ _NONE = WriteLog()  # never filled
 _OF_REPLAYS = frozenset(("replay_begin", "replay_end"))  # boundaries at which check nodes check
 
 
+class _Listed:
+    """`GuardKeeper.changes` when guards were listed last."""
+
+    changes = -1
+
+
 class Boundaries:
     """Submits checks to the engine and dispatches its results. The caller holds the debugger's lock, except for
     `wait` and `guards_now`.
@@ -52,7 +58,7 @@ class Boundaries:
         self._engine, self._sync = context.engine, context.settings.sync
         self._arrived: deque[Result] = deque()  # results of waits without the lock; the next poll dispatches them
         self._still = context.allocator.lock.within  # while held, no guard moves and no block changes owner
-        self._keeper, self._listed = context.allocator.guards, -1
+        self._keeper, self._listed = context.allocator.guards, _Listed()
         self._dated = NodeCheckpoints(context)
         # Only checks that override the hook: this is the replay path.
         self._enders = [c for c in checks if type(c).checkpoint_ends is not Check.checkpoint_ends]
@@ -103,10 +109,11 @@ class Boundaries:
                 check.checkpoint_ends(checkpoint)
         return checkpoint
 
-    @property
-    def due(self) -> bool:
-        """Whether evidence has arrived, or guards have changed that check nodes are to compare."""
-        return self._engine.arrived or self._keeper.changes != self._listed
+    def due(self) -> Callable[[], bool]:
+        """A function that tells whether evidence has arrived, or guards have changed that check nodes are to compare. It is
+        called at every replay, and does not keep the debugger alive."""
+        arrived, keeper, listed = self._engine.arrival(), self._keeper, self._listed
+        return lambda: arrived() or keeper.changes != listed.changes
 
     def node_check(self, graph: Graph, end: bool) -> None:
         """On the host: what a check node does on the device."""
@@ -119,9 +126,9 @@ class Boundaries:
 
     def _list(self) -> None:
         """Let check nodes compare the guards that stand now. The caller holds the allocator's lock."""
-        if self._keeper.changes != self._listed or self._keeper.waiting:
+        if self._keeper.changes != self._listed.changes or self._keeper.waiting:
             guards = self._standing.now()
-            self._listed = self._keeper.changes
+            self._listed.changes = self._keeper.changes
             self._engine.list_guards(guards)
 
     def _guards(self, writes: WriteLog, stepping: bool, in_full: bool) -> tuple[Guard, ...]:

@@ -175,7 +175,7 @@ class Monitor(Listener):
             weak_callback(self._observation_changed),
             weak_callback(self._is_exact),
             lambda: budget.limit.stride,
-            weak_callback(self._is_due),
+            self._boundaries.due(),
         )
         self.novelty = Novelty(partial(getattr, self.observation, "steady"), weak_callback(self.watch_step))
         self.idleness = Idleness(
@@ -635,10 +635,6 @@ class Monitor(Listener):
 
     def _is_paused(self) -> bool:
         return self.paused
-
-    def _is_due(self) -> bool:
-        """Whether evidence of a check node has arrived, or guards have changed that check nodes are to compare."""
-        return self._boundaries.due
 
     def _is_exact(self) -> bool:
         """Whether a declaration or a setting requires a check at every replay."""
