@@ -110,8 +110,9 @@ class Boundaries:
         return checkpoint
 
     def due(self) -> Callable[[], bool]:
-        """A function that tells whether evidence has arrived, or guards have changed that check nodes are to compare. It
-        is called at every replay, and does not keep the debugger alive."""
+        """A function that tells whether evidence has arrived, or guards have changed that check nodes are to compare.
+
+        It is called at every replay, and does not keep the debugger alive."""
         arrived, keeper, listed = self._engine.arrival(), self._keeper, self._listed
         return lambda: arrived() or keeper.changes != listed.changes
 
