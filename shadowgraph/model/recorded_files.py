@@ -89,7 +89,7 @@ def new_token() -> str:
 
 
 def checks_of(folder: str | os.PathLike[str], run: object, stem: str) -> str:
-    """The path of a process's check log: in the run folder, or where it is while nobody has brought it there."""
+    """The path of a process's check log: in the run folder, or where it is until it is brought there."""
     path = in_folder(folder, stem, CHECKS)
     if not os.path.lexists(path) and isinstance(run, str) and _TOKEN.fullmatch(run):
         there = Place(str(folder), run, stem).checks

@@ -5,7 +5,7 @@
 // nothing, take no lock, make no call of a device's runtime, and allocate only at a thread's first row and at the first
 // sight of an operator. Rings and operators are never freed: another thread may be reading them.
 //
-// A row is complete when its sequence number is stored, which happens last. Who reads a row copies it and looks at that
+// A row is complete when its sequence number is stored, which happens last. A reader copies a row and looks at that
 // number again.
 
 #include <ATen/core/function_schema.h>

@@ -22,7 +22,7 @@ class PassedReplays:
         self._observation.looked(self.take())
 
     def take(self) -> int:
-        """The same for a caller who reports them to `Observation`; returns how many."""
+        """The same for a caller that reports them to `Observation`; returns how many."""
         found = passing.taken()
         if found:
             self._budget.replays_passed(len(found))

@@ -120,7 +120,7 @@ def read_last_check(folder: str | os.PathLike[str], run: object, stem: str, reda
     Parameters
     ----------
     run
-        The run's token, of the manifest; a check log that nobody has brought into the folder has it in its name.
+        The run's token, of the manifest; a check log that was not brought into the folder yet has it in its name.
     stem
         Process id and time of the process's files.
     redact
