@@ -14,6 +14,7 @@ from shadowgraph.checks.base import Checkpoint
 from shadowgraph.engines.base import Mirror
 from shadowgraph.model.graphs import Graph, Launch
 from shadowgraph.model.host_plans import HostPlans
+from shadowgraph.model.journal import Ran, Replayed
 from shadowgraph.model.launches import IndexRule
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.ranges import ByteRange, RangeSet
@@ -27,25 +28,6 @@ REPLAYS = 4096
 GIVEN = 512
 STORED = 4096
 _PIECES = 16
-
-
-class Ran(NamedTuple):
-    """A launch that ran; `node` and `graph` (a serial) where it was a node of a replay."""
-
-    launch: Launch
-    time: float
-    phase: Phase | None
-    graph: int | None
-    node: int | None
-
-
-class Replayed(NamedTuple):
-    """A replay that began; `order` is that of its checkpoint."""
-
-    graph: int
-    replay: int
-    time: float
-    order: int
 
 
 class Stored(NamedTuple):
@@ -137,10 +119,10 @@ class FlightRecorder:
                 break
             except RuntimeError:  # one was appended just now
                 continue
-        began = [*map(Replayed._make, replays)]
+        began = [Replayed(*replayed) for replayed in replays]
         order = began[-1].order if began else 0
         began += [Replayed(each.graph.serial, each.replay, each.time, order) for each in passing.pending()]
-        return tuple(map(Ran._make, launches)), tuple(began)
+        return tuple(Ran(*ran) for ran in launches), tuple(began)
 
     def passed(self, replay: Passed, order: int) -> None:
         """Note a replay that passed unseen."""
