@@ -26,9 +26,9 @@ import shadowgraph as sg  # noqa: E402
 from shadowgraph.dumps.reader import read_dump  # noqa: E402
 from shadowgraph.model.buffers import Buffer, Ledger, Role  # noqa: E402
 from shadowgraph.model.device_nodes import DeviceNode, NodeKind, Word  # noqa: E402
+from shadowgraph.model.owners import Owner  # noqa: E402
 from shadowgraph.model.stacks import Frame  # noqa: E402
 from shadowgraph.model.views import TensorView  # noqa: E402
-from shadowgraph.tracking.names import Owner  # noqa: E402
 
 STEP = 8192
 TABLE = "server.table[0]"

@@ -225,8 +225,8 @@ OPTIONS: tuple[Option, ...] = (
         "checks", "nodes", Choice(get_args(Checks)),
         "how replays of CUDA graphs are checked: nodes, by two kernel nodes that are added to each captured graph; "
         "launches, by kernels launched around each replay",
-        "Nodes check every replay on the device, also one that no Python code launches. A graph that was captured before, or that cannot "
-        "carry them, is checked by launches in any case.",
+        "Nodes check every replay on the device, also one that no Python code launches. A graph that was captured "
+        "before, or that cannot carry them, is checked by launches in any case.",
         flags={"wrap": Flag(("--checks",))},
     ),
     Option(

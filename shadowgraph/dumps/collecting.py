@@ -11,28 +11,28 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, fields
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+
+from msgspec.structs import replace
 
 from shadowgraph.checks.stale_rows.check import StaleRows
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.common.settings import Settings
 from shadowgraph.dumps.planning import Piece, Plan, plan_of
-from shadowgraph.dumps.schema import LeftOut, Why
+from shadowgraph.dumps.schema import DEPTH, GraphRecord, Manifest, StoreRow, UnreadRow, Why, WriteSetRow
 from shadowgraph.engines.losses import is_device_loss
-from shadowgraph.localize.flight_recorder import Ran, Replayed, Stored
-from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.coverage import Coverage
 from shadowgraph.model.device_nodes import DeviceNode
-from shadowgraph.model.graphs import Graph, Node
+from shadowgraph.model.graphs import Graph
 from shadowgraph.model.guards import Guard
 from shadowgraph.model.row_history import InputRows
 from shadowgraph.model.run_facts import RunFacts, versions
 from shadowgraph.model.write_sets import WriteSets
 from shadowgraph.monitor.monitor import Monitor
 from shadowgraph.tracking.foreign import drop_stale
-from shadowgraph.tracking.names import Owner
 
 _PACKAGES = ("triton", "cupy", "cuda-bindings", "sglang", "flashinfer-python", "transformers")
 _SECRET = ("key", "token", "password", "secret")
@@ -50,52 +50,18 @@ class Bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class GraphNow:
-    """A graph at the time of the dump; `device` is None when each launch is one node."""
-
-    serial: int
-    name: str
-    replays: int
-    nodes: tuple[Node, ...]
-    device: tuple[DeviceNode, ...] | None = None
-    unread: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """A piece that belongs in the dump, and why it could not be read."""
-
-    piece: Piece
-    reason: str
-    name: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Collected:
-    """All contents of a dump; independent of the device, and no longer changing."""
+    """All contents of a dump; independent of the device, and no longer changing.
 
-    reason: str
-    settings: Settings
-    facts: RunFacts
-    live: tuple[Buffer, ...]
-    freed: tuple[Buffer, ...]
-    owners: tuple[Owner, ...]
-    graphs: tuple[GraphNow, ...]
-    guards: tuple[Guard, ...]
-    replays: tuple[Replayed, ...]
-    launches: tuple[Ran, ...]
+    Attributes
+    ----------
+    manifest
+        Without the rows of `bytes` and `guards`, and without alias groups: these are made while the program runs on.
+    """
+
+    manifest: Manifest
+    guards: tuple[Guard, ...] = ()
     bytes: tuple[Bytes, ...] = ()
-    unread: tuple[Unread, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
-    stored: dict[tuple[int, int], Stored] = field(default_factory=dict)
-    write_sets: dict[int, WriteSets] = field(default_factory=dict)
-    input_rows: tuple[InputRows, ...] = ()
-    redacted: bool = False
-    time: float = field(default_factory=time.time)
-    pid: int = field(default_factory=os.getpid)
-    argv: tuple[str, ...] = ()
-    versions: dict[str, str] = field(default_factory=dict)
-    packages: dict[str, str] = field(default_factory=dict)
 
 
 def collect(work: Monitor, facts: Callable[[], RunFacts], reason: str, limit: int, redact: bool) -> Collected:
@@ -113,7 +79,9 @@ def collect(work: Monitor, facts: Callable[[], RunFacts], reason: str, limit: in
     drop_stale(work.context.ledger)
     work.context.names.refresh()
     collected, graphs = work.still(partial(_collect, work, facts, reason, limit, redact))
-    return replace(collected, graphs=tuple(map(_with_nodes, collected.graphs, graphs)))
+    manifest = collected.manifest
+    manifest = replace(manifest, graphs=tuple(map(_with_nodes, manifest.graphs, graphs)))
+    return Collected(manifest, collected.guards, collected.bytes)
 
 
 def _collect(
@@ -128,32 +96,33 @@ def _collect(
     mirrored = [] if redact else _mirrored(work)
     launches, replays = work.flight_recorder.taken()
     graphs = list(context.graphs.values())
-    collected = Collected(
+    manifest = Manifest(
         reason=reason,
-        settings=work.settings,
-        facts=_facts(work, facts),
-        live=live,
-        freed=context.ledger.freed,
-        owners=tuple(context.names.living()),
-        graphs=tuple(GraphNow(g.serial, g.name, g.replays, tuple(g.nodes)) for g in graphs),
-        guards=work.guards(),
-        replays=replays,
-        launches=launches,
-        bytes=tuple(sorted([*read, *mirrored], key=lambda b: _ORDER[b.piece.why])),
-        unread=tuple(unread),
-        left_out=tuple(plan.left_out),
-        stored=dict(work.flight_recorder.stored),
-        write_sets=dict(work.locator.write_sets),
-        input_rows=_input_rows(work),
-        redacted=redact,
+        time=time.time(),
+        pid=os.getpid(),
         argv=() if redact else _argv(),
         versions=versions(),
         packages=_packages(),
+        settings=_settings(work.settings),
+        redacted=redact,
+        facts=_facts(work, facts),
+        buffers=tuple(replace(buffer, freed_at=None) for buffer in live),  # the ledger's own go on changing
+        freed=tuple(map(copy, context.ledger.freed)),
+        owners=tuple(context.names.living()),
+        graphs=tuple(GraphRecord(g.serial, g.name, g.replays, tuple(node.launch for node in g.nodes)) for g in graphs),
+        replays=replays,
+        launches=launches,
+        unread=tuple(unread),
+        left_out=tuple(plan.left_out),
+        stores=tuple(StoreRow(*key, *stored) for key, stored in list(work.flight_recorder.stored.items())),
+        write_sets=tuple(_write_sets(serial, sets) for serial, sets in list(work.locator.write_sets.items())),
+        input_rows=_input_rows(work),
     )
-    return collected, graphs
+    held = sorted([*read, *mirrored], key=lambda b: _ORDER[b.piece.why])
+    return Collected(manifest, work.guards(), tuple(held)), graphs
 
 
-def _with_nodes(now: GraphNow, graph: Graph) -> GraphNow:
+def _with_nodes(now: GraphRecord, graph: Graph) -> GraphRecord:
     """A graph with its device nodes, where readable: a failure to read them must not cost the dump."""
     device, unread = None, ""
     try:
@@ -161,18 +130,39 @@ def _with_nodes(now: GraphNow, graph: Graph) -> GraphNow:
     except Exception as error:
         unread = first_line(error)
         internal_errors.note("dump", error)
-    return replace(now, device=device, unread=unread or graph.unread)
+    return replace(now, device=device and _shallow(device, DEPTH), unread=unread or graph.unread)
+
+
+def _shallow(nodes: tuple[DeviceNode, ...], levels: int) -> tuple[DeviceNode, ...]:
+    """Nodes with so many levels of child graphs inside."""
+    return tuple(_without_depth(node, levels) if node.inner else node for node in nodes)
+
+
+def _without_depth(node: DeviceNode, levels: int) -> DeviceNode:
+    if levels:
+        return replace(node, inner=_shallow(node.inner, levels - 1))
+    note = f"{len(node.inner):,} inner nodes are too deep inside other graphs to be kept"
+    return replace(node, inner=(), note=node.note or note)
+
+
+def _write_sets(graph: int, sets: WriteSets) -> WriteSetRow:
+    return WriteSetRow(graph, sets.replay, sets.written, len(sets.looked_at), len(sets.left_out), sets.dropped)
+
+
+def _settings(settings: Settings) -> dict[str, bool | int | str | None]:
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    return {k: v if v is None or isinstance(v, (bool, int)) else str(v) for k, v in values.items()}
 
 
 _ORDER = {why: place for place, why in enumerate(Why)}
 
 
-def _read(work: Monitor, plan: Plan) -> tuple[list[Bytes], list[Unread]]:
+def _read(work: Monitor, plan: Plan) -> tuple[list[Bytes], list[UnreadRow]]:
     """Every piece of a plan, read or with the reason why not."""
-    unread = [Unread(piece, "its memory is not there any more", _name(work, piece)) for piece in plan.gone]
+    unread = [_unread(work, piece, "its memory is not there any more") for piece in plan.gone]
     lost = work.lost or work.context.engine.lost
     if lost is not None:
-        return [], unread + [Unread(piece, lost, _name(work, piece)) for piece in plan.pieces]
+        return [], unread + [_unread(work, piece, lost) for piece in plan.pieces]
     try:
         views = work.context.engine.read_many([piece.where for piece in plan.pieces])
         return [Bytes(piece, view) for piece, view in zip(plan.pieces, views, strict=True)], unread
@@ -181,10 +171,10 @@ def _read(work: Monitor, plan: Plan) -> tuple[list[Bytes], list[Unread]]:
         return read, unread + failed
 
 
-def _read_singly(work: Monitor, pieces: list[Piece]) -> tuple[list[Bytes], list[Unread]]:
+def _read_singly(work: Monitor, pieces: list[Piece]) -> tuple[list[Bytes], list[UnreadRow]]:
     """Read pieces one by one. After several failures in a row the device counts as lost and is not read again."""
     read: list[Bytes] = []
-    failed: list[Unread] = []
+    failed: list[UnreadRow] = []
     row, reason, lost = 0, "", None
     for piece in pieces:
         if row < _GIVE_UP:
@@ -195,7 +185,7 @@ def _read_singly(work: Monitor, pieces: list[Piece]) -> tuple[list[Bytes], list[
             except Exception as error:
                 row, reason = row + 1, first_line(error)
                 lost = error if is_device_loss(error) else None
-        failed.append(Unread(piece, reason, _name(work, piece)))
+        failed.append(_unread(work, piece, reason))
     if lost is not None and (row == _GIVE_UP or not read):
         work.lose(lost)
     return read, failed
@@ -237,8 +227,9 @@ def _facts(work: Monitor, facts: Callable[[], RunFacts]) -> RunFacts:
         )
 
 
-def _name(work: Monitor, piece: Piece) -> str:
-    return work.context.names.name_of(piece.buffer)[0]
+def _unread(work: Monitor, piece: Piece, reason: str) -> UnreadRow:
+    where, name = piece.where, work.context.names.name_of(piece.buffer)[0]
+    return UnreadRow(where.start, where.nbytes, piece.buffer.serial, piece.why, reason, name)
 
 
 def first_line(error: BaseException) -> str:

@@ -8,13 +8,12 @@ from typing import Protocol
 
 from shadowgraph.common.console import tame
 from shadowgraph.common.errors import UnknownBufferError, UsageError
-from shadowgraph.dumps.models import view_of
 from shadowgraph.dumps.schema import Manifest
+from shadowgraph.dumps.tables import Holders
 from shadowgraph.model.buffers import Buffer, allocation_name
-from shadowgraph.model.ranges import ByteRange, RangeIndex
+from shadowgraph.model.owners import Owner
+from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.views import TensorView
-
-Owned = tuple[str, TensorView]  # an owner's path and the view that it covers
 
 _OFFERED = 3
 _LONGEST = 120
@@ -42,17 +41,15 @@ class BufferNames:
 
     def __init__(self, dump: Opened) -> None:
         self._buffers = [*dump.freed, *dump.buffers]  # live buffers come last and take precedence
-        self._live = _by_address(dump.buffers)
-        self._freed = _by_address(dump.freed)
-        self._owners: dict[int, list[Owned]] = {}
+        self._holders = Holders(dump.buffers, dump.freed)
+        self._owners: dict[int, list[Owner]] = {}
         for owner in dump.manifest.owners:
-            if owner.view.buffer is not None:
-                pair = owner.path, view_of(dump.manifest, owner.view)
-                self._owners.setdefault(owner.view.buffer, []).append(pair)
+            home = self.holder(owner.view)
+            if home is not None:
+                self._owners.setdefault(home.serial, []).append(owner)
         facts = dump.manifest.facts
         self._found = {f.buffer.serial: f.buffer for f in (*facts.findings, *facts.notes)}
         self._best: dict[int, str] = {}
-        self._at: dict[int, Buffer | None] = {}
 
     def name(self, buffer: Buffer) -> str:
         """The best name of a buffer."""
@@ -61,12 +58,12 @@ class BufferNames:
             known = self._best[buffer.serial] = self._name(buffer)
         return known
 
-    def owners(self, buffer: Buffer) -> list[Owned]:
+    def owners(self, buffer: Buffer) -> list[Owner]:
         """Owner paths that lead into a buffer, with their views; best fit first."""
         owners = self._owners.get(buffer.serial, [])
         if len(owners) < 2:  # the usual case in a large dump
             return list(owners)
-        return sorted(owners, key=lambda owned: (_misfit(owned[1], buffer), len(owned[0]), owned[0]))
+        return sorted(owners, key=lambda owner: (_misfit(owner.view, buffer), len(owner.path), owner.path))
 
     def at(self, address: int) -> tuple[str, int] | None:
         """Name of the buffer that holds an address, and the offset in bytes; None where no buffer does."""
@@ -75,15 +72,16 @@ class BufferNames:
 
     def buffer_at(self, address: int) -> Buffer | None:
         """The buffer that holds an address: the smallest live one, else the one freed last."""
-        if address not in self._at:
-            found = min(self._live.at(address), key=lambda b: b.nbytes, default=None)
-            self._at[address] = found or max(self._freed.at(address), key=lambda b: b.freed_at or 0, default=None)
-        return self._at[address]
+        return self._holders.of(address, address)
+
+    def holder(self, where: TensorView | ByteRange) -> Buffer | None:
+        """The buffer that holds a view or a range of bytes: the smallest live one, else the one freed last."""
+        return self._holders.of(where.start, where.stop)
 
     def live_in(self, start: int, stop: int) -> list[Buffer]:
         """Live buffers with a byte of ``[start, stop)``; if there are none, the one that ends next before it."""
-        found = [buffer for _, buffer in self._live.overlapping(start, stop)]
-        before = self._live.before(start) if not found else None
+        found = [buffer for _, buffer in self._holders.live.overlapping(start, stop)]
+        before = self._holders.live.before(start) if not found else None
         return [before[1]] if before is not None else found
 
     def known(self) -> list[str]:
@@ -118,7 +116,7 @@ class BufferNames:
     def nearest(self, address: int) -> str:
         """The live buffer nearest to an address that no buffer holds, and its distance; empty without live buffers."""
         ends: list[tuple[int, str, Buffer]] = []
-        before, after = self._live.before(address), self._live.after(address)
+        before, after = self._holders.live.before(address), self._holders.live.after(address)
         if before is not None:
             ends.append((address - before[0].stop, "ends {:,} bytes before it", before[1]))
         if after is not None:
@@ -130,16 +128,16 @@ class BufferNames:
 
     def _names(self, buffer: Buffer) -> Iterable[str]:
         yield self.name(buffer)
-        yield from (path for path, _ in self._owners.get(buffer.serial, ()))
+        yield from (owner.path for owner in self._owners.get(buffer.serial, ()))
         if buffer.serial in self._found:
             yield from self._found[buffer.serial].names
 
     def _name(self, buffer: Buffer) -> str:
         owners = self._owners.get(buffer.serial)
         if owners and len(owners) == 1:
-            return owners[0][0]
+            return owners[0].path
         if owners:
-            return min(owners, key=lambda owned: (_misfit(owned[1], buffer), len(owned[0]), owned[0]))[0]
+            return min(owners, key=lambda owner: (_misfit(owner.view, buffer), len(owner.path), owner.path)).path
         seen = self._found.get(buffer.serial)
         return seen.name if seen is not None else allocation_name(buffer)
 
@@ -201,7 +199,3 @@ def _misfit(view: TensorView, buffer: Buffer) -> int:
     common = view.hull.intersect(buffer.range)
     shared = common.nbytes if common is not None else 0
     return (buffer.nbytes - shared) + (view.hull.nbytes - shared)
-
-
-def _by_address(buffers: Iterable[Buffer]) -> RangeIndex[Buffer]:
-    return RangeIndex((buffer.range, buffer) for buffer in buffers if buffer.nbytes)

@@ -27,16 +27,14 @@ from shadowgraph.dumps.container import (
     header_length,
     parse_header,
 )
-from shadowgraph.dumps.models import buffers_of, graph_of, launch_of, stacks_of
+from shadowgraph.dumps.encoding import decoded
 from shadowgraph.dumps.naming import BufferNames
 from shadowgraph.dumps.sanity import require_sane
-from shadowgraph.dumps.schema import Manifest, PayloadRow, Why, form_of_manifest
+from shadowgraph.dumps.schema import GraphRecord, Manifest, PayloadRow, Why
 from shadowgraph.model.buffers import Buffer
-from shadowgraph.model.graphs import Graph
-from shadowgraph.model.kinds import decode_detail
+from shadowgraph.model.graphs import Graph, Node
 from shadowgraph.model.launches import Launch
 from shadowgraph.model.run_facts import RunFacts, document
-from shadowgraph.model.stacks import Stack
 
 _ABOUT = ("reason", "time", "pid", "argv", "settings", "packages", "redacted", "unread", "left_out")
 _CHUNK = 1 << 20
@@ -95,30 +93,25 @@ class Dump(HtmlRepr):
             raise DamagedDumpError(f"{self.path} has changed while it was read")
         return data
 
-    @cached_property
-    def stacks(self) -> tuple[Stack, ...]:
-        """Every stack of the manifest, by index."""
-        return stacks_of(self.manifest)
-
-    @cached_property
+    @property
     def launches(self) -> tuple[Launch, ...]:
         """The last launches, oldest first; their times and phases are in `manifest.launches`, in the same order."""
-        return tuple(launch_of(self.manifest, self.stacks, row.launch) for row in self.manifest.launches)
+        return tuple(ran.launch for ran in self.manifest.launches)
 
-    @cached_property
+    @property
     def buffers(self) -> tuple[Buffer, ...]:
         """Live buffers as the ledger had them, oldest first."""
-        return buffers_of(self.manifest, self.stacks, self.manifest.buffers)
+        return self.manifest.buffers
 
-    @cached_property
+    @property
     def freed(self) -> tuple[Buffer, ...]:
         """Freed buffers that the ledger remembered, oldest first."""
-        return buffers_of(self.manifest, self.stacks, self.manifest.freed)
+        return self.manifest.freed
 
     @cached_property
     def graphs(self) -> tuple[Graph, ...]:
         """Models of the captured graphs."""
-        return tuple(graph_of(self.manifest, self.stacks, row) for row in self.manifest.graphs)
+        return tuple(map(_graph, self.manifest.graphs))
 
     @cached_property
     def names(self) -> BufferNames:
@@ -133,8 +126,7 @@ class Dump(HtmlRepr):
         thing
             Any object.
         """
-        made = (name for name in ("buffers", "freed", "graphs") if name in self.__dict__)
-        return any(each is thing for name in made for each in self.__dict__[name])
+        return any(each is thing for each in (*self.buffers, *self.freed, *self.graphs))
 
     def called(self, buffer: object) -> str:
         """The best name of a buffer.
@@ -166,6 +158,13 @@ class Dump(HtmlRepr):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _graph(record: GraphRecord) -> Graph:
+    graph = Graph(record.serial, record.name, (Node(index, launch) for index, launch in enumerate(record.nodes)))
+    graph.replays, graph.unread = record.replays, record.unread
+    graph.build_device_later(lambda: record.device)
+    return graph
 
 
 def read_dump(path: str | os.PathLike[str]) -> Dump:
@@ -239,9 +238,7 @@ def _proven(handle: int, size: int) -> tuple[Manifest, _Places]:
 
 def _manifest(text: bytes) -> Manifest:
     try:
-        manifest = msgspec.json.decode(text, type=Manifest, dec_hook=decode_detail)
-        if manifest.form == form_of_manifest() and msgspec.json.encode(manifest) != text:
-            raise ValueError("not in its one form")  # for example a duplicate key
+        manifest = decoded(text)
         require_sane(manifest)
         return manifest
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:

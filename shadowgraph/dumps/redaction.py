@@ -7,19 +7,20 @@ fields (`shadowgraph.model.redaction`), and a field that says nothing is dropped
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import inspect
+from msgspec.structs import replace
 
-from shadowgraph.dumps.collecting import Collected, GraphNow
-from shadowgraph.dumps.schema import LeftOut
+from shadowgraph.dumps.collecting import Collected
+from shadowgraph.dumps.schema import GraphRecord, LeftOut
 from shadowgraph.model.device_nodes import DeviceNode, NodeKind
+from shadowgraph.model.owners import Owner
 from shadowgraph.model.redaction import MARK, Redaction, hidden
-from shadowgraph.tracking.names import Owner
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 _Redactor = Callable[[Any], Any]
@@ -29,25 +30,29 @@ _MEMSET = "memset"
 
 def redacted_contents(collected: Collected) -> Collected:
     """The same contents without values. The bytes were not collected in the first place."""
-    facts = collected.facts
+    manifest = collected.manifest
+    facts, live = manifest.facts, manifest.buffers
     shown = [finding for finding in (*facts.findings, *facts.notes) if finding.window is not None]
-    dropped = [LeftOut("contents of memory", len(collected.live), sum(b.nbytes for b in collected.live), _REASON)]
+    dropped = [LeftOut("contents of memory", len(live), sum(b.nbytes for b in live), _REASON)]
     if shown:
         dropped.append(LeftOut("expected and found bytes of findings", len(shown), 0, _REASON))
     if facts.last_values:
         sizes = [len(data) for _, _, data in facts.last_values]
         dropped.append(LeftOut("mirrored values", len(sizes), sum(sizes), _REASON))
-    return replace(
+    return dataclasses.replace(
         collected,
-        facts=redacted(facts),
-        owners=tuple(Owner(hidden(owner.path), owner.view) for owner in collected.owners),
-        graphs=tuple(map(_graph, collected.graphs)),
-        unread=tuple(replace(each, name=hidden(each.name)) for each in collected.unread),
-        left_out=(*collected.left_out, *dropped),
+        manifest=replace(
+            manifest,
+            facts=redacted(facts),
+            owners=tuple(Owner(hidden(owner.path), owner.view) for owner in manifest.owners),
+            graphs=tuple(map(_graph, manifest.graphs)),
+            unread=tuple(replace(each, name=hidden(each.name)) for each in manifest.unread),
+            left_out=(*manifest.left_out, *dropped),
+        ),
     )
 
 
-def _graph(graph: GraphNow) -> GraphNow:
+def _graph(graph: GraphRecord) -> GraphRecord:
     return graph if graph.device is None else replace(graph, device=tuple(map(_node, graph.device)))
 
 
@@ -65,9 +70,7 @@ def redacted(record: _Record) -> _Record:
     record
         A frozen msgspec struct, such as `RunFacts`, `Finding`, `Failure` or the detail of a kind.
     """
-    return msgspec.structs.replace(
-        record, **{name: redact(getattr(record, name)) for name, redact in _redactors(type(record)).items()}
-    )
+    return replace(record, **{name: redact(getattr(record, name)) for name, redact in _redactors(type(record)).items()})
 
 
 @cache

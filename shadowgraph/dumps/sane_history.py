@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from shadowgraph.dumps.schema import Manifest, WrittenRow
+from shadowgraph.dumps.schema import Manifest
 from shadowgraph.model.row_history import InputRows, RowStretch
+from shadowgraph.model.write_sets import Written
 
 _MOST = 1 << 64  # upper bound of addresses
 _ROWS = 1 << 32
@@ -31,7 +32,9 @@ def require_history(manifest: Manifest) -> None:
             raise ValueError(f"the rows that graph {rows.graph} reads of buffer {rows.buffer} cannot be")
 
 
-def _is_extent(written: WrittenRow) -> bool:
+def _is_extent(written: Written) -> bool:
+    if min(written.node, written.count) < 0:
+        return False
     return written.first <= written.last and max(abs(written.first), abs(written.last)) < _MOST
 
 

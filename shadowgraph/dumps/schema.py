@@ -1,28 +1,28 @@
-"""Schema of a dump's manifest: frozen structs, each field as documented in ``docs/dumps.md``.
+"""A dump's manifest: live records and rows, each field as documented in ``docs/dumps.md``.
 
-Rows with tens of thousands of entries are JSON arrays (`array_like`) and refer to texts, frames and stacks by index, so
-that a ledger of 100,000 buffers stays small. Within one schema number, fields are only added at the end of a row, each
-with a default, and enumerations get no new values. Docstrings of structs are part of the JSON schema and thus of
-`form_of_manifest`.
+Records that have a life outside of dumps (`Buffer`, `Launch`, `DeviceNode`, ...) stand here as they are; what follows
+from them, or from several, has a row of its own. `shadowgraph.dumps.rows` makes JSON of a manifest: `Rows`, with
+tens of thousands of entries, become arrays that refer to texts, frames and stacks by index, so that a ledger of 100,000
+buffers stays small. Within one schema number, fields are only added at the end of a row, each with a default, and
+enumerations get no new values.
 """
 
 from __future__ import annotations
 
-import hashlib
 from enum import StrEnum
-from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, TypeVar
 
 import msgspec
 
-from shadowgraph.model.buffers import Role
-from shadowgraph.model.device_nodes import NodeKind, Sureness
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.device_nodes import DeviceNode
 from shadowgraph.model.guards import Side
-from shadowgraph.model.kinds import kinds
-from shadowgraph.model.launches import Access, LaunchKind
-from shadowgraph.model.phases import Phase
+from shadowgraph.model.journal import Ran, Replayed
+from shadowgraph.model.launches import Launch
+from shadowgraph.model.owners import Owner
 from shadowgraph.model.row_history import InputRows
 from shadowgraph.model.run_facts import RunFacts
+from shadowgraph.model.write_sets import Written
 
 FORMAT = "shadowgraph.dump"
 VERSION = 2
@@ -30,7 +30,13 @@ SCHEMA = f"{FORMAT}/{VERSION}"
 
 MOST_PAYLOADS = 16_384  # each takes about 100 bytes of header, and some microseconds of the program's time
 
+T = TypeVar("T")
+
 Index = Annotated[int, msgspec.Meta(ge=0)]
+Offset = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # from the start of a buffer
+ROWS = "rows"
+Rows = Annotated[tuple[T, ...], ROWS]  # records that are encoded with the manifest's texts and stacks by index
+DEPTH = 16  # levels of child graphs; deeper nodes are counted and left out
 
 
 class Why(StrEnum):
@@ -42,131 +48,8 @@ class Why(StrEnum):
     WINDOW = "window"  # the first or last bytes of a large buffer
 
 
-class View(msgspec.Struct, frozen=True, array_like=True):
-    """A tensor's place. `buffer` is the serial of the buffer that holds it, `offset` counts from that buffer's start;
-    None and 0 where no buffer of the dump does."""
-
-    address: int
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: Index
-    itemsize: int
-    device: Index
-    storage_address: int
-    storage_nbytes: int
-    buffer: int | None = None
-    offset: int = 0
-
-
-class BufferRow(msgspec.Struct, frozen=True, array_like=True):
-    """One tenancy of memory; see `shadowgraph.model.buffers.Buffer`. `freed_at` is a serial too, None in the list of
-    live ones."""
-
-    serial: int
-    start: int
-    nbytes: int
-    role: Role
-    dtype: Index
-    shape: tuple[int, ...]
-    itemsize: int
-    stack: Index
-    device: Index
-    graph: int | None = None
-    pool: int | None = None
-    head_guard: int = 0
-    tail_guard: int = 0
-    inexact: int = 0
-    gap: int = 0
-    freed_at: int | None = None
-
-
-class OwnerRow(msgspec.Struct, frozen=True, array_like=True):
-    """An attribute path that led to a tensor."""
-
-    path: str
-    view: View
-
-
-class PointerRow(msgspec.Struct, frozen=True, array_like=True):
-    """A tensor argument of a launch."""
-
-    argument: Index
-    access: Access
-    view: View
-
-
-class LaunchRow(msgspec.Struct, frozen=True, array_like=True):
-    """A launch: a graph's node, or an entry of the journal."""
-
-    kind: LaunchKind
-    name: Index
-    stack: Index
-    pointers: tuple[PointerRow, ...] = ()
-    grid: tuple[int, ...] | None = None
-    source: Index | None = None
-
-
-class JournalRow(msgspec.Struct, frozen=True, array_like=True):
-    """A launch that ran lately: when, in which phase, and as which node of which graph (eager ones: None)."""
-
-    launch: LaunchRow
-    time: float
-    phase: Phase | None = None
-    graph: int | None = None
-    node: int | None = None
-
-
-class WordRow(msgspec.Struct, frozen=True, array_like=True):
-    """A word of a node's arguments that holds an address, `at` bytes into the buffer with the serial `buffer`; None and
-    0 where no buffer of the dump holds it."""
-
-    argument: Index
-    offset: Index
-    name: Index
-    address: Index
-    sureness: Sureness
-    buffer: int | None = None
-    at: int = 0
-
-
-class RangeRow(msgspec.Struct, frozen=True, array_like=True):
-    """Bytes that a node reads or writes, `at` bytes into the buffer with the serial `buffer`; see `WordRow`."""
-
-    start: Index
-    nbytes: Index
-    buffer: int | None = None
-    at: int = 0
-
-
-class DeviceRow(msgspec.Struct, frozen=True, array_like=True):
-    """A node of an executable graph; its number is its place among its siblings.
-
-    Attributes
-    ----------
-    launch, stack
-        The launch that made it, by its place in the graph's `nodes`; without one, the stack that did, or None.
-    after
-        Siblings that it waits for; following them leads to no circle.
-    inner
-        Nodes of a child graph.
-    """
-
-    kind: NodeKind
-    name: Index
-    grid: tuple[Index, ...] | None = None
-    block: tuple[Index, ...] | None = None
-    words: tuple[WordRow, ...] = ()
-    reads: tuple[RangeRow, ...] = ()
-    writes: tuple[RangeRow, ...] = ()
-    launch: Index | None = None
-    stack: Index | None = None
-    after: tuple[Index, ...] = ()
-    inner: tuple[DeviceRow, ...] = ()
-    note: Index | None = None
-
-
-class GraphRow(msgspec.Struct, frozen=True):
-    """A captured graph; a node's number is its place in `nodes`.
+class GraphRecord(msgspec.Struct, frozen=True):
+    """A captured graph at the time of the dump; a node's number is its place in `nodes`.
 
     Attributes
     ----------
@@ -181,8 +64,8 @@ class GraphRow(msgspec.Struct, frozen=True):
     serial: int
     name: str
     replays: int
-    nodes: tuple[LaunchRow, ...] = ()
-    device: tuple[DeviceRow, ...] | None = None
+    nodes: tuple[Launch, ...] = ()
+    device: tuple[DeviceNode, ...] | None = None
     unread: str = ""
 
 
@@ -197,15 +80,6 @@ class GuardRow(msgspec.Struct, frozen=True, array_like=True):
     nbytes: int
 
 
-class ReplayRow(msgspec.Struct, frozen=True, array_like=True):
-    """A replay that began: `order` numbers checkpoints and host writes."""
-
-    graph: int
-    replay: int
-    time: float
-    order: int
-
-
 class StoreRow(msgspec.Struct, frozen=True, array_like=True):
     """What a node of a host graph stored when it last ran: pairs of addresses, the second one past the end; not `exact`
     where one pair stands around more than could be kept."""
@@ -216,22 +90,12 @@ class StoreRow(msgspec.Struct, frozen=True, array_like=True):
     exact: bool = True
 
 
-class WrittenRow(msgspec.Struct, frozen=True, array_like=True):
-    """What a node changed of a buffer; see `shadowgraph.model.write_sets.Written`."""
-
-    node: Index
-    buffer: int
-    first: int
-    last: int
-    count: Index
-
-
 class WriteSetRow(msgspec.Struct, frozen=True, array_like=True):
     """A graph's latest write sets: buffers that were looked at, those for which there was no room, changes dropped."""
 
     graph: int
     replay: int
-    written: tuple[WrittenRow, ...] = ()
+    written: tuple[Written, ...] = ()
     looked_at: Index = 0
     left_out: Index = 0
     dropped: Index = 0
@@ -297,12 +161,10 @@ class Manifest(msgspec.Struct, frozen=True):
         What the report is made of, `last_values` aside: those are payloads.
     buffers, freed
         Live buffers and the history of freed ones, in order of serial and of free.
-    strings, frames, stacks
-        Texts; (file, line, function) with texts by index; tuples of frames by index, innermost first.
     alias_groups
         Sets of `owners`, by index, that share bytes.
     launches
-        The journal, oldest first.
+        The last ones that ran, oldest first.
     stores, write_sets
         What nodes wrote: as seen of the last replay on the host, and as the last probed replay showed it.
     input_rows
@@ -319,32 +181,17 @@ class Manifest(msgspec.Struct, frozen=True):
     settings: dict[str, bool | int | str | None] = {}
     packages: dict[str, str] = {}
     redacted: bool = False
-    strings: tuple[str, ...] = ()
-    frames: tuple[tuple[Index, int, Index], ...] = ()
-    stacks: tuple[tuple[Index, ...], ...] = ()
-    buffers: tuple[BufferRow, ...] = ()
-    freed: tuple[BufferRow, ...] = ()
-    owners: tuple[OwnerRow, ...] = ()
+    buffers: Rows[Buffer] = ()
+    freed: Rows[Buffer] = ()
+    owners: Rows[Owner] = ()
     alias_groups: tuple[tuple[Index, ...], ...] = ()
-    graphs: tuple[GraphRow, ...] = ()
+    graphs: Rows[GraphRecord] = ()
     guards: tuple[GuardRow, ...] = ()
-    replays: tuple[ReplayRow, ...] = ()
-    launches: tuple[JournalRow, ...] = ()
+    replays: Rows[Replayed] = ()
+    launches: Rows[Ran] = ()
     payloads: tuple[PayloadRow, ...] = ()
     unread: tuple[UnreadRow, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     stores: tuple[StoreRow, ...] = ()
-    write_sets: tuple[WriteSetRow, ...] = ()
+    write_sets: Rows[WriteSetRow] = ()
     input_rows: tuple[InputRows, ...] = ()
-
-
-@cache
-def form_of_manifest() -> str:
-    """A short hash of the manifest's JSON schema, which changes with every added field, also of a kind of finding."""
-    details = [kind.detail for kind in kinds() if kind.detail is not None]
-
-    def facts(_: type) -> dict[str, Any]:
-        return {"anyOf": [detail.__name__ for detail in details]}
-
-    parts = msgspec.json.schema_components([Manifest, *details], schema_hook=facts)
-    return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:12]

@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
 from shadowgraph.common.errors import MissingFileError
 from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.dumps.collecting import Bytes, Collected
+from shadowgraph.dumps.completing import manifest_of
 from shadowgraph.dumps.container import MANIFEST, crc32, header_of
+from shadowgraph.dumps.encoding import encoded
 from shadowgraph.dumps.fitting import fitted
 from shadowgraph.dumps.redaction import redacted_contents
 
@@ -59,10 +59,10 @@ def write_dump(collected: Collected, path: Path, limit: int) -> Path:
     MissingFileError
         When the place is not writable or the disk is full.
     """
-    if collected.redacted:
+    if collected.manifest.redacted:
         collected = redacted_contents(collected)
-    manifest, payloads = fitted(collected, _checksums(collected.bytes), limit)
-    text = msgspec.json.encode(manifest)
+    manifest = fitted(manifest_of(collected, _checksums(collected.bytes)), limit)
+    text, payloads = encoded(manifest), collected.bytes[: len(manifest.payloads)]
     sizes = {MANIFEST: len(text), **{row.tensor: row.nbytes for row in manifest.payloads}}
     try:
         _replace(path, [header_of(sizes, crc32(text)), text, *(each.data for each in payloads)])

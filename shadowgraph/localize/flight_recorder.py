@@ -15,6 +15,7 @@ from shadowgraph.engines.base import Mirror
 from shadowgraph.graphs.observer.observer import OperatorObserver
 from shadowgraph.model.graphs import Graph, Launch
 from shadowgraph.model.host_plans import HostPlans
+from shadowgraph.model.journal import Ran, Replayed
 from shadowgraph.model.launches import IndexRule
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.ranges import ByteRange, RangeSet
@@ -30,25 +31,6 @@ STORED = 4096
 OBSERVED = 64  # latest operators that the observer in C++ adds
 RECENT = 4096  # of which those before one replay are chosen: evidence of a device arrives a few replays later
 _PIECES = 16
-
-
-class Ran(NamedTuple):
-    """A launch that ran; `node` and `graph` (a serial) where it was a node of a replay."""
-
-    launch: Launch
-    time: float
-    phase: Phase | None
-    graph: int | None
-    node: int | None
-
-
-class Replayed(NamedTuple):
-    """A replay that began; `order` is that of its checkpoint."""
-
-    graph: int
-    replay: int
-    time: float
-    order: int
 
 
 class Stored(NamedTuple):
@@ -143,10 +125,10 @@ class FlightRecorder:
                 break
             except RuntimeError:  # one was appended just now
                 continue
-        began = [*map(Replayed._make, replays)]
+        began = [Replayed(*replayed) for replayed in replays]
         order = began[-1].order if began else 0
         began += [Replayed(each.graph.serial, each.replay, each.time, order) for each in passing.pending()]
-        ran = [*map(Ran._make, launches)]
+        ran = [Ran(*each) for each in launches]
         if passing.on:  # else the dispatch mode notes operators, and they are among the launches
             since = ran[-1].time if ran else 0.0
             ran += [each for each in self.last_observed() if each.time > since]

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from shadowgraph.checks.base import Context, Detection, Step
 from shadowgraph.checks.kinds import kind_of
 from shadowgraph.common.internal_errors import log
-from shadowgraph.localize.flight_recorder import FlightRecorder, Ran, Replayed
+from shadowgraph.localize.flight_recorder import FlightRecorder
 from shadowgraph.model.findings import Culprit, Finding, Severity, Status
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.guards import Guard, Side
+from shadowgraph.model.journal import Ran, Replayed
 from shadowgraph.model.launches import Launch
 from shadowgraph.model.phases import Phase
 from shadowgraph.tracking.writes import write_of
@@ -188,7 +189,7 @@ class LaunchStepper:
     def _is_under_way(self) -> bool:
         """Whether host code has launched work since the last replay began."""
         launches, replays = self._journal.launches, self._journal.replays
-        return bool(launches) and (not replays or Ran._make(launches[-1]).time >= Replayed._make(replays[-1]).time)
+        return bool(launches) and (not replays or Ran(*launches[-1]).time >= Replayed(*replays[-1]).time)
 
     def ends(self, graph: Graph) -> bool:
         """Whether a search ends when this graph's replay begins."""

@@ -11,12 +11,14 @@ import os
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
 
 from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock
 from shadowgraph.common.html_repr import HtmlRepr
 from shadowgraph.model.ranges import ByteRange, RangeIndex
+from shadowgraph.model.saved_fields import Absent, Text
 from shadowgraph.model.stacks import Stack
 from shadowgraph.model.views import TensorView
 
@@ -31,8 +33,7 @@ class Role(StrEnum):
     FOREIGN = "foreign"  # memory of another allocator: tracked, not guarded
 
 
-@dataclass(slots=True, eq=False)
-class Buffer(HtmlRepr):
+class Buffer(HtmlRepr, msgspec.Struct, eq=False, gc=False):
     """One tenancy of memory: from its allocation to its free.
 
     Attributes
@@ -62,20 +63,20 @@ class Buffer(HtmlRepr):
     start: int
     nbytes: int
     role: Role
-    dtype: str = "uint8"
+    dtype: Text = "uint8"
     shape: tuple[int, ...] = ()
     itemsize: int = 1
     stack: Stack = ()
-    device: str = "cpu"
+    device: Text = "cpu"
     graph: int | None = None
     pool: int | None = None
     head_guard: int = 0
     tail_guard: int = 0
     inexact: int = 0
     gap: int = 0
-    lent: bool = False
+    lent: Absent[bool] = False
     freed_at: int | None = None
-    handle: int = field(default=-1, repr=False)
+    handle: Absent[int] = -1
 
     @property
     def stop(self) -> int:

@@ -7,11 +7,13 @@ and a node may come from code that no dispatch mode sees; `DeviceNode.launch` jo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from shadowgraph.model.launches import Access, LaunchKind, Pointer
 from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.saved_fields import Place, Sparse, Text
 from shadowgraph.model.stacks import Stack
 
 BLIND = "arguments cannot be read"  # prefix of the note on a kernel node whose pointers are unknown
@@ -41,8 +43,7 @@ class Sureness(StrEnum):
     LOW = "low"  # only the value fits: no tensor begins there, and its neighbours are numbers
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(msgspec.Struct, frozen=True, gc=False):
     """A word in a node's arguments that holds an address.
 
     Attributes
@@ -57,13 +58,12 @@ class Word:
 
     argument: int
     offset: int
-    name: str
+    name: Text
     address: int
     sureness: Sureness = Sureness.HIGH
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceNode:
+class DeviceNode(msgspec.Struct, frozen=True, gc=False):
     """One node of an executable graph.
 
     Attributes
@@ -90,19 +90,19 @@ class DeviceNode:
         The unreadable parts of the node; empty when all was read.
     """
 
-    index: int
+    index: Place
     kind: NodeKind
-    name: str
+    name: Text
     grid: tuple[int, ...] | None = None
     block: tuple[int, ...] | None = None
     words: tuple[Word, ...] = ()
     reads: tuple[ByteRange, ...] = ()
     writes: tuple[ByteRange, ...] = ()
     launch: int | None = None
-    stack: Stack = ()
+    stack: Sparse[Stack] = ()
     after: tuple[int, ...] = ()
     inner: tuple[DeviceNode, ...] = ()
-    note: str = ""
+    note: Sparse[Text] = ""
 
 
 def node_of_launch(

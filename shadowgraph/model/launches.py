@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
+from shadowgraph.model.saved_fields import Absent, Text
 from shadowgraph.model.stacks import Stack
 from shadowgraph.model.views import TensorView
 
@@ -31,10 +32,10 @@ class Access(StrEnum):
     UNKNOWN = "unknown"  # a kernel's pointer: read, write or both
 
 
-class Pointer(msgspec.Struct, frozen=True):
+class Pointer(msgspec.Struct, frozen=True, gc=False):
     """One tensor argument of a launch."""
 
-    argument: str
+    argument: Text
     view: TensorView
     access: Access
 
@@ -88,8 +89,7 @@ class CompiledCall:
     file: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(msgspec.Struct, frozen=True):
     """One kernel launch or operator call, captured or eager.
 
     Attributes
@@ -103,9 +103,9 @@ class Launch:
     """
 
     kind: LaunchKind
-    name: str
+    name: Text
     pointers: tuple[Pointer, ...]
     stack: Stack = ()
     grid: tuple[int, ...] | None = None
-    source: str | None = None
-    compiled: CompiledCall | None = field(default=None, compare=False, repr=False)
+    source: Text | None = None
+    compiled: Absent[CompiledCall | None] = None

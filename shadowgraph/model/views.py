@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.saved_fields import Text
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _GEOMETRIES = 4096  # shapes whose extent is cached
 
 
-class TensorView(msgspec.Struct, frozen=True):
+class TensorView(msgspec.Struct, frozen=True, gc=False):
     """The bytes that a tensor covered at one moment.
 
     Holds numbers and text only, so that it keeps no memory alive; the facts say nothing about whether
@@ -45,9 +46,9 @@ class TensorView(msgspec.Struct, frozen=True):
     storage_nbytes: int
     shape: tuple[int, ...]
     stride: tuple[int, ...]
-    dtype: str
+    dtype: Text
     itemsize: int
-    device: str
+    device: Text
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> TensorView:

@@ -14,12 +14,12 @@ import msgspec
 import numpy as np
 
 from shadowgraph.common.internal_errors import error_barrier
-from shadowgraph.localize.flight_recorder import Ran, Replayed
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.failures import Failure, LastWriter, PlanFacts
 from shadowgraph.model.findings import Batch, Finding
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.host_plans import HostPlan
+from shadowgraph.model.journal import Ran, Replayed
 from shadowgraph.model.launches import Access, Launch
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.views import TensorView

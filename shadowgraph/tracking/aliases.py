@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock
 from shadowgraph.common.html_repr import HtmlRepr
 from shadowgraph.model.buffers import Buffer, Ledger, Role, allocation_name, buffer_view
+from shadowgraph.model.owners import Owner
 from shadowgraph.model.ranges import ByteRange, RangeIndex
 from shadowgraph.model.views import TensorView, describe_slice, overlaps
-from shadowgraph.tracking.names import Owner, walk
+from shadowgraph.tracking.names import walk
 
 __all__ = ["NameBook", "OwnerGroups", "Relation", "alias_groups", "allocation_name", "buffer_view"]
 

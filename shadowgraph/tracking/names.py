@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from shadowgraph.model.owners import Owner
 from shadowgraph.model.views import TensorView
 
 # One step of a walk: its formatter, the formatter's argument, and the value that it leads to.
@@ -45,22 +46,6 @@ _UNREADABLE = object()
 _LOOKS_PER_OBJECT = 50
 _PLAIN_KEYS = (type(None), bool, int, float, complex, bytes, torch.dtype, torch.device)
 _LONGEST_KEY = 80
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """A path to a tensor, and the facts of that tensor.
-
-    Attributes
-    ----------
-    path : str
-        Such as `attn.metadata["kv_indptr"]` or `draft.attn_backends[1].cuda_graph_kv_indices`.
-    view : TensorView
-        The bytes that the tensor covered during the walk. Does not keep it alive.
-    """
-
-    path: str
-    view: TensorView
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
 
 from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.owners import Owner
 from shadowgraph.model.stacks import is_machinery
 from shadowgraph.tracking.aliases import NameBook
-from shadowgraph.tracking.names import Owner, walk
+from shadowgraph.tracking.names import walk
 
 _OBJECTS = (100, 4_000)  # expanded for each variable, in a first and a second pass
 _SECONDS = 1.0  # for one search

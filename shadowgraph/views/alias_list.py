@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from shadowgraph.common.html_repr import HtmlRepr
-from shadowgraph.dumps.models import view_of
-from shadowgraph.dumps.naming import BufferNames, Owned
+from shadowgraph.dumps.naming import BufferNames
 from shadowgraph.dumps.reader import Dump
-from shadowgraph.dumps.schema import OwnerRow
 from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.owners import Owner
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.views import TensorView, describe_slice
 
@@ -63,53 +62,48 @@ class AliasGroup(HtmlRepr, msgspec.Struct, frozen=True):
 
 def alias_list(dump: Dump, book: BufferNames, wanted: Sequence[Buffer] | None = None) -> list[AliasGroup]:
     """The alias groups of a dump in order of address; with `wanted`, only groups with bytes of one of these buffers."""
-    by_serial = {buffer.serial: buffer for buffer in (*dump.freed, *dump.buffers)}
-    groups = (_group(dump, book, by_serial, members) for members in _members(dump, wanted))
+    groups = (_group(dump, book, members) for members in _members(dump, book, wanted))
     return sorted(groups, key=lambda group: group.address)
 
 
-def _members(dump: Dump, wanted: Sequence[Buffer] | None) -> Iterator[list[tuple[Owned, int | None]]]:
-    """The owners of each group, each with the serial of its buffer."""
-    rows = dump.manifest.owners
+def _members(dump: Dump, book: BufferNames, wanted: Sequence[Buffer] | None) -> Iterator[list[Owner]]:
+    """The owners of each group."""
+    owners = dump.manifest.owners
     spans = {buffer.serial: buffer.range for buffer in wanted or ()}
     for group in dump.manifest.alias_groups:
-        known = [rows[index] for index in group]
-        if known and (wanted is None or _any_in(dump, known, spans)):
-            yield [((row.path, view_of(dump.manifest, row.view)), row.view.buffer) for row in known]
+        known = [owners[index] for index in group]
+        if known and (wanted is None or any(_is_in(book.holder(owner.view), owner, spans) for owner in known)):
+            yield known
 
 
-def _any_in(dump: Dump, owners: Sequence[OwnerRow], spans: Mapping[int, ByteRange]) -> bool:
-    """Whether an owner is in one of the buffers, given as ranges by serial, or shares bytes with one untracked."""
-    if not spans.keys().isdisjoint(row.view.buffer for row in owners):
-        return True
-    untracked = (view_of(dump.manifest, row.view) for row in owners if row.view.buffer is None)
-    return any(span.overlaps(view.hull) for view in untracked for span in spans.values())
+def _is_in(home: Buffer | None, owner: Owner, spans: Mapping[int, ByteRange]) -> bool:
+    """Whether an owner is in one of the buffers, given as ranges by serial, or untracked and shares bytes with one."""
+    if home is not None:
+        return home.serial in spans
+    return any(span.overlaps(owner.view.hull) for span in spans.values())
 
 
-def _group(
-    dump: Dump, book: BufferNames, buffers: dict[int, Buffer], members: list[tuple[Owned, int | None]]
-) -> AliasGroup:
-    members.sort(key=lambda member: (-member[0][1].hull.nbytes, len(member[0][0]), member[0][0]))
-    chief = members[0][0][1]
-    owners = [_owner(owned, serial, chief, buffers) for owned, serial in members]
-    hull = _hull(owned[1] for owned, _ in members)
-    serials = dict.fromkeys(serial for _, serial in members if serial is not None and serial in buffers)
+def _group(dump: Dump, book: BufferNames, members: list[Owner]) -> AliasGroup:
+    members.sort(key=lambda owner: (-owner.view.hull.nbytes, len(owner.path), owner.path))
+    chief = members[0].view
+    homes = [book.holder(owner.view) for owner in members]
+    owners = [_owner(owner, home, chief) for owner, home in zip(members, homes, strict=True)]
+    hull = _hull(owner.view for owner in members)
     return AliasGroup(
         pid=dump.manifest.pid,
         dump=str(dump.path),
         address=hull.start,
         nbytes=hull.nbytes,
         device=chief.device,
-        buffers=tuple(book.name(buffers[serial]) for serial in serials),
+        buffers=tuple(book.name(home) for home in {home.serial: home for home in homes if home is not None}.values()),
         owners=(owners[0], *sorted(owners[1:], key=lambda o: (o.first, -o.last, len(o.path), o.path))),
     )
 
 
-def _owner(owned: Owned, serial: int | None, chief: TensorView, buffers: dict[int, Buffer]) -> AliasOwner:
-    path, view = owned
-    home = buffers.get(serial) if serial is not None else None
+def _owner(owner: Owner, home: Buffer | None, chief: TensorView) -> AliasOwner:
+    view = owner.view
     return AliasOwner(
-        path=path,
+        path=owner.path,
         dtype=view.dtype,
         shape=view.shape,
         stride=view.stride,

@@ -204,7 +204,7 @@ def _edges(
 ) -> Iterator[ByteEdge]:
     """Boundaries of the buffer, its guards, its owners and other buffers inside the shown range."""
     edges = [ByteEdge(0, f"{shown.name} begins"), ByteEdge(shown.nbytes, f"{shown.name} ends"), *_guard_edges(shown)]
-    owners = [(path, view.start, view.stop) for path, view in source.book.owners(home) if path != shown.name]
+    owners = [(o.path, o.view.start, o.view.stop) for o in source.book.owners(home) if o.path != shown.name]
     owners += [(source.book.name(buffer), buffer.start, buffer.stop) for buffer in near]
     for name, low, high in owners:
         edges += [ByteEdge(low - home.start, f"{name} begins"), ByteEdge(high - home.start, f"{name} ends")]

@@ -71,16 +71,17 @@ class _Memory:
         for buffer in dump.buffers:
             owners = book.owners(buffer)
             if owners:
-                best.add(owners[0][0])
-                self.named.setdefault(owners[0][0], Counter())[_fact(buffer)] += 1
+                best.add(owners[0].path)
+                self.named.setdefault(owners[0].path, Counter())[_fact(buffer)] += 1
             else:
                 self.unnamed.setdefault(_place(buffer), []).append(buffer.nbytes)
-            for path, view in owners:
+            for owner in owners:
+                view = owner.view
                 offset = view.start - buffer.start
                 fact = BufferFact(
                     view.nbytes, view.dtype, view.shape, str(buffer.role), view.device, view.stride, offset
                 )
-                self.views.setdefault(path, Counter())[fact] += 1
+                self.views.setdefault(owner.path, Counter())[fact] += 1
         for graph in dump.manifest.graphs:
             device = None if graph.device is None else len(graph.device)
             self.graphs.setdefault(graph.name, Counter())[GraphFact(len(graph.nodes), device)] += 1

@@ -68,7 +68,7 @@ def found_buffers(dump: Dump, book: BufferNames, serials: Container[int] | None 
 
 def _live(buffer: Buffer, book: BufferNames, graphs: Mapping[int, str], facts: BufferFacts | None) -> MapBuffer:
     owners = book.owners(buffer)
-    return live_buffer(buffer, book.name(buffer), tuple(path for path, _ in owners), owners, graphs, facts)
+    return live_buffer(buffer, book.name(buffer), tuple(owner.path for owner in owners), owners, graphs, facts)
 
 
 def _asked(serial: int, serials: Container[int] | None) -> bool:

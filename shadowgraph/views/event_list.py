@@ -6,10 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from shadowgraph.checks.kinds import kind_of
 from shadowgraph.dumps.reader import Dump
-from shadowgraph.dumps.schema import DeviceRow, GraphRow, JournalRow, LaunchRow, PointerRow
+from shadowgraph.dumps.schema import GraphRecord
 from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.device_nodes import DeviceNode
 from shadowgraph.model.findings import Culprit, Finding
-from shadowgraph.model.launches import Access
+from shadowgraph.model.journal import Ran
+from shadowgraph.model.launches import Access, Pointer
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.views import TensorView
 from shadowgraph.views.buffer_head import head_of
 from shadowgraph.views.events import Event, Timeline, What
 
@@ -38,23 +42,23 @@ def _begin(dump: Dump, buffer: Buffer) -> Iterator[Event]:
     during = f"while {made_in} was captured" if made_in is not None else ""
     yield Event(What.ALLOCATED, during, graph=made_in, stack=buffer.stack)
     for graph in dump.manifest.graphs:
-        mine = _pointers(graph, buffer)
-        device = list(_device_nodes(graph.device or (), buffer.serial))
+        mine = [(n, p) for n, launch in enumerate(graph.nodes) for p in launch.pointers if _holds(dump, buffer, p.view)]
+        device = list(_device_nodes(dump, graph.device or (), buffer))
         if mine or device:
-            yield _captured(dump, graph, mine, device)
+            yield _captured(graph, mine, device)
 
 
-def _pointers(graph: GraphRow, buffer: Buffer) -> list[tuple[int, PointerRow]]:
-    """A graph's pointers into a buffer, each with the number of its node."""
-    return [(n, p) for n, row in enumerate(graph.nodes) for p in row.pointers if p.view.buffer == buffer.serial]
+def _holds(dump: Dump, buffer: Buffer, where: TensorView | ByteRange) -> bool:
+    held = dump.names.holder(where)
+    return held is not None and held.serial == buffer.serial
 
 
-def _captured(dump: Dump, graph: GraphRow, mine: Sequence[tuple[int, PointerRow]], device: Sequence[str]) -> Event:
-    text = dump.manifest.strings
+def _captured(graph: GraphRecord, mine: Sequence[tuple[int, Pointer]], device: Sequence[str]) -> Event:
+    """The event of a graph with these pointers into the buffer, each with the number of its node."""
     nodes = list(dict.fromkeys(node for node, _ in mine))
     if nodes:
-        names = [f"node {node} {text[graph.nodes[node].name]}" for node in nodes]
-        stack = dump.stacks[graph.nodes[nodes[0]].stack]
+        names = [f"node {node} {graph.nodes[node].name}" for node in nodes]
+        stack = graph.nodes[nodes[0]].stack
     else:
         names, stack = list(device), ()
     more = f" and {len(names) - _NODES:,} more" if len(names) > _NODES else ""
@@ -77,14 +81,14 @@ def _joined(accesses: Iterable[Access]) -> str:
     return str(known.pop()) if len(known) == 1 else str(Access.READ_WRITE)
 
 
-def _device_nodes(rows: Sequence[DeviceRow], serial: int, outer: str = "") -> Iterator[str]:
+def _device_nodes(dump: Dump, nodes: Sequence[DeviceNode], buffer: Buffer, outer: str = "") -> Iterator[str]:
     """Numbers of the device nodes that point into a buffer, or copy from or to it."""
-    for index, row in enumerate(rows):
-        place = f"{outer}{index}"
-        held = (*(word.buffer for word in row.words), *(part.buffer for part in (*row.reads, *row.writes)))
-        if serial in held:
+    for node in nodes:
+        place = f"{outer}{node.index}"
+        pointed = (ByteRange(word.address, word.address) for word in node.words)
+        if any(_holds(dump, buffer, where) for where in (*pointed, *node.reads, *node.writes)):
             yield f"device node {place}"
-        yield from _device_nodes(row.inner, serial, f"{place}.")
+        yield from _device_nodes(dump, node.inner, buffer, f"{place}.")
 
 
 def _timed(dump: Dump, buffer: Buffer) -> Iterator[Event]:
@@ -96,45 +100,35 @@ def _timed(dump: Dump, buffer: Buffer) -> Iterator[Event]:
 
 def _launched(dump: Dump, buffer: Buffer) -> Iterator[Event]:
     names = {graph.serial: graph.name for graph in dump.manifest.graphs}
-    for row in dump.manifest.launches:
-        mine = [pointer for pointer in row.launch.pointers if pointer.view.buffer == buffer.serial]
-        if mine and not dump.manifest.strings[row.launch.name].startswith(_NO_BYTES):
-            yield _launch(dump, row, mine, names)
+    for ran in dump.manifest.launches:
+        mine = [pointer for pointer in ran.launch.pointers if _holds(dump, buffer, pointer.view)]
+        if mine and not ran.launch.name.startswith(_NO_BYTES):
+            yield _launch(ran, mine, buffer, names)
 
 
-def _launch(dump: Dump, row: JournalRow, mine: Sequence[PointerRow], names: dict[int, str]) -> Event:
-    launch: LaunchRow = row.launch
-    text, view = dump.manifest.strings, mine[0].view
-    nbytes = _reach(view.shape, view.stride, view.itemsize)
-    graph = None if row.graph is None else names.get(row.graph, f"graph#{row.graph}")
+def _launch(ran: Ran, mine: Sequence[Pointer], buffer: Buffer, names: dict[int, str]) -> Event:
+    first, last = mine[0].view.start - buffer.start, mine[0].view.stop - 1 - buffer.start
     return Event(
         What.LAUNCHED,
-        text[launch.name],
-        time=row.time,
-        phase=row.phase,
-        graph=graph,
-        node=row.node,
+        ran.launch.name,
+        time=ran.time,
+        phase=ran.phase,
+        graph=None if ran.graph is None else names.get(ran.graph, f"graph#{ran.graph}"),
+        node=ran.node,
         access=_joined(pointer.access for pointer in mine),
-        argument=", ".join(text[pointer.argument] for pointer in mine),
-        first=view.offset if nbytes else None,
-        last=view.offset + nbytes - 1 if nbytes else None,
-        stack=dump.stacks[launch.stack],
+        argument=", ".join(pointer.argument for pointer in mine),
+        first=first if first <= last else None,
+        last=last if first <= last else None,
+        stack=ran.launch.stack,
     )
-
-
-def _reach(shape: Sequence[int], stride: Sequence[int], itemsize: int) -> int:
-    """Bytes from a view's first to its last, 0 for an empty view."""
-    if 0 in shape:
-        return 0
-    return (sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1) * itemsize
 
 
 def _replayed(dump: Dump, buffer: Buffer) -> Iterator[Event]:
     touching = {
         graph.serial: graph.name
         for graph in dump.manifest.graphs
-        if any(p.view.buffer == buffer.serial for row in graph.nodes for p in row.pointers)
-        or any(True for _ in _device_nodes(graph.device or (), buffer.serial))
+        if any(_holds(dump, buffer, p.view) for launch in graph.nodes for p in launch.pointers)
+        or any(True for _ in _device_nodes(dump, graph.device or (), buffer))
     }
     for row in dump.manifest.replays:
         if row.graph in touching:
@@ -195,7 +189,7 @@ def revision_event(finding: Finding, culprit: Culprit, time: float) -> Event:
 
 def _watched(dump: Dump, buffer: Buffer) -> Iterator[Event]:
     """Changes of a watched tensor without a known launch, at the replay in which they were seen."""
-    names = {owner.path for owner in dump.manifest.owners if owner.view.buffer == buffer.serial}
+    names = {owner.path for owner in dump.names.owners(buffer)}
     began = _began(dump)
     for name, changes, _ in dump.manifest.facts.watches:
         for change in changes if name in names else ():

@@ -12,6 +12,7 @@ from shadowgraph.checks.verdicts import when, who
 from shadowgraph.common.errors import UsageError
 from shadowgraph.model.buffers import Buffer, buffer_view
 from shadowgraph.model.findings import BufferFacts, Finding
+from shadowgraph.model.owners import Owner
 from shadowgraph.model.views import TensorView, describe_slice
 
 if TYPE_CHECKING:
@@ -192,15 +193,14 @@ class MemoryMap:
 
 def _live(buffer: Buffer, book: NameBook, graphs: Mapping[int, str], facts: BufferFacts | None) -> MapBuffer:
     name, names = book.name_of(buffer)
-    owners = [(owner.path, owner.view) for owner in book.owners_of(buffer.range, buffer.serial)]
-    return live_buffer(buffer, name, names, owners, graphs, facts)
+    return live_buffer(buffer, name, names, book.owners_of(buffer.range, buffer.serial), graphs, facts)
 
 
 def live_buffer(
     buffer: Buffer,
     name: str,
     names: tuple[str, ...],
-    owners: Sequence[tuple[str, TensorView]],
+    owners: Sequence[Owner],
     graphs: Mapping[int, str],
     facts: BufferFacts | None,
 ) -> MapBuffer:
@@ -237,7 +237,7 @@ def live_buffer(
     )
 
 
-def _aliases(buffer: Buffer, owners: Sequence[tuple[str, TensorView]], chief: str) -> tuple[MapAlias, ...]:
+def _aliases(buffer: Buffer, owners: Sequence[Owner], chief: str) -> tuple[MapAlias, ...]:
     """Other owners, including owners disjoint from the chief one: halves of a buffer are owners of it too."""
     if not owners:
         return ()
@@ -246,15 +246,15 @@ def _aliases(buffer: Buffer, owners: Sequence[tuple[str, TensorView]], chief: st
         return ()
     reference = whole if whole is not None else buffer_view(buffer)
     return tuple(
-        MapAlias(path, describe_slice(view, reference) or "", view.start, view.stop)
-        for path, view in owners
-        if whole is None or path != chief
+        MapAlias(owner.path, describe_slice(owner.view, reference) or "", owner.view.start, owner.view.stop)
+        for owner in owners
+        if whole is None or owner.path != chief
     )
 
 
-def _whole(buffer: Buffer, owners: Sequence[tuple[str, TensorView]], chief: str) -> TensorView | None:
+def _whole(buffer: Buffer, owners: Sequence[Owner], chief: str) -> TensorView | None:
     """The view of the chief owner, if it covers the whole buffer."""
-    view = next((view for path, view in owners if path == chief), None)
+    view = next((owner.view for owner in owners if owner.path == chief), None)
     covers = view is not None and view.start <= buffer.start and view.stop >= buffer.stop
     return view if covers else None
 

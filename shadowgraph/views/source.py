@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from msgspec import structs
+
 from shadowgraph.common.errors import UsageError
+from shadowgraph.dumps.completing import manifest_of
 from shadowgraph.dumps.naming import BufferNames, require_known
 from shadowgraph.dumps.reader import Dump
 from shadowgraph.dumps.schema import PayloadRow
-from shadowgraph.dumps.tables import manifest_of
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.graphs import Graph
@@ -47,7 +49,7 @@ def snapshot_of(debugger: LiveDebugger, contents: bool) -> Snapshot:
     from shadowgraph.dumps.collecting import collect  # with torch, which plots of a dump do without
 
     collected = collect(debugger.monitor, debugger.facts, "a picture", _MOST, redact=not contents)
-    return Snapshot(replace(collected, redacted=False))
+    return Snapshot(replace(collected, manifest=structs.replace(collected.manifest, redacted=False)))
 
 
 @dataclass(frozen=True, slots=True)

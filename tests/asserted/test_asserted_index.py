@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -96,7 +97,7 @@ def test_a_kernel_out_of_inductors_cache_has_its_helpers_in_its_file(file: str) 
     tensors = {"in_ptr0": given, "out_ptr1": table}
     launch = launched(pickled(kernels.triton_red_fused_cumsum_scatter_1), tensors, **SCAN)
     assert launch.compiled is not None
-    launch = replace(launch, compiled=replace(launch.compiled, file=file))
+    launch = msgspec.structs.replace(launch, compiled=replace(launch.compiled, file=file))
     found = asserted_index(launch, map(copy_of, tensors.values()))
     assert (found is not None) == (file == kernels.__file__), "the scan's helper is defined beside the kernel"
     if found is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import msgspec
 import pytest
@@ -151,7 +150,9 @@ def operator(graph: Graph) -> None:
     """Let a graph's first node, which host code is, pass for an operator of torch that writes what was declared."""
     launch = graph.nodes[0].launch
     view = msgspec.structs.replace(launch.pointers[0], argument="self")
-    graph.nodes[0] = Node(0, replace(launch, kind=LaunchKind.ATEN, name="aten.add_.Tensor", pointers=(view,)))
+    graph.nodes[0] = Node(
+        0, msgspec.structs.replace(launch, kind=LaunchKind.ATEN, name="aten.add_.Tensor", pointers=(view,))
+    )
 
 
 @pytest.mark.parametrize("made", ["fresh", "given", "of its argument"])
@@ -171,7 +172,9 @@ def test_an_operator_may_shrink_the_result_that_it_made(watching: tuple[sg.Debug
     result = msgspec.structs.replace(launch.pointers[0], argument="result" if made != "given" else "out")
     argument = msgspec.structs.replace(result, argument="self", access=Access.READ)
     pointers = (argument, result) if made == "of its argument" else (result,)
-    loss = replace(launch, kind=LaunchKind.ATEN, name="aten.binary_cross_entropy.default", pointers=pointers)
+    loss = msgspec.structs.replace(
+        launch, kind=LaunchKind.ATEN, name="aten.binary_cross_entropy.default", pointers=pointers
+    )
     graph.model.nodes[0] = Node(0, loss)
     look = debugger.locate(graph)
     for _ in range(replays):

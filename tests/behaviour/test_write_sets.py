@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import msgspec
 import pytest
 import torch
+from msgspec.structs import replace
 from programs import guarded, only, poke
 
 import shadowgraph as sg

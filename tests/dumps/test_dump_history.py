@@ -100,6 +100,8 @@ def _stretch(manifest: Manifest) -> list[Any]:
         _row("stores", 1, -1),
         _row("write_sets", 2, [[0, 1, 9, 8, 1]]),
         _row("write_sets", 2, [[0, 1, -(1 << 64), 8, 1]]),
+        _row("write_sets", 2, [[-1, 1, 0, 8, 1]]),
+        _row("write_sets", 2, [[0, 1, 0, 8, -1]]),
         _row("input_rows", 3, 0),
         _row("input_rows", 5, 1 << 40),
         lambda manifest: _stretch(manifest).__setitem__(1, 1 << 20),

@@ -12,8 +12,8 @@ from shadowgraph.checks.dangling.facts import DanglingDetail
 from shadowgraph.checks.successors import successor_of
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Successor
+from shadowgraph.model.owners import Owner
 from shadowgraph.model.ranges import ByteRange
-from shadowgraph.tracking.names import Owner
 
 _VICTIMS = 8
 

@@ -22,12 +22,12 @@ from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Reader, Severity
 from shadowgraph.model.graphs import Graph
+from shadowgraph.model.owners import Owner
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import Stack
 from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.foreign import still_there
-from shadowgraph.tracking.names import Owner
 from shadowgraph.tracking.writes import Write
 
 _INDPTR = re.compile(r"(indptr|cu_seq_?lens)", re.IGNORECASE)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from shadowgraph.graphs.cuda.driver import (
     Driver,

@@ -11,10 +11,10 @@ import copy
 import inspect
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from shadowgraph.common.imported_modules import imported
 from shadowgraph.common.internal_errors import error_barrier

@@ -9,9 +9,9 @@ from shadowgraph.common.html_repr import namer_of
 from shadowgraph.common.source_paths import short
 from shadowgraph.common.words import form, plural
 from shadowgraph.model.buffers import Buffer, allocation_name
+from shadowgraph.model.owners import Owner
 from shadowgraph.model.views import describe_slice
 from shadowgraph.render.text.finding_rows import FactRow
-from shadowgraph.tracking.names import Owner
 from shadowgraph.views.alias_list import AliasGroup, AliasOwner
 
 _OWNERS = 40  # owners of one group

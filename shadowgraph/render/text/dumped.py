@@ -12,7 +12,7 @@ from shadowgraph.common.console import tame
 from shadowgraph.common.source_paths import short
 from shadowgraph.common.words import form, plural
 from shadowgraph.dumps.reader import Dump
-from shadowgraph.dumps.schema import LeftOut, Manifest, UnreadRow
+from shadowgraph.dumps.schema import LeftOut, UnreadRow
 from shadowgraph.render.text.text import lines
 
 _NAMED = 8
@@ -58,7 +58,7 @@ def tail_lines(dump: Dump) -> Iterator[Text]:
     """Contents of a dump, and its gaps."""
     manifest = dump.manifest
     if manifest.facts.lost is not None:
-        yield from _last_launches(manifest)
+        yield from _last_launches(dump)
     yield from missing_lines(manifest.unread, manifest.left_out)
     held = sum(row.nbytes for row in manifest.payloads)
     buffers = f"{plural(len(manifest.buffers), 'live buffer')} and {len(manifest.freed):,} freed"
@@ -78,27 +78,24 @@ def missing_lines(unread: Iterable[UnreadRow], left_out: Iterable[LeftOut]) -> I
         yield Text(f"dump: left out ({left.reason}): {left.count:,} {left.what}{size}", style="yellow")
 
 
-def _last_launches(manifest: Manifest) -> Iterator[Text]:
+def _last_launches(dump: Dump) -> Iterator[Text]:
     """The last launches before the device was lost, the latest first, with their arguments."""
-    text = manifest.strings
-    names: dict[int | None, str] = {}
-    for owner in manifest.owners:
-        known = names.get(owner.view.buffer)
-        if known is None or len(owner.path) < len(known):
-            names[owner.view.buffer] = owner.path
-    names.pop(None, None)
-    for row in manifest.launches[: -_LAUNCHES - 1 : -1]:
-        launch = row.launch
-        stack = manifest.stacks[launch.stack]
-        place = manifest.frames[stack[0]] if stack else None
-        at = f" at {short(text[place[0]])}:{place[1]}" if place is not None else ""
-        node = f", node {row.node} of graph#{row.graph}" if row.node is not None else ""
-        yield Text(f"ran before: {launch.kind} {text[launch.name]}{node}{at}")
+    names: dict[int, str] = {}
+    for owner in dump.manifest.owners:
+        home = dump.names.holder(owner.view)
+        known = names.get(home.serial) if home is not None else None
+        if home is not None and (known is None or len(owner.path) < len(known)):
+            names[home.serial] = owner.path
+    for ran in dump.manifest.launches[: -_LAUNCHES - 1 : -1]:
+        launch = ran.launch
+        at = f" at {short(launch.stack[0].file)}:{launch.stack[0].line}" if launch.stack else ""
+        node = f", node {ran.node} of graph#{ran.graph}" if ran.node is not None else ""
+        yield Text(f"ran before: {launch.kind} {launch.name}{node}{at}")
         for pointer in launch.pointers[:_NAMED]:
-            view = pointer.view
-            known_as = names.get(view.buffer)
+            view, home = pointer.view, dump.names.holder(pointer.view)
+            known_as = names.get(home.serial) if home is not None else None
             named = f" is {known_as}" if known_as else ""
-            yield Text(f"  {text[pointer.argument]}{named} ({form(text[view.dtype], view.shape)}) at {view.address:#x}")
+            yield Text(f"  {pointer.argument}{named} ({form(view.dtype, view.shape)}) at {view.address:#x}")
 
 
 def _unread(rows: Iterable[UnreadRow]) -> Iterator[Text]:
