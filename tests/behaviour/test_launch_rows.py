@@ -69,7 +69,7 @@ def test_a_launch_that_passes_has_a_row(debugger: sg.Debugger, log: LaunchLog) -
     (row,) = launches(log, before)
     assert (row.kernel, row.grid, row.pointers) == ("fill", (1, 1, 1), ((table.data_ptr(), 0),))
     assert row.site is not None
-    assert (row.site.file.rsplit("/", 1)[-1], row.site.function) == ("sampled.py", "touch")
+    assert (row.site.file.rsplit("/", 1)[-1], row.site.function) == ("steady_state.py", "touch")
     assert row.thread == threading.get_ident()
     assert graph.model.replays == QUIET
 

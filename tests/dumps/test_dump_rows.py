@@ -43,7 +43,7 @@ DOCUMENTED = {
     WriteSetRow: r"`write_sets` \| rows `([^`]+)`",
     Written: r"`written` rows `([^`]+)`",
 }
-EAGLE = ROOT / "notebooks" / "data" / "eagle_h100"
+EAGLE = ROOT / "notebooks" / "data" / "eagle_h200"
 
 
 @pytest.mark.parametrize("record", DOCUMENTED, ids=lambda record: record.__name__)
