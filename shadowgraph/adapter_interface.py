@@ -38,14 +38,13 @@ from shadowgraph.graphs.dispatch import host_reads
 from shadowgraph.model.failures import Failure
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.graphs import Graph
-from shadowgraph.model.host_plans import Again, HostPlan, HostPlans, indptr_said, plan_said
+from shadowgraph.model.host_plans import Again, HostPlan, HostPlans
 from shadowgraph.model.views import TensorView
 from shadowgraph.monitor.exception_context import join, join_timeout, telling_line
 from shadowgraph.monitor.monitor import Monitor
 from shadowgraph.monitor.preparing import PrepareBlock, Preparing
 from shadowgraph.monitor.program_failures import BatchSource
-from shadowgraph.monitor.sampling import passing
-from shadowgraph.tracking import launch_recording
+from shadowgraph.tracking import launch_recording, passing
 from shadowgraph.tracking.novelty import Novelty
 
 __all__ = [
@@ -84,10 +83,6 @@ class PlannerInterface:
             that they stand for (SG102).
         """
         self.recorded.note(plan)
-        log = launch_recording.current
-        if log is not None:
-            said = plan_said(plan, plan.entries), indptr_said(plan, plan.indptr, plan.entries)
-            log.plan(*said, plan.serial, plan.replay or 0)
         if plan.into is not None and plan.into.dtype == plan.dtype:
             self._mutation.planned(plan.into, plan.indptr)
 

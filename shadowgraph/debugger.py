@@ -18,6 +18,7 @@ import torch
 from shadowgraph.adapter_interface import AdapterInterface
 from shadowgraph.common import finalizer_safe_lock, interrupts
 from shadowgraph.common.errors import FindingsError, UsageError
+from shadowgraph.common.finalizer_safe_lock import weak_callback
 from shadowgraph.common.html_repr import register_namer
 from shadowgraph.common.internal_errors import error_barrier, internal_errors
 from shadowgraph.common.settings import Settings
@@ -42,10 +43,9 @@ from shadowgraph.monitor.backends import backend_of
 from shadowgraph.monitor.monitor import Monitor
 from shadowgraph.monitor.recorder.recorder import recorder
 from shadowgraph.monitor.run_facts import LiveNames, facts_of
-from shadowgraph.monitor.sampling import passing
 from shadowgraph.render.text.text import Report
 from shadowgraph.runner_interface import RunnerInterface
-from shadowgraph.tracking import novelty
+from shadowgraph.tracking import novelty, passing
 from shadowgraph.tracking.aliases import NameBook
 
 
@@ -139,7 +139,7 @@ class Debugger(Declarations, LiveDebugger):
         if self.settings.guard_eager == "auto":
             parameters.install(self._allocator)
         if self._resizes:
-            resize_hooks.install(self._allocator, self._work.observation.observe_here)
+            resize_hooks.install(self._allocator, weak_callback(self._work.observe_here))
         if self._observes:
             observer.start()
         self._started = True
@@ -247,7 +247,7 @@ class Debugger(Declarations, LiveDebugger):
     @contextmanager
     def _guard(self) -> Iterator[None]:
         with ExitStack() as stack:
-            self._work.observation.observe_here()
+            self._work.observe_here()
             if threading.get_ident() != self._mode_thread:
                 stack.enter_context(eager.EagerMode(self._allocator, self._work.context.ledger.holds))
             stack.enter_context(eager.guard_allocations())

@@ -119,7 +119,10 @@ def test_variables_that_do_not_parse(variable: str, text: str, message: str) -> 
         ({"dump_whole": -1}, "dump_whole must not be negative, not -1"),
         ({"backend": 3}, "backend must be one of host, cuda, not 3"),
         ({"layout": ["isolate"]}, "layout must be one of isolate, faithful, not ['isolate']"),
-        ({"near_guards": 64, "sync": True}, "no option 'near_guards'; options are: backend, dump_limit, dump_whole, "),
+        (
+            {"near_guards": 64, "sync": True},
+            "no option 'near_guards'; options are: backend, checks, dump_limit, ",
+        ),
     ],
 )
 def test_options_that_do_not_fit(options: dict[str, Any], message: str) -> None:

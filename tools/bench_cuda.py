@@ -22,7 +22,8 @@ from shadowgraph.engines.cupy_engine import CupyEngine
 from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
 from shadowgraph.model.guards import Guard, Side
 from shadowgraph.model.ranges import ByteRange
-from shadowgraph.monitor.sampling import observation, passing
+from shadowgraph.monitor.sampling import observation
+from shadowgraph.tracking import passing
 
 Run = Callable[[], None]
 Guarded = Callable[[], AbstractContextManager[None]]  # whose allocations are guarded

@@ -26,7 +26,7 @@ from shadowgraph.integrations.flashinfer.hooks import Hooks as FlashinferHooks
 from shadowgraph.integrations.flashinfer.planner import ModuleAttribute
 from shadowgraph.integrations.flashinfer.versions import WRAPPERS
 from shadowgraph.integrations.sglang.hooks import Hooks as SglangHooks
-from shadowgraph.monitor.sampling import passing
+from shadowgraph.tracking import passing
 
 _CALLS, _ROUNDS = 1000, 200
 

@@ -68,7 +68,8 @@ class MappedMemory:
         ------
         OSError
         """
-        return cls(_map(nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1), nbytes, None)
+        # Shared: a device may write it, which pages that a fork copies on write would not show.
+        return cls(_map(nbytes, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS, -1), nbytes, None)
 
     def leave(self) -> None:
         """In a forked child: put zeros of its own at these addresses, so that no write reaches the parent's file."""

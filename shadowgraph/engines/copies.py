@@ -98,4 +98,17 @@ def read_many(device: Device, ranges: Sequence[ByteRange]) -> list[memoryview]:
 
 def _check(device: Device, ranges: Iterable[ByteRange]) -> None:
     for where in ranges:
-        device.check_readable(where)
+        _check_readable(device, where)
+
+
+def _check_readable(device: Device, where: ByteRange) -> None:
+    """Raise unless a whole range is mapped now: a read of unmapped memory would kill the context.
+
+    Raises
+    ------
+    LookupError
+        When it is not.
+    """
+    with device.context.current():
+        if not (device.context.is_mapped(where.start) and device.context.is_mapped(where.stop - 1)):
+            raise LookupError(f"no memory is mapped at 0x{where.start:x} any more")

@@ -48,8 +48,12 @@ class CupyEngine:
     ----------
     unmappable
         Number of ranges that are not compared because their memory may be unmapped.
-    watches
-        Graphs that carry checks as nodes.
+    log_is_mapped
+        Whether the device writes into `log`; else into pinned memory of the engine.
+    device
+        The device of this engine; `probe_function` is the kernel of probed replays on it.
+    watches, listed
+        Graphs that carry checks as nodes, and the guards that these compare.
 
     Raises
     ------
@@ -63,20 +67,21 @@ class CupyEngine:
 
     def __init__(self, device: int | None = None, expandable: bool = False, log: CheckLog | None = None) -> None:
         index = torch.cuda.current_device() if device is None else device
-        self._device = Device(index, expandable)
+        self.device = Device(index, expandable)
         self._lock = threading.RLock()
         self.unmappable = 0
         self._stale: set[int] = set()  # shadows whose last copy was skipped
         self.lost: str | None = None
         kernels = kernels_of(index)
         self.probe_function = kernels.probe
-        memory = CheckMemory(self._device, log if log is not None else CheckLog.anonymous())
-        self._launcher = CheckLauncher(self._device, kernels.check_step, memory.addresses)
-        self._canaries = CanaryStream(self._device, kernels.arm, kernels.arm_many, memory.table, memory.kept)
-        self._mirrors = MirrorRing(self._device, kernels.mirror)
-        self._listed = ListedGuards(self._device, kernels)
-        self.watches = GraphWatches(self._device, kernels.graph_check, memory, self._listed)
-        self._queue = EvidenceQueue(self._device, memory, self._listed.guard_of)
+        memory = CheckMemory(self.device, log if log is not None else CheckLog.anonymous())
+        self.log_is_mapped = memory.is_mapped
+        self._launcher = CheckLauncher(self.device, kernels.check_step, memory.addresses)
+        self._canaries = CanaryStream(self.device, kernels.arm, kernels.arm_many, memory.table, memory.kept)
+        self._mirrors = MirrorRing(self.device, kernels.mirror)
+        self.listed = ListedGuards(self.device, kernels)
+        self.watches = GraphWatches(self.device, kernels.graph_check, memory, self.listed)
+        self._queue = EvidenceQueue(self.device, memory, self.listed.guard_of)
         self._arrived = self._queue.arrival()
 
     @property
@@ -84,48 +89,53 @@ class CupyEngine:
         """Number of records overwritten before the host read them, plus checks that found no slot."""
         return self._queue.dropped
 
-    @property
-    def device(self) -> Device:
-        """The device of this engine; `probe_function` is the kernel of probed replays on it."""
-        return self._device
-
     def write_canaries(self, ranges: Sequence[ByteRange], here: bool = False) -> None:
         """Write the canary over ranges, in one launch and ordered before every later check; or, with `here`, on the
         current stream, and nothing while that stream captures."""
         if here:
-            if not self._device.captures:
+            if not self.device.captures:
                 self._canaries.write_here(ranges)
             return
         self._canaries.write(ranges)
         # Else a canary could overwrite the damage of a later write on this stream. A stream that captures must not wait
         # for another one; its replay begins with a check.
-        if not self._device.captures:
-            self._canaries.let_wait(self._device.raw_stream())
+        if not self.device.captures:
+            self._canaries.let_wait(self.device.raw_stream())
 
     def order_canaries(self) -> None:
         """Order later canaries behind the work queued on the current stream, such as the last check of a guard; a
         stream that captures has queued nothing."""
-        if not self._device.captures:
+        if not self.device.captures:
             self._canaries.wait_for_current()
 
     def list_guards(self, guards: Sequence[Guard]) -> None:
         """Let check nodes compare these guards, and no others, from about now on."""
-        if guards is not self._listed.guards:
-            self._while_alive(lambda: self._listed.show(guards))
+        if guards is not self.listed.guards:
+            self._while_alive(lambda: self.listed.show(guards))
 
     def withdraw_guards(self, starts: Sequence[int]) -> None:
         """Let no check node compare guards that begin there: work that is queued from now on may change them."""
-        self._while_alive(lambda: self._listed.withdraw(starts))
+        self._while_alive(lambda: self._withdraw(starts))
 
     def pause(self, paused: bool) -> None:
         """Let check nodes count replays only, or compare again; in order with the current stream."""
         self._while_alive(lambda: self._pause(paused))
 
+    def _withdraw(self, starts: Sequence[int]) -> None:
+        if self.listed.withdraw(starts):
+            self._order_here()
+
     def _pause(self, paused: bool) -> None:
-        self._listed.pause(paused)
-        if not self._device.captures:
+        if paused and not self.device.captures:  # replays that are queued here are compared still
+            self._canaries.wait_for_current()
+        self.listed.pause(paused)
+        self._order_here()
+
+    def _order_here(self) -> None:
+        """Order the current stream behind the stream of canaries."""
+        if not self.device.captures:
             self._canaries.mark()
-            self._canaries.let_wait(self._device.raw_stream())
+            self._canaries.let_wait(self.device.raw_stream())
 
     def _while_alive(self, work: Callable[[], None]) -> None:
         """Do what a lost device does not need."""
@@ -148,10 +158,10 @@ class CupyEngine:
         Ranges in memory that may be unmapped are left out and counted: a check would read them at each replay.
         """
         kept = [
-            (key, where) for key, where in parts if not where.nbytes or not self._device.may_be_unmapped(where.start)
+            (key, where) for key, where in parts if not where.nbytes or not self.device.may_be_unmapped(where.start)
         ]
         self.unmappable += len(parts) - len(kept)
-        return shadow_of(self._device, tuple(kept))
+        return shadow_of(self.device, tuple(kept))
 
     def check(
         self,
@@ -162,7 +172,7 @@ class CupyEngine:
         in_full: bool = False,
     ) -> None:
         """Launch one check on the current stream; nothing while that stream captures."""
-        context, stream = self._device.context, self._device.raw_stream()
+        context, stream = self.device.context, self.device.raw_stream()
         entered = context.enter()
         try:
             if not context.captures(stream):
@@ -182,6 +192,9 @@ class CupyEngine:
         """`check`, with the context current and on a stream that does not capture."""
         with self._lock:
             mode, shadow = self._work(take, compare)
+            self.device.note_stream()
+            if stream not in self._canaries.ordered:
+                self._canaries.let_wait(stream)
             prepared = self._launcher.prepared(mode, guards, shadow)
             if not prepared.grid:
                 return
@@ -191,10 +204,7 @@ class CupyEngine:
                 (self._stale.add if serial is None else self._stale.discard)(id(shadow))
             if serial is None:
                 return
-            self._device.note_stream()
             try:
-                if stream not in self._canaries.ordered:
-                    self._canaries.let_wait(stream)
                 self._launcher.launch(prepared, serial, stream, in_full)
             except BaseException:  # refused
                 self._queue.withdraw(serial)
@@ -209,22 +219,22 @@ class CupyEngine:
 
     def fetch(self, tag: object, parts: Parts) -> None:
         """Queue copies into one block of pinned memory on the current stream; nothing while that stream captures."""
-        if any(where.nbytes for _, where in parts) and not self._device.captures:
+        if any(where.nbytes for _, where in parts) and not self.device.captures:
             with self._lock:
-                self._queue.add_fetch(copies.fetched(self._device, tag, parts))
+                self._queue.add_fetch(copies.fetched(self.device, tag, parts))
 
     def read(self, where: ByteRange) -> bytes:
         """Read a range behind the work queued on the current stream; waits for it."""
-        return copies.read(self._device, where)
+        return copies.read(self.device, where)
 
     def read_many(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
         """Read ranges behind the work queued on the current stream, into one pinned block; waits once. While that
         stream captures, the copies run on another one, unordered with its work."""
-        return copies.read_many(self._device, ranges)
+        return copies.read_many(self.device, ranges)
 
     def mirror(self, ranges: Sequence[ByteRange]) -> Mirror:
         """Queue copies into a ring of pinned memory, in one launch; none while the current stream captures."""
-        return NoCopy() if self._device.captures else self._mirrors.copy(ranges)
+        return NoCopy() if self.device.captures else self._mirrors.copy(ranges)
 
     def lose(self, reason: str) -> None:
         """Mark the device as lost: no more waits; the next `poll` returns the results that have arrived."""
@@ -235,7 +245,7 @@ class CupyEngine:
         current stream. While a capture runs, a wait for other streams would invalidate it, and is left out."""
         if self._queue.idle and not self._arrived() and not (wait and self.watches.live):
             return []
-        if wait and self.lost is None and not self._device.captures:
+        if wait and self.lost is None and not self.device.captures:
             self._wait(here)
         with self._lock:
             return self._queue.take(wait, self.lost is not None)
@@ -244,9 +254,9 @@ class CupyEngine:
         """Wait for the checks of the current stream, or of all streams where possible."""
         try:
             if here:
-                self._device.wait_here()
+                self.device.wait_here()
                 return
-            self._device.wait()
+            self.device.wait()
             deadline = time.monotonic() + _PATIENCE
             while self._unfinished() and time.monotonic() < deadline:
                 time.sleep(_POLL)

@@ -6,7 +6,6 @@ without the engine's lock.
 
 from __future__ import annotations
 
-import ctypes
 from collections import deque
 from typing import Any
 
@@ -17,11 +16,9 @@ import torch
 from shadowgraph.common.compat import require_cupy
 from shadowgraph.engines.context import primary_context
 from shadowgraph.engines.losses import is_device_loss
-from shadowgraph.model.ranges import ByteRange
 from shadowgraph.tracking.captures import captures
 
 _HANDLES = 1024  # cached stream handles
-_MAPPED_PORTABLE = 3  # cudaHostRegisterPortable | cudaHostRegisterMapped
 
 
 class Device:
@@ -189,38 +186,12 @@ class Device:
             self.runtime.memcpyAsync(address, flat.ctypes.data, rows.nbytes, 1, self.loading.ptr)
             self.loading.synchronize()
 
-    def map_host(self, address: int, nbytes: int) -> int:
-        """Let the device write to host memory, for the life of the process; returns the memory's device address.
-
-        Raises
-        ------
-        CUDARuntimeError
-            When the driver refuses it, as it does for files of some file systems.
-        """
-        with self.context.current():
-            self.runtime.hostRegister(address, nbytes, _MAPPED_PORTABLE)
-            pointer = ctypes.c_uint64()
-            self.context.call("cuMemHostGetDevicePointer_v2", ctypes.byref(pointer), ctypes.c_void_p(address), 0)
-            return pointer.value
-
     def pinned(self, nbytes: int) -> Any:
         """Zeroed pinned host memory."""
         with self.context.current():
             made = self.cp.cuda.alloc_pinned_memory(max(16, nbytes))
         np.frombuffer(made, dtype=np.uint8, count=max(16, nbytes))[:] = 0
         return made
-
-    def check_readable(self, where: ByteRange) -> None:
-        """Raise unless a whole range is mapped now: a read of unmapped memory would kill the context.
-
-        Raises
-        ------
-        LookupError
-            When it is not.
-        """
-        with self.context.current():
-            if not (self.context.is_mapped(where.start) and self.context.is_mapped(where.stop - 1)):
-                raise LookupError(f"no memory is mapped at 0x{where.start:x} any more")
 
 
 def _is_torchs(stream: Any) -> bool:

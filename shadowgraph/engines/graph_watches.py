@@ -22,9 +22,10 @@ from shadowgraph.engines.ring import CheckMemory
 from shadowgraph.engines.step import LANES
 from shadowgraph.model.check_log import GRAPH_ROWS
 
-WATCH = np.dtype(
-    [("row", "<u8"), ("serial", "<u8"), ("replays", "<u8"), ("done", "<u4"), ("unused", "<u4")]
-)  # as in kernels.cu
+_PAIRS = ("done", "found", "unused")  # by head and tail
+WATCH = np.dtype(  # as in kernels.cu
+    [("row", "<u8"), ("serial", "<u8"), ("replays", "<u8"), *((name, "<u4", (2,)) for name in _PAIRS)]
+)
 _FAR_BLOCKS = 8  # pieces of far parts that each tail compares
 _FEWEST, _MOST = 64, 128  # blocks that compare near parts
 _REST = 2.0  # seconds after a graph's end before another one gets its row
@@ -76,11 +77,12 @@ class GraphWatches:
             place = self._memory.log.claim(serial)
             if place is None:
                 return None
-            self._places[serial] = place
         watch = np.zeros(1, dtype=WATCH)
         watch["row"], watch["serial"] = self._memory.row(place), serial
         address = int(self._watches.data.ptr) + place * WATCH.itemsize
         self._device.write(address, watch)
+        with self._lock:
+            self._places[serial] = place
         return self._node(address, False), self._node(address, True)
 
     def end(self, serial: int) -> None:
@@ -89,12 +91,12 @@ class GraphWatches:
             if self._places.pop(serial, None) is not None:
                 self._ended.append((time.monotonic(), serial))
 
-    def replays(self) -> tuple[int, int]:
-        """Replays of live graphs that the device has counted, and those whose both checks are done."""
+    def counts(self) -> dict[int, tuple[int, int]]:
+        """Of each live graph, by serial: replays that the device has counted, and those whose both checks are done."""
         rows = self._memory.log.rows
         with self._lock:
-            places = list(self._places.values())
-        return int(rows["begun"][places].sum()), int(rows["ended"][places].sum())
+            places = dict(self._places)
+        return {serial: (int(rows["begun"][at]), int(rows["ended"][at])) for serial, at in places.items()}
 
     def _node(self, address: int, end: bool) -> CheckNode:
         wide, narrow = ctypes.c_uint64, ctypes.c_uint32

@@ -15,6 +15,7 @@ typedef unsigned long long u64;
 #define FAR_BYTES 8192 // of a guard's far part that one block compares
 #define SLOTS 1024     // checks in flight
 #define KEPT 512       // records of broken guards
+#define CLAIMED 1ull   // address of a record of a broken guard that is being filled
 #define SEEN 4096      // bytes of the damage that are compared with the last report
 
 struct Guard { u64 near_lo; u32 near_len, flags; u64 whole_lo, whole_len; };  // flags: 1 after its buffer, 2 never rearmed
@@ -140,11 +141,12 @@ __device__ Kept* kept_of(Kept* kept, u64 whole_lo) {
   return 0;
 }
 
-// Claim a free record, or null; by a whole warp. Another warp may claim a free record first.
-__device__ Kept* room_in(Kept* kept, u64 whole_lo) {
+// Claim a free record, or null; by a whole warp. Another warp may claim a free record first. It stays `CLAIMED`, so that
+// no other check reads it, until its owner has filled it and set its address.
+__device__ Kept* room_in(Kept* kept) {
   while (Kept* free = kept_of(kept, 0)) {
     u64 was = 0;
-    if ((threadIdx.x & 31) == 0) was = atomicCAS(&free->whole_lo, 0ull, whole_lo);
+    if ((threadIdx.x & 31) == 0) was = atomicCAS(&free->whole_lo, 0ull, CLAIMED);
     if (!__shfl_sync(~0u, was, 0)) return free;
   }
   return 0;
@@ -171,7 +173,7 @@ __device__ bool broken(const Guard& g, u32 index, Ring* ring, const u8* table, K
   if (!count || (unchanged && first == known->first && last == known->last && count == known->count)) return false;
   emit(ring, table, origin, 0, index, lo, hi, 0, !after, after ? last == hi - 1 : first == lo, first, last, count);
   __syncwarp();
-  if (!known) known = room_in(kept, lo);
+  if (!known) known = room_in(kept);
   if (known) {
     u64 near_lo = g.near_lo, near_hi = near_lo + g.near_len;
     if (near_hi - near_lo > SEEN) { if (after) near_hi = near_lo + SEEN; else near_lo = near_hi - SEEN; }
@@ -180,6 +182,8 @@ __device__ bool broken(const Guard& g, u32 index, Ring* ring, const u8* table, K
     if (lane == 0) {
       known->near_lo = near_lo; known->near_hi = near_hi; known->lo = from; known->hi = to;
       known->first = first; known->last = last; known->count = count; known->hash = hash;
+      __threadfence();
+      *(volatile u64*)&known->whole_lo = lo;
     }
     __syncwarp();
     return true;
@@ -346,8 +350,9 @@ extern "C" __global__ void __launch_bounds__(256) check_step(Step s, Ring* ring,
 // behind `capacity` rows.
 struct Listed { u64 rows; u32 n, capacity; u32 paused, far_turn, unused[2]; };
 
-// One graph that carries checks. The device orders its replays, so that no two of them write here at once.
-struct Watch { u64 row, serial, replays; u32 done, unused; };
+// One graph that carries checks. The device orders the replays of one executable graph; copies that the program makes of
+// it share this, and may run at once: counters then wrap, and are right again once all have ended.
+struct Watch { u64 row, serial, replays; u32 done[2], found[2], unused[2]; };  // by head and tail
 
 // A row of the check log, in host memory: replays whose head check, and whose tail check is done; the first with damage.
 struct GraphRow { u64 serial, begun, ended, damaged; };
@@ -356,7 +361,7 @@ struct GraphRow { u64 serial, begun, ended, damaged; };
 // look at far parts in rotation.
 extern "C" __global__ void __launch_bounds__(256) graph_check(Watch* w, Listed* listed, Ring* ring, const u8* table, Kept* kept,
     u32 end, u32 far_blocks) {
-  __shared__ u32 before;
+  __shared__ u32 before, any;
   uint4 head = __ldcg((const uint4*)listed);
   uint4 state = __ldcg((const uint4*)listed + 1);  // paused, far_turn
   const Guard* guards = (const Guard*)((u64)head.x | (u64)head.y << 32);
@@ -372,16 +377,16 @@ extern "C" __global__ void __launch_bounds__(256) graph_check(Watch* w, Listed* 
     }
   }
   found = __syncthreads_or(found);
-  u32 own = found ? (1u << 16) + 1 : 1;
   if (threadIdx.x == 0) {
-    if (found) __threadfence();
-    before = atomicAdd(&w->done, own);
+    if (found) { atomicExch(&w->found[end], 1u); __threadfence(); }
+    before = atomicInc(&w->done[end], gridDim.x - 1);
+    if (before == gridDim.x - 1) any = atomicExch(&w->found[end], 0u);
   }
   __syncthreads();
-  if ((before & 0xffffu) != gridDim.x - 1) return;
+  if (before != gridDim.x - 1) return;
   u64 replay = end ? w->replays : w->replays + 1;
   GraphRow* row = (GraphRow*)w->row;
-  if ((before + own) >> 16) {
+  if (any) {
     __threadfence();
     Step s = {};
     s.guards = guards; s.hits = hits; s.n_guards = n;
@@ -390,7 +395,6 @@ extern "C" __global__ void __launch_bounds__(256) graph_check(Watch* w, Listed* 
     __threadfence_system();
   }
   if (threadIdx.x == 0) {
-    w->done = 0;
     if (end) {
       *(volatile u64*)&row->ended = replay;
       if (far_blocks) listed->far_turn = state.y + far_blocks;
@@ -421,10 +425,12 @@ extern "C" __global__ void empty_slots(Listed* listed, u32 first, u32 second) {
   if (slot < listed->capacity) ((ulonglong2*)((Guard*)listed->rows + slot))[0] = make_ulonglong2(0, 0);
 }
 
-// Publishes another table, or more slots of the same one; or pauses the checks in all graphs.
-extern "C" __global__ void publish(Listed* listed, u64 rows, u32 n, u32 capacity, u32 paused) {
+// Pauses the checks in all graphs, or lets them compare again.
+extern "C" __global__ void pause(Listed* listed, u32 paused) { *(volatile u32*)&listed->paused = paused; }
+
+// Publishes another table, or more slots of the same one.
+extern "C" __global__ void publish(Listed* listed, u64 rows, u32 n, u32 capacity) {
   *(uint4*)listed = make_uint4((u32)rows, (u32)(rows >> 32), n, capacity);
-  listed->paused = paused;
 }
 
 // One block fills one range.

@@ -27,6 +27,7 @@ class Kernels(NamedTuple):
     set_slots: int
     empty_slots: int
     publish: int
+    pause: int
 
 
 @cache

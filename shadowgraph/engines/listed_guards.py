@@ -49,13 +49,16 @@ class ListedGuards:
         self._device, context = device, device.context
         self._set = Launcher(context, kernels.set_slots, (wide, wide, narrow))
         self._empty = Launcher(context, kernels.empty_slots, (wide, narrow, narrow))
-        self._publish = Launcher(context, kernels.publish, (wide, wide, narrow, narrow, narrow))
+        self._publish = Launcher(context, kernels.publish, (wide, wide, narrow, narrow))
+        self._pauses = [Launcher(context, kernels.pause, (wide, narrow)) for _ in range(2)]
         self._lock = threading.RLock()
         self._listed = device.zeros(32)
         self.address = int(self._listed.data.ptr)
+        for paused, launcher in enumerate(self._pauses):
+            launcher.set((self.address, paused))
         self._tables: list[Any] = []  # older ones may still be read: each is half as large as the next
         self._capacity = self._used = self._published = 0
-        self._paused = False
+        self._paused, self._halts = False, deque[None]()
         self._slots: dict[int, tuple[int, Guard]] = {}  # by start of the guard
         self._at: dict[int, Guard] = {}  # by slot
         self._resting: deque[tuple[float, int]] = deque()
@@ -80,12 +83,13 @@ class ListedGuards:
                 self._at[slot] = guard
             self.guards = guards
 
-    def withdraw(self, starts: Iterable[int]) -> None:
-        """Take guards off the table, in order with the work of the stream that writes canaries."""
+    def withdraw(self, starts: Iterable[int]) -> bool:
+        """Take guards off the table, in order with the work of the stream that writes canaries; returns whether any
+        stood there."""
         with self._lock:
             found = [self._slots.pop(start) for start in starts if start in self._slots]
             if not found:
-                return
+                return False
             self.guards = ()
             now = time.monotonic()
             for slot, guard in found:
@@ -97,67 +101,84 @@ class ListedGuards:
                 pair = (*slots[place : place + 2], _NO_SLOT)[:2]
                 self._empty.set((self.address, *pair))
                 self._empty.launch(1, 2, self._device.arming.ptr)
+            return True
 
     def pause(self, paused: bool) -> None:
         """Let check nodes count replays only, or compare again."""
         with self._lock:
-            if paused is not self._paused:
-                self._paused = paused
-                self._tell()
+            self._paused = paused
+            self._set_paused()
+
+    def halt(self) -> None:
+        """Let check nodes compare nothing until `go_on`: memory in which guards stand is about to go, and its owner
+        ends where no lock may be taken. Takes none, and allocates nothing."""
+        self._halts.append(None)
+        self._pauses[True].launch(1, 1, self._device.arming.ptr)
+
+    def go_on(self) -> None:
+        """The guards of such a memory were withdrawn."""
+        with self._lock:
+            self._halts.pop()
+            self._set_paused()
+
+    def _set_paused(self) -> None:
+        self._pauses[self._paused or bool(self._halts)].launch(1, 1, self._device.arming.ptr)
 
     def guard_of(self, slot: int, address: int) -> Guard | None:
-        """The guard at a slot whose bytes hold an address, also one that was withdrawn lately."""
+        """The guard at a slot whose bytes hold an address. One that was withdrawn lately too, unless its memory belongs
+        to another allocator, which may have handed it on."""
         with self._lock:
             found = self._at.get(slot)
             if found is not None and found.whole.contains(address):
                 return found
-            old = (guard for at, guard in reversed(self._withdrawn) if at == slot and guard.whole.contains(address))
-            return next(old, None)
+            old = (guard for at, guard in reversed(self._withdrawn) if at == slot and guard.rearm)
+            return next((guard for guard in old if guard.whole.contains(address)), None)
 
     # -- parts -------------------------------------------------------------------------------------------------
 
     def _add(self, guards: Sequence[Guard]) -> None:
+        """Set slots; where memory cannot be had nothing has changed."""
         if not guards:
             return
+        now = time.monotonic()
+        ready = sum(1 for since, _ in self._resting if since < now - _REST)
+        self._grow(self._used + max(0, len(guards) - ready))
+        slots = [self._resting[at][1] for at in range(min(ready, len(guards)))]
+        slots += range(self._used, self._used + len(guards) - len(slots))
         rows = np.zeros(len(guards), dtype=SLOT)
-        for index, guard in enumerate(guards):
-            slot = self._slot()
+        for index, (guard, slot) in enumerate(zip(guards, slots, strict=True)):
             rows[index]["guard"], rows[index]["at"] = row_of(guard), slot
-            self._slots[guard.whole.start] = slot, guard
-            self._at[slot] = guard
-        self._grow()
         uploaded = self._device.upload(rows)
         self._set.set((self.address, int(uploaded.data.ptr), len(guards)))
         self._set.launch(1, THREADS, self._device.arming.ptr)
         self._keep(uploaded)
+        for _ in range(min(ready, len(guards))):
+            self._resting.popleft()
+        self._used = max(self._used, max(slots) + 1)
+        for guard, slot in zip(guards, slots, strict=True):
+            self._slots[guard.whole.start] = slot, guard
+            self._at[slot] = guard
         rounded = min(-(-self._used // _ROUND) * _ROUND, self._capacity)
         if rounded != self._published:
-            self._published = rounded
-            self._tell()
+            self._tell(rounded)
 
-    def _slot(self) -> int:
-        if self._resting and self._resting[0][0] < time.monotonic() - _REST:
-            return self._resting.popleft()[1]
-        self._used += 1
-        return self._used - 1
-
-    def _grow(self) -> None:
-        """Move to a table with room for the slots in use. Rows first, then one word for each, which marks a hit."""
-        if self._used <= self._capacity:
+    def _grow(self, used: int) -> None:
+        """Move to a table with room for as many slots. Rows first, then one word for each, which marks a hit."""
+        if used <= self._capacity:
             return
-        old, old_capacity = self._tables[-1] if self._tables else None, self._capacity
-        self._capacity = max(_FEWEST, 1 << (self._used - 1).bit_length())
-        table = self._device.zeros(self._capacity * (GUARD.itemsize + 4))
-        self._tables.append(table)
-        if old is not None:
+        capacity = max(_FEWEST, 1 << (used - 1).bit_length())
+        table = self._device.zeros(capacity * (GUARD.itemsize + 4))
+        if self._tables:
             with self._device.context.current():
-                nbytes = old_capacity * GUARD.itemsize
-                self._device.runtime.memcpyAsync(table.data.ptr, old.data.ptr, nbytes, 3, self._device.arming.ptr)
-        self._tell()
+                old, nbytes = self._tables[-1].data.ptr, self._capacity * GUARD.itemsize
+                self._device.runtime.memcpyAsync(table.data.ptr, old, nbytes, 3, self._device.arming.ptr)
+        self._tables.append(table)
+        self._capacity = capacity
+        self._tell(self._published)
 
-    def _tell(self) -> None:
-        rows = int(self._tables[-1].data.ptr) if self._tables else 0
-        self._publish.set((self.address, rows, self._published, self._capacity, self._paused))
+    def _tell(self, published: int) -> None:
+        self._published = published
+        self._publish.set((self.address, int(self._tables[-1].data.ptr), published, self._capacity))
         self._publish.launch(1, 1, self._device.arming.ptr)
 
     def _keep(self, memory: Any) -> None:

@@ -5,16 +5,19 @@ The caller holds the engine's lock; the device writes concurrently.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
+from shadowgraph.common.mapped_files import MappedMemory
 from shadowgraph.engines.device import Device
 from shadowgraph.model.canary import PERIOD, canary
 from shadowgraph.model.check_log import RECORD, RECORDS, CheckLog
 
 SLOTS = 1024  # checks in flight, as in kernels.cu
+_MAPPED_PORTABLE = 3  # cudaHostRegisterPortable | cudaHostRegisterMapped
 KEPT, KEPT_NBYTES = 512, 72  # records of broken guards, as in kernels.cu
 
 
@@ -25,6 +28,8 @@ class CheckMemory:
     ----------
     log
         Where checks write what they find, and check nodes how far they are; kept for the life of the process.
+    is_mapped
+        Whether `log` is the given one; else it is pinned memory, which ends with the process.
     records
         The ring's slots, an array of `RECORD`.
     done
@@ -34,11 +39,17 @@ class CheckMemory:
     """
 
     def __init__(self, device: Device, log: CheckLog) -> None:
-        self.log = log
         self._canaries = device.upload(np.frombuffer(canary(0, PERIOD) * 2, dtype=np.uint8))
         self._pinned = device.pinned(SLOTS * 4)
         self.done = np.frombuffer(self._pinned, dtype=np.uint8, count=SLOTS * 4).data.cast("I")
-        self._mapped = device.map_host(log.address, log.nbytes)
+        mapped = _mapped(device, log)
+        self.is_mapped = mapped is not None
+        if mapped is None:
+            self._room = device.pinned(log.nbytes)
+            mapped = int(self._room.ptr)
+            log = CheckLog(MappedMemory(mapped, log.nbytes, None))
+        self._mapped = mapped
+        self.log = log
         self.records: npt.NDArray[np.void] = log.records
         header = np.zeros(1, dtype=[("head", "<u8"), ("capacity", "<u8"), ("records", "<u8")])
         header["capacity"], header["records"] = RECORDS, self._mapped + log.records_offset
@@ -57,6 +68,19 @@ class CheckMemory:
     def addresses(self) -> tuple[int, ...]:
         """The addresses, in the order of the parameters of ``check_step``."""
         return self.ring, self.table, self.counters, self.done_words, self.kept
+
+
+def _mapped(device: Device, log: CheckLog) -> int | None:
+    """Let the device write to a log, for the life of the process; returns the log's device address, or None where the
+    driver refuses it, as it does for files of some file systems."""
+    with device.context.current():
+        try:
+            device.runtime.hostRegister(log.address, log.nbytes, _MAPPED_PORTABLE)
+        except device.runtime.CUDARuntimeError:
+            return None
+        pointer = ctypes.c_uint64()
+        device.context.call("cuMemHostGetDevicePointer_v2", ctypes.byref(pointer), ctypes.c_void_p(log.address), 0)
+        return pointer.value
 
 
 class RingReader:

@@ -59,7 +59,7 @@ class Listener:
         """A replay is complete."""
 
     def replays_passed(self, graph: Graph) -> None:
-        """Replays have ended that only their graphs' own check nodes observed (see `monitor.sampling.passing`); the
+        """Replays have ended that only their graphs' own check nodes observed (see `tracking.passing`); the
         last one was of this graph."""
 
     def checks_itself(self, graph: Graph, end: bool) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from shadowgraph.checks.base import Checkpoint
@@ -20,8 +20,8 @@ from shadowgraph.model.launches import IndexRule
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.model.views import TensorView
-from shadowgraph.monitor.sampling import passing
-from shadowgraph.monitor.sampling.passing import Passed
+from shadowgraph.tracking import passing
+from shadowgraph.tracking.passing import Passed
 from shadowgraph.tracking.writes import Write
 
 LAUNCHES = 4096
@@ -168,8 +168,15 @@ class FlightRecorder:
         ran = self.launches_between(max(0, until - RECENT), until, (where,))
         return tuple(each.launch for each in ran if since <= each.time <= replays[places[-1]].time)
 
+    def enter_passed(self, clock: Iterator[int]) -> int:
+        """Enter the replays that passed until now, before the next one that is observed; returns how many."""
+        found = passing.taken()
+        for each in found:
+            self.passed(each, next(clock))
+        return len(found)
+
     def passed(self, replay: Passed, order: int) -> None:
-        """Note a replay that passed unseen."""
+        """Note a replay that passed unobserved."""
         self._unseen += 1
         self.replays.append((replay.graph.serial, replay.replay, replay.time, order))
 

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from shadowgraph.model.views import TensorView
 
 KEPT = 32  # plans; a server has one for each layer group and step
-_SAID = 32  # index pointers in the launch log
 LARGEST = 16 << 10  # bytes of index pointers kept for each
 
 
@@ -63,18 +62,6 @@ class Again(NamedTuple):
     entries: int
     replay: int | None
     time: float
-
-
-def plan_said(plan: HostPlan, entries: int) -> str:
-    """A plan in the launch log, without its values."""
-    requests = "1 request" if entries == 2 else f"{max(entries - 1, 0):,} requests"
-    return f"{plan.planner} ({plan.kind}), {requests}" + (f" for {plan.graph}" if plan.graph else "")
-
-
-def indptr_said(plan: HostPlan, indptr: bytes, entries: int) -> str:
-    """The first index pointers of a plan, in the launch log."""
-    shown = memoryview(indptr).cast("i" if plan.dtype == "int32" else "q")[:_SAID].tolist()
-    return f"; index pointers {', '.join(map(str, shown))}" + (" ..." if entries > _SAID else "")
 
 
 class HostPlans:

@@ -41,11 +41,12 @@ from shadowgraph.model.launch_log_format import (
     RowKind,
     TextKind,
 )
-from shadowgraph.model.launch_log_reader import LoggedLaunch, Row, contents_of, newest_of
+from shadowgraph.model.launch_log_reader import newest_of
 from shadowgraph.model.redaction import hidden
 
 # Plain numbers: a member of an enumeration costs more than the rest of a row.
 _LAUNCH, _BEGINS, _ENDED = int(RowKind.LAUNCH), int(RowKind.REPLAY_BEGINS), int(RowKind.REPLAY_ENDED)
+_FAILED = int(RowKind.REPLAY_FAILED)
 _BATCH, _PLAN = int(RowKind.BATCH), int(RowKind.PLAN)
 _KERNEL, _SITE = int(TextKind.KERNEL), int(TextKind.SITE)
 
@@ -201,13 +202,9 @@ class LaunchLog:
         except Exception:
             self.lost += 1
 
-    def replay(self, graph: int, number: int, begins: bool) -> None:
-        """Note that a replay of a graph, by serial, begins or has ended."""
-        self._event(_BEGINS if begins else _ENDED, graph, number)
-
-    def replay_failed(self, graph: int, number: int) -> None:
-        """Note that a replay raised."""
-        self._event(RowKind.REPLAY_FAILED, graph, number)
+    def replay(self, graph: int, number: int, begins: bool, failed: bool = False) -> None:
+        """Note that a replay of a graph, by serial, begins, or has ended or raised."""
+        self._event(_BEGINS if begins else _FAILED if failed else _ENDED, graph, number)
 
     def capture(self, graph: int, begins: bool) -> None:
         """Note that a capture begins or has ended."""
@@ -227,24 +224,12 @@ class LaunchLog:
         """Note a plan that host code is about to make from index pointers; parameters as of `batch`."""
         self._event(_PLAN, graph, number, text if self._redact else text + values)
 
-    def phase(self, text: str, graph: int = 0) -> None:
-        """Note that the program, or an adapter, has marked the begin of a phase."""
-        self._event(RowKind.PHASE, graph, 0, text)
-
     # -- reading in this process, while other threads write --------------------------------------------------------
 
     @property
     def newest(self) -> int:
         """The number of the row written last; 0 before the first."""
         return newest_of(self.memory)
-
-    def since(self, number: int) -> tuple[Row, ...]:
-        """Rows after the one of this number, oldest first; old ones may be overwritten."""
-        return contents_of(self.memory).since(number)
-
-    def last_phase(self, graph: int, replay: int) -> tuple[LoggedLaunch, ...]:
-        """Launches between the last replay before this one, of any graph, and this one's begin, or now."""
-        return contents_of(self.memory).last_phase(graph, replay)
 
     # -- the end ---------------------------------------------------------------------------------------------------
 

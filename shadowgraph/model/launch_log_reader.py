@@ -178,12 +178,14 @@ class LaunchLogContents:
         return texts
 
     def _begin_of(self, graph: int, replay: int) -> int:
-        """Place of the row with which a replay begins, or of the end."""
+        """Place of the row with which a replay begins, or of the end; 0 where the row is gone, as a later one shows."""
         rows = self._rows
         pair = rows["pointers"][:, 0]
-        begins = (rows["kind"] & 0xFF == RowKind.REPLAY_BEGINS) & (pair[:, 0] == graph) & (pair[:, 1] == replay)
-        found = np.flatnonzero(begins)
-        return int(found[-1]) if len(found) else len(rows)
+        begins = (rows["kind"] & 0xFF == RowKind.REPLAY_BEGINS) & (pair[:, 0] == graph)
+        found = np.flatnonzero(begins & (pair[:, 1] == replay))
+        if len(found):
+            return int(found[-1])
+        return 0 if (begins & (pair[:, 1] > replay)).any() else len(rows)
 
     def _decoded(self, start: int, stop: int) -> tuple[Row, ...]:
         return tuple(

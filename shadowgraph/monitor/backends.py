@@ -102,7 +102,7 @@ class CudaBackend:
                 allocator.arena, settings.near_guard, settings.near_guard, self.guard_memory, allocator.end_segment
             )
         prober = Prober(engine.device, engine.probe_function, expandable)
-        self.checks = CheckNodes(engine.watches) if settings.checks == "nodes" else None
+        self.checks = CheckNodes(engine.watches, engine.listed) if settings.checks == "nodes" else None
         self.graphs = CudaGraphs(allocator, self.pools, self.native, expandable, prober, self.checks)
 
     def start(self) -> None:
@@ -141,7 +141,9 @@ def _cuda_memory(device: int, expandable: bool) -> tuple[CudaAllocator, CupyEngi
     from shadowgraph.engines.cupy_engine import CupyEngine
     from shadowgraph.tracking.cuda_allocator import CudaAllocator
 
-    engine = CupyEngine(device, expandable, recorder.check_log())
+    engine = CupyEngine(device, expandable, recorder.check_log("device"))
+    if not engine.log_is_mapped:
+        recorder.not_mapped()
     return CudaAllocator(engine.device, engine, device), engine
 
 

@@ -79,10 +79,12 @@ class Boundaries:
         in_full: bool = False,
         step: Step | None = None,
         observed: bool = True,
+        launched: bool = False,
     ) -> Checkpoint:
         """Check every guard, dispatch arrived evidence, start a new segment of writes.
 
-        A graph that checks itself has its guards checked by its own nodes as a replay begins and ends.
+        A graph that checks itself has its guards checked by its own nodes as a replay begins and ends; with `launched`
+        by a launch before that, too.
         """
         context, engine = self._context, self._engine
         writes = context.writes
@@ -95,7 +97,7 @@ class Boundaries:
             writes = _NONE
         checkpoint = Checkpoint(at, phase, graph, replay, writes, next(context.clock), step, observed)
         itself = graph is not None and bool(graph.check_nodes) and at in _OF_REPLAYS
-        itself = itself and not stepping and not self._sync
+        itself = itself and not (stepping or launched or self._sync)
         with self._still:
             guards = self._guards(writes, stepping, in_full)
             self._list()

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from shadowgraph.checks.base import Detection
 from shadowgraph.model.findings import Culprit, Status
-from shadowgraph.model.launch_log_reader import LoggedLaunch
+from shadowgraph.model.launch_log_reader import LoggedLaunch, contents_of
 from shadowgraph.model.launches import Launch, LaunchKind
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.ranges import ByteRange
@@ -78,7 +78,7 @@ def launches_before(graph: int, replay: int) -> tuple[LoggedLaunch, ...]:
     the log does not have: one that only reads a buffer must not become a candidate here.
     """
     log = launch_recording.current
-    found = log.last_phase(graph, replay) if log is not None else ()
+    found = contents_of(log.memory).last_phase(graph, replay) if log is not None else ()
     return tuple(launch for launch in found if not any(nbytes for _, nbytes in launch.pointers))
 
 

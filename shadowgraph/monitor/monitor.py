@@ -61,13 +61,12 @@ from shadowgraph.monitor.preparing import Preparing
 from shadowgraph.monitor.program_failures import BatchSources, ProgramFailures
 from shadowgraph.monitor.rearming import Rearming
 from shadowgraph.monitor.recorder.rows import Rows
-from shadowgraph.monitor.sampling import passing
 from shadowgraph.monitor.sampling.observation import Observation
-from shadowgraph.monitor.sampling.passed_replays import PassedReplays
 from shadowgraph.monitor.shadow_cache import ShadowCache
 from shadowgraph.monitor.subscriptions import Subscriptions
 from shadowgraph.monitor.tensor_watches import Watches
 from shadowgraph.monitor.write_recorder import WriteRecorder
+from shadowgraph.tracking import passing
 from shadowgraph.tracking.active_guards import ActiveGuards
 from shadowgraph.tracking.aliases import NameBook
 from shadowgraph.tracking.allocator import HostAllocator
@@ -183,7 +182,6 @@ class Monitor(Listener):
             partial(getattr, self.observation, "idle"),
             weak_callback(self._falls_idle),
         )
-        self._passed = PassedReplays(self.context, self.flight_recorder, budget, self.observation)
         self._write_recorder = WriteRecorder(
             self.context, self.flight_recorder, self.observation, self.checks, self._all
         )
@@ -229,7 +227,7 @@ class Monitor(Listener):
         if not self.paused and self._replaying is None:
             drop_stale(self.context.ledger)  # freed or moved memory must not be read
             with self._lock.section:
-                self._passed.enter()
+                self._enter_passed()
                 self._boundaries.close(
                     at, phase, graph, replay, in_full=in_full, observed=not self.observation.incomplete
                 )
@@ -256,7 +254,7 @@ class Monitor(Listener):
         """The device is lost: stop checking, keep the state on the host."""
         self.paused = True
         with error_barrier("replays that passed"), self._lock.section:
-            self._passed.enter()
+            self._enter_passed()
         if self.lost is None:
             self.lost = str(error).split("\n", 1)[0]
             log(logging.WARNING, "shadowgraph: checking ends, the device is lost: %s", self.lost)
@@ -269,7 +267,7 @@ class Monitor(Listener):
     def rearm(self) -> None:
         """Re-arm every active guard without checking it."""
         with self._lock.section:
-            self._passed.enter()
+            self._enter_passed()
         self.allocator.guards.rearm_all()
         self._rearming.forget()
         self.context.writes.clear()
@@ -323,6 +321,21 @@ class Monitor(Listener):
 
     @delivers
     @event_handler
+    def observe_here(self) -> None:
+        """Observe this thread's next operators; what was broken before is checked first."""
+        if self.observation.incomplete:
+            if not self.paused and self._replaying is None:
+                self._check_unobserved()
+            self.observation.observe_here()
+
+    def _check_unobserved(self) -> None:
+        """Check what launches have left that were not observed, so that it is not attributed to the next ones."""
+        with self._lock.section:
+            self._enter_passed()
+            self._boundaries.close("check", None, None, None, observed=False)
+
+    @delivers
+    @event_handler
     def watch_step(self, reason: str) -> None:
         """Observe a step in full that is about to be prepared in this thread; waits for no device.
 
@@ -335,8 +348,7 @@ class Monitor(Listener):
         """
         if self.paused or self._capturing or self._replaying is not None or not self.observation.steady:
             return
-        with self._lock.section:
-            self._passed.enter()
+        self._check_unobserved()
         self.observation.observe_step()
         log(logging.DEBUG, "shadowgraph: a step is watched in full: %s", reason)
 
@@ -395,7 +407,8 @@ class Monitor(Listener):
     @event_handler
     def replay_began(self, graph: Graph) -> None:  # noqa: C901  a handler of replays, redone as a whole
         due = self.budget.replay_due(graph.replays, self.observation.looks_closer)
-        self.paused = self.paused or self.limit.stopped is not None
+        if self.limit.stopped is not None and not self.paused:
+            self.pause()
         if self.paused or not due:
             self.stepper.look_away()
             return
@@ -410,16 +423,18 @@ class Monitor(Listener):
             if self._graphs.waiting:
                 self._graphs.introduce()
                 self._rows.name_buffers()
-            self._passed.enter()
+            self._enter_passed()
             shadow = self.shadows.of(graph, self._declared)
             outer = self._replaying
             if outer is not None:  # what ran so far in this thread were nodes of the outer graph
                 self._boundaries.close("replay_begin", Phase.REPLAY, outer, outer.replays)
             checkpoint = self._boundaries.close(
-                "replay_begin", None, graph, graph.replays, take=shadow, observed=not self.observation.incomplete
+                *("replay_begin", None, graph, graph.replays),
+                take=shadow,
+                observed=not self.observation.incomplete,
+                launched=bool(self._rearming.waiting),  # before guards are re-armed
             )
-            if self._rearming.waiting:
-                self._rearming.replay_begins(graph)
+            self._rearming.replay_begins(graph)
             for check in self._sleepless if self.observation.incomplete else self._beginners:
                 check.replay_begins(checkpoint)
             if not self.context.engine.asynchronous:
@@ -469,7 +484,7 @@ class Monitor(Listener):
     def replays_passed(self, graph: Graph) -> None:
         run_deferred()
         with self._section:
-            count = self._passed.take()
+            count = self._take_passed()
             if not self.paused:
                 self._boundaries.relist()
                 self._boundaries.poll()
@@ -555,14 +570,14 @@ class Monitor(Listener):
             self.checks[Indices].look(launch, rules, checkpoint)
         if self.context.engine.asynchronous:
             self.crash_recorder.note(launch, rules, checkpoint)
-        if self.stepper.armed:
-            self._step(launch, before=True)  # first: it tells which launch broke what waits to be re-armed
         if self._rearming.waiting and not self.observation.incomplete:
             with self._lock.section:
                 due = self._rearming.due(launch)
                 if due:  # check first: re-arming would erase earlier damage
                     self._boundaries.guards_now(checkpoint)
                     self._rearming.rearm(due)
+        if self.stepper.armed:
+            self._step(launch, before=True)
 
     @delivers
     @event_handler
@@ -622,6 +637,17 @@ class Monitor(Listener):
             outbox.write(partial(self.lose, error))
 
     # -- parts -------------------------------------------------------------------------------------------------
+
+    def _enter_passed(self) -> None:
+        """Enter the replays that passed unobserved until now."""
+        self.observation.looked(self._take_passed())
+
+    def _take_passed(self) -> int:
+        """The same for a caller that reports them to `observation`; returns how many."""
+        count = self.flight_recorder.enter_passed(self.context.clock)
+        if count:
+            self.budget.replays_passed(count)
+        return count
 
     @property
     def _captures_here(self) -> bool:
@@ -691,7 +717,8 @@ class Monitor(Listener):
                 self._boundaries.wait()
                 self._boundaries.poll()
             step = self.stepper.begins(launch) if before else self.stepper.ran(launch)
-            self._boundaries.close("launch_begins" if before else "launch", phase, model, replay, step=step)
+            at = "launch_begins" if before else "launch"
+            self._rearming.stepped(self._boundaries.close(at, phase, model, replay, step=step))
 
     @delivers
     @event_handler

@@ -20,6 +20,7 @@ from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.graphs import Graph, Launch
 from shadowgraph.model.guards import Guard, Side
 from shadowgraph.model.phases import Phase
+from shadowgraph.tracking.writes import Write
 
 _MOST = 1024  # broken guards kept
 
@@ -67,6 +68,7 @@ class Rearming:
         self._context = context
         self.waiting: dict[int, _Broken] = {}
         self.observed_since: float = 0
+        self._stepped: list[Write] = []
 
     def broken(self, guard: Guard, checkpoint: Checkpoint) -> None:
         """A check found a guard broken; the possible culprits are in the checkpoint."""
@@ -90,8 +92,13 @@ class Rearming:
     def _has_run(self, broken: _Broken) -> bool:
         """Whether a possible culprit has run since the last boundary."""
         where = broken.guard.buffer.range
-        before = [write for write in self._context.writes if broken.unseen or write.launch.name in broken.names]
+        writes = (*self._stepped, *self._context.writes)
+        before = [write for write in writes if broken.unseen or write.launch.name in broken.names]
         return any(write.ranges.overlaps(where) for write in before)
+
+    def stepped(self, checkpoint: Checkpoint) -> None:
+        """A check next to a launch has ended a segment of writes, within one phase."""
+        self._stepped += checkpoint.writes
 
     def rearm(self, due: Iterable[_Broken]) -> None:
         """Re-arm guards that have been checked, except those whose condition has changed since."""
@@ -102,6 +109,9 @@ class Rearming:
 
     def replay_begins(self, graph: Graph) -> None:
         """A graph is about to replay, and the guards have been checked."""
+        self._stepped.clear()
+        if not self.waiting:
+            return
         for start, broken in list(self.waiting.items()):
             if broken.graph == graph.serial:
                 self._rearm(start)
@@ -113,6 +123,7 @@ class Rearming:
 
     def forget(self) -> None:
         """Every guard was re-armed."""
+        self._stepped.clear()
         self.waiting.clear()
 
     def _rearm(self, start: int) -> None:

@@ -88,6 +88,10 @@ class CudaAllocator(HostAllocator):
             self._slabs.settle(self._memory.wait)
         return super()._span(nbytes)
 
+    def wait(self) -> None:
+        """Wait for work queued on the known streams, unless a capture runs."""
+        self._memory.wait()
+
     def settle(self) -> None:
         """Allow reuse of memory that no queued work writes; called before a capture, during which there is no wait."""
         self._slabs.settle(self._memory.passed)

@@ -14,11 +14,10 @@ import shadowgraph as sg
 from shadowgraph.graphs import launch_rows
 from shadowgraph.graphs.triton import cuda as triton_cuda
 from shadowgraph.model.launch_log import LaunchLog
-from shadowgraph.model.launch_log_reader import LoggedLaunch, Site
+from shadowgraph.model.launch_log_reader import LoggedLaunch, Site, contents_of
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.monitor.logged_culprits import culprits_from
-from shadowgraph.monitor.sampling import passing
-from shadowgraph.tracking import launch_recording, novelty
+from shadowgraph.tracking import launch_recording, novelty, passing
 
 LOOKS_APART, PERIOD = (30, 60), 4000
 
@@ -44,7 +43,7 @@ def overrun(table: torch.Tensor) -> None:
 
 
 def launches(log: LaunchLog, after: int = 0) -> list[LoggedLaunch]:
-    return [row for row in log.since(after) if isinstance(row, LoggedLaunch)]
+    return [row for row in contents_of(log.memory).since(after) if isinstance(row, LoggedLaunch)]
 
 
 def prepare_unobserved(debugger: sg.Debugger, log: LaunchLog, graph: sg.HostGraph, *work: object) -> None:

@@ -12,8 +12,7 @@ from programs import guarded, only
 from steady_state import QUIET, WINDOW, is_watched, reader, sampled, until_steady
 
 import shadowgraph as sg
-from shadowgraph.monitor.sampling import passing
-from shadowgraph.tracking import novelty
+from shadowgraph.tracking import novelty, passing
 from shadowgraph.tracking.novelty import Novelty
 
 LOOKS_APART, PERIOD = (30, 60), 4000
@@ -67,7 +66,7 @@ def test_the_first_step_that_is_larger_names_its_culprit(
     debugger: sg.Debugger, copy_to: Callable[[torch.Tensor, int], None]
 ) -> None:
     server = served(debugger, copy_to)
-    before = debugger.monitor.observation.taken
+    before = debugger.monitor.observation.periods
     server.step(9)
     found = only(debugger.check())
     assert (found.code, found.phase, found.past_end) == ("SG101", "prepare", 4)

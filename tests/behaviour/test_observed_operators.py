@@ -17,7 +17,7 @@ from shadowgraph.common.options import defaults_of
 from shadowgraph.common.settings import Settings
 from shadowgraph.graphs.observer.observer import OperatorObserver, observer
 from shadowgraph.model.views import TensorView
-from shadowgraph.monitor.sampling import passing
+from shadowgraph.tracking import passing
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ import shadowgraph as sg
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.monitor import exception_context
 from shadowgraph.monitor.exception_context import join
-from shadowgraph.monitor.sampling import passing
+from shadowgraph.tracking import passing
 
 LOOKS_APART, PERIOD = (3, 6), 40
 

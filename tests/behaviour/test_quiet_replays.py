@@ -8,7 +8,7 @@ from steady_state import sampled
 
 from shadowgraph.demos.a2_kv_indices import Draft
 from shadowgraph.demos.device import Buffers, HostDevice
-from shadowgraph.monitor.sampling import passing
+from shadowgraph.tracking import passing
 
 QUIET = 1000
 

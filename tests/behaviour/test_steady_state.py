@@ -57,7 +57,7 @@ def test_the_mode_leaves_the_stack_and_comes_back(debugger: sg.Debugger) -> None
     steady, nap, window = [True] * (QUIET - 1), [False] * PERIOD, [True] * WINDOW
     assert seen == [*steady, *(nap + window) * 3, False]
     (limit,) = debugger.facts().limits
-    assert limit.startswith("eager operators were watched around 4 replays in 14 after 6 without news")
+    assert limit.startswith("eager operators were observed around 4 replays in 14 after 6 without news")
 
 
 def test_who_may_end_without_a_summary_is_told_at_once(debugger: sg.Debugger) -> None:
@@ -68,7 +68,7 @@ def test_who_may_end_without_a_summary_is_told_at_once(debugger: sg.Debugger) ->
     for _ in range(ROUNDS):
         graph.replay()
     (line,) = said
-    assert line.startswith("eager operators were watched around 4 replays in 14")
+    assert line.startswith("eager operators were observed around 4 replays in 14")
     assert debugger.facts().limits == ()
 
 

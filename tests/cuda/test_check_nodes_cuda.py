@@ -17,7 +17,8 @@ import shadowgraph as sg
 from shadowgraph.debugger import model_of
 from shadowgraph.graphs.cuda import check_nodes
 from shadowgraph.graphs.cuda.driver import driver, raw_graph
-from shadowgraph.monitor.sampling import observation, passing
+from shadowgraph.monitor.sampling import observation
+from shadowgraph.tracking import passing
 
 pytestmark = pytest.mark.gpu
 QUIET, LOOKS_APART, PERIOD = 8, (5000, 5000), 200_000
@@ -43,8 +44,8 @@ def counted(debugger: sg.Debugger) -> tuple[int, int]:
     """Replays of living graphs, as the device counts them: begun, and ended."""
     torch.cuda.synchronize()
     engine: Any = debugger.monitor.context.engine
-    counts: tuple[int, int] = engine.watches.replays()
-    return counts
+    counts: list[tuple[int, int]] = list(engine.watches.counts().values())
+    return sum(begun for begun, _ in counts), sum(ended for _, ended in counts)
 
 
 def steady(*graphs: torch.cuda.CUDAGraph) -> None:
@@ -378,6 +379,72 @@ def test_a_graph_replays_after_its_debugger_and_under_the_next_one() -> None:
         where.zero_()
         found = only(second.check())
         assert (found.code, found.phase) == ("SG101", "replay")
+
+
+def test_replays_between_two_debuggers_count() -> None:
+    warm_kernels()
+    with sg.debug(backend="cuda") as first:
+        table, where = guarded(first, 64), guarded(first, 1, dtype=torch.int64)
+        graph, _ = capture(lambda: stray_at(table, where))
+        graph.replay()
+    for _ in range(10):
+        graph.replay()
+    with sg.debug(backend="cuda") as second:
+        graph.replay()
+        where.fill_(64)
+        graph.replay()
+        where.zero_()
+        found = only(second.check())
+        assert (found.phase, found.replay) == ("replay", 13)
+
+
+def test_a_graph_that_was_captured_again_unseen_is_checked_by_launches() -> None:
+    warm_kernels()
+    with sg.debug(backend="cuda") as first:
+        table, where = guarded(first, 64), guarded(first, 1, dtype=torch.int64)
+        graph, _ = capture(lambda: stray_at(table, where))
+        graph.replay()
+    graph.reset()
+    with torch.cuda.graph(graph):
+        stray_at(table, where)
+    with sg.debug(backend="cuda") as second:
+        second.name("table", table)
+        graph.replay()
+        where.fill_(64)
+        graph.replay()
+        where.zero_()
+        model = model_of(graph)
+        assert model is not None
+        assert not model.checks_itself
+        found = only(second.check())
+        assert (found.code, found.past_end) == ("SG101", 4)
+
+
+@pytest.mark.parametrize("layout", ["faithful", "isolate"])
+def test_a_graph_in_a_cycle_ends_with_its_pool_while_another_replays(
+    monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    """The collector destroys it: its pool goes back to CUDA before its guards are withdrawn."""
+    warm_kernels()
+    for name, value in (("QUIET", QUIET), ("LOOKS_APART", LOOKS_APART), ("PERIOD", PERIOD)):
+        monkeypatch.setattr(observation, name, value)
+    with sg.debug(backend="cuda", layout=layout, watch_eager="sampled") as debugger:
+        table = guarded(debugger, 64)
+        other, _ = capture(lambda: table.add_(1))
+        steady(other)
+        for _ in range(5):
+            graph, made = capture(lambda: torch.zeros(1 << 20, device="cuda") + 1)
+            graph.made, graph.itself = made, graph
+            graph.replay()
+            other.replay()
+            del graph, made
+            gc.collect()
+            torch.cuda.empty_cache()
+            for _ in range(50):
+                other.replay()
+            torch.cuda.synchronize()
+        assert debugger.check() == ()
+        assert debugger.facts().faults == {}
 
 
 def test_of_graphs_that_are_gone_nothing_is_compared(debugger: sg.Debugger) -> None:

@@ -9,7 +9,8 @@ import torch
 from helpers_cuda import BLOCK, capture, fill, guarded, only, overflow, warm_kernels
 
 import shadowgraph as sg
-from shadowgraph.monitor.sampling import observation, passing
+from shadowgraph.monitor.sampling import observation
+from shadowgraph.tracking import passing
 
 pytestmark = pytest.mark.gpu
 QUIET, LOOKS_APART, PERIOD = 8, (3, 6), 300

@@ -11,7 +11,7 @@ from shadowgraph.debugger import model_of
 from shadowgraph.demos.a2_kv_indices import LENS, Draft
 from shadowgraph.demos.a3_page_table import ROWS, WIDTH, Metadata
 from shadowgraph.demos.device import Buffers, CudaDevice
-from shadowgraph.monitor.sampling import passing
+from shadowgraph.tracking import passing
 
 pytestmark = pytest.mark.gpu
 QUIET = 10_000

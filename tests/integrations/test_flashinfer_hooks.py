@@ -342,7 +342,7 @@ def test_the_last_plan_is_kept(debugger: sg.Debugger) -> None:
     row = contents_of(log.memory).last(RowKind.PLAN)
     assert row is not None
     assert (row.graph, row.replay) == (backend.graphs[2].model.serial, 1)
-    assert row.text == f"DecodeWrapper (decode), 2 requests for {plan.graph}; index pointers 0, 3, 6"
+    assert row.text == "DecodeWrapper (decode): 2 requests, 6 entries"
 
 
 def test_what_a_plan_launches_prepares_its_graphs_replay(debugger: sg.Debugger) -> None:

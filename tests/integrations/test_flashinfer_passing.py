@@ -20,8 +20,8 @@ from shadowgraph.integrations.flashinfer.steady_plans import SteadyModule
 from shadowgraph.model.host_plans import HostPlan, HostPlans
 from shadowgraph.model.launch_log_format import RowKind
 from shadowgraph.model.launch_log_reader import LoggedEvent, LoggedLaunch, contents_of
-from shadowgraph.monitor.sampling import observation, passing
-from shadowgraph.tracking import launch_recording
+from shadowgraph.monitor.sampling import observation
+from shadowgraph.tracking import launch_recording, passing
 
 
 class Module:
@@ -86,7 +86,7 @@ def test_the_last_plan_is_kept_while_replays_pass(debugger: sg.Debugger) -> None
     assert log is not None
     row = contents_of(log.memory).last(RowKind.PLAN)
     assert row is not None
-    assert row.text.endswith(f"2 requests for {plan.graph}; index pointers 0, 5, 10")
+    assert row.text.endswith("2 requests, 10 entries")
     assert row.replay == 2
 
 
@@ -332,7 +332,7 @@ def test_plans_and_eager_runs_are_in_the_launch_log(debugger: sg.Debugger, passe
     with replays_pass() if passes else nullcontext():
         planned(backend, 3, ints(0, 7, 8, 9))
         wrapper._cached_module.run(backend.workspace, wrapper.out)
-    rows = log.since(before)
+    rows = contents_of(log.memory).since(before)
     (plan,) = (row for row in rows if isinstance(row, LoggedEvent) and row.kind is RowKind.PLAN)
     assert plan.text == "DecodeWrapper (decode): 3 requests, 9 entries"
     assert (plan.graph, plan.replay) == (backend.graphs[3].model.serial, 1)
@@ -349,6 +349,6 @@ def test_a_captured_run_is_no_launch_of_the_host(debugger: sg.Debugger) -> None:
     before = log.newest
     backend = Backend(debugger, sizes=(3,))
     backend.capture()
-    kernels = [row.kernel for row in log.since(before) if isinstance(row, LoggedLaunch)]
+    kernels = [row.kernel for row in contents_of(log.memory).since(before) if isinstance(row, LoggedLaunch)]
     assert "flashinfer.DecodeWrapper.run" not in kernels
     assert "flashinfer.DecodeWrapper.plan" in kernels

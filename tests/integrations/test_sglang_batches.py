@@ -16,7 +16,7 @@ from shadowgraph.integrations.sglang.batches import Batches
 from shadowgraph.model.findings import Batch
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.launch_log import LaunchLog
-from shadowgraph.model.launch_log_reader import LoggedEvent
+from shadowgraph.model.launch_log_reader import LoggedEvent, contents_of
 from shadowgraph.render.text.batch_text import batch_said
 from shadowgraph.tracking import launch_recording
 
@@ -56,7 +56,7 @@ def test_the_launch_log_has_the_batch_before_its_replay_is_prepared(
     graph.replays = 17
     lengths = torch.tensor([103, 9], dtype=torch.int64)
     Batches().note(graph, 4, SimpleNamespace(batch_size=2, seq_lens_cpu=lengths, rids=["a", "b"]))
-    (row,) = log.since(0)
+    (row,) = contents_of(log.memory).since(0)
     assert isinstance(row, LoggedEvent)
     assert (row.graph, row.replay) == (7, 18)
     assert row.text == "2 requests, padded to 4" + ("" if redact else "; 103, 9 tokens; ids a, b")

@@ -16,9 +16,9 @@ from shadowgraph.demos.sglang.host import SGLANG_VERSION, load, sglang_version
 from shadowgraph.integrations.sglang.hooks import BATCH, Hooks
 from shadowgraph.model.findings import Batch
 from shadowgraph.model.launch_log_format import RowKind
-from shadowgraph.model.launch_log_reader import LoggedEvent
-from shadowgraph.monitor.sampling import observation, passing
-from shadowgraph.tracking import launch_recording
+from shadowgraph.model.launch_log_reader import LoggedEvent, contents_of
+from shadowgraph.monitor.sampling import observation
+from shadowgraph.tracking import launch_recording, passing
 
 pytestmark = [
     pytest.mark.sglang,
@@ -83,7 +83,9 @@ def test_the_batches_of_replays_that_pass_are_known(debugger: sg.Debugger, hang:
     assert draft.runner.graphs
     log = launch_recording.current
     assert log is not None
-    last = [row for row in log.since(0) if isinstance(row, LoggedEvent) and row.kind is RowKind.BATCH][-1]
+    last = [
+        row for row in contents_of(log.memory).since(0) if isinstance(row, LoggedEvent) and row.kind is RowKind.BATCH
+    ][-1]
     assert (last.text, last.replay) == ("2 requests, padded to 2; 5, 5 tokens; ids short, short-4", 5)
 
 

@@ -23,7 +23,7 @@ from shadowgraph.demos.sglang.host import SGLANG_VERSION, load, sglang_version
 from shadowgraph.integrations.sglang.hooks import Hooks
 from shadowgraph.integrations.sglang.versions import LAYOUTS
 from shadowgraph.model.findings import Batch
-from shadowgraph.monitor.sampling import passing
+from shadowgraph.tracking import passing
 
 pytestmark = [
     pytest.mark.sglang,

@@ -113,7 +113,7 @@ def test_damage_that_a_device_found_is_next_to_a_named_buffer(logs: Logs) -> Non
 def test_a_replay_that_failed_is_over(logs: Logs) -> None:
     logs.graph(1, "decode")
     logs.begin(1, 1)
-    logs.launches.replay_failed(1, 1)
+    logs.launches.replay(1, 1, False, failed=True)
     last = logs.read()
     assert (last.replay, last.running) == (0, "")
     assert [*last_check_lines(last)] == ["last check: none of a replay had finished"]

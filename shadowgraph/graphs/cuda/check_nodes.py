@@ -7,12 +7,15 @@ Without such nodes a replay is checked by launches around it.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import torch
 
 from shadowgraph.common.compat import relaxed_capture
+from shadowgraph.common.errors import DeviceLostError
 from shadowgraph.engines.graph_watches import CheckNode, GraphWatches
+from shadowgraph.engines.listed_guards import ListedGuards
 from shadowgraph.graphs.cuda.driver import Driver, DriverError, KernelParameters, driver, raw_graph
 from shadowgraph.model.graphs import Graph
 
@@ -29,9 +32,32 @@ class CheckNodes:
         Graphs that carry none, by reason.
     """
 
-    def __init__(self, watches: GraphWatches) -> None:
-        self._watches = watches
+    def __init__(self, watches: GraphWatches, listed: ListedGuards) -> None:
+        self._watches, self._listed = watches, listed
         self.refused: dict[str, int] = {}
+        self._counts: dict[int, tuple[int, int]] = {}
+
+    def begin(self) -> None:
+        """A debugger starts, and the device has finished what was queued: take over its counts of replays."""
+        self._counts = self._watches.counts()
+
+    def adopt(self, graph: Any, model: Graph) -> bool:
+        """A graph of an earlier debugger replays for the first time under this one: count its replays as the device
+        does. False where it is another capture by now, which no debugger has seen."""
+        if model.check_nodes and not set(model.check_nodes) <= set(driver().every_node(raw_graph(graph))):
+            return False
+        model.replays = self._counts.get(model.serial, (model.replays, 0))[0]
+        return True
+
+    def halt(self) -> None:
+        """A graph ends, and its pool with it, where no lock may be taken; `go_on` once its guards are withdrawn."""
+        with suppress(DeviceLostError):
+            self._listed.halt()
+
+    def go_on(self) -> None:
+        """The guards in the pool of a graph that ended were withdrawn."""
+        with suppress(DeviceLostError):
+            self._listed.go_on()
 
     def add(self, graph: Any, model: Graph) -> None:
         """Add them to a graph that keeps its ``cudaGraph_t`` and is not executable yet; an empty one stays empty."""
@@ -59,16 +85,17 @@ class CheckNodes:
         except RuntimeError:
             if model is None or not model.check_nodes:
                 raise
-            self.take_off(graph, model)
+            self._take_off(model)
             with relaxed_capture():
                 torch._C._CUDAGraph.instantiate(graph)
             self._refuse(REFUSED)
 
-    def take_off(self, graph: Any, model: Graph) -> None:
+    def _take_off(self, model: Graph) -> None:
         """Remove the nodes from a graph that is not executable yet."""
         calls = driver()
         for node in model.check_nodes:
-            calls.remove(node)
+            with suppress(DriverError):
+                calls.remove(node)
         self.dropped(model)
 
     def dropped(self, model: Graph) -> None:
@@ -98,8 +125,10 @@ def _added(calls: Driver, raw: int, head: CheckNode, tail: CheckNode) -> tuple[i
         made.append(calls.add_kernel(raw, [], _parameters(head)))
         calls.add_edges(raw, [(made[1], node) for node in nodes if node not in waiting])
     except DriverError:
+        calls.hide(made)  # one that cannot be removed stays hidden
         for node in made:
-            calls.remove(node)
+            with suppress(DriverError):
+                calls.remove(node)
         raise
     calls.hide(made)
     return made[1], made[0]

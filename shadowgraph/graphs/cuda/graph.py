@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from shadowgraph.common.compat import relaxed_capture
-from shadowgraph.common.finalizer_safe_lock import defer
+from shadowgraph.common.finalizer_safe_lock import defer, run_deferred
 from shadowgraph.common.internal_errors import error_barrier, error_barrier_all
 from shadowgraph.common.patching import PatchSet
 from shadowgraph.graphs import launch_rows
@@ -37,11 +37,11 @@ from shadowgraph.graphs.events import events, listeners
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.probes import Outcome
 from shadowgraph.model.ranges import RangeSet
-from shadowgraph.monitor.sampling import passing
+from shadowgraph.tracking import passing
 from shadowgraph.tracking.captures import RunningCapture, captures
 from shadowgraph.tracking.cuda_allocator import CudaAllocator
 
-_serials = itertools.count(1)
+_serials, _sessions = itertools.count(1), itertools.count(1)
 _patches = PatchSet(optional=("__del__",))
 _history = History()
 
@@ -54,6 +54,7 @@ class _State:
     mode: CaptureMode | None = None
     pool: IsolatedPool | None = None
     native: bool = False  # whether guards may stand in the program's own pool
+    session: int = 0  # the debugger under which it was captured or has replayed
     history: bool = False  # whether this capture switched the allocator's history on
     finalizer: Any = field(default=None, repr=False)
 
@@ -98,9 +99,15 @@ class CudaGraphs:
         self._allocator, self._pools, self._native, self._expandable = allocator, pools, native, expandable
         self._prober, self._checks = prober, checks
         self._live: set[int] = set()  # serials of live captures
+        self._session = 0  # debuggers so far
 
     def install(self) -> None:
-        """Patch the class; undone by `uninstall`."""
+        """Patch the class; undone by `uninstall`. Waits for queued replays."""
+        if self._checks is not None:
+            with error_barrier_all("counts of replays"):
+                self._allocator.wait()
+                self._checks.begin()
+        self._session = next(_sessions)
         wraps: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
             "__init__": _wrap_init,
             "capture_begin": self._wrap_begin,
@@ -143,7 +150,7 @@ class CudaGraphs:
 
     def _begin(self, pool: Any) -> _State:
         serial = next(_serials)
-        state = _State(Graph(serial, f"graph#{serial}"))
+        state = _State(Graph(serial, f"graph#{serial}"), session=self._session)
         events.capture_began(state.model)
         try:
             self._allocator.settle()
@@ -166,7 +173,7 @@ class CudaGraphs:
             return
         self._live.add(state.model.serial)
         # Without the state: finalizers live until the interpreter has ended, and a pool must not.
-        state.finalizer = weakref.finalize(graph, defer, partial(self._gone, state.model))
+        state.finalizer = weakref.finalize(graph, self._ended, state.model)
         state.finalizer.atexit = False
         marks: Marks | None = None
         with error_barrier_all("attribution"):
@@ -190,6 +197,23 @@ class CudaGraphs:
                     tenants.pop(state.model.serial, None)
         self._gone(state.model)
 
+    def _ended(self, model: Graph) -> None:
+        """A graph is being destroyed, maybe by the garbage collector, in the middle of anything: its pool may be gone
+        before its guards are withdrawn."""
+        if self._checks is None:
+            defer(partial(self._gone, model))
+            return
+        with error_barrier_all("end of a graph"):
+            self._checks.halt()
+        defer(partial(self._gone_for_good, model))
+
+    def _gone_for_good(self, model: Graph) -> None:
+        try:
+            self._gone(model)
+        finally:
+            assert self._checks is not None
+            self._checks.go_on()
+
     def _gone(self, model: Graph) -> None:
         """A graph has ended; its pool may end with it."""
         self._live.discard(model.serial)
@@ -210,7 +234,7 @@ class CudaGraphs:
                 original(graph)
                 model = state.model if state is not None and mode is not None else None
                 if self._checks is not None and model is not None and _keeps(graph):
-                    with error_barrier("check nodes"):
+                    with error_barrier_all("check nodes"):
                         self._checks.add(graph, model)
                 if _keeps_for_us(graph) and not getattr(graph, "_has_graph_exec", False):
                     self._instantiate(graph, model)  # as torch does by itself where `keep_graph` is off
@@ -282,13 +306,12 @@ class CudaGraphs:
             if not listeners or state is _ELSEWHERE:
                 original(graph)
                 return
-            if state is None:
-                serial = next(_serials)
-                state = graph._shadowgraph = _State(Graph(serial, f"graph#{serial} (captured earlier)"))
-                state.model.unread = "it was captured before shadowgraph was on"
+            if state is None or state.session != self._session:
+                state = graph._shadowgraph = self._known(graph, state)
             model = state.model
             model.replays += 1
-            if passing.on and model.probe is None and model.checks_itself:
+            if passing.on and model.probe is None and model.checks_itself and not captures.running:
+                run_deferred()  # guards of graphs that ended are withdrawn
                 launch_rows.replay(model)
                 try:
                     original(graph)
@@ -308,6 +331,20 @@ class CudaGraphs:
             events.replay_ended(model)
 
         return replay
+
+    def _known(self, graph: Any, state: _State | None) -> _State:
+        """The state of a graph that this debugger has not seen yet; one of its own where it was captured unseen."""
+        adopted = state is not None
+        if state is not None and self._checks is not None:
+            with error_barrier_all("graph of an earlier debugger"):
+                adopted = self._checks.adopt(graph, state.model)
+        if state is not None and adopted:
+            state.session = self._session
+            return state
+        serial = next(_serials)
+        made = _State(Graph(serial, f"graph#{serial} (captured earlier)"), session=self._session)
+        made.model.unread = "it was captured before shadowgraph was on"
+        return made
 
     def _probed(self, original: Callable[..., Any], graph: Any, model: Graph) -> None:
         """Replay with a comparison after every node; a plain replay where the executable graph cannot be replaced."""

@@ -32,7 +32,7 @@ from shadowgraph.graphs.host.recorder import Recorder
 from shadowgraph.graphs.triton import host as triton_host
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.probes import Probe
-from shadowgraph.monitor.sampling import passing
+from shadowgraph.tracking import passing
 from shadowgraph.tracking.allocator import Pool, host_allocator
 
 PoolHandle = tuple[int, int]

@@ -19,7 +19,7 @@ from shadowgraph.graphs.events import events, listeners
 from shadowgraph.model.graphs import Access, Launch, LaunchKind, Pointer
 from shadowgraph.model.launches import CompiledCall
 from shadowgraph.model.stacks import cell_label, current_stack
-from shadowgraph.monitor.sampling import passing
+from shadowgraph.tracking import passing
 
 _patches = PatchSet()
 # Of the stream on which Triton launches. Absent where torch is built without CUDA, which launches nothing here.

@@ -28,7 +28,7 @@ from shadowgraph.model.graphs import Access, Launch, LaunchKind, Pointer
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import cell_label, current_stack
 from shadowgraph.model.views import TensorView
-from shadowgraph.monitor.sampling import passing
+from shadowgraph.tracking import passing
 from shadowgraph.tracking.stores import StoreLog
 
 Recorder = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]

@@ -44,7 +44,7 @@ class Recorder:
     def __init__(self) -> None:
         self._lock = fork_safe(threading.RLock())
         self._place: Place | None = None
-        self._pid = 0
+        self._pid, self._writer = 0, ""
         self._checks: CheckLog | None = None
         self._launches: LaunchLog | None = None
         self._on = self.orphaned = self._hooked = False
@@ -70,13 +70,24 @@ class Recorder:
         self.orphaned = False
         self.begin()
 
-    def check_log(self) -> CheckLog | None:
-        """This process's check log, made at the first call; None where not even memory for it can be had."""
+    def check_log(self, writer: str = "host") -> CheckLog | None:
+        """This process's check log, made at the first call; None where not even memory for it can be had.
+
+        Parameters
+        ----------
+        writer
+            ``host`` or ``device``. The first one that asks has the log, the other gets None: both number their records
+            from 1.
+        """
         with self._lock:
             self._adopt()
             if self._checks is None:
-                self._checks = self._made_check_log()
-            return self._checks
+                self._checks, self._writer = self._made_check_log(), writer
+            return self._checks if writer == self._writer else None
+
+    def not_mapped(self) -> None:
+        """The device cannot write to the file of the check log."""
+        self._say("the check log would not survive a kill of the process: CUDA cannot map its file")
 
     def end(self) -> None:
         """The process ends in an orderly way, and everything was checked: the files go."""

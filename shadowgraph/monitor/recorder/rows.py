@@ -110,7 +110,7 @@ class Rows:
         """A replay has raised."""
         log = launch_recording.current
         if log is not None:
-            log.replay_failed(graph.serial, graph.replays)
+            log.replay(graph.serial, graph.replays, False, failed=True)
 
     def dropped(self, graph: Graph) -> None:
         """A graph is gone."""

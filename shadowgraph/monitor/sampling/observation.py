@@ -29,7 +29,7 @@ from enum import Enum
 
 from shadowgraph.graphs.dispatch import eager, host_reads
 from shadowgraph.graphs.dispatch.leaving import call_main_back
-from shadowgraph.monitor.sampling import passing
+from shadowgraph.tracking import passing
 
 QUIET = 512  # replays after the last news before the steady state
 WINDOW = 16  # observed replays between two periods; every rule that looks back gets its chance in them
@@ -255,7 +255,10 @@ class Observation:
     def _pass(self, count: int) -> None:
         """Let that many replays pass, then look closer at the next."""
         self.looks_closer = False
-        passing.let(count if self.unobserved and not self._over else 0, self._familiar, self._due)
+        if count and self.unobserved and not self._over:
+            passing.let(count, self._familiar, self._due)
+        else:
+            passing.let(0)
 
     def sentence(self) -> str | None:
         """What was not observed, for the report; None where all was."""
