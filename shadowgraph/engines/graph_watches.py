@@ -26,7 +26,7 @@ _PAIRS = ("done", "found", "unused")  # by head and tail
 WATCH = np.dtype(  # as in kernels.cu
     [("row", "<u8"), ("serial", "<u8"), ("replays", "<u8"), *((name, "<u4", (2,)) for name in _PAIRS)]
 )
-_FAR_BLOCKS = 8  # pieces of far parts that each tail compares
+_FAR_BLOCKS = 16  # pieces of far parts that each tail compares
 _FEWEST, _MOST = 64, 128  # blocks that compare near parts
 _REST = 2.0  # seconds after a graph's end before another one gets its row
 

@@ -25,7 +25,7 @@ from shadowgraph.model.guards import Guard
 
 SLOT = np.dtype([("guard", GUARD), ("at", "<u4"), ("unused", "<u4", (3,))])
 _FEWEST = 1024  # slots of the first table
-_ROUND = 256  # slots are published in groups
+_ROUND = 32  # slots are published in groups
 _REST = 1.0  # seconds before a slot gets another guard: by far longer than a check that may still read it
 _REMEMBERED = 1024  # withdrawn guards, of which evidence may still arrive
 _NO_SLOT = 0xFFFFFFFF

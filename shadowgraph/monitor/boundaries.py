@@ -20,6 +20,7 @@ from shadowgraph.model.phases import Phase
 from shadowgraph.monitor.evidence_dispatch import EvidenceDispatcher
 from shadowgraph.monitor.node_checkpoints import NodeCheckpoints
 from shadowgraph.monitor.overhead_limiter import OverheadLimiter
+from shadowgraph.tracking import passing
 from shadowgraph.tracking.active_guards import ActiveGuards
 from shadowgraph.tracking.writes import WriteLog
 
@@ -189,6 +190,7 @@ class Boundaries:
 
     def _hand_out(self, results: Sequence[Result]) -> None:
         self._evidence.dispatch_evidence(results)
+        passing.hasten()
         if self._context.engine.lost is not None and not self._paused():
             raise DeviceLostError(self._context.engine.lost)
 

@@ -36,7 +36,7 @@ class WriteRecorder:
     ) -> None:
         self._context, self._journal, self._observation = context, journal, observation
         self._told = [check for check in checks if type(check).written is not Check.written]
-        self._told_asleep = [check for check in self._told if check not in registry.needs_every_write]
+        self._told_unobserved = [check for check in self._told if check not in registry.needs_every_write]
         self._told_of_nodes = self._told
         self._of_nodes: dict[int, dict[int, Write]] = {}  # by graph serial and node index
 
@@ -51,7 +51,7 @@ class WriteRecorder:
         if graph is not None and write.stores is None:
             told = self._told_of_nodes
         else:
-            told = self._told_asleep if self._observation.incomplete else self._told
+            told = self._told_unobserved if self._observation.incomplete else self._told
         for check in told:
             check.written(write, phase, graph)
 

@@ -1,6 +1,6 @@
 """Whether replays pass unobserved, with what prepares them: in the steady state most do.
 
-Who hooks something asks here before anything else, so that what passes costs a look at one attribute.
+Hooks ask here before anything else, so that what passes costs a look at one attribute.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def let(most: int, known: Container[int] = frozenset(), due: Callable[[], bool] 
     Parameters
     ----------
     most
-        How many replays pass before somebody is told.
+        How many replays pass before one is reported.
     known
         Serials of graphs that pass; a replay of another is reported at once.
     due
@@ -45,8 +45,14 @@ def let(most: int, known: Container[int] = frozenset(), due: Callable[[], bool] 
     _most, _known, _due, on = most, known, due, most > 0
 
 
+def hasten() -> None:
+    """Something was found outside of replays: the next one that passes is reported at once."""
+    global _most
+    _most = 0
+
+
 def ended(graph: Graph) -> bool:
-    """Note a replay that passed; whether somebody is to be told."""
+    """Note a replay that passed; returns whether it is to be reported."""
     _passed.append((graph, graph.replays, time()))
     return len(_passed) >= _most or _due() or graph.serial not in _known
 
@@ -57,7 +63,7 @@ def pending() -> tuple[Passed, ...]:
 
 
 def latest() -> Passed | None:
-    """The last replay that passed since somebody looked."""
+    """The last replay that passed and was not taken yet."""
     passed = pending()
     return passed[-1] if passed else None
 

@@ -103,6 +103,18 @@ def test_what_a_replay_that_passes_breaks_is_found_and_dated_at_once(debugger: s
     assert kept.culprit.status == "not_reproduced", "the closer look came too late"
 
 
+def test_after_a_report_that_found_it_first_launches_are_observed(debugger: sg.Debugger) -> None:
+    graph, _table, switch = broken_by(debugger)
+    graph.replay()
+    switch[0] = False
+    assert passing.on, "precondition"
+    assert debugger.findings, "precondition"
+    graph.replay()
+    assert not passing.on
+    graph.replay()
+    assert is_watched()
+
+
 def test_and_is_named_when_it_happens_again(debugger: sg.Debugger) -> None:
     graph, _table, _ = broken_by(debugger)
     for _ in range(4 * LOOKS_APART[1]):

@@ -180,4 +180,4 @@ def test_our_kernels_are_loaded_when_the_debugger_starts() -> None:
             state = ctypes.c_int(-1)
             assert not driver.cuFuncIsLoaded(ctypes.byref(state), ctypes.c_void_p(function))
             states.append(state.value)
-        assert states == [1] * 5
+        assert set(states) == {1}

@@ -126,7 +126,7 @@ def test_far_parts_come_in_turn() -> None:
     (result,) = found
     assert result.evidence[0].subject is nodes.guards[70]
     assert result.tag == NodeCheck(5, replays, True), "the tail compares them"
-    assert replays <= 1024 // 8 + 1, "eight slots at each replay"
+    assert replays <= 128 // 16 + 1, "sixteen slots at each replay"
 
 
 def test_paused_nodes_count_replays_only() -> None:
