@@ -48,7 +48,7 @@ def test_sources_are_read() -> None:
     assert reached("debugger.monitor.observation") == {"monitor"}
     assert reached("debugger._allocator.device") == {"_allocator"}
     assert reached("session.current().adapter._work") == {"_work"}
-    assert reached("from shadowgraph.tracking import passing") == {"monitor"}
+    assert reached("from shadowgraph.monitor.sampling import observation") == {"monitor"}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: f"{path.parent.name}/{path.name}")
