@@ -405,49 +405,66 @@ class Monitor(Listener):
 
     @delivers
     @event_handler
-    def replay_began(self, graph: Graph) -> None:  # noqa: C901  a handler of replays, redone as a whole
-        due = self.budget.replay_due(graph.replays, self.observation.looks_closer)
-        if self.limit.stopped is not None and not self.paused:
-            self.pause()
-        if self.paused or not due:
+    def replay_began(self, graph: Graph) -> None:
+        if not self._is_looked_at(graph):
             self.stepper.look_away()
             return
-        if self.context.engine.asynchronous:
-            run_deferred()
-            if self._graphs.reads or self.shadows.waits(graph, self._declared):
-                self._boundaries.wait(here=True)  # so that reads of it under the lock return at once
-        else:
-            drop_stale(self.context.ledger)
+        self._make_ready(graph)
         with self._section:
-            self.context.graphs.setdefault(graph.serial, graph)
-            if self._graphs.waiting:
-                self._graphs.introduce()
-                self._rows.name_buffers()
-            self._enter_passed()
-            shadow = self.shadows.of(graph, self._declared)
-            outer = self._replaying
-            if outer is not None:  # what ran so far in this thread were nodes of the outer graph
-                self._boundaries.close("replay_begin", Phase.REPLAY, outer, outer.replays)
-            checkpoint = self._boundaries.close(
-                *("replay_begin", None, graph, graph.replays),
-                take=shadow,
-                observed=not self.observation.incomplete,
-                launched=bool(self._rearming.waiting),  # before guards are re-armed
-            )
-            self._rearming.replay_begins(graph)
-            for check in self._sleepless if self.observation.incomplete else self._beginners:
-                check.replay_begins(checkpoint)
-            if not self.context.engine.asynchronous:
-                self._boundaries.poll()
-            if self.observation.incomplete:
-                self.stepper.look_away()  # launches of this prepare were not observed: localize a later one
-            step_ends = self.stepper.armed and not self.observation.incomplete and self.stepper.ends(graph)
-            look = self.locator.is_due(graph)
+            shadow, checkpoint = self._check_begin(graph)
+            step_ends, look = self._ends_steps(graph), self.locator.is_due(graph)
             if not (step_ends or look):
                 self._replay_goes_on(graph, shadow, checkpoint)
         if step_ends or look:
             self._look_closely(graph, shadow, checkpoint, step_ends)
         run_deferred()
+
+    def _is_looked_at(self, graph: Graph) -> bool:
+        """Whether this replay is one that is looked at, within the limits."""
+        due = self.budget.replay_due(graph.replays, self.observation.looks_closer)
+        if self.limit.stopped is not None and not self.paused:
+            self.pause()
+        return due and not self.paused
+
+    def _make_ready(self, graph: Graph) -> None:
+        """Do what must be done before the lock is taken."""
+        if not self.context.engine.asynchronous:
+            drop_stale(self.context.ledger)
+            return
+        run_deferred()
+        if self._graphs.reads or self.shadows.waits(graph, self._declared):
+            self._boundaries.wait(here=True)  # so that reads of it under the lock return at once
+
+    def _check_begin(self, graph: Graph) -> tuple[Shadow, Checkpoint]:
+        """The boundary before a replay."""
+        self.context.graphs.setdefault(graph.serial, graph)
+        if self._graphs.waiting:
+            self._graphs.introduce()
+            self._rows.name_buffers()
+        self._enter_passed()
+        shadow = self.shadows.of(graph, self._declared)
+        outer, observed = self._replaying, not self.observation.incomplete
+        if outer is not None:  # what ran so far in this thread were nodes of the outer graph
+            self._boundaries.close("replay_begin", Phase.REPLAY, outer, outer.replays)
+        checkpoint = self._boundaries.close(
+            *("replay_begin", None, graph, graph.replays),
+            take=shadow,
+            observed=observed,
+            launched=bool(self._rearming.waiting),  # before guards are re-armed
+        )
+        self._rearming.replay_begins(graph)
+        for check in self._beginners if observed else self._sleepless:
+            check.replay_begins(checkpoint)
+        if not self.context.engine.asynchronous:
+            self._boundaries.poll()
+        return shadow, checkpoint
+
+    def _ends_steps(self, graph: Graph) -> bool:
+        """Whether this replay ends a localization of launches; one whose launches were not observed is put off."""
+        if self.observation.incomplete:
+            self.stepper.look_away()
+            return False
+        return self.stepper.armed and self.stepper.ends(graph)
 
     def _looked(self, graph: Graph, meanwhile: WriteLog) -> None:
         """A replay with node localization has ended."""
