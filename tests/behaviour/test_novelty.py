@@ -225,3 +225,18 @@ def test_too_many_sources_are_counted_not_kept(monkeypatch: pytest.MonkeyPatch) 
     assert counter.sentence() == (
         "a step larger than all before it was watched in full 2 times; 2 steps were not judged by their sizes"
     )
+
+
+def test_a_launch_after_the_size_is_not_accused_of_one_before_it_in_the_same_step(debugger: sg.Debugger) -> None:
+    """Observation begins in the middle of a preparation: what was broken before is checked first."""
+    table = guarded(debugger, 8)
+    graph = until_steady(debugger, table)
+    graph.replay()
+    assert passing.on, "precondition"
+    ctypes.memset(table.data_ptr() + table.nbytes, 1, 4)
+    debugger.adapter.novelty.see("tokens", graph.model.serial, 1000)
+    assert not passing.on, "precondition"
+    table.add_(1)
+    graph.replay()
+    found = only(debugger.check())
+    assert (found.code, found.phase, found.culprit.name, found.candidates) == ("SG101", "prepare", None, ())

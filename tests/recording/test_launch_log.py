@@ -205,3 +205,12 @@ def test_bytes_of_any_kind_are_read_without_harm(log: LaunchLog, tmp_path: Path)
         assert isinstance(seen.graphs | seen.buffers, dict)
         for kind in RowKind:
             seen.last(kind)
+
+
+def test_the_launches_of_a_phase_whose_begin_is_gone_are_not_those_of_a_later_one(log: LaunchLog) -> None:
+    log.replay(1, 4, True)
+    log.launch(log.kernel("add"), 0, 0, GRID, [])
+    log.replay(1, 6, True)
+    seen = contents_of(log.memory)
+    assert seen.last_phase(1, 5) == ()
+    assert [each.kernel for each in seen.last_phase(1, 6)] == ["add"]

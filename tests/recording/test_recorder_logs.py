@@ -121,3 +121,16 @@ def test_what_a_device_found_is_brought_without_its_bytes_where_the_run_is_redac
     (record,) = check_log.read(in_folder(tmp_path, "7-7", CHECKS)).records
     assert record["expected"].all()
     assert record["found"].any() == (not redact)
+
+
+@pytest.mark.parametrize(("first", "second"), [("host", "device"), ("device", "host")])
+def test_the_check_log_has_one_writer(first: str, second: str) -> None:
+    """Host and device both number their records from 1."""
+    made = Recorder()
+    log = made.check_log(first)
+    try:
+        assert log is not None
+        assert made.check_log(second) is None
+        assert made.check_log(first) is log
+    finally:
+        made.end()
