@@ -62,12 +62,6 @@ def pending() -> tuple[Passed, ...]:
     return tuple(map(Passed._make, _passed.copy()))  # copied at once: other threads go on
 
 
-def latest() -> Passed | None:
-    """The last replay that passed and was not taken yet."""
-    passed = pending()
-    return passed[-1] if passed else None
-
-
 def taken() -> list[Passed]:
     """The replays that passed since the last time, oldest first. They count towards the most that may pass."""
     global _most

@@ -141,7 +141,7 @@ def test_paused_nodes_count_replays_only() -> None:
     assert result.tag == NodeCheck(6, 2, False)
 
 
-def test_a_row_is_kept_until_no_replay_of_its_graph_can_be_pending(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_is_kept_until_no_replay_of_its_graph_can_be_pending() -> None:
     nodes = Nodes(7, 1)
     log = nodes.engine.watches._memory.log
     first = log.claim(7)

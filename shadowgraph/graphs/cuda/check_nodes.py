@@ -7,6 +7,8 @@ Without such nodes a replay is checked by launches around it.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -36,9 +38,13 @@ class CheckNodes:
         self._watches, self._listed = watches, listed
         self.refused: dict[str, int] = {}
         self._counts: dict[int, tuple[int, int]] = {}
+        self._pid = os.getpid()
 
-    def begin(self) -> None:
-        """A debugger starts, and the device has finished what was queued: take over its counts of replays."""
+    def begin(self, wait: Callable[[], None]) -> None:
+        """A debugger starts: take over the device's counts of replays of graphs that an earlier one saw captured, once
+        `wait` has waited for what was queued. Without such graphs nothing waits."""
+        if self._watches.live:
+            wait()
         self._counts = self._watches.counts()
 
     def adopt(self, graph: Any, model: Graph) -> bool:
@@ -50,14 +56,18 @@ class CheckNodes:
         return True
 
     def halt(self) -> None:
-        """A graph ends, and its pool with it, where no lock may be taken; `go_on` once its guards are withdrawn."""
-        with suppress(DeviceLostError):
-            self._listed.halt()
+        """A graph ends, and its pool with it, where no lock may be taken; `go_on` once its guards are withdrawn.
+
+        A forked child makes no call of CUDA."""
+        if os.getpid() == self._pid:
+            with suppress(DeviceLostError):
+                self._listed.halt()
 
     def go_on(self) -> None:
         """The guards in the pool of a graph that ended were withdrawn."""
-        with suppress(DeviceLostError):
-            self._listed.go_on()
+        if os.getpid() == self._pid:
+            with suppress(DeviceLostError):
+                self._listed.go_on()
 
     def add(self, graph: Any, model: Graph) -> None:
         """Add them to a graph that keeps its ``cudaGraph_t`` and is not executable yet; an empty one stays empty."""

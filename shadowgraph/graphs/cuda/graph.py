@@ -102,11 +102,10 @@ class CudaGraphs:
         self._session = 0  # debuggers so far
 
     def install(self) -> None:
-        """Patch the class; undone by `uninstall`. Waits for queued replays."""
+        """Patch the class; undone by `uninstall`."""
         if self._checks is not None:
             with error_barrier_all("counts of replays"):
-                self._allocator.wait()
-                self._checks.begin()
+                self._checks.begin(self._allocator.wait)
         self._session = next(_sessions)
         wraps: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
             "__init__": _wrap_init,
