@@ -17,8 +17,9 @@ class RunCounts(NamedTuple):
 
     Attributes
     ----------
-    replays, checked
-        Numbers of replays that began, and of those that were checked.
+    replays, checked, observed
+        Numbers of replays that began, of those whose guards were checked, and of those that were observed in full. A
+        device counts what its check nodes check, so that `checked` may lag behind.
     every
         Every n-th replay of a graph is checked now; 0 when none is.
     spent
@@ -27,6 +28,7 @@ class RunCounts(NamedTuple):
 
     replays: int
     checked: int
+    observed: int
     every: int
     spent: int | None
 
@@ -106,7 +108,8 @@ class RunnerInterface:
         """The replays so far. Any thread; takes no lock."""
         budget, limit = self._work.budget, self._work.limit
         every = limit.stride if limit.stopped is None and self._work.lost is None else 0
-        return RunCounts(budget.replays, budget.checked, every, limit.spent if limit.measured else None)
+        spent = limit.spent if limit.measured else None
+        return RunCounts(budget.replays, budget.checked, budget.observed, every, spent)
 
     def stored(self) -> tuple[Finding, ...]:
         """The findings and notes stored so far, findings first. Dispatches no evidence and takes no lock."""

@@ -129,6 +129,11 @@ class Engine(CanaryWriter, Protocol):
     def pause(self, paused: bool) -> None:
         """Let check nodes count replays only, or compare again."""
 
+    @property
+    def checked_replays(self) -> int:
+        """Replays that check nodes have checked at their ends, since the process began; on a device as it counts
+        them, which may lag. Takes no lock; not for the path of a replay."""
+
     def arrival(self) -> Callable[[], bool]:
         """A function that tells whether evidence has arrived that `poll` would return. It takes no lock and a fraction
         of a microsecond: it is called at every replay."""

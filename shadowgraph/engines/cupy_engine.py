@@ -72,9 +72,11 @@ class CupyEngine:
         self.unmappable = 0
         self._stale: set[int] = set()  # shadows whose last copy was skipped
         self.lost: str | None = None
+        self._skipped = 0  # replays that began during pauses
+        self._paused_at: int | None = None  # replays begun when the pause began
         kernels = kernels_of(index)
         self.probe_function = kernels.probe
-        memory = CheckMemory(self.device, log if log is not None else CheckLog.anonymous())
+        self._memory = memory = CheckMemory(self.device, log if log is not None else CheckLog.anonymous())
         self.log_is_mapped = memory.is_mapped
         self._launcher = CheckLauncher(self.device, kernels.check_step, memory.addresses)
         self._canaries = CanaryStream(self.device, kernels.arm, kernels.arm_many, memory.table, memory.kept)
@@ -117,6 +119,10 @@ class CupyEngine:
         """Let no check node compare guards that begin there: work that is queued from now on may change them."""
         self._while_alive(lambda: self._withdraw(starts))
 
+    @property
+    def checked_replays(self) -> int:
+        return self._memory.log.totals()[1] - self._skipped
+
     def pause(self, paused: bool) -> None:
         """Let check nodes count replays only, or compare again; in order with the current stream."""
         self._while_alive(lambda: self._pause(paused))
@@ -130,6 +136,10 @@ class CupyEngine:
             self._canaries.wait_for_current()
         self.listed.pause(paused)
         self._order_here()
+        begun = self._memory.log.totals()[0]
+        if not paused and self._paused_at is not None:
+            self._skipped += begun - self._paused_at
+        self._paused_at = (begun if self._paused_at is None else self._paused_at) if paused else None
 
     def _order_here(self) -> None:
         """Order the current stream behind the stream of canaries."""

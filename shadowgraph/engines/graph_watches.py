@@ -22,12 +22,12 @@ from shadowgraph.engines.ring import CheckMemory
 from shadowgraph.engines.step import LANES
 from shadowgraph.model.check_log import GRAPH_ROWS
 
-_PAIRS = ("done", "found", "unused")  # by head and tail
 WATCH = np.dtype(  # as in kernels.cu
-    [("row", "<u8"), ("serial", "<u8"), ("replays", "<u8"), *((name, "<u4", (2,)) for name in _PAIRS)]
+    [("row", "<u8"), ("serial", "<u8"), ("replays", "<u8"), ("done", "<u8", (2,)), ("unused", "<u8")]
 )
 _FAR_BLOCKS = 16  # pieces of far parts that each tail compares
-_FEWEST, _MOST = 64, 128  # blocks that compare near parts
+_FEWEST, _MOST = 132, 264  # blocks that compare near parts: guards of later graphs come, when the grid is fixed
+_AT_ONCE = 2  # guards that each group of lanes compares at once, as in kernels.cu
 _REST = 2.0  # seconds after a graph's end before another one gets its row
 
 
@@ -103,5 +103,5 @@ class GraphWatches:
         launcher = Launcher(self._device.context, self._function, (wide, wide, wide, wide, wide, narrow, narrow))
         memory, far = self._memory, _FAR_BLOCKS if end else 0
         launcher.set((address, self._listed.address, memory.ring, memory.table, memory.kept, end, far))
-        near = min(_MOST, max(_FEWEST, -(-self._listed.slots * LANES // THREADS)))
+        near = min(_MOST, max(_FEWEST, -(-self._listed.slots * LANES // (THREADS * _AT_ONCE))))
         return CheckNode(self._function, near + far, THREADS, launcher.arguments, launcher)

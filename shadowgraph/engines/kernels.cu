@@ -199,6 +199,17 @@ __device__ void forget(Kept* kept, u64 lo, u64 hi) {
     if (kept[i].whole_lo >= lo && kept[i].whole_lo < hi) kept[i].whole_lo = 0;
 }
 
+// Whether 16 bytes at `p` differ from the expected ones within [lo, hi). Short: a check in a graph runs from a cold
+// instruction cache.
+__device__ __forceinline__ bool differs(uint4 v, uint4 t, u64 p, u64 lo, u64 hi) {
+  u64 a = (u64)(v.y ^ t.y) << 32 | (v.x ^ t.x), b = (u64)(v.w ^ t.w) << 32 | (v.z ^ t.z);
+  if (!(a | b)) return false;
+  u32 skip = p < lo ? 8 * (u32)(lo - p) : 0, cut = p + 16 > hi ? 8 * (u32)(p + 16 - hi) : 0;  // bits; both below 128
+  if (skip) { b &= skip < 64 ? ~0ull : ~0ull << (skip - 64); a = skip < 64 ? a & ~0ull << skip : 0; }
+  if (cut) { a &= cut < 64 ? ~0ull : ~0ull >> (cut - 64); b = cut < 64 ? b & ~0ull >> cut : 0; }
+  return a | b;
+}
+
 // Near parts: `LANES` lanes for each guard. Marks broken guards; the check's last block reports them.
 __device__ bool look_near(const Guard* guards, u32* hits, u32 n, const u8* table, u32 group) {
   u32 lane = threadIdx.x % LANES;
@@ -217,12 +228,11 @@ __device__ bool look_near(const Guard* guards, u32* hits, u32 n, const u8* table
 
 // One piece of one guard's far part, in rotation: every guard's first piece, then every guard's second, and so on.
 __device__ bool look_piece(const Far& f, u32* hits, u64 piece, const u8* table) {
-  u64 pieces = (f.nbytes + FAR_BYTES - 1) / FAR_BYTES;
-  u64 lo = f.lo + piece % pieces * FAR_BYTES, end = f.lo + f.nbytes, hi = lo + FAR_BYTES < end ? lo + FAR_BYTES : end;
+  u32 pieces = (f.nbytes + FAR_BYTES - 1) / FAR_BYTES;
+  u64 lo = f.lo + (u64)((u32)piece % pieces) * FAR_BYTES, end = f.lo + f.nbytes, hi = lo + FAR_BYTES < end ? lo + FAR_BYTES : end;
   bool bad = false;
   for (u64 p = (lo & ~15ull) + 16ull * threadIdx.x; p < hi; p += 16ull * blockDim.x) {
-    uint4 v = *(const uint4*)p, t = *(const uint4*)(table + (p & (PERIOD - 1)));
-    if (!same(v, t)) bad = bad || (differing(v, t) & inside(p, lo, hi));
+    bad |= differs(*(const uint4*)p, *(const uint4*)(table + (p & (PERIOD - 1))), p, lo, hi);
   }
   if (bad) hits[f.guard] = 1;
   return bad;
@@ -232,6 +242,29 @@ __device__ bool look_far(const Far* far, u32* hits, u32 n, u64 turn, bool all, c
   const Far& f = far[turn % n];
   if (all && turn / n >= (f.nbytes + FAR_BYTES - 1) / FAR_BYTES) return false;
   return look_piece(f, hits, turn / n, table);
+}
+
+// Near parts of two guards of a table, by `LANES` lanes each: their loads wait for memory together. Marks broken guards.
+__device__ __forceinline__ bool look_near_pair(const Guard* guards, u32* hits, u32 n, const u8* table, u32 first, u32 second) {
+  u32 lane = threadIdx.x % LANES;
+  // Address and size as one: a slot may be set meanwhile.
+  ulonglong2 x = *(const ulonglong2*)(guards + first), y = make_ulonglong2(0, 0);
+  if (second < n) y = *(const ulonglong2*)(guards + second);
+  bool bad = false, other = false;
+#pragma unroll 1
+  for (u64 at = 16 * lane;; at += 16 * LANES) {
+    u64 p = (x.x & ~15ull) + at, q = (y.x & ~15ull) + at, x_hi = x.x + (u32)x.y, y_hi = y.x + (u32)y.y;
+    bool of_x = p < x_hi, of_y = q < y_hi;
+    if (!of_x && !of_y) break;
+    uint4 zero = make_uint4(0, 0, 0, 0), v = zero, t = zero, w = zero, u = zero;
+    if (of_x) { v = *(const uint4*)p; t = *(const uint4*)(table + (p & (PERIOD - 1))); }
+    if (of_y) { w = *(const uint4*)q; u = *(const uint4*)(table + (q & (PERIOD - 1))); }
+    bad |= differs(v, t, p, x.x, x_hi);
+    other |= differs(w, u, q, y.x, y_hi);
+  }
+  if (bad) hits[first] = 1;
+  if (other) hits[second] = 1;
+  return bad || other;
 }
 
 // The same for a slot of the listed guards, which may be empty or have no far part.
@@ -351,56 +384,62 @@ extern "C" __global__ void __launch_bounds__(256) check_step(Step s, Ring* ring,
 struct Listed { u64 rows; u32 n, capacity; u32 paused, far_turn, unused[2]; };
 
 // One graph that carries checks. The device orders the replays of one executable graph; copies that the program makes of
-// it share this, and may run at once: counters then wrap, and are right again once all have ended.
-struct Watch { u64 row, serial, replays; u32 done[2], found[2], unused[2]; };  // by head and tail
+// it share this, and may run at once: counters then mix, and are right again once all have ended. `done`, by head and
+// tail: finished blocks in the low half, and blocks with evidence in the high half.
+struct Watch { u64 row, serial, replays, done[2], unused; };
 
-// A row of the check log, in host memory: replays whose head check, and whose tail check is done; the first with damage.
+// A row of the check log, in host memory: the last replay whose head check has run; the last one whose tail check has
+// run and compared; the first one with damage.
 struct GraphRow { u64 serial, begun, ended, damaged; };
 
 // The check at a replay's head (end = 0), which counts the replay, or at its tail (end = 1). The last `far_blocks` blocks
 // look at far parts in rotation.
 extern "C" __global__ void __launch_bounds__(256) graph_check(Watch* w, Listed* listed, Ring* ring, const u8* table, Kept* kept,
     u32 end, u32 far_blocks) {
-  __shared__ u32 before, any;
+  __shared__ u64 after;
   uint4 head = __ldcg((const uint4*)listed);
   uint4 state = __ldcg((const uint4*)listed + 1);  // paused, far_turn
+  u64 replays = threadIdx.x ? 0 : __ldcg(&w->replays);  // changes when all blocks have counted themselves
   const Guard* guards = (const Guard*)((u64)head.x | (u64)head.y << 32);
   u32 n = head.z, near_blocks = gridDim.x - far_blocks;
   u32* hits = (u32*)(guards + head.w);
   bool found = false;
   if (!state.x && n) {
     if (blockIdx.x < near_blocks) {
-      for (u32 group = (blockIdx.x * blockDim.x + threadIdx.x) / LANES; group < n; group += near_blocks * blockDim.x / LANES)
-        found |= look_near(guards, hits, n, table, group);
+      u32 step = near_blocks * blockDim.x / LANES;
+#pragma unroll 1
+      for (u32 group = (blockIdx.x * blockDim.x + threadIdx.x) / LANES; group < n; group += 2 * step)
+        found |= look_near_pair(guards, hits, n, table, group, group + step);
     } else {
       found = look_slot(guards, hits, n, state.y + blockIdx.x - near_blocks, table);
     }
   }
   found = __syncthreads_or(found);
   if (threadIdx.x == 0) {
-    if (found) { atomicExch(&w->found[end], 1u); __threadfence(); }
-    before = atomicInc(&w->done[end], gridDim.x - 1);
-    if (before == gridDim.x - 1) any = atomicExch(&w->found[end], 0u);
+    u64 own = found ? (1ull << 32) + 1 : 1;
+    if (found) __threadfence();
+    after = atomicAdd(&w->done[end], own) + own;
   }
   __syncthreads();
-  if (before != gridDim.x - 1) return;
-  u64 replay = end ? w->replays : w->replays + 1;
+  if ((u32)after % gridDim.x) return;
   GraphRow* row = (GraphRow*)w->row;
-  if (any) {
+  if (after >> 32) {
     __threadfence();
     Step s = {};
     s.guards = guards; s.hits = hits; s.n_guards = n;
-    bool written = report(s, ring, table, kept, false, Origin{0, w->serial, replay << 1 | end});
-    if (threadIdx.x == 0 && written && !*(volatile u64*)&row->damaged) *(volatile u64*)&row->damaged = replay << 1 | end;
+    u64 origin = (__ldcg(&w->replays) + !end) << 1 | end;
+    bool written = report(s, ring, table, kept, false, Origin{0, w->serial, origin});
+    if (threadIdx.x == 0 && written && !*(volatile u64*)&row->damaged) *(volatile u64*)&row->damaged = origin;
     __threadfence_system();
   }
   if (threadIdx.x == 0) {
+    atomicAdd(&w->done[end], 0 - ((after >> 32 << 32) + gridDim.x));
     if (end) {
-      *(volatile u64*)&row->ended = replay;
+      if (!state.x) *(volatile u64*)&row->ended = replays;  // else nothing was compared
       if (far_blocks) listed->far_turn = state.y + far_blocks;
     } else {
-      w->replays = replay;
-      *(volatile u64*)&row->begun = replay;
+      w->replays = replays + 1;
+      *(volatile u64*)&row->begun = replays + 1;
     }
   }
 }

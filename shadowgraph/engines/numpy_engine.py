@@ -11,7 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shadowgraph.engines.base import LARGEST_COPY, MIRRORED, RANGES, RANGES_COPIED, WINDOW, Evidence, Result, Shadow
+from shadowgraph.engines.base import (
+    LARGEST_COPY,
+    MIRRORED,
+    RANGES,
+    RANGES_COPIED,
+    WINDOW,
+    Evidence,
+    NodeCheck,
+    Result,
+    Shadow,
+)
 from shadowgraph.engines.near_parts import NearParts
 from shadowgraph.model.buffers import Buffer, Role
 from shadowgraph.model.canary import canary
@@ -62,6 +72,7 @@ class NumpyEngine:
         self.origin, self.keeps = origin, keeps
         self._kept: dict[int, bytes] = {}  # reported contents of broken guards, by start address
         self.dropped = 0  # no records can be lost
+        self._checked_replays = 0
         self.asynchronous = False
         self.lost: str | None = None
         self._results: list[Result] = []
@@ -82,6 +93,10 @@ class NumpyEngine:
     def withdraw_guards(self, starts: Sequence[int]) -> None:
         """No effect, as `list_guards`."""
 
+    @property
+    def checked_replays(self) -> int:
+        return self._checked_replays
+
     def pause(self, paused: bool) -> None:
         """No effect, as `list_guards`."""
 
@@ -100,6 +115,7 @@ class NumpyEngine:
         in_full: bool = False,
     ) -> None:
         self._turn += 1
+        self._checked_replays += isinstance(tag, NodeCheck) and tag.end
         evidence = self._broken(guards, in_full)
         if take is not None:
             assert isinstance(take, NumpyShadow)

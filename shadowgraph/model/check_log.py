@@ -92,6 +92,7 @@ class CheckLog:
         self.lost = 0
         self._words = mapped.view[:_RECORDS_AT].cast("Q")
         self._unused, self._released = 0, deque[int]()
+        self._overwritten = 0, 0
         self._places: dict[int, int] = {}  # row by serial
         self._sequence = 0
         note = os.fsencode(folder)[: _NOTE - 1]
@@ -137,6 +138,8 @@ class CheckLog:
         elif self._released:
             place = self._released.popleft()
             del self._places[int(self.rows["serial"][place])]
+            begun, ended = self._overwritten
+            self._overwritten = begun + int(self.rows["begun"][place]), ended + int(self.rows["ended"][place])
             self.rows[place] = 0
         else:
             self.lost += 1
@@ -150,6 +153,11 @@ class CheckLog:
         place = self._places.get(serial)
         if place is not None and place not in self._released:
             self._released.append(place)
+
+    def totals(self) -> tuple[int, int]:
+        """Sums over all graphs so far: numbers of the replays that began last, and of those checked last."""
+        begun, ended = self._overwritten
+        return begun + int(self.rows["begun"].sum()), ended + int(self.rows["ended"].sum())
 
     def row_address(self, row: int) -> int:
         """Where a row is mapped."""

@@ -21,11 +21,36 @@ SCHEMA = "shadowgraph.report/2"
 _Cause = tuple[str, int, int]
 
 
+class Replays(msgspec.Struct, frozen=True):
+    """Numbers of replays.
+
+    Attributes
+    ----------
+    made
+        Replays that began.
+    checked
+        Those whose guards were checked; a device counts what its check nodes check, and may lag behind.
+    observed
+        Those that were observed in full, with their preparation.
+    """
+
+    made: int = 0
+    checked: int = 0
+    observed: int = 0
+
+    def sentence(self) -> str:
+        """Both numbers, in words."""
+        checked = "each one checked" if self.checked == self.made else f"{self.checked:,} checked"
+        return f"{self.made:,} made, {checked}, {self.observed:,} observed in full"
+
+
 class RunFacts(msgspec.Struct, frozen=True):
     """The facts of one run.
 
     Attributes
     ----------
+    replays
+        Of all graphs, those that are gone too.
     graphs
         Name, node count and replay count of each live graph.
     faults
@@ -70,6 +95,7 @@ class RunFacts(msgspec.Struct, frozen=True):
     names_cut_short: Kept[int] = 0
     limits: Kept[tuple[str, ...]] = ()
     failures: tuple[Failure, ...] = ()
+    replays: Kept[Replays] = Replays()
 
     @property
     def told(self) -> tuple[Finding, ...]:

@@ -7,6 +7,7 @@ threads at the same time.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from shadowgraph.common.internal_errors import internal_errors, log
 from shadowgraph.common.settings import Settings
@@ -24,25 +25,43 @@ class CheckBudget:
         Selects the eager allocations that are guarded; None for none. New guards are given up before checks.
     subscriptions
         Its `replay_begins` and `replay_checked` are published here.
+    by_nodes
+        Replays that check nodes have checked since the process began.
 
     Attributes
     ----------
     limit
         What checking may cost, and what was given up for it.
-    replays, checked
-        Numbers of replays that began, and of those that were checked.
+    replays, observed
+        Numbers of replays that began, and of those at whose ends Python checked or compared something, too.
     """
 
-    def __init__(self, settings: Settings, guarding: EagerGuard | None, subscriptions: Subscriptions) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        guarding: EagerGuard | None,
+        subscriptions: Subscriptions,
+        by_nodes: Callable[[], int] = int,
+    ) -> None:
         self.limit = OverheadLimiter(settings.overhead_percent, settings.fault_limit, every=settings.every)
         self._guarding, self._subscriptions = guarding, subscriptions
-        self.replays = self.checked = 0
+        self._by_nodes = by_nodes
+        self._forget()
         self._faults_before = internal_errors.total
+
+    def _forget(self) -> None:
+        self.replays = self.observed = self._by_launches = 0
+        self._before = self._by_nodes()
+
+    @property
+    def checked(self) -> int:
+        """Replays whose guards were checked: by launches or, as far as the device has got, by check nodes."""
+        return self._by_launches + self._by_nodes() - self._before
 
     def start_over(self) -> None:
         """In a forked child: disregard the parent's replays and internal errors."""
         self._faults_before = internal_errors.total
-        self.replays = self.checked = 0
+        self._forget()
 
     @property
     def guards_eager(self) -> bool:
@@ -75,7 +94,8 @@ class CheckBudget:
             log(logging.WARNING, "shadowgraph: %s", limit.sentence())
         return limit.stopped is None and (looks_closer or limit.due(replay))
 
-    def replay_ended(self) -> None:
-        """A checked replay has ended."""
-        self.checked += 1
+    def replay_ended(self, by_nodes: bool = False) -> None:
+        """An observed replay has ended, whose guards its graph's check nodes check, or were checked by launches."""
+        self.observed += 1
+        self._by_launches += not by_nodes
         self._subscriptions.replay_checked.call()

@@ -126,7 +126,7 @@ class Monitor(Listener):
         self.subscriptions, self.batches = Subscriptions(), BatchSources()
         self.failures = ProgramFailures(self.subscriptions.failures)
         self.eager_guard = guarding = EagerGuard(settings.guard_eager) if settings.guard_eager != "off" else None
-        self.budget = budget = CheckBudget(settings, guarding, self.subscriptions)
+        self.budget = budget = CheckBudget(settings, guarding, self.subscriptions, lambda: engine.checked_replays)
         self.limit = budget.limit
         names = NameBook(allocator.ledger)
         self.name_search = search = NameSearch(names, allocator.ledger)
@@ -568,7 +568,7 @@ class Monitor(Listener):
             if graph.serial in self.locator.armed:
                 self._looked(graph, meanwhile)
         run_deferred()
-        self.budget.replay_ended()
+        self.budget.replay_ended(bool(graph.check_nodes))
         if self.observation.wanted or self.observation.incomplete or rests:
             self.observation.replay_ended(graph.serial)
 

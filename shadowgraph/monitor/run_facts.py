@@ -14,7 +14,7 @@ from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.guards import GuardPolicy
-from shadowgraph.model.run_facts import RunFacts
+from shadowgraph.model.run_facts import Replays, RunFacts
 from shadowgraph.monitor.monitor import Monitor
 from shadowgraph.monitor.recorder.recorder import recorder
 
@@ -73,6 +73,7 @@ def facts_of(
         names_cut_short=names.truncated,
         limits=tuple(filter(None, _limits(work))),
         failures=work.failures.all,
+        replays=Replays(work.budget.replays, work.budget.checked, work.budget.observed),
         watches=tuple((watch.name, tuple(watch.changes), watch.dropped) for watch in work.watches.watches),
     )
 

@@ -108,11 +108,11 @@ def test_a_larger_step_is_watched_for_a_window_and_then_passes(debugger: sg.Debu
     sizes.see(KIND, serial, 100)
     assert is_watched()
     assert not passing.on
-    checked = debugger.monitor.budget.checked
+    checked = debugger.monitor.budget.observed
     for _ in range(WINDOW):
         assert is_watched()
         graph.replay()
-    assert debugger.monitor.budget.checked == checked + WINDOW
+    assert debugger.monitor.budget.observed == checked + WINDOW
     assert not is_watched()
     assert passing.on
     sizes.see(KIND, serial, 100)
@@ -130,9 +130,9 @@ def test_it_is_checked_though_checks_are_thinned(monkeypatch: pytest.MonkeyPatch
         while not passing.on:
             graph.replay()
         debugger.monitor.novelty.see(KIND, graph.model.serial, 5)
-        checked = debugger.monitor.budget.checked
+        checked = debugger.monitor.budget.observed
         graph.replay()
-        assert debugger.monitor.budget.checked == checked + 1
+        assert debugger.monitor.budget.observed == checked + 1
 
 
 def test_before_the_first_graph_and_while_paused_nothing_is_woken(debugger: sg.Debugger) -> None:

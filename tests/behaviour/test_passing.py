@@ -44,10 +44,10 @@ def broken_by(debugger: sg.Debugger) -> tuple[sg.HostGraph, torch.Tensor, list[b
 
 def until_glance(debugger: sg.Debugger, *graphs: sg.HostGraph) -> int:
     """Replay until one has had its glance; how many that took."""
-    before = debugger.monitor.budget.checked
+    before = debugger.monitor.budget.observed
     for count in range(1, 2 * LOOKS_APART[1]):
         graphs[count % len(graphs)].replay()
-        if debugger.monitor.budget.checked > before:
+        if debugger.monitor.budget.observed > before:
             return count
     raise AssertionError("no glance")
 
@@ -58,7 +58,7 @@ def test_one_replay_in_a_few_is_looked_at_more_closely_and_all_are_counted(debug
     counts = [until_glance(debugger, graph) for _ in range(40)]
     assert set(counts) == set(range(LOOKS_APART[0], LOOKS_APART[1] + 1)), "distances change"
     budget = debugger.monitor.budget
-    assert (budget.checked, budget.replays) == (QUIET + 40, QUIET + sum(counts))
+    assert (budget.observed, budget.replays) == (QUIET + 40, QUIET + sum(counts))
     assert budget.replays == graph.model.replays
     assert not debugger.check()
     (limit,) = debugger.facts().limits
@@ -211,7 +211,7 @@ def test_where_something_is_declared_each_replay_is_looked_at(debugger: sg.Debug
     assert debugger.monitor.observation.unobserved, "precondition"
     assert not passing.on
     budget = debugger.monitor.budget
-    assert budget.checked == budget.replays
+    assert budget.observed == budget.replays
 
 
 def test_a_capture_has_all_seen_again(debugger: sg.Debugger) -> None:
@@ -221,7 +221,7 @@ def test_a_capture_has_all_seen_again(debugger: sg.Debugger) -> None:
     other = reader(table)
     assert not passing.on
     other.replay()
-    assert debugger.monitor.budget.checked == QUIET + 1
+    assert debugger.monitor.budget.observed == QUIET + 1
 
 
 def test_a_graph_that_was_not_watched_enough_is_watched_from_its_second_replay_on(debugger: sg.Debugger) -> None:
@@ -249,10 +249,10 @@ def test_with_rarer_checks_glances_are_no_more_often(
 
 
 def until_every(debugger: sg.Debugger, graph: sg.HostGraph) -> int:
-    before = debugger.monitor.budget.checked
+    before = debugger.monitor.budget.observed
     for count in range(1, 100):
         graph.replay()
-        if debugger.monitor.budget.checked > before:
+        if debugger.monitor.budget.observed > before:
             return count
     return 0
 
@@ -269,7 +269,7 @@ def test_a_debugger_that_stops_while_replays_pass_leaves_them_to_the_next(monkey
         first.monitor.observation.replay_ended(graph.model.serial)  # in a thread of its own, a little late
         assert not passing.on
         other.replay()
-        assert second.monitor.budget.checked == 1
+        assert second.monitor.budget.observed == 1
 
 
 def test_what_happens_while_checking_is_paused_is_not_judged_afterwards(debugger: sg.Debugger) -> None:

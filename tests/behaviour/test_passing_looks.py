@@ -38,7 +38,7 @@ def test_checks_on_request_keep_no_nap_from_its_glances_and_its_end(debugger: sg
         debugger.check()
     assert debugger.monitor.observation.periods >= 3
     assert budget.replays == graph.model.replays
-    assert budget.checked > QUIET + 3 * PERIOD // LOOKS_APART[1]
+    assert budget.observed > QUIET + 3 * PERIOD // LOOKS_APART[1]
 
 
 def test_nor_do_marked_prepares_and_who_did_it_gets_known(debugger: sg.Debugger) -> None:

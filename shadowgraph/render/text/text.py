@@ -61,6 +61,8 @@ def lines(facts: RunFacts) -> Iterator[Text]:
     yield from lost_lines(facts)
     yield from failure_lines(facts)
     yield from limit_lines(facts)
+    if facts.replays.made:
+        yield Text(f"replays: {facts.replays.sentence()}")
     for told in of(Severity.ERROR, facts):
         yield Text(f"SUMMARY: shadowgraph: {told.finding.message}", style="bold")
     yield Text(summary(facts))

@@ -24,8 +24,8 @@ class Heartbeat(msgspec.Struct, frozen=True):
     ----------
     time
         Time of the heartbeat, in seconds since 1970.
-    replays, checked
-        Numbers of replays that began, and of those that were checked.
+    replays, checked, observed
+        Numbers of replays that began, of those whose guards were checked, and of those that were observed in full.
     every
         One replay of a graph in this many is checked now; 0 once checking has stopped for good.
     overhead
@@ -44,6 +44,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
     time: float = 0.0
     replays: int = 0
     checked: int = 0
+    observed: int = 0
     every: int = 1
     overhead: float | None = None
     faults: int = 0

@@ -11,7 +11,7 @@ import msgspec
 
 from shadowgraph.model.coverage import Coverage
 from shadowgraph.model.findings import Finding, Severity
-from shadowgraph.model.run_facts import RunFacts
+from shadowgraph.model.run_facts import Replays, RunFacts
 from shadowgraph.wrap.folder.process_record import ProcessRecord
 
 # Fields of `RunFacts` that are summed over all debuggers: numbers, numbers by reason, and tuples.
@@ -32,6 +32,7 @@ def merge(processes: Sequence[ProcessRecord]) -> RunFacts:
         faults=_faults(processes),
         lost=next((facts.lost for facts in summaries if facts.lost is not None), None),
         limits=_limits(processes),
+        replays=_replays(processes),
         failures=tuple(failure for process in processes for failure in process.failures),
         **_summed(summaries),
     )
@@ -67,6 +68,12 @@ def coverage_of(parts: Iterable[Coverage]) -> Coverage:
         inexact=sum(part.inexact for part in known),
         gaps=tuple(gap for part in known for gap in part.gaps)[:8],
     )
+
+
+def _replays(processes: Iterable[ProcessRecord]) -> Replays:
+    """Those of every process, as its last heartbeat said."""
+    pulses = [process.pulse for process in processes if process.pulse is not None]
+    return Replays(*(sum(getattr(pulse, name) for pulse in pulses) for name in ("replays", "checked", "observed")))
 
 
 def _graphs(processes: Iterable[ProcessRecord]) -> tuple[tuple[str, int, int], ...]:

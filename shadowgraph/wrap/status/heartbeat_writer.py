@@ -27,6 +27,7 @@ class _Done(NamedTuple):
 
     replays: int = 0
     checked: int = 0
+    observed: int = 0
 
 
 class HeartbeatWriter:
@@ -73,7 +74,10 @@ class HeartbeatWriter:
             with error_barrier("pulse"):
                 if counts.replays:
                     self._write()
-            self._done = _Done(self._done.replays + counts.replays, self._done.checked + counts.checked)
+            done = self._done
+            self._done = _Done(
+                done.replays + counts.replays, done.checked + counts.checked, done.observed + counts.observed
+            )
             self._debugger = self._paused = None
 
     def forked(self, file: Path) -> HeartbeatWriter:
@@ -137,6 +141,7 @@ class HeartbeatWriter:
             time=time.time(),
             replays=self._done.replays + counts.replays,
             checked=self._done.checked + counts.checked,
+            observed=self._done.observed + counts.observed,
             every=counts.every,
             overhead=self._overhead,
             faults=internal_errors.total,

@@ -68,7 +68,15 @@ def _of_run(run: Run) -> Iterator[Metric]:
     )
     pulses = [process.pulse for process in run.processes if process.pulse is not None]
     yield _one("replays_total", "counter", "Replays that began.", sum(pulse.replays for pulse in pulses))
-    yield _one("replays_checked_total", "counter", "Replays that were checked.", sum(pulse.checked for pulse in pulses))
+    yield _one(
+        "replays_checked_total", "counter", "Replays whose guards were checked.", sum(pulse.checked for pulse in pulses)
+    )
+    yield _one(
+        "replays_observed_total",
+        "counter",
+        "Replays that were observed in full, with their preparation.",
+        sum(pulse.observed for pulse in pulses),
+    )
     yield from _by_process([p for p in run.processes if p.pulse is not None and p.ended == "running"])
 
 

@@ -1,0 +1,63 @@
+"""What a report says of replays: how many were made, how many were checked, and how many were observed in full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from programs import guarded
+from steady_state import QUIET, sampled, until_steady
+
+import shadowgraph as sg
+from shadowgraph.model.run_facts import Replays
+
+
+@pytest.fixture
+def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
+    with sampled(monkeypatch, (10**6, 10**6), 10**6) as made:
+        yield made
+
+
+def test_each_replay_of_the_steady_state_counts_as_checked(debugger: sg.Debugger) -> None:
+    graph = until_steady(debugger, guarded(debugger, 8))
+    for _ in range(300):
+        graph.replay()
+    debugger.check()
+    assert debugger.facts().replays == Replays(made=QUIET + 300, checked=QUIET + 300, observed=QUIET)
+    (line,) = [line for line in str(debugger.report()).splitlines() if line.startswith("replays: ")]
+    assert line == f"replays: {QUIET + 300:,} made, each one checked, {QUIET} observed in full"
+
+
+def test_replays_during_a_pause_count_as_made_only_where_the_debugger_sees_them(debugger: sg.Debugger) -> None:
+    graph = until_steady(debugger, guarded(debugger, 8))
+    for _ in range(20):
+        graph.replay()
+    debugger.pause()
+    for _ in range(7):
+        graph.replay()
+    debugger.resume()
+    for _ in range(5):
+        graph.replay()
+    debugger.check()
+    counts = debugger.facts().replays
+    assert counts.checked == QUIET + 25
+    assert counts.checked < counts.made == QUIET + 32
+
+
+def test_one_replay_in_two_is_checked_where_that_was_asked_for() -> None:
+    with sg.debug(backend="host", every=2) as debugger:
+        table = guarded(debugger, 8)
+        graph = sg.HostGraph()
+        with sg.host_graph(graph):
+            table.add_(1)
+        for _ in range(10):
+            graph.replay()
+        debugger.check()
+        assert debugger.facts().replays == Replays(made=10, checked=5, observed=5)
+        assert "replays: 10 made, 5 checked, 5 observed in full" in str(debugger.report())
+
+
+def test_a_report_without_replays_says_nothing_of_them() -> None:
+    with sg.debug(backend="host") as debugger:
+        guarded(debugger, 8)
+        assert "replays:" not in str(debugger.report())
