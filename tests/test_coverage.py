@@ -3,9 +3,20 @@ from __future__ import annotations
 import pytest
 
 from shadowgraph.model.buffers import Buffer, Ledger, Role
-from shadowgraph.model.coverage import Coverage, CoverageLog
+from shadowgraph.model.coverage import (
+    BufferClass,
+    ClassCoverage,
+    Coverage,
+    CoverageLog,
+    LargeGuards,
+    added_classes,
+)
 from shadowgraph.model.graphs import Access, Graph, Launch, LaunchKind, Node, Pointer
+from shadowgraph.model.stacks import Frame
 from shadowgraph.model.views import TensorView
+from shadowgraph.monitor.buffer_classes import classified
+from shadowgraph.render.text.text import coverage_lines
+from shadowgraph.wrap.folder.merging import coverage_of
 
 
 def graph(serial: int, *pointers: tuple[int, int, Access]) -> Graph:
@@ -38,7 +49,8 @@ def test_written_bytes_by_how_they_are_guarded(ledger: Ledger) -> None:
     buffer(ledger, 1000, 100)
     buffer(ledger, 2000, 300, tail=0)
     found = measured(ledger, graph(1, (1000, 100, Access.WRITE), (2000, 300, Access.READ_WRITE)))
-    assert found == Coverage(written=400, exact=100, unguarded=("uint8[300]",), dropped=0, inputs=1)
+    rows = (ClassCoverage("static inputs", 400, 100),)
+    assert found == Coverage(written=400, exact=100, unguarded=("uint8[300]",), dropped=0, inputs=1, classes=rows)
     assert found.percent == 25
 
 
@@ -59,7 +71,8 @@ def test_what_is_only_read_does_not_count(ledger: Ledger) -> None:
     buffer(ledger, 1000, 100)
     buffer(ledger, 2000, 300, tail=0)
     found = measured(ledger, graph(1, (1000, 50, Access.UNKNOWN), (2000, 300, Access.READ)))
-    assert found == Coverage(written=50, exact=50, unguarded=(), dropped=0, inputs=1)
+    rows = (ClassCoverage("static inputs", 50, 50),)
+    assert found == Coverage(written=50, exact=50, unguarded=(), dropped=0, inputs=1, classes=rows)
 
 
 def test_buffers_without_guards_count_once_however_often_graphs_use_them(ledger: Ledger) -> None:
@@ -129,3 +142,88 @@ def test_the_sentence_at_the_end_of_a_report() -> None:
     assert Coverage(100, 63, (), 0, 2).sentence().endswith("; 2 buffers that graphs use have no guards")
     assert Coverage(0, 0, (), 2).sentence() == "no graph wrote anything yet, 2 records dropped"
     assert CoverageLog().coverage(3) == Coverage(0, 0, (), 3)
+
+
+def test_bytes_count_once_in_the_class_of_the_smallest_buffer(ledger: Ledger) -> None:
+    whole, part = buffer(ledger, 1000, 400, tail=0), buffer(ledger, 1100, 100)
+    pool = ledger.add(Buffer(ledger.next_serial(), 5000, 64, Role.POOL, shape=(64,), tail_guard=64, graph=1))
+    classes = {
+        whole.serial: BufferClass.WORKSPACE,
+        part.serial: BufferClass.KV_POOL,
+        pool.serial: BufferClass.GRAPH_POOL,
+    }
+    log = CoverageLog()
+    written = graph(1, (1000, 400, Access.WRITE), (5000, 64, Access.WRITE), (9000, 8, Access.WRITE))
+    log.note(written, [part, pool], ledger, lambda each: classes[each.serial])
+    rows = [(row.name, row.written, row.exact) for row in log.coverage(0).classes]
+    assert rows == [("workspaces", 300, 0), ("KV pool", 100, 100), ("graph pool", 64, 64), ("other", 8, 0)]
+    found = log.coverage(0)
+    assert sum(row.written for row in found.classes) == found.written
+    assert sum(row.exact for row in found.classes) == found.exact
+    text = (
+        "guarded exactly: workspaces 0 % of 300 B, KV pool 100 % of 100 B, graph pool 100 % of 64 B, other 0 % of 8 B"
+    )
+    assert found.by_class() == text
+    assert CoverageLog().coverage(0).by_class() is None
+
+
+def test_classes_of_several_processes_are_summed() -> None:
+    one = Coverage(8, 4, (), 0, classes=(ClassCoverage("KV pool", 8, 4),), large=LargeGuards(2, 200, 20, 10))
+    two = Coverage(4, 4, (), 0, classes=(ClassCoverage("static inputs", 1, 1), ClassCoverage("KV pool", 3, 3)))
+    both = coverage_of([one, two])
+    assert both.classes == (ClassCoverage("static inputs", 1, 1), ClassCoverage("KV pool", 11, 7))
+    assert both.large == one.large
+    assert [row.percent for row in both.classes] == [100, 63]
+    newer = added_classes([(ClassCoverage("something newer", 5, 5),), both.classes])
+    assert newer[-1].name == "something newer", "a row of a later version is kept"
+
+
+def test_what_the_guards_of_large_buffers_take() -> None:
+    assert LargeGuards().sentence() is None
+    some = LargeGuards(2, 160 << 20, 2 << 20, 4 << 20)
+    assert some.sentence() == (
+        "2 MiB of guards behind 2 large buffers of 160 MiB, which took 4 MiB more memory than the program alone (2.5 %)"
+    )
+    assert some + some - some == some
+
+
+@pytest.mark.parametrize(
+    ("role", "paths", "frame", "kind"),
+    [
+        (Role.POOL, ["target.token_to_kv_pool.k_buffer[0]"], None, "graph pool"),
+        (Role.FOREIGN, ["target.token_to_kv_pool.k_buffer[3]"], None, "KV pool"),
+        (Role.FOREIGN, ["runner.kv_caches[0]"], None, "KV pool"),
+        (Role.FOREIGN, ["cache.layers[0].keys", "model.key_cache[1]"], None, "KV pool"),
+        (Role.STATIC, ["decode.attn_backend.cuda_graph_kv_indices"], None, "static inputs"),
+        (Role.STATIC, ["draft.kv_indptr"], None, "static inputs"),
+        (Role.STATIC, ["target.req_to_token_pool.req_to_token"], None, "static inputs"),
+        (Role.STATIC, ["target.attn_backend.workspace_buffer"], None, "workspaces"),
+        (Role.STATIC, ["wrapper._int_workspace_buffer"], None, "workspaces"),
+        (Role.FOREIGN, ["model.layers.0.self_attn.qkv_proj.weight"], None, "weights"),
+        (Role.FOREIGN, ["logits_weighting"], None, "other"),
+        (Role.FOREIGN, [], ("/x/sglang/srt/mem_cache/memory_pool.py", "_create_buffers"), "KV pool"),
+        (Role.FOREIGN, [], ("/x/vllm/v1/worker/gpu_model_runner.py", "_allocate_kv_cache_tensors"), "KV pool"),
+        (Role.FOREIGN, [], ("/x/transformers/cache_utils.py", "lazy_initialization"), "KV pool"),
+        (Role.FOREIGN, [], ("/x/program.py", "_create_buffers"), "other"),
+        (Role.FOREIGN, [], None, "other"),
+        (Role.STATIC, [], None, "static inputs"),
+    ],
+)
+def test_the_class_of_a_buffer(role: Role, paths: list[str], frame: tuple[str, str] | None, kind: str) -> None:
+    stack = (Frame(frame[0], 7, frame[1]),) if frame is not None else ()
+    assert str(classified(Buffer(1, 4096, 64, role, stack=stack), paths)) == kind
+
+
+def test_lines_of_a_report() -> None:
+    def lines(coverage: Coverage) -> list[str]:
+        return [line.plain for line in coverage_lines(coverage)]
+
+    ordinary = (ClassCoverage("static inputs", 60, 60), ClassCoverage("graph pool", 40, 40))
+    assert lines(Coverage(100, 100, (), 0, classes=ordinary)) == [], "the last line says it"
+    text = "coverage: guarded exactly: static inputs 100 % of 60 B, graph pool 50 % of 40 B"
+    partly = (ordinary[0], ClassCoverage("graph pool", 40, 20))
+    assert lines(Coverage(100, 80, (), 0, classes=partly)) == [text]
+    pool = Coverage(8, 8, (), 0, classes=(ClassCoverage("KV pool", 8, 8),), large=LargeGuards(1, 100, 10, 0))
+    first, second = lines(pool)
+    assert first == "coverage: guarded exactly: KV pool 100 % of 8 B"
+    assert second.startswith("coverage: 10 B of guards behind 1 large buffer of 100 B, which took 0 B more memory than")

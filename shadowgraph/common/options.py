@@ -207,9 +207,11 @@ OPTIONS: tuple[Option, ...] = (
         "guard_eager", "off", Words(("off", "auto", "all"), "in:module:qualname", r"in:[\w.]+:[\w.<>]+"),
         "eager allocations that become guarded static buffers without a guard() block: off, auto, all or "
         "in:module:qualname",
-        "``auto``: results of allocating operators up to 64 MiB, except parameters of modules, until the eighth replay "
-        "after the latest capture; ``all``: every result of every operator, at any time; ``in:module:qualname``: like "
-        "auto, in a function and its callees, at any time; several separated by commas. In watched threads.",
+        "``auto``: results of allocating operators, except parameters of modules, until the eighth replay after the "
+        "latest capture; above 64 MiB those of ``empty``, ``zeros``, ``ones``, ``full`` and their kin, which get a "
+        "guard behind them where they are made; ``all``: every result of every operator, at any time; "
+        "``in:module:qualname``: like auto, in a function and its callees, at any time; several separated by commas. "
+        "In watched threads.",
         flags={"wrap": Flag(("--guard-eager",))},
         defaults={"wrap": "auto", "pytest": "auto"},
     ),

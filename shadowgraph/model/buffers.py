@@ -30,7 +30,7 @@ class Role(StrEnum):
 
     STATIC = "static"  # allocated by the program before a capture, through guarded allocation
     POOL = "pool"  # allocated during a capture, from a graph's private pool
-    FOREIGN = "foreign"  # memory of another allocator: tracked, not guarded
+    FOREIGN = "foreign"  # memory of another allocator: tracked; guarded only where a tail was laid behind it
 
 
 class Buffer(HtmlRepr, msgspec.Struct, eq=False, gc=False):

@@ -5,15 +5,95 @@ The graph registry owns the `CoverageLog`, which takes no lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
 
 import msgspec
 
-from shadowgraph.model.buffers import Buffer, Ledger
+from shadowgraph.common.words import plural, size
+from shadowgraph.model.buffers import Buffer, Ledger, Role
 from shadowgraph.model.graphs import Graph
-from shadowgraph.model.ranges import RangeSet
+from shadowgraph.model.ranges import ByteRange, RangeSet
 
 _LISTED = 8
+
+
+class BufferClass(StrEnum):
+    """What a buffer is to a program with graphs."""
+
+    STATIC = "static inputs"
+    WORKSPACE = "workspaces"
+    KV_POOL = "KV pool"
+    GRAPH_POOL = "graph pool"
+    WEIGHTS = "weights"
+    OTHER = "other"  # not known
+
+
+ClassOf = Callable[[Buffer], BufferClass]
+
+
+def class_by_role(buffer: Buffer) -> BufferClass:
+    """The class as far as it follows from where a buffer's memory comes from."""
+    return {Role.POOL: BufferClass.GRAPH_POOL, Role.STATIC: BufferClass.STATIC}.get(buffer.role, BufferClass.OTHER)
+
+
+class ClassCoverage(msgspec.Struct, frozen=True):
+    """The coverage of the buffers of one class.
+
+    Attributes
+    ----------
+    name
+        A `BufferClass`.
+    written, exact
+        As of `Coverage`.
+    """
+
+    name: str
+    written: int
+    exact: int
+
+    @property
+    def percent(self) -> int:
+        """Exactly guarded share, rounded down."""
+        return 100 * self.exact // self.written if self.written else 0
+
+
+class LargeGuards(msgspec.Struct, frozen=True):
+    """Guards behind large eager allocations, and what they take.
+
+    Attributes
+    ----------
+    buffers, nbytes
+        The guarded buffers, and their bytes.
+    guards
+        Bytes of the guards.
+    added
+        Bytes of memory that the program would not have taken without them.
+    """
+
+    buffers: int = 0
+    nbytes: int = 0
+    guards: int = 0
+    added: int = 0
+
+    def __add__(self, other: LargeGuards) -> LargeGuards:
+        return LargeGuards(
+            self.buffers + other.buffers,
+            self.nbytes + other.nbytes,
+            self.guards + other.guards,
+            self.added + other.added,
+        )
+
+    def __sub__(self, other: LargeGuards) -> LargeGuards:
+        return self + LargeGuards(-other.buffers, -other.nbytes, -other.guards, -other.added)
+
+    def sentence(self) -> str | None:
+        """What they take, as text; None without any."""
+        if not self.buffers:
+            return None
+        share = 100 * self.added / self.nbytes
+        what = f"{size(self.guards)} of guards behind {plural(self.buffers, 'large buffer')} of {size(self.nbytes)}"
+        return f"{what}, which took {size(self.added)} more memory than the program alone ({share:.1f} %)"
 
 
 class Coverage(msgspec.Struct, frozen=True):
@@ -36,6 +116,11 @@ class Coverage(msgspec.Struct, frozen=True):
         missed.
     gaps
         Dtype and shape of the buffers with the largest such distances, and these in bytes; at most eight.
+    classes
+        `written` and `exact` by class of buffer, in the order of `BufferClass`; classes without written bytes are left
+        out.
+    large
+        Guards behind large buffers, when they took most memory.
     """
 
     written: int
@@ -45,6 +130,8 @@ class Coverage(msgspec.Struct, frozen=True):
     inputs: int = 0
     inexact: int = 0
     gaps: tuple[tuple[str, int], ...] = ()
+    classes: tuple[ClassCoverage, ...] = ()
+    large: LargeGuards = LargeGuards()
 
     @property
     def percent(self) -> int:
@@ -63,17 +150,35 @@ class Coverage(msgspec.Struct, frozen=True):
             said += f"; {self.inputs} {noun} no guards"
         return said
 
+    def by_class(self) -> str | None:
+        """The guarded share of each class, as text; None before any graph wrote."""
+        if not self.classes:
+            return None
+        shares = (f"{row.name} {row.percent} % of {size(row.written)}" for row in self.classes)
+        return f"guarded exactly: {', '.join(shares)}"
+
+
+def added_classes(parts: Iterable[tuple[ClassCoverage, ...]]) -> tuple[ClassCoverage, ...]:
+    """The sums of several coverages by class."""
+    sums: dict[str, tuple[int, int]] = {}
+    for row in (row for rows in parts for row in rows):
+        written, exact = sums.get(row.name, (0, 0))
+        sums[row.name] = written + row.written, exact + row.exact
+    order = [*BufferClass, *sums]
+    return tuple(ClassCoverage(name, *sums[name]) for name in sorted(sums, key=order.index))
+
 
 class CoverageLog:
     """Coverage of every graph of a run, measured after its capture: graphs and their memory come and go."""
 
     def __init__(self) -> None:
         self._by_graph: dict[int, tuple[int, int, int]] = {}
+        self._classes: dict[int, tuple[ClassCoverage, ...]] = {}
         self._unguarded: dict[str, int] = {}
         self._gaps: dict[str, int] = {}
         self._inputs: set[int] = set()
 
-    def note(self, graph: Graph, tenants: Iterable[Buffer], ledger: Ledger) -> None:
+    def note(self, graph: Graph, tenants: Iterable[Buffer], ledger: Ledger, class_of: ClassOf = class_by_role) -> None:
         """Measure a captured graph. `tenants`: buffers whose guards stand."""
         written = RangeSet.of(p.view.hull for _, p in graph.pointers() if p.may_write)
         own = [buffer for buffer in ledger.freed if buffer.graph == graph.serial]  # of blocks reused since
@@ -82,6 +187,8 @@ class CoverageLog:
         self._inputs |= used
         distant = self._note_missing(missing, ledger)
         self._by_graph[graph.serial] = (written.nbytes, written.nbytes - missing.nbytes, distant.nbytes)
+        known = [*own, *(b for part in written for b in ledger.overlapping(part.start, part.stop))]
+        self._classes[graph.serial] = _by_class(written, missing, known, class_of)
 
     def _note_missing(self, missing: RangeSet, ledger: Ledger) -> RangeSet:
         """Note the buffers that hold missing bytes; returns those bytes that have a guard at a distance."""
@@ -96,7 +203,7 @@ class CoverageLog:
                     self._unguarded[form] = buffer.nbytes
         return distant
 
-    def coverage(self, dropped: int) -> Coverage:
+    def coverage(self, dropped: int, large: LargeGuards = LargeGuards()) -> Coverage:  # noqa: B008  it is frozen
         """The sum over all graphs captured so far."""
         written, exact, inexact = (sum(row[at] for row in self._by_graph.values()) for at in range(3))
         return Coverage(
@@ -107,7 +214,29 @@ class CoverageLog:
             inputs=len(self._inputs),
             inexact=inexact,
             gaps=tuple((form, self._gaps[form]) for form in _largest(self._gaps)),
+            classes=added_classes(self._classes.values()),
+            large=large,
         )
+
+
+def _by_class(
+    written: RangeSet, missing: RangeSet, buffers: Iterable[Buffer], class_of: ClassOf
+) -> tuple[ClassCoverage, ...]:
+    """The bytes that a graph may write, by the class of the buffers that hold them; each byte in one class. Of
+    overlapping buffers the smaller ones come first."""
+    rest, rows = written.copy(), []
+    for buffer in sorted(buffers, key=lambda each: each.nbytes):
+        own = rest.intersection(buffer.range)
+        if own:
+            rest.discard(buffer.range)
+            rows.append(_row(class_of(buffer), own, missing))
+    return added_classes([(*rows, *([_row(BufferClass.OTHER, list(rest), missing)] if rest else []))])
+
+
+def _row(kind: BufferClass, parts: list[ByteRange], missing: RangeSet) -> ClassCoverage:
+    lost = sum(hole.nbytes for part in parts for hole in missing.intersection(part))
+    written = sum(part.nbytes for part in parts)
+    return ClassCoverage(str(kind), written, written - lost)
 
 
 def _near_a_guard(buffer: Buffer) -> bool:

@@ -144,7 +144,7 @@ def _cuda_memory(device: int, expandable: bool) -> tuple[CudaAllocator, CupyEngi
     engine = CupyEngine(device, expandable, recorder.check_log("device"))
     if not engine.log_is_mapped:
         recorder.not_mapped()
-    return CudaAllocator(engine.device, engine, device), engine
+    return CudaAllocator(engine.device, engine, device, expandable), engine
 
 
 def backend_of(settings: Settings) -> Backend:

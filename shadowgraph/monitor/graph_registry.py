@@ -13,6 +13,7 @@ import torch
 from shadowgraph.checks.base import Check, Context
 from shadowgraph.model.coverage import Coverage, CoverageLog
 from shadowgraph.model.graphs import Graph
+from shadowgraph.monitor.buffer_classes import BufferClasses
 from shadowgraph.monitor.name_search import NameSearch
 from shadowgraph.tracking.allocator import HostAllocator
 
@@ -35,7 +36,8 @@ class GraphRegistry:
 
     def __init__(self, context: Context, allocator: HostAllocator, search: NameSearch, checks: Iterable[Check]) -> None:
         self._context, self._allocator, self._search, self._checks = context, allocator, search, tuple(checks)
-        self._coverage = CoverageLog()
+        allocator.large.begin()
+        self._coverage, self._classes = CoverageLog(), BufferClasses(context.names)
         self.capturing: dict[int, int] = {}
         self.waiting: list[Graph] = []
 
@@ -79,7 +81,8 @@ class GraphRegistry:
         self._context.names.refresh()
         self._search.name_indices(new)
         for graph in new:
-            self._coverage.note(graph, list(self._allocator.guards.tenants.values()), self._context.ledger)
+            tenants = list(self._allocator.guards.tenants.values())
+            self._coverage.note(graph, tenants, self._context.ledger, self._classes.of)
             for check in self._checks:
                 check.captured(graph)
 
@@ -91,4 +94,5 @@ class GraphRegistry:
 
     def coverage(self) -> Coverage:
         """Coverage of the introduced graphs."""
-        return self._coverage.coverage(self._context.writes.dropped + self._context.engine.dropped)
+        dropped = self._context.writes.dropped + self._context.engine.dropped
+        return self._coverage.coverage(dropped, self._allocator.large.most)

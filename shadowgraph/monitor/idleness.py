@@ -120,7 +120,8 @@ class Idleness(Idle):
         what += "pass unseen" if self._idle() else f"passed unseen for {self._seconds:.0f} s"
         if not self._idle() and resting:
             what += ", those of threads that have not been seen since until now"
-        lost = {b.serial: b.nbytes for graph in graphs for b in graph.inputs.values() if b.role is Role.FOREIGN}
+        inputs = (b for graph in graphs for b in graph.inputs.values())
+        lost = {b.serial: b.nbytes for b in inputs if b.role is Role.FOREIGN and not b.guarded}
         guards = "what they allocate has no guards"
         if lost:
             guards += f" (without are {len(lost)} inputs of graphs, of {sum(lost.values()):,} bytes in all)"

@@ -18,11 +18,13 @@ from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock, defer
 from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.model.alignment import ALIGNMENT, round_up
 from shadowgraph.model.buffers import Buffer, Ledger, Role
+from shadowgraph.model.coverage import LargeGuards
 from shadowgraph.model.guards import NO_GUARDS, GuardPolicy, GuardSizes
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import Stack, current_stack
 from shadowgraph.tracking.arena import HostArena, HostCanaries
 from shadowgraph.tracking.guard_keeper import CanaryWriter, GuardKeeper
+from shadowgraph.tracking.large_buffers import NO_MEMORY, LargeTally, Request
 from shadowgraph.tracking.memory import storage_at
 
 SPARE_BYTES, SPARE_BLOCKS = 64 << 20, 256  # of freed static buffers, kept for reuse
@@ -115,6 +117,8 @@ class HostAllocator:
         The owner of the guards around this allocator's blocks.
     isolate_captures
         Whether memory freed during a capture waits for its end before it is reused.
+    large
+        What the guards behind large buffers take.
     """
 
     device = "cpu"
@@ -127,6 +131,7 @@ class HostAllocator:
         self.ledger = Ledger()
         self.policy: GuardPolicy | None = None
         self.isolate_captures = False
+        self.large = LargeTally()
         self.static_pool = self.new_pool(users=1)
 
     @property
@@ -192,7 +197,8 @@ class HostAllocator:
             When the arena is exhausted, even without guards; with `guarded` also when the guard budget is exhausted.
         """
         with self._lock.section:
-            capacity = size_class(nbytes) if pool is self.static_pool else round_up(nbytes)
+            reused = pool is self.static_pool and nbytes <= SPARE_BYTES
+            capacity = size_class(nbytes) if reused else round_up(nbytes)
             block = self._take(pool, capacity) or self._new_block(nbytes, capacity)
             if guarded and not block.guards.tail:
                 pool.give(block)
@@ -222,6 +228,36 @@ class HostAllocator:
         finalizer = weakref.finalize(storage, defer, partial(self._release, block, buffer, pool))
         finalizer.atexit = False
         return storage, buffer
+
+    def make_large(self, request: Request) -> tuple[torch.Tensor | None, str | None]:
+        """Make a large tensor with a guard behind it, where its memory is allocated: no byte is moved.
+
+        Returns
+        -------
+        tuple
+            The tensor, or None where the program's operator has not run and is to run as it is; and why there is no
+            guard, if there is none.
+        """
+        try:
+            storage, buffer = self.storage(
+                request.nbytes, self.static_pool, Role.STATIC, request.dtype, request.shape, guarded=True
+            )
+        except MemoryError:
+            return None, NO_MEMORY
+        guards = buffer.head_guard + buffer.tail_guard
+        counted = LargeGuards(1, buffer.nbytes, guards, guards)
+        with self._lock.section:
+            self.large.add(counted)
+        finalizer = weakref.finalize(storage, defer, partial(self._forget_large, counted))
+        finalizer.atexit = False
+        return request.build(storage), None
+
+    def _forget_large(self, counted: LargeGuards) -> None:
+        with self._lock.section:
+            self.large.remove(counted)
+
+    def sweep_large(self) -> None:
+        """Give up guards behind large buffers whose memory the program has freed or moved."""
 
     def holds(self, address: int) -> bool:
         """Whether an address lies in this allocator's memory."""

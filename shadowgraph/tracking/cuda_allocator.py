@@ -14,7 +14,9 @@ from shadowgraph.model.ranges import ByteRange
 from shadowgraph.tracking.allocator import Block, HostAllocator, Pool
 from shadowgraph.tracking.captures import captures
 from shadowgraph.tracking.guard_keeper import CanaryWriter
+from shadowgraph.tracking.large_buffers import NO_MEMORY, LargeBuffers, Request
 from shadowgraph.tracking.slabs import SlabArena
+from shadowgraph.tracking.torch_segments import TorchSegments
 
 
 class DeviceMemory(Protocol):
@@ -41,13 +43,29 @@ class CudaAllocator(HostAllocator):
 
     Memory is reused only after the device has finished all work queued when it was freed: the host waits for the known
     streams. While a capture runs there is no wait, and fresh memory is allocated.
+
+    Large buffers stay in torch's memory.
+
+    Parameters
+    ----------
+    expandable
+        Whether torch's allocator uses expandable segments.
     """
 
-    def __init__(self, memory: DeviceMemory, canaries: CanaryWriter, index: int) -> None:
+    def __init__(self, memory: DeviceMemory, canaries: CanaryWriter, index: int, expandable: bool = False) -> None:
         self._memory, self.index = memory, index
         self._slabs = SlabArena(memory.malloc)
         super().__init__(self._slabs, canaries)
         self.device = f"cuda:{index}"
+        segments = TorchSegments(index, expandable, memory.may_be_unmapped)
+        self._large = LargeBuffers(self._lock, self.guards, self.ledger, segments, self.large)
+
+    def make_large(self, request: Request) -> tuple[torch.Tensor | None, str | None]:
+        """As `HostAllocator.make_large`, in a segment of torch's allocator."""
+        return self._large.make(request, self.policy) if self.policy is not None else (None, NO_MEMORY)
+
+    def sweep_large(self) -> None:
+        self._large.sweep()
 
     def end_segment(self, address: int) -> None:
         """A segment goes back to CUDA: its guards must no longer be read, and its buffer ends."""
@@ -95,3 +113,4 @@ class CudaAllocator(HostAllocator):
     def settle(self) -> None:
         """Allow reuse of memory that no queued work writes; called before a capture, during which there is no wait."""
         self._slabs.settle(self._memory.passed)
+        self._large.capture_begins()

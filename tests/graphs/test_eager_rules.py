@@ -62,9 +62,11 @@ def test_auto_guards_what_allocates(make: Callable[[], torch.Tensor], auto: Debu
     assert guarded(make())
 
 
-def test_auto_leaves_results_large_ones_and_parameters_alone(auto: Debugger) -> None:
+def test_auto_leaves_results_large_copies_and_parameters_alone(auto: Debugger) -> None:
     assert not guarded(torch.zeros(8) + 1)
-    assert not guarded(torch.empty(LARGEST + 1, dtype=torch.uint8))
+    large = torch.empty(LARGEST + 1, dtype=torch.uint8)
+    assert guarded(large)
+    assert not guarded(large.clone())
     assert guarded(torch.empty(LARGEST, dtype=torch.uint8))
     assert not guarded(nn.Linear(4, 4).weight)
     assert not guarded(nn.Parameter(torch.ones(4)))

@@ -22,6 +22,7 @@ from shadowgraph.graphs.dispatch import active_pools, host_reads
 from shadowgraph.graphs.dispatch.calling import call
 from shadowgraph.graphs.dispatch.eager_guard import EagerGuard
 from shadowgraph.graphs.dispatch.indexing import IndexUse, index_uses
+from shadowgraph.graphs.dispatch.large import LargeResults
 from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
 from shadowgraph.graphs.dispatch.op_filter import Path, Relevance, path_of, paths
 from shadowgraph.graphs.dispatch.out_resize import call_with_outs, grow, wanted_size
@@ -181,6 +182,7 @@ class EagerMode(ObserverMode):
         self._unobserved, self._idle = unobserved, idle if idle is not None else Idle()
         self._announces = thorough or self._device != "cpu"  # operators on the host raise by themselves
         self._relevance = Relevance(allocator.ledger, tracked, self._device, self._index)
+        self._large = LargeResults(allocator, rule, self._device, self._index) if rule is not None else None
 
     def __torch_dispatch__(
         self, func: OpOverload | HigherOrderOperator, types: Any, args: Any = (), kwargs: Any = None
@@ -226,6 +228,11 @@ class EagerMode(ObserverMode):
 
     def _run(self, path: Path, guarding: bool, args: Any, kwargs: Any) -> Any:
         schema = path.schema
+        if guarding and self._large is not None and not _local.guard_depth:
+            with error_barrier("large allocation"):
+                large = self._large.make(path.operator, schema, args, kwargs)
+                if large is not None:
+                    return large
         if schema.host_read or path.copies_to_host:
             self._note_host_read(schema, args, kwargs)
         if schema.resizes:
@@ -265,6 +272,7 @@ class EagerMode(ObserverMode):
         if schema.resizes and self._device != "cpu":  # on the host each replay looks for moved storages
             with error_barrier("eager resize"):
                 drop_stale(self._allocator.ledger)
+                self._allocator.sweep_large()
         return results
 
     def _guarded_results(self, path: Path, results: Any, args: Any, kwargs: Any) -> Any:

@@ -12,7 +12,7 @@ from types import FrameType
 
 from shadowgraph.graphs.dispatch.schemas import Schema
 
-LARGEST = 64 << 20  # bytes; larger ones are weights and caches
+LARGEST = 64 << 20  # bytes of results that are moved to guarded memory; larger ones get a guard where they are made
 _REPLAYS = 8  # replays without a capture after which no more static buffers are expected, as for a draft model
 MAKERS = frozenset(
     f"aten.{name}"
@@ -26,6 +26,7 @@ MAKERS = frozenset(
     )
 )
 _NN = f"{os.sep}torch{os.sep}nn{os.sep}"
+_SHORT_LIVED = (_NN, f"{os.sep}torch{os.sep}distributed{os.sep}")
 _FRAMES = 40
 _CALLER = 5  # frames from a test of the caller up to the one that called `EagerMode.dispatch`
 
@@ -76,8 +77,13 @@ class EagerGuard:
             return False
         return _called_within(self._within) if self._within is not None else not _called_by_nn()
 
+    def wants_large(self) -> bool:
+        """Whether a large result that `wants` selected is to get a guard: no memory of an operator inside a module's
+        ``forward``, or of torch's own, that is soon freed."""
+        return self._within is not None or not _is_short_lived()
+
     def limit(self) -> int | None:
-        """Bytes of the largest guarded allocation; None for no limit."""
+        """Bytes of the largest result that is moved to guarded memory; None for no limit."""
         return None if self.every else LARGEST
 
 
@@ -88,6 +94,18 @@ def _called_by_nn() -> bool:
         if frame is None:
             return False
         if _NN in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_short_lived() -> bool:
+    """Whether the caller runs inside of a module's ``forward``, however deep, or torch's own code allocates."""
+    frame: FrameType | None = sys._getframe(_CALLER)
+    for _ in range(_FRAMES):
+        if frame is None:
+            return False
+        if any(name in frame.f_code.co_filename for name in _SHORT_LIVED):
             return True
         frame = frame.f_back
     return False

@@ -1,4 +1,5 @@
 """Moves tensors out of guarded memory when they become parameters: these need no guards, and would use up the budget.
+Large ones stay where they are: they would exist twice.
 
 `torch.nn.Parameter.__new__` is patched; runs in the program's thread, without a lock.
 """
@@ -12,6 +13,7 @@ import torch
 
 from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.common.patching import PatchSet
+from shadowgraph.graphs.dispatch.eager_guard import LARGEST
 from shadowgraph.graphs.dispatch.tensors import is_plain
 from shadowgraph.tracking.allocator import HostAllocator
 
@@ -46,7 +48,7 @@ def leave_guards(tensor: torch.Tensor, allocator: HostAllocator) -> bool:
     if not is_plain(tensor, torch.device(allocator.device).type) or not tensor.numel():
         return False
     storage = tensor.untyped_storage()
-    if storage.resizable() or not allocator.holds(storage.data_ptr()):
+    if storage.resizable() or storage.nbytes() > LARGEST or not allocator.holds(storage.data_ptr()):
         return False
     if torch._C._storage_Use_Count(storage._cdata) > _OWNERS:
         return False

@@ -4,7 +4,8 @@
 
 Sharded optimisers free a tensor's storage that way, and restore its size later. Torch refuses both for memory that it
 did not allocate; a program that did not ask for guards must not see that. `Tensor.resize_` is an operator, and the mode
-that sees it makes room first; if the mode is off the thread's stack, it must return before. Any thread; no lock.
+that sees it makes room first; if the mode is off the thread's stack, it must return before. A large buffer on a device
+has memory of torch's, which is resized as ever; the guard behind what it had is given up. Any thread; no lock.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 
 from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.common.patching import PatchSet
+from shadowgraph.graphs.dispatch.eager_guard import LARGEST
 from shadowgraph.graphs.dispatch.tensors import is_lazy_copy
 from shadowgraph.tracking.allocator import HostAllocator
 
@@ -37,7 +39,11 @@ def install(allocator: HostAllocator, observe_all: Callable[[], None]) -> None:
             fixed = not storage.resizable() and isinstance(size, int) and size <= storage.nbytes()
             if fixed and allocator.holds(storage.data_ptr()):
                 return storage
+            large = storage.is_cuda and storage.nbytes() > LARGEST
             result: torch.UntypedStorage = original(storage, size)
+            if large:
+                with error_barrier("resize of a large buffer"):
+                    allocator.sweep_large()
             return result
 
         return resize_

@@ -11,6 +11,7 @@ from shadowgraph.common.console import console
 from shadowgraph.common.html_repr import HtmlRepr
 from shadowgraph.common.source_paths import at
 from shadowgraph.common.words import form, plural
+from shadowgraph.model.coverage import BufferClass, Coverage
 from shadowgraph.model.findings import Finding, Severity
 from shadowgraph.model.run_facts import RunFacts, to_json
 from shadowgraph.render.text.failure_text import asserted_line, failure_head, failure_rows
@@ -65,7 +66,17 @@ def lines(facts: RunFacts) -> Iterator[Text]:
         yield Text(f"replays: {facts.replays.sentence()}")
     for told in of(Severity.ERROR, facts):
         yield Text(f"SUMMARY: shadowgraph: {told.finding.message}", style="bold")
+    yield from coverage_lines(facts.coverage)
     yield Text(summary(facts))
+
+
+def coverage_lines(coverage: Coverage) -> Iterator[Text]:
+    """The guarded share by class of buffer, unless all is guarded and of the ordinary classes, and what guards of large
+    buffers take."""
+    ordinary = {BufferClass.STATIC, BufferClass.GRAPH_POOL}
+    tells = coverage.exact < coverage.written or any(row.name not in ordinary for row in coverage.classes)
+    for said in filter(None, (coverage.by_class() if tells else None, coverage.large.sentence())):
+        yield Text(f"coverage: {said}")
 
 
 def summary(facts: RunFacts) -> str:

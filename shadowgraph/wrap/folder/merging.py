@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from shadowgraph.model.coverage import Coverage
+from shadowgraph.model.coverage import Coverage, LargeGuards, added_classes
 from shadowgraph.model.findings import Finding, Severity
 from shadowgraph.model.run_facts import Replays, RunFacts
 from shadowgraph.wrap.folder.process_record import ProcessRecord
@@ -67,6 +67,8 @@ def coverage_of(parts: Iterable[Coverage]) -> Coverage:
         inputs=sum(part.inputs for part in known),
         inexact=sum(part.inexact for part in known),
         gaps=tuple(gap for part in known for gap in part.gaps)[:8],
+        classes=added_classes(part.classes for part in known),
+        large=sum((part.large for part in known), LargeGuards()),
     )
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from shadowgraph.model.coverage import added_classes
 from shadowgraph.render.text.run_text import RunReport
 from shadowgraph.wrap.folder.idle_report import cut
 from shadowgraph.wrap.folder.process_record import ProcessRecord
@@ -52,6 +53,11 @@ def _of_coverage(report: RunReport) -> Iterator[Metric]:
     written, exact = sum(part.written for part in parts), sum(part.exact for part in parts)
     yield _one("graph_written_bytes", "gauge", "Bytes that captured graphs may write.", written)
     yield _one("graph_written_guarded_bytes", "gauge", "Of those, bytes in buffers that are guarded exactly.", exact)
+    rows = added_classes(part.classes for part in parts)
+    written_by = tuple(({"class": row.name}, float(row.written)) for row in rows)
+    yield Metric("graph_written_class_bytes", "gauge", "Bytes that graphs may write, by class of buffer.", written_by)
+    exact_by = tuple(({"class": row.name}, float(row.exact)) for row in rows)
+    yield Metric("graph_written_guarded_class_bytes", "gauge", "Of those, bytes in exactly guarded ones.", exact_by)
     share: tuple[tuple[Labels, float], ...] = (({}, exact / written),) if written else ()
     yield Metric("coverage_ratio", "gauge", "Guarded exactly, of all that graphs may write.", share)
     dropped = sum(part.dropped for part in parts)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from shadowgraph.model.coverage import added_classes
 from shadowgraph.model.findings import Finding
 from shadowgraph.render.engine import render
 from shadowgraph.render.text.last_check_text import last_check_of
@@ -73,7 +74,7 @@ def _tiles(report: RunReport) -> Iterator[Tile]:
     errors = len(facts.findings)
     yield Tile("findings", "findings", f"{errors:,}", "bad" if errors else "good")
     yield Tile("notes", "notes", f"{len(facts.notes):,}")
-    yield Tile("coverage", "of graph-written bytes guarded", _covered(pulses))
+    yield Tile("coverage", f"of graph-written bytes guarded{_by_class(pulses)}", _covered(pulses))
     replays, checked = sum(pulse.replays for pulse in pulses), sum(pulse.checked for pulse in pulses)
     yield Tile("replays", f"replays, {checked:,} checked", f"{replays:,}")
     yield Tile("overhead", "most time for checking", _most_overhead(run))
@@ -88,6 +89,12 @@ def _covered(pulses: list[Heartbeat]) -> str:
     parts = [pulse.coverage for pulse in pulses if pulse.coverage is not None]
     written, exact = sum(part.written for part in parts), sum(part.exact for part in parts)
     return f"{100 * exact // written} %" if written else "no graph yet"
+
+
+def _by_class(pulses: list[Heartbeat]) -> str:
+    """The same by class of buffer."""
+    rows = added_classes(pulse.coverage.classes for pulse in pulses if pulse.coverage is not None)
+    return f" ({', '.join(f'{row.name} {row.percent} %' for row in rows)})" if rows else ""
 
 
 def _most_overhead(run: Run) -> str:
