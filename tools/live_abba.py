@@ -20,7 +20,8 @@ from threading import Timer
 from types import TracebackType
 from typing import Any, NamedTuple
 
-WARM = 6  # rounds before any counts: a wrapped engine is watched all the time for its first 512 steps
+
+WARM = 6  # rounds
 
 
 class EndedError(Exception):
@@ -123,8 +124,14 @@ class Player:
             os.killpg(self._program.pid, number)
 
 
-def play(plain: Player, wrapped: Player, blocks: int) -> tuple[list[Block], bool]:
-    """Rounds in turn, after some that do not count, and whether all gave the same tokens."""
+def play(plain: Player, wrapped: Player, blocks: int, warm: int = WARM) -> tuple[list[Block], bool]:
+    """Rounds in turn, and whether all gave the same tokens.
+
+    Parameters
+    ----------
+    warm
+        Rounds of each that do not count: a wrapped engine is observed all the time for its first 512 replays.
+    """
     outputs: set[str] = set()
 
     def rate(player: Player) -> float:
@@ -133,7 +140,7 @@ def play(plain: Player, wrapped: Player, blocks: int) -> tuple[list[Block], bool
         return float(round_["rate"])
 
     for player in (plain, wrapped):
-        for _ in range(WARM):
+        for _ in range(warm):
             rate(player)
     played = [Block(*(rate(player) for player in (plain, wrapped, wrapped, plain))) for _ in range(blocks)]
     return played, len(outputs) == 1

@@ -59,7 +59,7 @@ def engine_arguments(options: argparse.Namespace) -> dict[str, Any]:
         "dtype": "bfloat16",
         "grammar_backend": "none",
         "sampling_backend": "pytorch",
-        "disable_piecewise_cuda_graph": True,
+        "disable_piecewise_cuda_graph": not options.piecewise,
         "cuda_graph_max_bs": options.batch,
         "max_running_requests": options.batch,
         "context_length": context,
@@ -158,6 +158,7 @@ def main() -> None:
     parser.add_argument("--attention", default="flashinfer", help="attention backend (default: %(default)s)")
     parser.add_argument("--eagle", action="store_true", help="speculate with EAGLE, topk 8")
     parser.add_argument("--large", action="store_true", help="about 1.5 billion parameters instead of a few million")
+    parser.add_argument("--piecewise", action="store_true", help="prompts by piecewise graphs, as by default")
     parser.add_argument("--batch", type=int, default=2, help="most requests at once (default: %(default)s)")
     parser.add_argument("--context", type=int, default=CONTEXT)
     parser.add_argument("--kv-tokens", type=int, help="tokens that the cache holds (default: what the memory holds)")

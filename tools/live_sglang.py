@@ -16,6 +16,8 @@ Plans:
               wrapped with the scheduler killed after the first long batch
   small       tokens a second at a fixed batch, tiny model: a plain engine and a wrapped one take turns
   large       the same with about 1.5 billion parameters
+  speculative the same with the tiny model and EAGLE
+  piecewise   the same with the tiny model and piecewise graphs, which sglang has on by default, for prompts
   two         eagle on two GPUs (TP=2), plain, wrapped
 """
 
@@ -50,7 +52,15 @@ MANY = (*EAGLE, "--requests", "200", "--tokens", "24", "--kv-tokens", "32768")
 TIMED = ("--requests", "2", "--tokens", "448", "--context", "1024", "--batch", "8", "--kv-tokens", "32768", "--told")
 # 400 short requests, then twice a batch that is longer than all before it.
 LATE = (*EAGLE, "--quiet", "400", "--requests", "2", "--tokens", "8", "--kv-tokens", "32768")
-TURNS = {"small": TIMED, "large": (*TIMED, "--large")}
+# Short texts, so that 0.5.12.post1 survives, and prompts are a good part of a round.
+SHORT = ("--requests", "2", "--kv-tokens", "32768", "--told")
+TURNS = {
+    "small": TIMED,
+    "large": (*TIMED, "--large"),
+    "speculative": (*EAGLE, *SHORT, "--tokens", "24"),
+    "piecewise": (*SHORT, "--tokens", "8", "--batch", "8", "--context", "1024", "--piecewise"),
+}
+WARM = {"small": 6, "large": 6, "speculative": 60, "piecewise": 60}  # rounds until few steps are observed any more
 PAIR = ("plain", "wrapped")
 
 
@@ -139,7 +149,7 @@ def ran(step: Step, out: Path, options: list[str], limit: float) -> dict[str, An
 
 
 def took_turns(
-    steps: list[Step], out: Path, options: list[str], limit: float, blocks: int
+    steps: list[Step], out: Path, options: list[str], limit: float, blocks: int, warm: int
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Two engines that start at the same time and then take turns: what each said, and the tokens a second."""
     runs = [run_folder(step, out) for step in steps]
@@ -153,7 +163,7 @@ def took_turns(
         for player in players:
             player.heard("UP ")
         print("both are up", flush=True)
-        played, same = play(plain, wrapped, blocks)
+        played, same = play(plain, wrapped, blocks, warm)
         ended = [player.end() for player in players]
     kept = [
         {"step": step.name, "words": list(step.words), "code": code, "wall_s": wall, "said": said}
@@ -224,12 +234,12 @@ def restore_caches(path: Path, home: Path) -> None:
 
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plan", choices=("eagle", "longer", "triton", "many", "late", "small", "large", "two"))
+    parser.add_argument("plan", choices=("eagle", "longer", "triton", "many", "late", *TURNS, "two"))
     parser.add_argument("--out", type=Path, required=True, help="folder for results, logs, run folders and caches")
     parser.add_argument("--caches", type=Path, help="caches.txz of an earlier run")
     parser.add_argument("--steps", help="only these of the plan's steps, such as plain,wrapped")
     parser.add_argument("--together", action="store_true", help="run the steps at the same time, on one GPU")
-    parser.add_argument("--blocks", type=int, default=24, help="of small and large: plain, wrapped, wrapped, plain")
+    parser.add_argument("--blocks", type=int, default=24, help="of engines in turn: plain, wrapped, wrapped, plain")
     parser.add_argument("--until", type=float, default=3600, help="begin no step after this many seconds")
     parser.add_argument("--limit", type=float, default=420, help="end a step after this many seconds")
     parser.add_argument("wrap", nargs="*", help="options for `shadowgraph wrap`, after --")
@@ -275,7 +285,8 @@ def main() -> int:
 
     if options.plan in TURNS:
         try:
-            kept, speed = took_turns(steps_of(options.plan), options.out, options.wrap, options.limit, options.blocks)
+            steps, warm = steps_of(options.plan), WARM[options.plan]
+            kept, speed = took_turns(steps, options.out, options.wrap, options.limit, options.blocks, warm)
         except EndedError as error:
             print(f"live_sglang: {error}", file=sys.stderr)
             return 1
