@@ -20,7 +20,6 @@ from threading import Timer
 from types import TracebackType
 from typing import Any, NamedTuple
 
-
 WARM = 6  # rounds
 
 

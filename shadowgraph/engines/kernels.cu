@@ -12,6 +12,7 @@ typedef unsigned long long u64;
 #define RANGES 16
 #define SCAN 65536ull  // bytes searched for separate ranges once something broke
 #define LANES 8        // lanes that compare one guard's near part
+#define EMPTIED 64     // slots of the listed guards that one launch empties
 #define FAR_BYTES 8192 // of a guard's far part that one block compares
 #define SLOTS 1024     // checks in flight
 #define KEPT 512       // records of broken guards
@@ -458,9 +459,11 @@ extern "C" __global__ void set_slots(Listed* listed, const Slot* slots, u32 coun
   }
 }
 
-// Empties up to two slots.
-extern "C" __global__ void empty_slots(Listed* listed, u32 first, u32 second) {
-  u32 slot = threadIdx.x ? second : first;
+// Empties some slots; by one thread each.
+struct Emptied { u32 at[EMPTIED]; };
+
+extern "C" __global__ void empty_slots(Listed* listed, Emptied slots) {
+  u32 slot = slots.at[threadIdx.x];
   if (slot < listed->capacity) ((ulonglong2*)((Guard*)listed->rows + slot))[0] = make_ulonglong2(0, 0);
 }
 

@@ -28,7 +28,14 @@ _FEWEST = 1024  # slots of the first table
 _ROUND = 32  # slots are published in groups
 _REST = 1.0  # seconds before a slot gets another guard: by far longer than a check that may still read it
 _REMEMBERED = 1024  # withdrawn guards, of which evidence may still arrive
+_EMPTIED = 64  # slots that one launch empties, as in kernels.cu
 _NO_SLOT = 0xFFFFFFFF
+
+
+class _Emptied(ctypes.Structure):
+    """``struct Emptied`` of kernels.cu."""
+
+    _fields_ = (("at", ctypes.c_uint32 * _EMPTIED),)
 
 
 class ListedGuards:
@@ -48,7 +55,7 @@ class ListedGuards:
         wide, narrow = ctypes.c_uint64, ctypes.c_uint32
         self._device, context = device, device.context
         self._set = Launcher(context, kernels.set_slots, (wide, wide, narrow))
-        self._empty = Launcher(context, kernels.empty_slots, (wide, narrow, narrow))
+        self._empty = Launcher(context, kernels.empty_slots, (wide, _Emptied))
         self._publish = Launcher(context, kernels.publish, (wide, wide, narrow, narrow))
         self._pauses = [Launcher(context, kernels.pause, (wide, narrow)) for _ in range(2)]
         self._lock = threading.RLock()
@@ -96,11 +103,7 @@ class ListedGuards:
                 self._withdrawn.append((slot, guard))
                 del self._at[slot]
                 self._resting.append((now, slot))
-            slots = [slot for slot, _ in found]
-            for place in range(0, len(slots), 2):
-                pair = (*slots[place : place + 2], _NO_SLOT)[:2]
-                self._empty.set((self.address, *pair))
-                self._empty.launch(1, 2, self._device.arming.ptr)
+            self._take_off([slot for slot, _ in found])
             return True
 
     def pause(self, paused: bool) -> None:
@@ -135,6 +138,15 @@ class ListedGuards:
             return next((guard for guard in old if guard.whole.contains(address)), None)
 
     # -- parts -------------------------------------------------------------------------------------------------
+
+    def _take_off(self, slots: Sequence[int]) -> None:
+        """Empty slots; nothing is allocated, as a graph may be ending."""
+        address, chosen = self._empty.values
+        address.value = self.address
+        for place in range(0, len(slots), _EMPTIED):
+            some = slots[place : place + _EMPTIED]
+            chosen.at[:] = [*some, *[_NO_SLOT] * (_EMPTIED - len(some))]
+            self._empty.launch(1, _EMPTIED, self._device.arming.ptr)
 
     def _add(self, guards: Sequence[Guard]) -> None:
         """Set slots; where memory cannot be had nothing has changed."""
