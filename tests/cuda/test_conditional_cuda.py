@@ -18,7 +18,7 @@ from shadowgraph.render.text.nodes_text import nodes_text
 pytestmark = pytest.mark.gpu
 
 
-def add_conditional(graph: int, after: int, target: torch.Tensor) -> None:
+def add_conditional(graph: int, after: int, target: Any) -> None:
     """An ``if`` that always holds, behind a node, whose body sets a tensor's bytes to 3."""
     calls, context = driver(), ctypes.c_void_p()
     calls.call("cuCtxGetCurrent", ctypes.byref(context))
