@@ -175,8 +175,9 @@ def _learnt(run: Sequence[weakref.ref[Graph]], coming: int, runner: _Runner, beg
     if times < TWICE:
         return None
     del _seen[key]
-    graphs = [found for each in run if (found := each()) is not None and found.checks_itself and checks(found)]
-    if len(graphs) == len(run):
+    graphs = [found for each in run if (found := each()) is not None and checks(found)]
+    # One in the middle may be empty, or checked by launches.
+    if len(graphs) == len(run) and graphs[0].checks_itself and graphs[-1].checks_itself:
         order = Order(graphs, runner, begun)
         _pieces.update((piece.graph.serial, piece) for piece in order.pieces)
         return next((piece for piece in order.pieces if piece.graph is begun), None)
@@ -252,7 +253,7 @@ def refuse(graph: Graph, reason: str) -> None:
     _starts.update((graph.serial, graph.serial + 1))
     piece = _pieces.get(graph.serial)
     if piece is not None:
-        _end(piece.order, graph)
+        _end(piece.order)
 
 
 def dropped(graph: Graph) -> None:
@@ -332,11 +333,15 @@ def damaged(graph: Graph) -> None:
         piece.order.full_until = piece.order.first.replays + AFTER_DAMAGE
 
 
+def unchecked() -> int:
+    """Replays so far with disabled check nodes, which the device has not counted then."""
+    found = {id(piece): piece for known in (_pieces, _former) for piece in list(known.values())}
+    return _left[0] + sum(piece.unchecked for piece in found.values())
+
+
 def sentence() -> str | None:
     """What was checked by steps, for the report; None where each replay was checked."""
-    found = {id(piece): piece for known in (_pieces, _former) for piece in list(known.values())}
-    count = _left[0] + sum(piece.unchecked for piece in found.values())
-    parts = []
+    count, parts = unchecked(), []
     if count:
         parts.append(
             f"{count:,} replays of pieces were checked with their step, by the checks around its first and last piece"

@@ -191,6 +191,27 @@ def test_pieces_that_cannot_be_switched_are_in_no_step() -> None:
     assert "1 graph in no step: the program holds it" in str(steps.sentence())
 
 
+def test_a_piece_without_check_nodes() -> None:
+    """It is empty, or checked by launches at each replay."""
+    pieces = graphs(12)
+    pieces[4].checks_itself = False
+    replay(*pieces, *pieces, *pieces)
+    assert checked(pieces) == [0, 11]
+    replay(*pieces[:5])
+    steps.looked(pieces[4])
+    replay(*pieces[5:])
+    assert dated(pieces[11], False) == (Phase.STEP, 4, 6, 11)
+
+
+@pytest.mark.parametrize("place", [0, 11])
+def test_the_first_and_the_last_piece_need_check_nodes(place: int) -> None:
+    pieces = graphs(12)
+    pieces[place].checks_itself = False
+    for _ in range(6):
+        replay(*pieces)
+    assert checked(pieces) == list(range(12))
+
+
 def test_a_graph_that_is_gone_ends_its_order() -> None:
     pieces = learnt()
     steps.dropped(pieces[6])
@@ -212,6 +233,7 @@ def test_replays_that_were_not_checked_are_counted() -> None:
     for _ in range(9):
         replay(*pieces)
     assert "100 replays of pieces" in str(steps.sentence())
+    assert steps.unchecked() == 100
     steps.damaged(pieces[0])
     replay(*pieces)
     steps.dropped(pieces[3])
