@@ -186,17 +186,13 @@ def _learnt(run: Sequence[weakref.ref[Graph]], coming: int, runner: _Runner, beg
 
 def _cut(awaited: Piece, graph: Graph) -> None:
     """A step goes on with another graph than the awaited piece: what its unchecked pieces did, the check of that graph
-    finds. The order is another one by now, unless the step was given up and begins again."""
+    finds."""
     order = awaited.order
     step = order.first.replays - (graph is order.first)
     if order.checked_before(awaited.place, step) < awaited.place - 1:
         while len(_cuts) >= _CUTS:
             _cuts.pop(next(iter(_cuts)), None)
         _cuts[graph.serial, graph.replays] = order.date(awaited.place, step, False)
-    if order.ended:
-        return
-    if graph is not order.first:
-        _starts.add(awaited.graph.serial)
     _end(order, graph)
 
 

@@ -4,6 +4,7 @@ the piece, or between two."""
 from __future__ import annotations
 
 import ctypes
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -217,6 +218,48 @@ def test_two_batch_sizes_are_dated_each_by_its_own_steps(debugger: sg.Debugger, 
     found = only(debugger.check())
     assert placed(found) == ("replay", FIRST + 2, 7, 7)
     assert found.graph == models[1].names[6]
+
+
+def test_a_fault_that_happens_again_much_later_is_located(debugger: sg.Debugger) -> None:
+    """Launches pass unobserved again by then, and all pieces are checked still."""
+    model = Model(debugger)
+    model.until_quiet()
+    model.broken[7] = lambda step: step in (60, 80)
+    model.run(75 - model.step)
+    assert placed(only(debugger.findings)) == ("step", 60, 2, 11)
+    assert model.checked() == list(range(1, 13))
+    model.run(10)
+    assert placed(only(debugger.check())) == ("replay", 60, 7, 7)
+    model.run(steps.AFTER_DAMAGE)
+    assert model.checked() == [1, 12]
+
+
+@pytest.mark.parametrize(("place", "since", "until", "at"), [(3, 2, 4, 5), (8, 6, 11, 12)])
+def test_a_look_at_one_piece_narrows_the_step_down(
+    debugger: sg.Debugger, place: int, since: int, until: int, at: int
+) -> None:
+    """Launches check the fifth piece."""
+    model = Model(debugger)
+    model.until_quiet()
+    model.broken[place] = lambda step: step == 99
+    model.step = 99
+    for number, piece in enumerate(model.pieces, 1):
+        if number == 5:
+            passing.let(0)
+        piece.replay()
+    found = only(debugger.check())
+    assert placed(found) == ("step", FIRST + 1, since, until)
+    assert (found.graph, found.replay) == (model.names[at - 1], FIRST + 1)
+
+
+def test_a_piece_that_is_gone_has_the_others_checked_again(debugger: sg.Debugger) -> None:
+    model = Model(debugger)
+    model.until_quiet()
+    del model.pieces[6]
+    gc.collect()
+    model.run()
+    assert model.checked() == list(range(1, 12))
+    assert not debugger.check()
 
 
 def test_a_piece_that_is_looked_at_more_closely_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
