@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -44,8 +45,14 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedDriver]:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=STREAM))
     graph_class = SimpleNamespace(raw_cuda_graph_exec=lambda graph: EXECUTABLE)
     monkeypatch.setattr(torch._C, "_CUDAGraph", graph_class, raising=False)
+    forget()
     yield played
     passing.let(0)
+    forget()
+
+
+def forget() -> None:
+    """Nothing was learnt from graphs of other tests."""
     steps.start_over()
     steps._pieces.clear()
     steps._starts.clear()
@@ -139,6 +146,28 @@ def test_nothing_is_switched_on_a_stream_that_captures(driver: PlayedDriver, mon
     assert driver.calls == []
     assert steps.checks(piece)
     assert steps.sentence() is None
+
+
+def test_a_replay_does_not_wait_for_a_thread_that_reads_the_graph(driver: PlayedDriver) -> None:
+    _, piece, *_ = learnt()
+    held, over = threading.Event(), threading.Event()
+
+    def read() -> None:
+        with piece.reading:
+            held.set()
+            over.wait(30)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert held.wait(30)
+    made().switch(None, piece, False, piece.replays)
+    assert driver.calls == []
+    assert steps.checks(piece)
+    over.set()
+    reader.join()
+    made().switch(None, piece, False, piece.replays)
+    assert not steps.checks(piece)
+    assert piece.reading.acquire(blocking=False)
 
 
 def test_the_next_debugger_counts_on_where_the_device_has_not_counted_all(

@@ -114,19 +114,20 @@ class CheckNodes:
         refused
             Why the executable graph cannot be changed, for a graph that the program may change, too.
         """
-        if torch.cuda.is_current_stream_capturing():  # at a later replay
-            return
+        if torch.cuda.is_current_stream_capturing() or not model.reading.acquire(blocking=False):
+            return  # at a later replay: it captures, or another thread reads the graph
         try:
             if refused is not None:
                 raise DriverError(refused)
-            with model.reading, relaxed_capture():
+            with relaxed_capture():
                 self._switch(int(torch._C._CUDAGraph.raw_cuda_graph_exec(graph)), model, on, replay - 1)
+            steps.switched(model, on, replay)
         except (AttributeError, RuntimeError, DriverError) as error:
             steps.refuse(model, str(error).split("\n", 1)[0])
             if on:
                 model.checks_itself = False  # by launches, then
-            return
-        steps.switched(model, on, replay)
+        finally:
+            model.reading.release()
 
     def _switch(self, executable: int, model: Graph, on: bool, before: int) -> None:
         """Both nodes or none. What the head did not count while it was disabled is added to the device's count, in

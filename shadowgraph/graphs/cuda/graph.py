@@ -373,11 +373,11 @@ class CudaGraphs:
         """Replay with a comparison after every node; a plain replay where the executable graph cannot be replaced."""
         probe, model.probe = model.probe, None
         assert probe is not None
-        if not steps.checks(model):  # the probed executable graph, and the one after it, have all nodes enabled
-            self._switch(graph, model, True)
         refused = _not_probed(graph)
         if refused is None:
             with model.reading:
+                if not steps.checks(model):  # the probed executable graph, and the one after it, have all enabled
+                    self._switch(graph, model, True)
                 outcome = self._prober.run(graph, model.replays, probe, original)
         else:
             outcome = Outcome(model.replays, refused=refused)
