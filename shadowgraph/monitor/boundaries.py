@@ -154,7 +154,7 @@ class Boundaries:
     def guards_now(self, checkpoint: Checkpoint) -> None:
         """Check every guard within a segment."""
         context = self._context
-        checkpoint = replace(checkpoint, writes=context.writes, order=next(context.clock))
+        checkpoint = dated(replace(checkpoint, writes=context.writes, order=next(context.clock)))
         with context.allocator.lock.section:
             context.engine.check(checkpoint, self._standing.now())
         self.poll()

@@ -1,6 +1,6 @@
 """Dates checkpoints within steps of pieces, as far as the checks of the step tell.
 
-Called by `Boundaries` and `NodeCheckpoints` under the debugger's lock, in the thread of the event.
+Called by `Boundaries`, `NodeCheckpoints` and `Monitor.retiring`, in the thread of the event; takes no lock.
 """
 
 from __future__ import annotations

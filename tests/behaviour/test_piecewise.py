@@ -203,6 +203,19 @@ def test_a_check_on_request_within_a_step(debugger: sg.Debugger) -> None:
     assert found.detected_at == "check"
 
 
+def test_a_buffer_whose_memory_is_handed_on_within_a_step(debugger: sg.Debugger) -> None:
+    """Its guards are checked a last time."""
+    model = Model(debugger)
+    model.until_quiet()
+    model.broken[3] = lambda step: step == FIRST + 1
+    model.run(1, until=5)
+    buffer = debugger.monitor.context.ledger.owner(model.table.data_ptr(), model.table.data_ptr() + 1)
+    assert buffer is not None
+    debugger.monitor.retiring(buffer)
+    found = only(debugger.check())
+    assert (placed(found), found.detected_at) == (("step", FIRST + 1, 2, 5), "retire")
+
+
 @pytest.mark.parametrize("turns", [(0, 1), (0, 0, 1)])
 def test_two_batch_sizes_are_dated_each_by_its_own_steps(debugger: sg.Debugger, turns: tuple[int, ...]) -> None:
     models = [Model(debugger), Model(debugger)]
