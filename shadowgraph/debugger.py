@@ -45,7 +45,7 @@ from shadowgraph.monitor.recorder.recorder import recorder
 from shadowgraph.monitor.run_facts import LiveNames, facts_of
 from shadowgraph.render.text.text import Report
 from shadowgraph.runner_interface import RunnerInterface
-from shadowgraph.tracking import novelty, passing
+from shadowgraph.tracking import novelty, passing, steps
 from shadowgraph.tracking.aliases import NameBook
 
 
@@ -117,6 +117,7 @@ class Debugger(Declarations, LiveDebugger):
         self._allocator.guards.last_check = self._work.retiring
         recorder.begin()
         passing.taken()  # replays recorded for an earlier debugger
+        steps.start_over()
         self._work.rearm()  # guards broken before the start are not reported
         self._work.context.engine.pause(False)
         listeners.append(self._work)

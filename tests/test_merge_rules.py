@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 from support.finding_samples import AFTER, BUFFER, FINDING, altered
 
 from shadowgraph.checks.dangling.facts import DanglingDetail
 from shadowgraph.checks.out_of_bounds.facts import RowOverrun, overrun_of
-from shadowgraph.model.findings import Culprit, Severity, Status, Successor, Window
+from shadowgraph.model.findings import Culprit, Finding, Severity, Status, Successor, Window
 from shadowgraph.model.overrun_extents import Origin
+from shadowgraph.model.phases import Phase
+from shadowgraph.model.steps import StepFacts
 from shadowgraph.monitor.merge_rules import (
     RULES,
     error_replaces_note,
@@ -98,3 +101,43 @@ def test_whether_the_writer_is_unknown() -> None:
     assert not writer_unknown(replace(late, confidence="high"))
     assert not writer_unknown(replace(late, culprit=FINDING.culprit))
     assert not writer_unknown(altered(code="SG102", confidence="low", culprit=Culprit(Status.UNKNOWN), buffer=BUFFER))
+
+
+STEP = StepFacts(45, "graph#3", "graph#14", 12, 2, 11)
+OF_STEP = replace(FINDING, phase=Phase.STEP, graph="graph#14", replay=45, step=STEP, culprit=Culprit(Status.CANDIDATE))
+
+
+def in_piece(number: int, *places: int, phase: Phase = Phase.REPLAY, first: str = "graph#3") -> Finding:
+    step = StepFacts(number, first, "graph#14", 12, *places)
+    return replace(OF_STEP, phase=phase, graph="graph#9", replay=number + 100, step=step, culprit=FINDING.culprit)
+
+
+@pytest.mark.parametrize(
+    ("phase", "places"), [(Phase.REPLAY, (7, 7)), (Phase.BETWEEN, (1, 2)), (Phase.BETWEEN, (11, 12))]
+)
+def test_a_later_sighting_shows_the_piece(phase: Phase, places: tuple[int, int]) -> None:
+    kept = merged(OF_STEP, in_piece(50, *places, phase=phase))
+    assert (kept.phase, kept.graph, kept.replay) == (phase, "graph#9", 145), "the replay of the first sighting's step"
+    assert kept.step == replace(STEP, since=places[0], until=places[1])
+    assert (kept.revision, kept.culprit) == (2, FINDING.culprit)
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        in_piece(50, 7, 7, first="graph#2"),
+        in_piece(50, 1, 1),
+        in_piece(50, 2, 8, phase=Phase.STEP),
+        in_piece(50, 1, 1, phase=Phase.PREPARE),
+        replace(FINDING, phase=Phase.REPLAY),
+    ],
+    ids=["another order", "a piece that did nothing then", "the step again", "its preparation", "no step"],
+)
+def test_a_sighting_that_shows_no_piece(again: Finding) -> None:
+    kept = merged(OF_STEP, again)
+    assert (kept.phase, kept.graph, kept.step) == (Phase.STEP, "graph#14", STEP)
+
+
+def test_a_confirmed_culprit_stays() -> None:
+    known = replace(OF_STEP, culprit=replace(FINDING.culprit, status=Status.CONFIRMED, name="known"))
+    assert merged(known, in_piece(50, 7, 7)).culprit.name == "known"

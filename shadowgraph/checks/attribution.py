@@ -29,7 +29,7 @@ def suspects(
     the buffer and may write through it is named as a candidate. A launch that ran alone between two checks is the
     culprit.
     """
-    if not checkpoint.observed and checkpoint.phase is Phase.REPLAY:
+    if checkpoint.phase is Phase.STEP or (not checkpoint.observed and checkpoint.phase is Phase.REPLAY):
         return tuple(msgspec.structs.replace(write, opaque=True) for write in _candidates(checkpoint, buffer.range))
     if not context.engine.asynchronous:
         return tuple(checkpoint.writes.culprits(*parts))
@@ -43,7 +43,9 @@ def _candidates(checkpoint: Checkpoint, where: ByteRange) -> list[Write]:
     """Writes of launches that were given a pointer into a range, as far as is known without their stores."""
     if checkpoint.phase is Phase.REPLAY and checkpoint.graph is not None:
         return [write_of(node.launch, None, node.index) for node in checkpoint.graph.writers(where)]
-    return [write for write in checkpoint.writes if write.ranges.overlaps(where)]
+    nodes = [node for piece, _ in checkpoint.pieces[1:] for node in piece.writers(where)]
+    launched = [write for write in checkpoint.writes if write.ranges.overlaps(where)]
+    return [*(write_of(node.launch, None) for node in nodes), *launched]
 
 
 def draft_phase(context: Context, checkpoint: Checkpoint, where: ByteRange, culprits: tuple[Write, ...]) -> Blame:

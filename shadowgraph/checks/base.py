@@ -22,9 +22,11 @@ from shadowgraph.model.launches import Launch
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import Stack
+from shadowgraph.model.steps import StepFacts
 from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.aliases import NameBook
 from shadowgraph.tracking.allocator import HostAllocator
+from shadowgraph.tracking.step_order import PieceReplay
 from shadowgraph.tracking.writes import Write, WriteLog
 
 
@@ -71,6 +73,11 @@ class Checkpoint:
         Where launches are checked one by one: the launch that the checkpoint belongs to.
     observed
         Whether host launches since the checkpoint before were observed.
+    within
+        The step, where the graph is a piece of one.
+    pieces
+        In phase `Phase.STEP` the piece with the last check before, and those after it that may have done damage. Then,
+        and in phase `Phase.BETWEEN`, graph and replay are those that the check came before.
     """
 
     at: str
@@ -81,6 +88,8 @@ class Checkpoint:
     order: int = 0
     step: Step | None = None
     observed: bool = True
+    within: StepFacts | None = None
+    pieces: tuple[PieceReplay, ...] = ()
 
 
 class _Facts(TypedDict, total=False):
@@ -113,7 +122,8 @@ class Detection:
         Nodes that a probed replay showed to have changed the bytes, the culprit first; they take precedence over
         `culprits`.
     logged
-        Launches of the launch log that may have caused the damage, the likeliest first, where no suspect was observed.
+        Launches of the launch log that may have caused the damage, the likeliest first, where no suspect was observed;
+        of a step besides the nodes of its pieces.
     inferred
         Follows from reads by the host alone: counted, and listed on request.
     facts

@@ -12,12 +12,18 @@ from shadowgraph.model.findings import BufferFacts, ByteFacts, Finding, Status, 
 from shadowgraph.model.overrun_extents import Reached
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.probes import Search
+from shadowgraph.model.steps import StepFacts
 
 LONGEST_NAME = 60  # most columns of a culprit's name
 
 
 def when(finding: Finding | Reached) -> str:
-    """Phase, graph and replay in words."""
+    """Phase, graph, replay and step in words."""
+    step = finding.step if isinstance(finding, Finding) else None
+    if step is not None:
+        said = _within(finding.phase, finding.graph, finding.replay, step)
+        if said:
+            return said
     if finding.phase is Phase.PREPARE and finding.graph:
         return f"while preparing replay {finding.replay} of {finding.graph}"
     if finding.phase is Phase.REPLAY and finding.graph:
@@ -27,8 +33,22 @@ def when(finding: Finding | Reached) -> str:
         Phase.CAPTURE: "during a capture",
         Phase.PREPARE: "in prepare",
         Phase.REPLAY: "in a replay",
+        Phase.BETWEEN: "between two pieces of a step",
+        Phase.STEP: "in a step of pieces",
         Phase.EAGER: "in eager code",
     }[finding.phase]
+
+
+def _within(phase: Phase, graph: str | None, replay: int | None, step: StepFacts) -> str:
+    """A phase of a step in words; empty for one that is of no step."""
+    one = step.since == step.until
+    pieces = f"piece {step.until}" if one else f"one of pieces {step.since} to {step.until}"
+    return {
+        Phase.PREPARE: f"while preparing {step.name}",
+        Phase.REPLAY: f"in replay {replay} of {graph}, piece {step.until} of {step.pieces} in {step.name}",
+        Phase.BETWEEN: f"between pieces {step.since} and {step.until} of {step.pieces} in {step.name}",
+        Phase.STEP: f"in {step.name}, in {pieces} of {step.pieces} or next to it",
+    }.get(phase, "")
 
 
 def who(finding: Finding) -> str:

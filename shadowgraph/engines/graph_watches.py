@@ -91,6 +91,15 @@ class GraphWatches:
             if self._places.pop(serial, None) is not None:
                 self._ended.append((time.monotonic(), serial))
 
+    def count_of(self, serial: int) -> int | None:
+        """Device address of a graph's count of replays, which its head advances; None for a graph that is gone."""
+        with self._lock:
+            place = self._places.get(serial)
+        if place is None:
+            return None
+        offset: int = WATCH.fields["replays"][1] if WATCH.fields is not None else 0
+        return int(self._watches.data.ptr) + place * WATCH.itemsize + offset
+
     def counts(self) -> dict[int, tuple[int, int]]:
         """Of each live graph, by serial: replays that the device has counted, and those whose both checks are done."""
         rows = self._memory.log.rows

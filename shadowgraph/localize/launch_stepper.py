@@ -227,7 +227,7 @@ class LaunchStepper:
 
 def _is_damage_by_host_code(draft: Detection) -> bool:
     """Whether a guard next to a buffer was found broken outside replays."""
-    host = draft.phase in (Phase.PREPARE, Phase.SETUP, Phase.EAGER)
+    host = draft.phase in (Phase.PREPARE, Phase.BETWEEN, Phase.SETUP, Phase.EAGER)
     return kind_of(draft.code).writer_may_come_late and host and draft.side in (Side.BEFORE, Side.AFTER)
 
 

@@ -21,6 +21,7 @@ from shadowgraph.model.phases import Phase
 from shadowgraph.model.probes import Search
 from shadowgraph.model.redaction import Kept, KernelName, OwnerPath
 from shadowgraph.model.stacks import Frame, Stack
+from shadowgraph.model.steps import StepFacts
 
 SCHEMA = "shadowgraph.finding/2"
 
@@ -216,7 +217,10 @@ class Finding(HtmlRepr, msgspec.Struct, frozen=True):
     Attributes
     ----------
     phase, graph, replay
-        The phase in which the bytes changed. Replays count from 1 for each graph; in prepare it is the next one.
+        The phase in which the bytes changed. Replays count from 1 for each graph; in prepare it is the next one. In
+        phases `between` and `step` graph and replay are those before which it was found.
+    step
+        The step, where the graph is one of several pieces that are replayed in each.
     detected_at
         The boundary at which it was seen.
     candidates
@@ -264,6 +268,7 @@ class Finding(HtmlRepr, msgspec.Struct, frozen=True):
     batch: Batch | None = None
     continues: Origin | None = None
     detail: Detail | None = None
+    step: StepFacts | None = None
 
     def __post_init__(self) -> None:
         wanted = kind_of(self.code).detail

@@ -12,4 +12,6 @@ class Phase(StrEnum):
     CAPTURE = "capture"
     PREPARE = "prepare"  # host code that refreshes the inputs of the next replay
     REPLAY = "replay"
+    BETWEEN = "between"  # eager code between two pieces of a step (`shadowgraph.tracking.steps`)
+    STEP = "step"  # a replay of one of several pieces, or code between them: only the step is known
     EAGER = "eager"  # host work that touches no memory of a graph

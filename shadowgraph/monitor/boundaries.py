@@ -20,12 +20,12 @@ from shadowgraph.model.phases import Phase
 from shadowgraph.monitor.evidence_dispatch import EvidenceDispatcher
 from shadowgraph.monitor.node_checkpoints import NodeCheckpoints
 from shadowgraph.monitor.overhead_limiter import OverheadLimiter
-from shadowgraph.tracking import passing
+from shadowgraph.monitor.step_dates import OF_REPLAYS, dated
+from shadowgraph.tracking import passing, steps
 from shadowgraph.tracking.active_guards import ActiveGuards
 from shadowgraph.tracking.writes import WriteLog
 
 _NONE = WriteLog()  # never filled
-_OF_REPLAYS = frozenset(("replay_begin", "replay_end"))  # boundaries at which check nodes check
 
 
 class _Listed:
@@ -96,21 +96,27 @@ class Boundaries:
             context.writes = WriteLog(writes.dropped)
         elif engine.asynchronous:  # evidence is then dispatched after later launches
             writes = _NONE
-        checkpoint = Checkpoint(at, phase, graph, replay, writes, next(context.clock), step, observed)
-        itself = graph is not None and bool(graph.check_nodes) and at in _OF_REPLAYS
-        itself = itself and not (stepping or launched or self._sync)
+        checkpoint = dated(Checkpoint(at, phase, graph, replay, writes, next(context.clock), step, observed))
+        itself = _checks_itself(at, graph) and not (stepping or launched or self._sync)
         with self._still:
             guards = self._guards(writes, stepping, in_full)
             self._list()
             engine.check(checkpoint, () if itself else guards, take, compare, in_full)
-        if itself and graph is not None:
-            self._dated.note(graph, checkpoint)
+        if graph is not None:
+            self._note(graph, checkpoint, itself)
         if take is None or self._sync or not engine.asynchronous:  # otherwise polled at the end of the replay
             self.poll()
         if writes.entries:
             for check in self._enders:
                 check.checkpoint_ends(checkpoint)
         return checkpoint
+
+    def _note(self, graph: Graph, checkpoint: Checkpoint, itself: bool) -> None:
+        """Note who checks a replay: the graph's own nodes, which report later, or a launch."""
+        if itself:
+            self._dated.note(graph, checkpoint)
+        elif checkpoint.at == "replay_end":
+            steps.looked(graph)
 
     def due(self) -> Callable[[], bool]:
         """A function that tells whether evidence has arrived, or guards have changed that check nodes are to compare.
@@ -127,6 +133,7 @@ class Boundaries:
     def dropped(self, graph: Graph) -> None:
         """A graph is gone; evidence of its last replays may still arrive."""
         self._dated.dropped(graph)
+        steps.dropped(graph)
 
     def _list(self) -> None:
         """Let check nodes compare the guards that stand now. The caller holds the allocator's lock."""
@@ -147,7 +154,7 @@ class Boundaries:
     def guards_now(self, checkpoint: Checkpoint) -> None:
         """Check every guard within a segment."""
         context = self._context
-        checkpoint = replace(checkpoint, writes=context.writes, order=next(context.clock))
+        checkpoint = dated(replace(checkpoint, writes=context.writes, order=next(context.clock)))
         with context.allocator.lock.section:
             context.engine.check(checkpoint, self._standing.now())
         self.poll()
@@ -193,6 +200,11 @@ class Boundaries:
         passing.hasten()
         if self._context.engine.lost is not None and not self._paused():
             raise DeviceLostError(self._context.engine.lost)
+
+
+def _checks_itself(at: str, graph: Graph | None) -> bool:
+    """Whether a graph's own nodes check at a boundary."""
+    return graph is not None and bool(graph.check_nodes) and at in OF_REPLAYS and steps.checks(graph)
 
 
 def _in_order(results: list[Result]) -> list[Result]:

@@ -17,6 +17,7 @@ from shadowgraph.engines.base import Evidence, Result
 from shadowgraph.model.guards import Guard
 from shadowgraph.monitor.rearming import Rearming
 from shadowgraph.monitor.recorder.rows import Rows
+from shadowgraph.tracking import steps
 
 
 class _Local(threading.local):
@@ -91,6 +92,8 @@ class EvidenceDispatcher:
         assert isinstance(guard, Guard)
         extent, guards = (evidence.first, evidence.last), self._context.allocator.guards
         if guard.rearm or guards.confirm(guard, extent, checkpoint.order, self._context.clock):
+            if checkpoint.graph is not None:
+                steps.damaged(checkpoint.graph)
             self._rows.broken(evidence, checkpoint)
             self._rearming.broken(guard, checkpoint)
             try:

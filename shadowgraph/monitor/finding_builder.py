@@ -35,13 +35,15 @@ def build_finding(draft: Detection, context: Context) -> Finding:
     """A finding without id, batch and fingerprint."""
     buffer = draft.buffer
     observed = list(draft.located) or [culprit_of(write) for write in reversed(draft.culprits)]
-    culprits = observed or list(draft.logged)
+    culprits = [*observed, *draft.logged]
+    within = draft.checkpoint.within if draft.graph is draft.checkpoint.graph else None
     return Finding(
         code=draft.code,
         severity=draft.severity,
         phase=draft.phase or Phase.EAGER,
         graph=draft.graph.name if draft.graph else None,
         replay=draft.replay,
+        step=within,
         detected_at=draft.checkpoint.at,
         buffer=_buffer(draft, context),
         bytes=_bytes(draft),
@@ -131,7 +133,7 @@ def _neighbour(draft: Detection, context: Context) -> Neighbour | None:
 
 def _reader(graph: Graph | None, buffer: Buffer, phase: Phase | None) -> Reader | None:
     """The first node of the coming replay that reads the buffer; only for damage done before that replay."""
-    if graph is None or phase is not Phase.PREPARE:
+    if graph is None or phase not in (Phase.PREPARE, Phase.BETWEEN):
         return None
     readers = graph.readers(buffer.range)
     if not readers:

@@ -18,6 +18,7 @@ from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import Frame
 from shadowgraph.tracking import launch_recording
 
+_HOST_CODE = frozenset((Phase.PREPARE, Phase.BETWEEN, Phase.STEP))
 Operators = Callable[[int, int, ByteRange], Iterable[Launch]]  # before a replay, that may write into a range
 Launches = Callable[[int, int], Iterable[LoggedLaunch]]  # before a replay, by the graph's serial and its number
 
@@ -45,8 +46,8 @@ def culprits_from(launches: Iterable[LoggedLaunch], ranges: Sequence[ByteRange])
 def with_logged_culprits(
     draft: Detection, launches: Launches | None = None, operators: Operators = lambda *_: ()
 ) -> Detection:
-    """A detection with the launches of the log that may have caused it, where it is dated to one preparation in which
-    no suspect was observed.
+    """A detection with the launches of the log that may have caused it, where it is dated to one preparation, or to the
+    code between pieces of one step, in which no suspect was observed.
 
     Parameters
     ----------
@@ -55,14 +56,25 @@ def with_logged_culprits(
     operators
         Those that the observer in C++ has noted, which the log has not.
     """
+    if draft.located or (draft.culprits and draft.phase is not Phase.STEP):
+        return draft
+    where, logged, replays = draft.buffer.range, list[Culprit](), _replays_after(draft)
+    if replays and launches is None:
+        launches = launches_before()
+    for graph, replay in replays:
+        logged += culprits_from(launches(graph, replay) if launches is not None else (), (where,))
+        logged += _culprits_of(operators(graph, replay, where))
+    logged = list({(each.name, each.file, each.line): each for each in logged}.values())
+    return replace(draft, logged=tuple(logged), key=draft.key or logged[0].name or "") if logged else draft
+
+
+def _replays_after(draft: Detection) -> list[tuple[int, int]]:
+    """The replays, by the graph's serial, that came after code that may have done it; of a step the latest first."""
     graph, replay = draft.graph, draft.replay
-    if draft.culprits or draft.located or draft.phase is not Phase.PREPARE:
-        return draft
-    if graph is None or replay is None:
-        return draft
-    logged = culprits_from((launches or launches_before)(graph.serial, replay), (draft.buffer.range,))
-    logged += _culprits_of(operators(graph.serial, replay, draft.buffer.range))
-    return replace(draft, logged=logged, key=draft.key or logged[0].name or "") if logged else draft
+    if graph is None or replay is None or draft.phase not in _HOST_CODE:
+        return []
+    pieces = draft.checkpoint.pieces[1:] if draft.phase is Phase.STEP else ()
+    return [(graph.serial, replay), *((piece.serial, number) for piece, number in reversed(pieces))]
 
 
 def _culprits_of(operators: Iterable[Launch]) -> tuple[Culprit, ...]:
@@ -71,15 +83,20 @@ def _culprits_of(operators: Iterable[Launch]) -> tuple[Culprit, ...]:
     return tuple(Culprit(status=Status.CANDIDATE, kind=LaunchKind.ATEN, name=name) for name in names)
 
 
-def launches_before(graph: int, replay: int) -> tuple[LoggedLaunch, ...]:
-    """The launches that passed unobserved between the replay before a graph's replay and its begin.
+def launches_before() -> Launches:
+    """The launches that passed unobserved between the replay before a graph's replay and its begin, as this process's
+    log has them now.
 
     The log has their addresses without sizes. An observed launch is a suspect by the accesses of its arguments, which
     the log does not have: one that only reads a buffer must not become a candidate here.
     """
     log = launch_recording.current
-    found = contents_of(log.memory).last_phase(graph, replay) if log is not None else ()
-    return tuple(launch for launch in found if not any(nbytes for _, nbytes in launch.pointers))
+    if log is None:
+        return lambda graph, replay: ()
+    contents = contents_of(log.memory)
+    return lambda graph, replay: (
+        launch for launch in contents.last_phase(graph, replay) if not any(nbytes for _, nbytes in launch.pointers)
+    )
 
 
 def _is_given(launch: LoggedLaunch, ranges: Sequence[ByteRange]) -> bool:

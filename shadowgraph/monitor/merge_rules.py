@@ -11,17 +11,20 @@ import msgspec
 
 from shadowgraph.checks.kinds import kind_of
 from shadowgraph.model.findings import ByteFacts, Finding, Severity, Status
+from shadowgraph.model.phases import Phase
 
 Rule = Callable[[Finding, Finding], Finding | None]
 
 
 def merged(known: Finding, again: Finding) -> Finding:
-    """The known finding after one more sighting: phase, graph and replay stay those of the first one."""
+    """The known finding after one more sighting: phase, graph and replay stay those of the first one, unless that one
+    knew the step alone."""
     if known.continues is not None:  # a note, as long as it is tied to its overrun
         again = msgspec.structs.replace(again, severity=known.severity)
     for rule in RULES:
         kept = rule(known, again)
         if kept is not None:
+            kept = with_piece(kept, known, again)
             return msgspec.structs.replace(kept, occurrences=known.occurrences + 1)
     raise AssertionError("the last rule always applies")
 
@@ -66,6 +69,30 @@ def widest_bytes(known: Finding, again: Finding) -> Finding | None:
     detail = kind_of(known.code).widened(known, shown, grown)
     return msgspec.structs.replace(
         known, bytes=both, window=shown.window, detail=detail, revision=known.revision + grown
+    )
+
+
+def with_piece(kept: Finding, known: Finding, again: Finding) -> Finding:
+    """A finding of which the step alone was known, once another sighting in these pieces shows the piece, or between
+    which two it was: the step's number stays that of the first sighting."""
+    old, new = known.step, again.step
+    if known.phase is not Phase.STEP or again.phase not in (Phase.REPLAY, Phase.BETWEEN) or old is None or new is None:
+        return kept
+    edge = again.phase is Phase.BETWEEN  # code next to the first or the last of these pieces
+    within = old.since - edge <= new.since <= new.until <= old.until + edge
+    if (old.first, old.last) != (new.first, new.last) or not within:
+        return kept
+    replay = again.replay - new.number + old.number if again.replay is not None else None
+    named = kept if kept.culprit.status is Status.CONFIRMED else again
+    return msgspec.structs.replace(
+        kept,
+        culprit=named.culprit,
+        candidates=named.candidates,
+        phase=again.phase,
+        graph=again.graph,
+        replay=replay,
+        step=msgspec.structs.replace(new, number=old.number),
+        revision=known.revision + 1,
     )
 
 

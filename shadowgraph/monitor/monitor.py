@@ -63,6 +63,7 @@ from shadowgraph.monitor.rearming import Rearming
 from shadowgraph.monitor.recorder.rows import Rows
 from shadowgraph.monitor.sampling.observation import Observation
 from shadowgraph.monitor.shadow_cache import ShadowCache
+from shadowgraph.monitor.step_dates import dated
 from shadowgraph.monitor.subscriptions import Subscriptions
 from shadowgraph.monitor.tensor_watches import Watches
 from shadowgraph.monitor.write_recorder import WriteRecorder
@@ -645,6 +646,7 @@ class Monitor(Listener):
             *("retire", phase, graph, replay, self.context.writes, next(self.context.clock)),
             observed=not self.observation.incomplete,
         )
+        checkpoint = dated(checkpoint)
         try:  # the caller holds the allocator's lock: evidence is dispatched later, and so is the end of a lost device
             self.context.engine.check(checkpoint, guards)
         except Exception as error:

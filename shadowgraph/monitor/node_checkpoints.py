@@ -12,6 +12,7 @@ from shadowgraph.checks.base import Checkpoint, Context
 from shadowgraph.engines.base import NodeCheck, Result
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.phases import Phase
+from shadowgraph.monitor.step_dates import dated
 
 _MOST = 512  # checkpoints of observed replays that are kept: more than a stream queues
 _GONE = 64  # graphs that are gone
@@ -55,6 +56,4 @@ class NodeCheckpoints:
             return noted
         graph = self._context.graphs.get(tag.graph) or self._gone.get(tag.graph)
         at, phase = ("replay_end", Phase.REPLAY) if tag.end else ("replay_begin", None)
-        return replace(
-            Checkpoint(at, phase, graph, tag.replay), order=next(self._context.clock), observed=False
-        )  # fmt: skip
+        return dated(replace(Checkpoint(at, phase, graph, tag.replay), order=next(self._context.clock), observed=False))

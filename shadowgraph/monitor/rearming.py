@@ -3,10 +3,10 @@
 A program may read back what it wrote past a buffer's end and continue as if nothing had happened. Writing the canary
 over these bytes at once would make it read canaries: it would fail because it is debugged. So where the engine keeps
 them, the bytes stay until a launch that was given the buffer in that phase begins again, or the graph in whose replay
-it happened replays again; they are then about to be overwritten. Damage without an observed writer stays for good; the
-guard still reports changes. Where operators passed unobserved, any launch that is given the buffer to write may be the
-culprit, besides the observed ones; while they pass unobserved, no launch re-arms, because the launches since the last
-boundary are unknown.
+it happened replays again (in a step of pieces, the piece after which it happened); they are then about to be
+overwritten. Damage without an observed writer stays for good; the guard still reports changes. Where operators passed
+unobserved, any launch that is given the buffer to write may be the culprit, besides the observed ones; while they pass
+unobserved, no launch re-arms, because the launches since the last boundary are unknown.
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ class Rearming:
         if not self._context.engine.keeps:
             return
         graph = checkpoint.graph if checkpoint.phase is Phase.REPLAY else None
+        if checkpoint.phase is Phase.STEP:  # the pieces and the code since that piece are taken as one graph
+            graph = checkpoint.pieces[0].graph
         names = _given(guard.buffer, checkpoint) if graph is None else frozenset()
         self.waiting.pop(guard.whole.start, None)
         while len(self.waiting) >= _MOST:  # many of the oldest entries belong to freed buffers

@@ -17,6 +17,7 @@ from shadowgraph.model.guards import GuardPolicy
 from shadowgraph.model.run_facts import Replays, RunFacts
 from shadowgraph.monitor.monitor import Monitor
 from shadowgraph.monitor.recorder.recorder import recorder
+from shadowgraph.tracking import steps
 
 
 class LiveNames:
@@ -80,7 +81,7 @@ def facts_of(
 
 def _limits(work: Monitor) -> tuple[str | None, ...]:
     """Report lines on what was not observed, not kept or not counted as a finding."""
-    sampling = _observation(work), work.novelty.sentence(), _idle(work), _operators(work)
+    sampling = _observation(work), work.novelty.sentence(), steps.sentence(), _idle(work), _operators(work)
     return (work.limit.sentence(), *sampling, _inferred(work), work.book.sentence(), *recorder.reasons)
 
 

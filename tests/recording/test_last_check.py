@@ -90,6 +90,25 @@ def test_of_two_graphs_the_last_check_is_that_of_the_later_replay(logs: Logs) ->
     assert kernels(last) == ["c"]
 
 
+def test_of_a_step_of_pieces_the_last_check_is_that_of_its_first_one(logs: Logs) -> None:
+    """The nodes of those in the middle are disabled: the device has not counted their replays."""
+    for piece in range(1, 5):
+        logs.graph(piece, f"piece{piece}")
+        logs.device(piece, *((45, 45), (3, 3), (3, 3), (44, 44))[piece - 1])
+    for step, pieces in ((44, 4), (45, 3)):
+        for piece in range(1, pieces + 1):
+            logs.launch(f"attention{step}.{piece}")
+            logs.begin(piece, step)
+    last = logs.read()
+    assert (last.graph, last.replay, last.clean) == ("piece1", 45, True)
+    assert (last.running, last.running_replay, last.head_checked) == ("piece3", 45, False)
+    assert kernels(last) == ["attention45.2", "attention45.3"]
+    logs.begin(4, 45)
+    logs.device(4, 45, 45)
+    last = logs.read()
+    assert (last.graph, last.replay, last.running) == ("piece4", 45, "")
+
+
 def test_damage_that_a_device_found_is_next_to_a_named_buffer(logs: Logs) -> None:
     logs.graph(1, "decode")
     logs.launches.buffer(4096, 64, "kv_indices")

@@ -14,6 +14,7 @@ from shadowgraph.common.words import counted, form, plural
 from shadowgraph.model.findings import ByteFacts, Culprit, Finding, Reader, Severity, Status, Successor
 from shadowgraph.model.guards import Side
 from shadowgraph.model.phases import Phase
+from shadowgraph.model.steps import StepFacts
 from shadowgraph.render.text.finding_rows import advice
 
 WHEN = "while preparing replay 7 of graph#1"
@@ -183,12 +184,30 @@ WORDED = {"SG101", "SG102", "SG103", "SG104", "SG106", "SG108", "SG109", "SG112"
         (Phase.SETUP, None, "during set-up, before any replay"),
         (Phase.CAPTURE, "graph#1", "during a capture"),
         (Phase.EAGER, None, "in eager code"),
+        (Phase.BETWEEN, "graph#1", "between two pieces of a step"),
+        (Phase.STEP, "graph#1", "in a step of pieces"),
     ],
 )
 def test_when(phase: Phase, graph: str | None, said: str) -> None:
     finding = altered(phase=phase, graph=graph)
     assert when(finding) == said
     assert finding.message.endswith(f" {said}")
+
+
+@pytest.mark.parametrize(
+    ("phase", "places", "said"),
+    [
+        (Phase.PREPARE, (1, 1), "while preparing step 45 of graph#3 to graph#14"),
+        (Phase.REPLAY, (7, 7), "in replay 7 of graph#1, piece 7 of 12 in step 45 of graph#3 to graph#14"),
+        (Phase.BETWEEN, (3, 4), "between pieces 3 and 4 of 12 in step 45 of graph#3 to graph#14"),
+        (Phase.STEP, (2, 11), "in step 45 of graph#3 to graph#14, in one of pieces 2 to 11 of 12 or next to it"),
+        (Phase.STEP, (2, 2), "in step 45 of graph#3 to graph#14, in piece 2 of 12 or next to it"),
+        (Phase.EAGER, (1, 1), "in eager code"),
+    ],
+)
+def test_when_in_a_step(phase: Phase, places: tuple[int, int], said: str) -> None:
+    finding = altered(phase=phase, graph="graph#1", step=StepFacts(45, "graph#3", "graph#14", 12, *places))
+    assert when(finding) == said
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 Called at the end of a capture, in the capturing thread, before the graph is made executable. The head waits for nothing
 and every other node waits for it, so that what it finds happened before the replay; the tail waits for all others.
-Without such nodes a replay is checked by launches around it.
+Without such nodes a replay is checked by launches around it. In graphs that are pieces of a step they are disabled and
+enabled (`shadowgraph.tracking.steps`), in the replaying thread, before a replay.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from shadowgraph.engines.graph_watches import CheckNode, GraphWatches
 from shadowgraph.engines.listed_guards import ListedGuards
 from shadowgraph.graphs.cuda.driver import Driver, DriverError, KernelParameters, driver, raw_graph
 from shadowgraph.model.graphs import Graph
+from shadowgraph.tracking import steps
 
 NO_ROW = "graphs without check nodes: all rows of the check log are taken"
 REFUSED = "graphs without check nodes: the driver refuses them"
@@ -52,7 +54,8 @@ class CheckNodes:
         does. False where it is another capture by now, which no debugger has seen."""
         if model.check_nodes and not set(model.check_nodes) <= set(driver().every_node(raw_graph(graph))):
             return False
-        model.replays = self._counts.get(model.serial, (model.replays, 0))[0]
+        if steps.checks(model):  # else the device has not counted all
+            model.replays = self._counts.get(model.serial, (model.replays, 0))[0]
         return True
 
     def halt(self) -> None:
@@ -99,6 +102,49 @@ class CheckNodes:
             with relaxed_capture():
                 torch._C._CUDAGraph.instantiate(graph)
             self._refuse(REFUSED)
+
+    def switch(self, graph: Any, model: Graph, on: bool, replay: int, refused: str | None = None) -> None:
+        """Enable or disable the nodes of a piece of a step; replays that are queued or run are not affected. Called in
+        the thread that replays it.
+
+        Parameters
+        ----------
+        replay
+            Number of the first replay to be affected.
+        refused
+            Why the executable graph cannot be changed, for a graph that the program may change, too.
+        """
+        if torch.cuda.is_current_stream_capturing() or not model.reading.acquire(blocking=False):
+            return  # at a later replay: it captures, or another thread reads the graph
+        try:
+            if refused is not None:
+                raise DriverError(refused)
+            with relaxed_capture():
+                self._switch(int(torch._C._CUDAGraph.raw_cuda_graph_exec(graph)), model, on, replay - 1)
+            steps.switched(model, on, replay)
+        except (AttributeError, RuntimeError, DriverError) as error:
+            steps.refuse(model, str(error).split("\n", 1)[0])
+            if on:
+                model.checks_itself = False  # by launches, then
+        finally:
+            model.reading.release()
+
+    def _switch(self, executable: int, model: Graph, on: bool, before: int) -> None:
+        """Both nodes or none. What the head did not count while it was disabled is added to the device's count, in
+        order with the replays of the current stream."""
+        calls, count, switched = driver(), self._watches.count_of(model.serial), list[int]()
+        try:
+            if on and count is not None:
+                words = before & 0xFFFFFFFF, before >> 32
+                calls.set_words(count, words, torch.cuda.current_stream().cuda_stream)
+            for node in model.check_nodes:
+                calls.enable(executable, node, on)
+                switched.append(node)
+        except DriverError:
+            for node in switched:
+                with suppress(DriverError):
+                    calls.enable(executable, node, not on)
+            raise
 
     def _take_off(self, model: Graph) -> None:
         """Remove the nodes from a graph that is not executable yet."""

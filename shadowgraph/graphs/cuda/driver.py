@@ -285,6 +285,11 @@ class Driver:
         graph."""
         self.call("cuGraphNodeSetEnabled", _P(executable), _P(node), _U(on))
 
+    def set_words(self, address: int, words: Sequence[int], stream: int) -> None:
+        """Set words of 32 bits in device memory, in order with a stream's work; the host does not wait."""
+        for place, word in enumerate(words):
+            self.call("cuMemsetD32Async", ctypes.c_uint64(address + 4 * place), _U(word), _S(1), _P(stream))
+
     def is_enabled(self, executable: int, node: int) -> bool:
         """Whether a kernel, copy or set node is enabled."""
         on = _U()

@@ -37,7 +37,7 @@ from shadowgraph.graphs.events import events, listeners
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.probes import Outcome
 from shadowgraph.model.ranges import RangeSet
-from shadowgraph.tracking import passing
+from shadowgraph.tracking import passing, steps
 from shadowgraph.tracking.captures import RunningCapture, captures
 from shadowgraph.tracking.cuda_allocator import CudaAllocator
 
@@ -67,6 +67,7 @@ class _Open:
     finalizer: Any = field(repr=False)  # for a graph that dies without `capture_end`
 
 
+LENT = "the program holds its executable form"
 _ELSEWHERE = _State(Graph(0, "a graph of another device"))
 
 
@@ -115,7 +116,7 @@ class CudaGraphs:
             "reset": self._wrap_reset,
             "__del__": _wrap_del,
             "pool": self._wrap_pool,
-            "raw_cuda_graph_exec": _wrap_exec,
+            "raw_cuda_graph_exec": self._wrap_exec,
         }
         _patches.install([(torch.cuda.CUDAGraph, name, wrap) for name, wrap in wraps.items()])
 
@@ -309,6 +310,8 @@ class CudaGraphs:
                 state = graph._shadowgraph = self._known(graph, state)
             model = state.model
             model.replays += 1
+            if steps.begins(model):
+                self._switch(graph, model, steps.wants_checks(model))
             if passing.on and model.probe is None and model.checks_itself and not captures.running:
                 run_deferred()  # guards of graphs that ended are withdrawn
                 launch_rows.replay(model)
@@ -318,18 +321,39 @@ class CudaGraphs:
                     if passing.ended(model):
                         events.replays_passed(model)
                 return
-            events.replay_began(model)
-            try:
-                if model.probe is None or torch.cuda.is_current_stream_capturing():
-                    original(graph)
-                else:
-                    self._probed(original, graph, model)
-            except BaseException:
-                events.replay_failed(model)
-                raise
-            events.replay_ended(model)
+            self._observed(original, graph, model)
 
         return replay
+
+    def _observed(self, original: Callable[..., Any], graph: Any, model: Graph) -> None:
+        """A replay that does not pass."""
+        events.replay_began(model)
+        try:
+            if model.probe is None or torch.cuda.is_current_stream_capturing():
+                original(graph)
+            else:
+                self._probed(original, graph, model)
+        except BaseException:
+            events.replay_failed(model)
+            raise
+        events.replay_ended(model)
+
+    def _switch(self, graph: Any, model: Graph, on: bool, coming: int = 0) -> None:
+        """Enable or disable the check nodes of a piece of a step for the replay that begins, or for a coming one."""
+        if self._checks is not None:
+            with error_barrier_all("check nodes of a piece"):
+                self._checks.switch(graph, model, on, coming or model.replays, None if on else _not_probed(graph))
+
+    def _wrap_exec(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def raw_cuda_graph_exec(graph: Any) -> Any:
+            graph._shadowgraph_lent = True  # the program may change it, or keep the handle: it is no longer replaced
+            state: _State | None = getattr(graph, "_shadowgraph", None)
+            if state is not None and not steps.checks(state.model):  # it may replay without Python
+                steps.refuse(state.model, LENT)
+                self._switch(graph, state.model, True, state.model.replays + 1)
+            return original(graph)
+
+        return raw_cuda_graph_exec
 
     def _known(self, graph: Any, state: _State | None) -> _State:
         """The state of a graph that this debugger has not seen yet; one of its own where it was captured unseen."""
@@ -352,6 +376,8 @@ class CudaGraphs:
         refused = _not_probed(graph)
         if refused is None:
             with model.reading:
+                if not steps.checks(model):  # the probed executable graph, and the one after it, have all enabled
+                    self._switch(graph, model, True)
                 outcome = self._prober.run(graph, model.replays, probe, original)
         else:
             outcome = Outcome(model.replays, refused=refused)
@@ -423,14 +449,6 @@ def _wrap_init(original: Callable[..., Any]) -> Callable[..., Any]:
     return __init__
 
 
-def _wrap_exec(original: Callable[..., Any]) -> Callable[..., Any]:
-    def raw_cuda_graph_exec(graph: Any) -> Any:
-        graph._shadowgraph_lent = True  # the program may change it, or keep the handle: it is no longer replaced
-        return original(graph)
-
-    return raw_cuda_graph_exec
-
-
 def _keeps(graph: Any) -> bool:
     """Whether the ``cudaGraph_t`` outlives the capture."""
     return getattr(graph, "_shadowgraph_keeps", None) is not None
@@ -439,7 +457,7 @@ def _keeps(graph: Any) -> bool:
 def _not_probed(graph: Any) -> str | None:
     """Why the graph's nodes cannot be run one by one, or None."""
     if getattr(graph, "_shadowgraph_lent", False):
-        return "the program holds its executable form"
+        return LENT
     if _keeps_for_us(graph):
         return None
     return "the program keeps the graph by itself" if _keeps(graph) else "it was made before shadowgraph was on"

@@ -23,6 +23,7 @@ import torch
 
 from shadowgraph.common.errors import BackendError, CaptureError, FreedInputError
 from shadowgraph.common.finalizer_safe_lock import defer, run_deferred
+from shadowgraph.graphs import launch_rows
 from shadowgraph.graphs.dispatch import eager, host_reads
 from shadowgraph.graphs.events import events, listeners
 from shadowgraph.graphs.host.nodes import Step, TenancyNode
@@ -32,7 +33,7 @@ from shadowgraph.graphs.host.recorder import Recorder
 from shadowgraph.graphs.triton import host as triton_host
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.probes import Probe
-from shadowgraph.tracking import passing
+from shadowgraph.tracking import passing, steps
 from shadowgraph.tracking.allocator import Pool, host_allocator
 
 PoolHandle = tuple[int, int]
@@ -170,11 +171,7 @@ class HostGraph:
         """
         self._require_replayable()
         self.model.replays += 1
-        passes = passing.on and self.model.probe is None and bool(listeners)
-        if passes:
-            events.checks_itself(self.model, False)
-        else:
-            events.replay_began(self.model)
+        passes, checks = self._begin_replay()
         probe, self.model.probe = self.model.probe, None
         try:
             self._run_steps(bool(listeners) and not passes, probe)
@@ -187,9 +184,25 @@ class HostGraph:
         if not passes:
             events.replay_ended(self.model)
             return
-        events.checks_itself(self.model, True)
+        if checks:
+            events.checks_itself(self.model, True)
         if passing.ended(self.model):
             events.replays_passed(self.model)
+
+    def _begin_replay(self) -> tuple[bool, bool]:
+        """Report that a replay begins; returns whether it passes unobserved, and whether it is checked then."""
+        model = self.model
+        if listeners and steps.begins(model):
+            steps.switched(model, steps.wants_checks(model))
+        if not (passing.on and model.probe is None and listeners):
+            events.replay_began(model)
+            return False, False
+        checks = steps.checks(model)
+        if checks:
+            events.checks_itself(model, False)
+        else:
+            launch_rows.replay(model)
+        return True, checks
 
     def _require_replayable(self) -> None:
         """Raise what `replay` says where this graph cannot be replayed now."""
