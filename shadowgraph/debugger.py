@@ -120,6 +120,7 @@ class Debugger(Declarations, LiveDebugger):
         steps.start_over()
         self._work.rearm()  # guards broken before the start are not reported
         self._work.context.engine.pause(False)
+        self._work.budget.start_over()  # counts of check nodes begin here
         listeners.append(self._work)
         novelty.current = self._work.novelty
         leave_stopped_modes()

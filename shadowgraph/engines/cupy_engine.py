@@ -28,6 +28,7 @@ from shadowgraph.engines.ring import CheckMemory
 from shadowgraph.model.check_log import CheckLog
 from shadowgraph.model.guards import Guard
 from shadowgraph.model.ranges import ByteRange
+from shadowgraph.tracking import steps
 
 _POLL, _PATIENCE = 50e-6, 10.0  # seconds; for streams on which no event may be recorded
 
@@ -121,7 +122,7 @@ class CupyEngine:
 
     @property
     def checked_replays(self) -> int:
-        return self._memory.log.totals()[1] - self._skipped
+        return self._memory.log.totals()[1] - self._skipped - steps.made_up()
 
     def pause(self, paused: bool) -> None:
         """Let check nodes count replays only, or compare again; in order with the current stream."""

@@ -59,7 +59,7 @@ class CheckBudget:
         return self._by_launches + self._by_nodes() - self._before
 
     def start_over(self) -> None:
-        """In a forked child: disregard the parent's replays and internal errors."""
+        """A debugger starts, or goes on in a forked child: disregard replays and internal errors so far."""
         self._faults_before = internal_errors.total
         self._forget()
 
@@ -95,7 +95,7 @@ class CheckBudget:
         return limit.stopped is None and (looks_closer or limit.due(replay))
 
     def replay_ended(self, by_nodes: bool = False) -> None:
-        """An observed replay has ended, whose guards its graph's check nodes check, or were checked by launches."""
+        """An observed replay has ended. `by_nodes`: it is counted by its graph's check nodes, or with its step."""
         self.observed += 1
         self._by_launches += not by_nodes
         self._subscriptions.replay_checked.call()

@@ -67,7 +67,7 @@ from shadowgraph.monitor.step_dates import dated
 from shadowgraph.monitor.subscriptions import Subscriptions
 from shadowgraph.monitor.tensor_watches import Watches
 from shadowgraph.monitor.write_recorder import WriteRecorder
-from shadowgraph.tracking import passing
+from shadowgraph.tracking import passing, steps
 from shadowgraph.tracking.active_guards import ActiveGuards
 from shadowgraph.tracking.aliases import NameBook
 from shadowgraph.tracking.allocator import HostAllocator
@@ -127,7 +127,9 @@ class Monitor(Listener):
         self.subscriptions, self.batches = Subscriptions(), BatchSources()
         self.failures = ProgramFailures(self.subscriptions.failures)
         self.eager_guard = guarding = EagerGuard(settings.guard_eager) if settings.guard_eager != "off" else None
-        self.budget = budget = CheckBudget(settings, guarding, self.subscriptions, lambda: engine.checked_replays)
+        self.budget = budget = CheckBudget(
+            settings, guarding, self.subscriptions, lambda: engine.checked_replays + steps.unchecked()
+        )
         self.limit = budget.limit
         names = NameBook(allocator.ledger)
         self.name_search = search = NameSearch(names, allocator.ledger)
@@ -569,7 +571,7 @@ class Monitor(Listener):
             if graph.serial in self.locator.armed:
                 self._looked(graph, meanwhile)
         run_deferred()
-        self.budget.replay_ended(bool(graph.check_nodes))
+        self.budget.replay_ended(bool(graph.check_nodes) or not steps.checks(graph))
         if self.observation.wanted or self.observation.incomplete or rests:
             self.observation.replay_ended(graph.serial)
 

@@ -91,7 +91,12 @@ class Piece:
     @property
     def unchecked(self) -> int:
         """Replays with disabled nodes."""
-        return self._passed + (self.graph.replays + 1 - self._off if self._off else 0)
+        return self.made_up + (self.graph.replays + 1 - self._off if self._off else 0)
+
+    @property
+    def made_up(self) -> int:
+        """Those before the nodes were enabled again: the device's count was set as if it had counted them."""
+        return self._passed
 
 
 class Order:

@@ -80,7 +80,7 @@ _gone: deque[int] = deque()  # serials of former pieces whose graphs are gone
 _starts: set[int] = set()  # serials of graphs that go on with no run
 _seen: dict[tuple[int, int], int] = {}  # how often a run was seen, by its first serial and its length
 _cuts: dict[tuple[int, int], Date] = {}  # what the check before a replay tells, where a step was cut short before it
-_left = [0]  # replays with disabled nodes, of graphs that are forgotten
+_left = [0, 0]  # replays with disabled nodes of graphs that are forgotten, and those that the device's counts have
 refused: dict[str, set[int]] = {}  # serials of graphs whose nodes could not be switched, by reason
 
 
@@ -215,7 +215,7 @@ def _forget(serial: int) -> None:
     """Forget a former piece, but for what it counts."""
     piece = _former.pop(serial, None)
     if piece is not None:
-        _left[0] += piece.unchecked
+        _left[:] = _left[0] + piece.unchecked, _left[1] + piece.made_up
 
 
 # -- for the backends ------------------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ def start_over() -> None:
     _seen.clear()
     _cuts.clear()
     refused.clear()
-    _left[0] = 0
+    _left[:] = 0, 0
     _here.runner = _Runner()
 
 
@@ -333,6 +333,12 @@ def unchecked() -> int:
     """Replays so far with disabled check nodes, which the device has not counted then."""
     found = {id(piece): piece for known in (_pieces, _former) for piece in list(known.values())}
     return _left[0] + sum(piece.unchecked for piece in found.values())
+
+
+def made_up() -> int:
+    """Those of them that the device's counts have since, as nodes were enabled again."""
+    found = {id(piece): piece for known in (_pieces, _former) for piece in list(known.values())}
+    return _left[1] + sum(piece.made_up for piece in found.values())
 
 
 def sentence() -> str | None:

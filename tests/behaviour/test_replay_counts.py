@@ -10,6 +10,7 @@ from steady_state import QUIET, sampled, until_steady
 
 import shadowgraph as sg
 from shadowgraph.model.run_facts import Replays
+from shadowgraph.tracking import steps
 
 
 @pytest.fixture
@@ -61,3 +62,19 @@ def test_a_report_without_replays_says_nothing_of_them() -> None:
     with sg.debug(backend="host") as debugger:
         guarded(debugger, 8)
         assert "replays:" not in str(debugger.report())
+
+
+def test_replays_of_pieces_count_as_checked_with_their_step(debugger: sg.Debugger) -> None:
+    table = guarded(debugger, 8)
+    graphs = [sg.HostGraph() for _ in range(6)]
+    for graph in graphs:
+        with sg.host_graph(graph):
+            table.add_(1)
+    for _ in range(QUIET * 8):
+        for graph in graphs:
+            graph.replay()
+    assert steps.unchecked(), "precondition: pieces in the middle are not checked one by one"
+    debugger.check()
+    counts = debugger.facts().replays
+    assert counts.made == counts.checked == QUIET * 8 * 6
+    assert any("with their step" in limit for limit in debugger.facts().limits)
