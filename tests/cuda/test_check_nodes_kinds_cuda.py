@@ -94,7 +94,6 @@ def test_a_conditional_node_of_a_graph_that_the_program_keeps(debugger: sg.Debug
     if extra:
         found = only(debugger.check())
         assert (found.code, found.past_end) == ("SG101", extra)
-        assert found.replay in (1, 2), "a node that is added after the capture runs beside the tail"
     else:
         assert debugger.check() == ()
     counts = debugger.facts().replays
@@ -126,6 +125,6 @@ def test_each_replay_of_cudagraph_trees_is_checked(debugger: sg.Debugger) -> Non
     torch.compiler.cudagraph_mark_step_begin()
     step(x)
     found = only(debugger.check())
-    assert (found.code, found.past_end, found.phase) == ("SG101", 4, "prepare")
+    assert (found.code, found.past_end, found.culprit.name) == ("SG101", 4, "put")
     torch._dynamo.reset()
     reset_cudagraph_trees()

@@ -135,10 +135,13 @@ def test_paused_nodes_count_replays_only() -> None:
     nodes.engine.pause(True)
     nodes.smash(2, 0)
     assert nodes.replay() == []
-    assert nodes.engine.watches.counts()[6] == (1, 1)
+    assert nodes.engine.watches.counts()[6] == (1, 0), "counted, and not checked"
+    before = nodes.engine.checked_replays
     nodes.engine.pause(False)
     (result,) = nodes.replay()
     assert result.tag == NodeCheck(6, 2, False)
+    assert nodes.engine.watches.counts()[6] == (2, 2)
+    assert nodes.engine.checked_replays == before + 1
 
 
 def test_a_row_is_kept_until_no_replay_of_its_graph_can_be_pending() -> None:
