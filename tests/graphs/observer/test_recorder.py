@@ -273,11 +273,17 @@ def test_wrappers_of_tensors_are_seen_through(library: Library) -> None:
 def test_below_a_dispatch_mode_of_the_programs_own(library: Library) -> None:
     x = torch.ones(4)
 
-    def body() -> None:
-        with Noted():
-            x.add_(1)
+    class Doubling(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return args[0].mul_(2)
 
-    assert [name for name, _ in told(recorded(library, body))] == ["aten.add_.Tensor"]
+    def body() -> None:
+        with Doubling():
+            x.add_(1)
+        x.sub_(1)
+
+    names = [name for name, _ in told(recorded(library, body))]
+    assert names == ["aten.mul_.Tensor", "aten.sub_.Tensor"], "what runs, not what the mode was asked for"
 
 
 def test_an_operator_that_raises(library: Library, driver: CapturingDriver) -> None:
@@ -452,3 +458,38 @@ def test_the_same_operators_of_other_code_take_no_lines(library: Library) -> Non
     assert (more is not None, stacks) == (True, 41)
     assert {graph for _, graph in lines(later)} == {""}
     assert lines(later)[0][0] == inspect.getsourcelines(other)[1] + 2
+
+
+def test_captures_beside_threads_that_run_operators_and_python(library: Library) -> None:
+    """Each in its own thread, with a thread that always wants the interpreter's lock."""
+    over, found, x = threading.Event(), list[tuple[int, int]](), torch.ones(4)
+
+    def spin() -> None:
+        while not over.is_set():
+            sum(range(100))
+
+    def work() -> None:
+        y = torch.zeros(4)
+        while not over.is_set():
+            y.add_(1).mul(2)
+
+    def captures() -> None:
+        taught: tuple[Any, ...] = ()
+        z = torch.ones(4)
+        for _ in range(30):
+            more, made, stacks = capture(library, partial_steps(z), taught)
+            found.append((len(made.nodes()), stacks))
+            taught = (*taught, more) if more is not None else taught
+
+    others = [threading.Thread(target=each) for each in (spin, work)]
+    capturing = [threading.Thread(target=captures) for _ in range(3)]
+    for thread in (*others, *capturing):
+        thread.start()
+    for thread in capturing:
+        thread.join(300)
+    over.set()
+    for thread in others:
+        thread.join()
+    assert not any(thread.is_alive() for thread in capturing), "a capture hangs"
+    assert sorted(found) == sorted([(41, 41)] * 3 + [(41, 3)] * 87)
+    x.add_(1)
