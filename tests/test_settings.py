@@ -121,7 +121,7 @@ def test_variables_that_do_not_parse(variable: str, text: str, message: str) -> 
         ({"layout": ["isolate"]}, "layout must be one of isolate, faithful, not ['isolate']"),
         (
             {"near_guards": 64, "sync": True},
-            "no option 'near_guards'; options are: backend, checks, dump_limit, ",
+            "no option 'near_guards'; options are: backend, capture_lines, checks, ",
         ),
     ],
 )

@@ -97,8 +97,7 @@ def _checks() -> str:
 def _capture() -> str:
     body = evidence("bench_cuda")["capture"]
     rows: list[list[object]] = [["unwatched", body["plain_ms"], 1.0, None, None]]
-    for mode in ("bare", "isolate", "faithful"):
-        one = body[mode]
+    for mode, one in ((mode, one) for mode, one in body.items() if isinstance(one, dict)):
         rows.append([f"`{mode}`", one["ms"], one["ratio"], one.get("first_replay_ms"), one["met"]])
     head = ("capture", "ms", "ratio", "first replay, ms", "bound met")
     return f"{body['launches']:,} launches.\n\n{_figures(head, rows)}\n\n{provenance('bench_cuda')}"

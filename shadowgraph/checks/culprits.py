@@ -69,6 +69,7 @@ def culprit_of_node(
         led_by=leading(arguments, home, damage),
         seen_in=replay,
         search=search,
+        learnt_from=known.learnt_from or None,
     )
 
 

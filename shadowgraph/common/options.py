@@ -22,6 +22,7 @@ Locate = Literal["auto", "off", "all"]
 WatchEager = Literal["always", "sampled"]
 Checks = Literal["nodes", "launches"]
 Operators = Literal["auto", "observer", "mode"]
+CaptureLines = Literal["each", "learnt"]
 StaleRows = Literal["error", "note"]
 
 
@@ -240,6 +241,16 @@ OPTIONS: tuple[Option, ...] = (
         "until it is there, and where it cannot be built, it is as with ``mode``, and the report says so.",
         flags={"wrap": Flag(("--operators",))},
         defaults={"wrap": "auto"},
+    ),
+    Option(
+        "capture_lines", "each", Choice(get_args(CaptureLines)),
+        "how the launches of a CUDA capture get their lines: each, by a dispatch mode and a look at each C function "
+        "that returns, in each capture; learnt, by the observer in C++, from an earlier graph that the same code "
+        "captured, as long as operators and kernels are the same",
+        "``learnt`` captures faster. Until the observer is compiled, and where it cannot be, it is as with ``each``, "
+        "and the report says so; with ``operators=\"mode\"`` as well.",
+        flags={"wrap": Flag(("--capture-lines",))},
+        defaults={"wrap": "learnt"},
     ),
     Option(
         "every", 1, Count(),

@@ -15,6 +15,7 @@ from typing import Any
 from shadowgraph.common.errors import UsageError
 from shadowgraph.common.options import (
     BackendName,
+    CaptureLines,
     Checks,
     Layout,
     Locate,
@@ -57,6 +58,7 @@ class Settings:
     watch_eager: WatchEager = of(option("watch_eager"))
     checks: Checks = of(option("checks"))
     operators: Operators = of(option("operators"))
+    capture_lines: CaptureLines = of(option("capture_lines"))
     every: int = of(option("every"))
     overhead_percent: float | None = of(option("overhead_percent"))
     fault_limit: int | None = of(option("fault_limit"))

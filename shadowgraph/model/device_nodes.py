@@ -82,6 +82,8 @@ class DeviceNode(msgspec.Struct, frozen=True, gc=False):
         Index in `Graph.nodes` of the launch that made it, or None.
     stack
         Where no launch is known: the Python stack that created it, innermost first.
+    learnt_from
+        The graph whose capture `stack` was seen in; empty where that was this graph's own.
     after
         Direct dependencies, by index.
     inner
@@ -103,6 +105,7 @@ class DeviceNode(msgspec.Struct, frozen=True, gc=False):
     after: tuple[int, ...] = ()
     inner: tuple[DeviceNode, ...] = ()
     note: Sparse[Text] = ""
+    learnt_from: Sparse[Text] = ""
 
 
 def node_of_launch(

@@ -118,6 +118,8 @@ class Culprit(msgspec.Struct, frozen=True):
         Number of the probed replay that showed it.
     search
         The search that found it, where that replay's nodes could not be checked one by one; else None.
+    learnt_from
+        The graph in whose capture the stack of this node's kernel was seen, where it was not this graph's own.
     """
 
     status: Status
@@ -135,6 +137,7 @@ class Culprit(msgspec.Struct, frozen=True):
     led_by: Argument | None = None
     seen_in: Kept[int | None] = None
     search: Kept[Search | None] = None
+    learnt_from: Kept[str | None] = None
 
 
 class Neighbour(msgspec.Struct, frozen=True):

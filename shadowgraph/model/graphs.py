@@ -49,6 +49,8 @@ class Graph(HtmlRepr):
         Held while the executable graph is read, changed or destroyed.
     unread
         Why the nodes of the executable graph could not be read; empty when they were read, and on the host.
+    unlearnt
+        Nodes of it that a C function launched have no line: no graph of its runner has such kernels.
     checks_itself
         Every replay is checked by the graph's own nodes, and needs no check from outside.
     check_nodes
@@ -65,7 +67,7 @@ class Graph(HtmlRepr):
         self.probe: Probe | None = None
         self.reading = fork_safe(threading.RLock())
         self.unread = ""
-        self.checks_itself = self.keeps_checks = False
+        self.checks_itself = self.keeps_checks = self.unlearnt = False
         self.check_nodes: tuple[int, ...] = ()
         self._nodes: list[Node] = list(nodes)
         self._build: Callable[[], list[Node]] | None = None

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from shadowgraph.model.saved_fields import Absent, Text
+from shadowgraph.model.saved_fields import Absent, Sparse, Text
 from shadowgraph.model.stacks import Stack
 from shadowgraph.model.views import TensorView
 
@@ -100,6 +100,8 @@ class Launch(msgspec.Struct, frozen=True):
         ``file:line`` of the kernel's definition, when known.
     compiled
         The kernel, where inductor generated it.
+    learnt_from
+        The graph in whose capture the stack was seen; empty where that was its own.
     """
 
     kind: LaunchKind
@@ -109,3 +111,4 @@ class Launch(msgspec.Struct, frozen=True):
     grid: tuple[int, ...] | None = None
     source: Text | None = None
     compiled: Absent[CompiledCall | None] = None
+    learnt_from: Sparse[Text] = ""

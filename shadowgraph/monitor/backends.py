@@ -80,11 +80,13 @@ class CudaBackend:
         from shadowgraph.common.compat import require_gpu
 
         require_gpu()
+        from shadowgraph.graphs.cuda.capture_lines import CaptureLines
         from shadowgraph.graphs.cuda.check_nodes import CheckNodes
         from shadowgraph.graphs.cuda.graph import CudaGraphs
         from shadowgraph.graphs.cuda.in_place_pools import InPlacePools
         from shadowgraph.graphs.cuda.isolated_pools import IsolatedPools
         from shadowgraph.graphs.cuda.probes import Prober
+        from shadowgraph.graphs.observer.observer import observer
 
         torch.cuda.init()
         device = torch.cuda.current_device()
@@ -103,7 +105,8 @@ class CudaBackend:
             )
         prober = Prober(engine.device, engine.probe_function, expandable)
         self.checks = CheckNodes(engine.watches, engine.listed) if settings.checks == "nodes" else None
-        self.graphs = CudaGraphs(allocator, self.pools, self.native, expandable, prober, self.checks)
+        lines = CaptureLines(settings.capture_lines == "learnt", observer)
+        self.graphs = CudaGraphs(allocator, self.pools, self.native, expandable, prober, lines, self.checks)
 
     def start(self) -> None:
         from shadowgraph.graphs.triton import cuda as triton_cuda

@@ -81,13 +81,23 @@ def facts_of(
 
 def _limits(work: Monitor) -> tuple[str | None, ...]:
     """Report lines on what was not observed, not kept or not counted as a finding."""
-    sampling = _observation(work), work.novelty.sentence(), steps.sentence(), _idle(work), _operators(work)
+    sampling = (
+        *(_observation(work), work.novelty.sentence(), steps.sentence()),
+        *(_idle(work), _operators(work), _unlearnt(work)),
+    )
     return (work.limit.sentence(), *sampling, _inferred(work), work.book.sentence(), *recorder.reasons)
 
 
 def _operators(work: Monitor) -> str | None:
     """A report line where the observer in C++ was wanted and does not note all operators."""
     return work.flight_recorder.observer.sentence() if work.flight_recorder.observer is not None else None
+
+
+def _unlearnt(work: Monitor) -> str | None:
+    """A report line on graphs of which some nodes have no line. Reads no graph."""
+    count = sum(graph.unlearnt for graph in work.context.graphs.values())
+    graphs = "graph" if count == 1 else "graphs"
+    return f"lines not learnt: of {count} {graphs}, for kernels that C functions launched" if count else None
 
 
 def _observation(work: Monitor) -> str | None:

@@ -24,8 +24,22 @@ def track_foreign(ledger: Ledger, tensor: torch.Tensor, stack: Stack = ()) -> Bu
     The entry ends with the storage and does not keep it alive; `drop_stale` ends the entries of storages that moved.
     Dtype and shape are the tensor's when it spans the storage, else those of the storage as a flat array.
     """
-    run_deferred()  # the address may have been reused
     storage = tensor.untyped_storage()
+    whole = tensor.storage_offset() == 0 and tensor.numel() * tensor.element_size() == storage.nbytes()
+    shape = tuple(tensor.shape) if whole else None
+    return track_storage(ledger, storage, tensor.dtype, shape, str(tensor.device), stack)
+
+
+def track_storage(
+    ledger: Ledger,
+    storage: torch.UntypedStorage,
+    dtype: torch.dtype,
+    shape: tuple[int, ...] | None,
+    device: str,
+    stack: Stack = (),
+) -> Buffer:
+    """As `track_foreign`, for a storage; without a shape it is a flat array."""
+    run_deferred()  # the address may have been reused
     start, nbytes = storage.data_ptr(), storage.nbytes()
     known = ledger.owner(start, start + nbytes)
     while known is not None and not still_there(known):
@@ -33,23 +47,49 @@ def track_foreign(ledger: Ledger, tensor: torch.Tensor, stack: Stack = ()) -> Bu
         known = ledger.owner(start, start + nbytes)
     if known is not None and known.start <= start and start + nbytes <= known.stop:
         return known
-    whole = tensor.storage_offset() == 0 and tensor.numel() * tensor.element_size() == nbytes
-    buffer = Buffer(
-        serial=ledger.next_serial(),
-        start=start,
-        nbytes=nbytes,
-        role=Role.FOREIGN,
-        dtype=str(tensor.dtype).removeprefix("torch."),
-        shape=tuple(tensor.shape) if whole else (nbytes // tensor.element_size(),),
-        itemsize=tensor.element_size(),
-        stack=stack,
-        device=str(tensor.device),
-    )
+    buffer = _foreign(ledger, ByteRange(start, start + nbytes), dtype, shape, device, stack)
     ledger.add(buffer)
     _storages[buffer] = weakref.ref(storage)
     finalizer = weakref.finalize(storage, defer, partial(_end, ledger, buffer))
     finalizer.atexit = False
     return buffer
+
+
+def track_gone(
+    ledger: Ledger, where: ByteRange, dtype: torch.dtype, shape: tuple[int, ...] | None, device: str, since: int
+) -> Buffer:
+    """The ledger's buffer that held a storage's memory until the storage ended; created, and ended, when there is none.
+
+    Parameters
+    ----------
+    since
+        A serial of the ledger from before the storage ended.
+    """
+    run_deferred()
+    for known in reversed(ledger.freed):
+        if (known.freed_at or 0) < since:
+            break
+        if known.start <= where.start and where.stop <= known.stop:
+            return known
+    buffer = ledger.add(_foreign(ledger, where, dtype, shape, device, ()))
+    ledger.free(buffer)
+    return buffer
+
+
+def _foreign(
+    ledger: Ledger, where: ByteRange, dtype: torch.dtype, shape: tuple[int, ...] | None, device: str, stack: Stack
+) -> Buffer:
+    return Buffer(
+        serial=ledger.next_serial(),
+        start=where.start,
+        nbytes=where.nbytes,
+        role=Role.FOREIGN,
+        dtype=str(dtype).removeprefix("torch."),
+        shape=shape if shape is not None else (where.nbytes // dtype.itemsize,),
+        itemsize=dtype.itemsize,
+        stack=stack,
+        device=device,
+    )
 
 
 def still_there(buffer: Buffer) -> bool:

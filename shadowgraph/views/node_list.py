@@ -49,6 +49,8 @@ class ListedNode(msgspec.Struct, frozen=True):
         Number and name of the launch that made it, where the launch was recorded.
     file, line, stack
         Its launch site, innermost frame first.
+    learnt_from
+        The graph in whose capture the launch site was seen, where it was not this one's own.
     after
         Numbers of the sibling nodes it depends on.
     """
@@ -70,6 +72,7 @@ class ListedNode(msgspec.Struct, frozen=True):
     after: tuple[int, ...]
     note: str = ""
     culprit_of: tuple[Blamed, ...] = ()
+    learnt_from: str = ""
 
 
 class Blind(msgspec.Struct, frozen=True):
@@ -212,6 +215,7 @@ def _node(
         after=node.after,
         note=node.note,
         culprit_of=blamed,
+        learnt_from=launch.learnt_from if launch is not None else node.learnt_from,
     )
 
 

@@ -35,7 +35,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> CudaGraphs:
         dropped=lambda model: None, may_guard=lambda *_: False, left_alone={"a device that is not watched": 0}
     )
     made._live, made._pools, made._expandable, made._checks = set(), None, False, None
-    monkeypatch.setattr(cuda_graphs, "CaptureMode", NoMode)
+    made._lines = SimpleNamespace(begin=lambda *_: NoMode())  # type: ignore[assignment]
     monkeypatch.setattr(cuda_graphs, "Marks", lambda *_: None)
     monkeypatch.setattr(cuda_graphs, "driver", lambda: None)
     monkeypatch.setattr(cuda_graphs.cuda_capture, "enter", lambda mode: None)

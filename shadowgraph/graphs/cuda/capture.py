@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch._ops import OpOverload
@@ -17,7 +17,8 @@ from torch._ops import OpOverload
 from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.graphs.cuda.capture_watch import CaptureTracer
 from shadowgraph.graphs.cuda.driver import driver
-from shadowgraph.graphs.cuda.node_attribution import Marks
+from shadowgraph.graphs.cuda.node_attribution import Marks, Newest, Owner
+from shadowgraph.graphs.cuda.recorded_capture import RecordedCapture
 from shadowgraph.graphs.dispatch import eager
 from shadowgraph.graphs.dispatch.calling import call
 from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
@@ -53,6 +54,13 @@ class _Operator:
         return Node(index, Launch(LaunchKind.ATEN, schema.name, tuple(pointers), stack))
 
 
+class Origin(NamedTuple):
+    """A capture's record of the owners of its nodes, as `device_model` reads it."""
+
+    log: list[tuple[Newest, Owner]]
+    launches: dict[int, int]
+
+
 class CaptureMode(ObserverMode):
     """Notes each operator while one thread captures; does not change the operators.
 
@@ -70,14 +78,18 @@ class CaptureMode(ObserverMode):
         Dtype, shape and stack of each tensor that the capture allocated, by address; complete after `finish`.
     launches
         Index of a launch in the graph by its number in `marks`; complete after `finish`.
+    traced
+        Whether a `CaptureTracer` attributes what C functions launch past the dispatcher.
     """
+
+    traced = True
 
     def __init__(self, graph: Graph, ledger: Ledger, isolate: bool, marks: Marks | None = None) -> None:
         super().__init__()
         self._graph, self._ledger, self._isolate = graph, ledger, isolate
         self.marks = marks
         self.watch: CaptureTracer | None = None
-        self.before: CaptureMode | None = None  # the capture around this one in its thread
+        self.before: CaptureMode | RecordedCapture | None = None  # the capture around this one in its thread
         self._token = 0
         self._noted: list[_Noted | tuple[Launch, int]] = []
         self._steps: list[_Operator | Launch] = []
@@ -102,6 +114,19 @@ class CaptureMode(ObserverMode):
         if not self._isolate:  # tensors must die when the program lets them
             self._settle()
         return results
+
+    def begin(self) -> None:
+        """Start noting."""
+        self.__enter__()  # type: ignore[no-untyped-call]
+
+    def end(self) -> None:
+        """Stop noting."""
+        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    @property
+    def origin(self) -> Origin:
+        """The owners of the graph's nodes; complete after `finish`."""
+        return Origin(self.marks.log if self.marks is not None else [], self.launches)
 
     @contextmanager
     def triton(self, launch: Launch) -> Iterator[None]:
@@ -210,15 +235,18 @@ def _view(facts: _Facts) -> TensorView:
     return TensorView(address, storage, nbytes, shape, stride, name, dtype.itemsize, f"cuda:{device}")
 
 
+Capture: TypeAlias = CaptureMode | RecordedCapture
+
+
 class _Local(threading.local):
-    mode: CaptureMode | None = None
+    mode: Capture | None = None
 
 
 _local = _Local()
-_by_graph: dict[int, CaptureMode] = {}  # of running captures; autograd's thread launches into the capture of its caller
+_by_graph: dict[int, Capture] = {}  # of running captures; autograd's thread launches into the capture of its caller
 
 
-def current() -> CaptureMode | None:
+def current() -> Capture | None:
     """The mode of this thread's capture, else of the capture that the current stream belongs to, if any."""
     if _local.mode is not None or not _by_graph:
         return _local.mode
@@ -227,21 +255,22 @@ def current() -> CaptureMode | None:
     return None
 
 
-def enter(mode: CaptureMode) -> None:
+def enter(mode: Capture) -> None:
     """Start noting this thread's operators; the eager mode is suspended."""
     eager.suspend()
     mode.before, _local.mode = _local.mode, mode
     if mode.marks is not None:
         _by_graph[mode.marks.graph] = mode
-        mode.watch = CaptureTracer(mode.marks)
-        mode.watch.begin()
-    mode.__enter__()  # type: ignore[no-untyped-call]
+        if mode.traced:
+            mode.watch = CaptureTracer(mode.marks)
+            mode.watch.begin()
+    mode.begin()
 
 
-def leave(mode: CaptureMode) -> None:
+def leave(mode: Capture) -> None:
     """Stop noting."""
     try:
-        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        mode.end()
     finally:
         try:
             if mode.watch is not None:

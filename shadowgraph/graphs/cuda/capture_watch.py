@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from shadowgraph.common.internal_errors import internal_errors
-from shadowgraph.graphs.cuda.node_attribution import Marks
+from shadowgraph.graphs.cuda.node_attribution import NodeMarks
 from shadowgraph.model.stacks import is_own
 from shadowgraph.tracking.traces import Trace, gather
 
@@ -43,7 +43,7 @@ class Called(NamedTuple):
 class CaptureTracer:
     """Attributes the launches of C functions, between `begin` and `end`, in the thread of `begin`."""
 
-    def __init__(self, marks: Marks) -> None:
+    def __init__(self, marks: NodeMarks) -> None:
         self._marks = marks
         self._thread = threading.get_ident()
         self._tool: int | None = None

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from shadowgraph.common.errors import ShadowgraphError
 from shadowgraph.graphs.cuda.capture_watch import Called
 from shadowgraph.graphs.cuda.driver import driver, raw_graph
 from shadowgraph.graphs.cuda.node_attribution import Newest, Owner, owners_of
 from shadowgraph.graphs.cuda.reading import UNATTRIBUTED, Allocations, GraphReader, Join
+from shadowgraph.graphs.cuda.runner_lines import LearntCall, Lines, names_of
 from shadowgraph.model.buffers import Ledger
 from shadowgraph.model.device_nodes import DeviceNode
 from shadowgraph.model.graphs import Graph
@@ -24,35 +24,35 @@ from shadowgraph.tracking.traces import stacks_of
 _FRAMES = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """A capture's record of the owners of its nodes.
+class Origin(Protocol):
+    """A capture's record of the owners of its nodes."""
 
-    Attributes
-    ----------
-    log
-        Newest nodes at each mark, and their owner: the number of a launch, or a C function that was called.
-    launches
-        Index in `Graph.nodes` by the number of a launch.
-    """
+    @property
+    def log(self) -> Sequence[tuple[Newest, Owner]]:
+        """Newest nodes at each mark, and their owner: the number of a launch, or a C function that was called."""
 
-    log: Sequence[tuple[Newest, Owner]]
-    launches: dict[int, int]
+    @property
+    def launches(self) -> Mapping[int, int]:
+        """Index in `Graph.nodes` by the number of a launch."""
 
 
-def read_later(graph: Any, model: Graph, ledger: Ledger, origin: Origin) -> None:
+def read_later(graph: Any, model: Graph, ledger: Ledger, origin: Origin, lines: Lines | None = None) -> None:
     """Let a model read its device nodes on request, as long as the graph holds them.
 
     Parameters
     ----------
     graph
         A ``torch.cuda.CUDAGraph`` that keeps its ``cudaGraph_t``; not kept alive.
+    lines
+        Of other graphs of its runner, for nodes without an owner.
     """
     alive = weakref.ref(graph)
-    model.build_device_later(lambda: _read(alive, model, ledger, origin))
+    model.build_device_later(lambda: _read(alive, model, ledger, origin, lines))
 
 
-def _read(alive: Callable[[], Any], model: Graph, ledger: Ledger, origin: Origin) -> tuple[DeviceNode, ...] | None:
+def _read(
+    alive: Callable[[], Any], model: Graph, ledger: Ledger, origin: Origin, lines: Lines | None
+) -> tuple[DeviceNode, ...] | None:
     graph = alive()
     state = getattr(graph, "_shadowgraph", None)
     if graph is None or state is None or state.model is not model:
@@ -61,7 +61,11 @@ def _read(alive: Callable[[], Any], model: Graph, ledger: Ledger, origin: Origin
     try:
         calls = driver()
         raw = raw_graph(graph)
-        owners = owners_of(calls.nodes(raw), calls.edges(raw), origin.log)
+        handles = calls.nodes(raw)
+        owners = owners_of(handles, calls.edges(raw), origin.log)
+        if lines is not None:
+            filled = lines.fill(names_of(calls, handles), owners)
+            owners, model.unlearnt = (owners, True) if filled is None else (filled, False)
         join = joining(owners, origin.launches, model)
         known = Allocations(calls.allocation_of, (buffer.range for buffer in ledger))
         return GraphReader(calls, known, _begins(ledger), join).read(raw)
@@ -78,9 +82,9 @@ def _begins(ledger: Ledger) -> Callable[[int], bool]:
     return begins
 
 
-def joining(owners: Sequence[Owner | None], launches: dict[int, int], model: Graph) -> Callable[[int], Join]:
+def joining(owners: Sequence[Owner | None], launches: Mapping[int, int], model: Graph) -> Callable[[int], Join]:
     """The owner of the node at a place: the launch, with its argument names by tensor address, or a stack."""
-    called = [owner for owner in owners if isinstance(owner, Called)]
+    called = [owner for owner in owners if isinstance(owner, Called | LearntCall)]
     stacks: dict[int, Stack] = {
         id(owner): stack for owner, stack in zip(called, stacks_of([c.trace for c in called], _FRAMES), strict=True)
     }
@@ -90,7 +94,9 @@ def joining(owners: Sequence[Owner | None], launches: dict[int, int], model: Gra
     def join(place: int) -> Join:
         owner = owners[place]
         if isinstance(owner, Called):
-            return None, stacks[id(owner)], {}
+            return Join(None, stacks[id(owner)], {})
+        if isinstance(owner, LearntCall):
+            return Join(None, stacks[id(owner)], {}, owner.graph)
         launch = launches.get(owner) if owner is not None else None
         if launch is None:
             return UNATTRIBUTED
@@ -98,6 +104,6 @@ def joining(owners: Sequence[Owner | None], launches: dict[int, int], model: Gra
         if known is None:
             pointers = nodes[launch].launch.pointers
             known = names[launch] = {pointer.view.address: pointer.argument for pointer in reversed(pointers)}
-        return launch, (), known
+        return Join(launch, (), known)
 
     return join

@@ -23,10 +23,11 @@ from shadowgraph.common.internal_errors import error_barrier, error_barrier_all
 from shadowgraph.common.patching import PatchSet
 from shadowgraph.graphs import launch_rows
 from shadowgraph.graphs.cuda import capture as cuda_capture
-from shadowgraph.graphs.cuda.allocator_history import History, is_complete
-from shadowgraph.graphs.cuda.capture import CaptureMode
+from shadowgraph.graphs.cuda.allocator_history import History, PoolHandle, is_complete, snapshot_of
+from shadowgraph.graphs.cuda.capture import Capture
+from shadowgraph.graphs.cuda.capture_lines import CaptureLines
 from shadowgraph.graphs.cuda.check_nodes import CheckNodes
-from shadowgraph.graphs.cuda.device_model import Origin, read_later
+from shadowgraph.graphs.cuda.device_model import read_later
 from shadowgraph.graphs.cuda.driver import driver
 from shadowgraph.graphs.cuda.in_place_pools import INCOMPLETE, UNMAPPABLE, InPlacePools, segments_of
 from shadowgraph.graphs.cuda.isolated_pools import IsolatedPool, IsolatedPools
@@ -51,7 +52,7 @@ class _State:
     """The state of one CUDAGraph object; stored on the object."""
 
     model: Graph
-    mode: CaptureMode | None = None
+    mode: Capture | None = None
     pool: IsolatedPool | None = None
     native: bool = False  # whether guards may stand in the program's own pool
     session: int = 0  # the debugger under which it was captured or has replayed
@@ -84,6 +85,8 @@ class CudaGraphs:
         Whether expandable segments are on, so that no pool has guards.
     prober
         Runs the replays for which a probe is set.
+    lines
+        Chooses how each capture is noted.
     checks
         Adds check nodes to captured graphs; None where replays are checked by launches.
     """
@@ -95,10 +98,11 @@ class CudaGraphs:
         native: InPlacePools,
         expandable: bool,
         prober: Prober,
+        lines: CaptureLines,
         checks: CheckNodes | None = None,
     ) -> None:
         self._allocator, self._pools, self._native, self._expandable = allocator, pools, native, expandable
-        self._prober, self._checks = prober, checks
+        self._prober, self._lines, self._checks = prober, lines, checks
         self._live: set[int] = set()  # serials of live captures
         self._session = 0  # debuggers so far
 
@@ -178,7 +182,7 @@ class CudaGraphs:
         marks: Marks | None = None
         with error_barrier_all("attribution"):
             marks = Marks(driver(), self._allocator.index)
-        state.mode = CaptureMode(state.model, self._allocator.ledger, state.pool is not None, marks)
+        state.mode = self._lines.begin(state.model, self._allocator.ledger, state.pool is not None, marks)
         cuda_capture.enter(state.mode)
 
     def _drop(self, state: _State) -> None:
@@ -225,7 +229,7 @@ class CudaGraphs:
     def _wrap_end(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def capture_end(graph: Any) -> None:
             state: _State | None = getattr(graph, "_shadowgraph", None)
-            mode: CaptureMode | None = None
+            mode: Capture | None = None
             if state is not None and state.mode is not None:
                 mode, state.mode = state.mode, None
                 with error_barrier("capture_end"):
@@ -256,15 +260,15 @@ class CudaGraphs:
         with relaxed_capture():
             torch._C._CUDAGraph.instantiate(graph)
 
-    def _end(self, graph: Any, state: _State, mode: CaptureMode) -> None:
+    def _end(self, graph: Any, state: _State, mode: Capture) -> None:
         """Read the facts that are lost later; the rest is read on first use, so that the capture does not wait for
         it."""
         try:
-            snapshot = torch.cuda.memory._snapshot() if state.pool is not None or state.native else None
+            snapshot = snapshot_of(_pool_of(graph, state)) if state.pool is not None or state.native else None
             mode.finish()
             if _keeps(graph):
-                origin = Origin(mode.marks.log if mode.marks is not None else (), mode.launches)
-                read_later(graph, state.model, self._allocator.ledger, origin)
+                lines = self._lines.ended(graph, state.model, mode)
+                read_later(graph, state.model, self._allocator.ledger, mode.origin, lines)
             else:
                 state.model.unread = "it was made before shadowgraph was on"
             if snapshot is not None and state.pool is not None:
@@ -285,8 +289,7 @@ class CudaGraphs:
             self._native.left_alone[INCOMPLETE] += 1
 
     def _end_native(self, graph: Any, state: _State, snapshot: Any, made: Made) -> None:
-        first, second = graph.pool()
-        handle = int(first), int(second)
+        handle = _pool_of(graph, state)
         within = RangeSet.of(segments_of(snapshot, handle))
         tenants = tenants_of(snapshot, within.__contains__)
         if self._allocator.may_be_unmapped(within):
@@ -411,6 +414,12 @@ class CudaGraphs:
                 graph._shadowgraph = None
             if state is not _ELSEWHERE:
                 self._drop(state)
+
+
+def _pool_of(graph: Any, state: _State) -> PoolHandle:
+    """The pool that a graph was captured into, as the allocator knows it."""
+    first, second = state.pool.pool.id if state.pool is not None else graph.pool()
+    return int(first), int(second)
 
 
 def _close(graph: Any) -> None:

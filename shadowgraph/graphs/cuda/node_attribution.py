@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -20,13 +20,31 @@ Owner = Any  # the caller's token for the maker of a node; None for no owner
 Newest = tuple[int, ...]
 
 
+class NodeMarks(Protocol):
+    """What a tracer of launches needs of the marks of a capture."""
+
+    @property
+    def open(self) -> object:
+        """True where a launch is running that will mark its end."""
+
+    def advanced(self) -> Newest | None:
+        """The newest nodes, if they differ from those at the last mark."""
+
+    def mark(self, owner: Owner, newest: Newest) -> None:
+        """Attribute the nodes that are new since the last mark to `owner`."""
+
+
 class Marks:
     """Marks of one capture. Used by one thread at a time.
 
     Attributes
     ----------
+    device
+        Index of the device of the stream that captures.
     graph
         Handle of the graph that is being captured.
+    ask, with_edges
+        The driver's function that tells the newest nodes, and whether it takes a place for the data of edges.
     log
         Newest nodes at each mark, and their owner.
     open
@@ -34,18 +52,19 @@ class Marks:
     """
 
     def __init__(self, driver: Driver, device: int) -> None:
-        self._device = device
+        self.device = device
         self._status, self._graph = ctypes.c_int(), ctypes.c_void_p()
         self._nodes, self._count = ctypes.POINTER(ctypes.c_void_p)(), ctypes.c_size_t()
         nodes, count = ctypes.byref(self._nodes), ctypes.byref(self._count)
         places = ctypes.byref(self._status), None, ctypes.byref(self._graph), nodes
         if driver.has("cuStreamGetCaptureInfo_v3"):  # also answers where edges carry data
             self._edges = ctypes.c_void_p()
-            self._ask = driver.function("cuStreamGetCaptureInfo_v3")
+            self.ask = driver.function("cuStreamGetCaptureInfo_v3")
             self._places: tuple[Any, ...] = (*places, ctypes.byref(self._edges), count)
         else:
-            self._ask = driver.function("cuStreamGetCaptureInfo_v2")
+            self.ask = driver.function("cuStreamGetCaptureInfo_v2")
             self._places = (*places, count)
+        self.with_edges = len(self._places) == 6
         self.log: list[tuple[Newest, Owner]] = []
         self.open: list[Owner] = []
         self._last: Newest = ()
@@ -58,8 +77,8 @@ class Marks:
     def newest(self) -> Newest:
         """Handles of the nodes that the current stream's next node would depend on; unchanged where the driver cannot
         tell."""
-        stream = torch._C._cuda_getCurrentRawStream(self._device)
-        if self._ask(ctypes.c_void_p(stream), *self._places):
+        stream = torch._C._cuda_getCurrentRawStream(self.device)
+        if self.ask(ctypes.c_void_p(stream), *self._places):
             self._blind = True
             return self._last
         return tuple(self._nodes[: self._count.value]) if self._status.value == 1 else self._last

@@ -81,8 +81,28 @@ class _Read(NamedTuple):
     note: str = ""
 
 
-Join = tuple[int | None, Stack, Mapping[int, str]]
-UNATTRIBUTED: Join = (None, (), {})
+class Join(NamedTuple):
+    """The maker of a node.
+
+    Attributes
+    ----------
+    launch
+        Index of the launch that made it, or None.
+    stack
+        Where no launch is known: the Python stack.
+    names
+        The launch's argument names by tensor address.
+    learnt_from
+        The graph that the stack was seen in, where it is another.
+    """
+
+    launch: int | None
+    stack: Stack
+    names: Mapping[int, str]
+    learnt_from: str = ""
+
+
+UNATTRIBUTED = Join(None, (), {})
 
 
 class GraphReader:
@@ -95,8 +115,7 @@ class GraphReader:
     begins
         Whether a tracked buffer begins at an address.
     join
-        For a node of the graph itself, by place: the launch that made it or None, the stack where that is not known,
-        and the launch's argument names by tensor address.
+        The maker of a node of the graph itself, by place.
     """
 
     def __init__(
@@ -122,17 +141,17 @@ class GraphReader:
         return tuple(self._node(place, handle, after[place], depth) for place, handle in enumerate(handles))
 
     def _node(self, index: int, handle: int, after: list[int], depth: int) -> DeviceNode:
-        launch, stack, names = UNATTRIBUTED if depth else self._join(index)
+        maker = UNATTRIBUTED if depth else self._join(index)
         kind, note = NodeKind.OTHER, ""
         read = _Read("")
         try:
             kind = _KINDS.get(self._driver.kind(handle), NodeKind.OTHER)
-            read = self._contents(kind, handle, depth, names)
+            read = self._contents(kind, handle, depth, maker.names)
         except DriverError as error:
             note = str(error)
         return DeviceNode(
-            index, kind, read.name or str(kind), read.grid, read.block, read.words, read.reads, read.writes, launch,
-            stack, tuple(sorted(after)), read.inner, read.note or note,
+            index, kind, read.name or str(kind), read.grid, read.block, read.words, read.reads, read.writes,
+            maker.launch, maker.stack, tuple(sorted(after)), read.inner, read.note or note, maker.learnt_from,
         )  # fmt: skip
 
     def _contents(self, kind: NodeKind, handle: int, depth: int, names: Mapping[int, str]) -> _Read:

@@ -26,7 +26,7 @@ import torch
 from shadowgraph.common.atomic_files import atomic_replace
 from shadowgraph.common.private_cache import cache_folder, is_private_file
 
-SOURCE = Path(__file__).with_name("observer.cpp")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("observer.cpp", "captures.cpp"))
 COMPILERS = "g++", "c++", "clang++"
 _PATIENCE = 900.0  # seconds that a process waits for another one that builds the same
 _STALE = 3600.0  # seconds after which a file that a build has left is removed
@@ -46,10 +46,10 @@ class BuildError(Exception):
 
 
 class Build(NamedTuple):
-    """One build: what compiles, which source, and where the library belongs."""
+    """One build: the compiler, the source, and the library's place."""
 
     compiler: tuple[str, ...]
-    source: bytes
+    source: bytes  # of all files: one translation unit
     library: Path
 
     def command(self, source: Path) -> list[str]:
@@ -91,7 +91,7 @@ def planned() -> Build:
     if not Path(torch.__path__[0], "include", "ATen", "record_function.h").is_file():
         raise BuildError("torch's headers are not installed")
     words = compiler()
-    source = SOURCE.read_bytes()
+    source = b"".join(b'#line 1 "%s"\n%s' % (path.name.encode(), path.read_bytes()) for path in SOURCES)
     return Build(words, source, cache_folder() / f"observer-{_key(words, source)}.so")
 
 

@@ -34,6 +34,36 @@ ROW = np.dtype(
 )  # fmt: skip
 
 
+_HANDLE, _WORD, _INT = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int
+# Result and arguments of the functions in captures.cpp.
+_CAPTURES: dict[str, tuple[Any, ...]] = {
+    "shadowgraph_capture_begin": (
+        _HANDLE,
+        _WORD,
+        _INT,
+        _INT,
+        _HANDLE,
+        _INT,
+        _INT,
+        ctypes.py_object,
+        _HANDLE,
+        _WORD,
+        _HANDLE,
+        _HANDLE,
+    ),
+    "shadowgraph_capture_number": (_WORD, _HANDLE),
+    "shadowgraph_capture_alike": (ctypes.c_uint32, _HANDLE, ctypes.POINTER(_INT)),
+    "shadowgraph_capture_stop": (_WORD, _HANDLE),
+    "shadowgraph_capture_free": (None, _HANDLE),
+    "shadowgraph_launch_begin": (_WORD, _HANDLE),
+    "shadowgraph_launch_end": (None, _HANDLE, _WORD),
+    "shadowgraph_capture_open": (_WORD, _HANDLE),
+    "shadowgraph_capture_advanced": (_INT, _HANDLE, _WORD),
+    "shadowgraph_capture_words": (_HANDLE, _HANDLE, _INT, ctypes.POINTER(_WORD)),
+    "shadowgraph_capture_weak": (_WORD, _HANDLE, _WORD),
+}
+
+
 class Library:
     """The functions of the compiled observer.
 
@@ -51,6 +81,10 @@ class Library:
             self.sequence = ctypes.c_uint64.in_dll(calls, "shadowgraph_sequence")
             self.failures = ctypes.c_uint64.in_dll(calls, "shadowgraph_failures")
             words = calls.shadowgraph_row_words
+            for name, (result, *arguments) in _CAPTURES.items():
+                function = getattr(calls, name)
+                function.restype, function.argtypes = result, arguments
+            self.captures = calls  # for `recorder`
         except (OSError, AttributeError, ValueError) as error:
             raise BuildError(f"the library cannot be loaded: {error}") from error
         if words() * 8 != ROW.itemsize:

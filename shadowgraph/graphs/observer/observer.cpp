@@ -8,6 +8,7 @@
 // A row is complete when its sequence number is stored, which happens last. A reader copies a row and looks at that
 // number again.
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/record_function.h>
@@ -57,6 +58,8 @@ struct Operator {
   uint32_t id = 0;
   uint32_t arguments = 0;
   bool native = false;  // torch's own: never registered again, and writes nothing but its arguments
+  bool transparent = false;  // launches nothing itself: a view, or one of torch's that consists of other operators
+  bool composite = false;  // may consist of other operators, which are called one by one
 };
 
 // Of the current thread. No constructor, so that access costs no check.
@@ -147,6 +150,12 @@ bool is_text(const at::RecordFunction& call) {
   return call.overload_name() == no_overload;
 }
 
+// What a name that is no operator's has in place of an overload.
+void learn_names() {
+  at::RecordFunction text(at::RecordScope::LITE_INTERPRETER);
+  no_overload = text.overload_name();
+}
+
 bool fits(const Operator& known, const char* key, const at::RecordFunction& call) {
   return known.key == key &&
       (known.native || (known.name == call.name() && known.overload == call.overload_name()));
@@ -177,6 +186,16 @@ std::unique_ptr<Operator> made(const char* key, const at::RecordFunction& call) 
     } else if (batch_norm && name == "training") {
       fresh->training = static_cast<uint32_t>(at);
     }
+  }
+  for (const auto& result : schema->returns()) {
+    fresh->transparent |= fresh->written == 0 && result.alias_info() != nullptr;
+  }
+  auto handle = c10::Dispatcher::singleton().findOp({fresh->name, fresh->overload});
+  if (handle.has_value()) {
+    fresh->composite = handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+    fresh->transparent |= fresh->composite && fresh->native &&
+        !handle->hasKernelForDispatchKey(c10::DispatchKey::CUDA) &&
+        !handle->hasKernelForDispatchKey(c10::DispatchKey::CPU);
   }
   return fresh;
 }
@@ -410,8 +429,7 @@ int shadowgraph_start() {
       at::reenableCallback(handle);
       return 1;
     }
-    at::RecordFunction text(at::RecordScope::LITE_INTERPRETER);
-    no_overload = text.overload_name();
+    learn_names();
     handle = at::addGlobalCallback(
         at::RecordFunctionCallback(&began, &ended).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
     return 1;

@@ -23,6 +23,7 @@ from shadowgraph.graphs.observer.operators import ObservedOperator, operators_in
 from shadowgraph.model.ranges import ByteRange
 
 _EVER = 2**63 - 1
+_NOT_YET = "the observer in C++ has not been compiled yet"
 _FORKED = "the process was forked while it was built"
 
 
@@ -42,6 +43,8 @@ class OperatorObserver:
         Why there is none, in one line, or None.
     dropped
         Rows that were asked for and had been replaced by later ones: a thread keeps 4,096.
+    captures_by_mode
+        Captures that a dispatch mode noted because there was no library.
     """
 
     def __init__(self, build: Callable[[], Path] = building.library) -> None:
@@ -55,11 +58,17 @@ class OperatorObserver:
         self._ready: float | None = None  # seconds after the start
         self.reason: str | None = None
         self.dropped = 0
+        self.captures_by_mode = 0
 
     @property
     def active(self) -> bool:
         """Whether operators are being noted."""
         return self._wanted and self._library is not None and self.reason is None
+
+    @property
+    def library(self) -> Library | None:
+        """The library that notes operators, or None; it records captures, too."""
+        return self._library if self.active else None
 
     @property
     def failures(self) -> int:
@@ -97,13 +106,14 @@ class OperatorObserver:
         sampled = "operators are noted by the dispatch mode of watched threads alone"
         if not self._began:
             return None
-        if self.reason is not None:
-            return f"{sampled}: no observer in C++ ({self.reason})"
-        if self._ready is None:
-            return f"{sampled}: the observer in C++ has not been compiled yet"
+        count = self.captures_by_mode
+        captures = f"{count:,} capture{'s' if count > 1 else ''} went through a dispatch mode, which is slower"
+        if self.reason is not None or self._ready is None:
+            why = f"no observer in C++ ({self.reason})" if self.reason is not None else _NOT_YET
+            return f"{sampled}: {why}{f'; {captures}' if count else ''}"
         if self.failures:
             return f"the observer in C++ could not note {self.failures:,} operators"
-        return None
+        return f"{captures}: the observer in C++ was not there yet" if count else None
 
     def latest_sequence(self) -> int:
         """The sequence number of the latest operator, to be remembered at the end and at the beginning of a replay."""

@@ -71,9 +71,9 @@ def operators_in(rows: Rows, name_of: Callable[[int], tuple[str, str]]) -> list[
     found: list[ObservedOperator] = []
     for call in _calls(rows):
         name, overload = name_of(int(call[0]["operator"]))
-        schema = _schema(name, overload)
+        schema = schema_named(name, overload)
         if schema is None or not schema.pure_view:
-            found.append(_observed(call, _text(name, overload), schema))
+            found.append(_observed(call, text_of(name, overload), schema))
     return found
 
 
@@ -127,9 +127,7 @@ def _pointer(place: Any, schema: Schema | None) -> Pointer:
     argument = schema.names[at] if schema is not None and known else f"argument {at}"
     if place["member"] != ALONE:
         argument = f"{argument}[{place['member']}]"
-    number = int(place["dtype"])
-    dtype = _DTYPES[number] if 0 <= number < len(_DTYPES) else f"dtype {number}"
-    itemsize = _itemsize(dtype)
+    dtype, itemsize = dtype_of(int(place["dtype"]))
     device = "cpu" if place["device"] == HOST else f"cuda:{place['device']}"
     count = nbytes // itemsize
     view = TensorView(address, address, nbytes, (count,), (1,), dtype, itemsize, device)
@@ -139,18 +137,20 @@ def _pointer(place: Any, schema: Schema | None) -> Pointer:
 
 
 @cache
-def _itemsize(dtype: str) -> int:
-    known = getattr(torch, dtype, None)
-    return known.itemsize if isinstance(known, torch.dtype) else 1
+def dtype_of(number: int) -> tuple[str, int]:
+    """Name and size of a dtype by torch's number."""
+    name = _DTYPES[number] if 0 <= number < len(_DTYPES) else f"dtype {number}"
+    known = getattr(torch, name, None)
+    return name, known.itemsize if isinstance(known, torch.dtype) else 1
 
 
-def _text(name: str, overload: str) -> str:
+def text_of(name: str, overload: str) -> str:
     """As dispatch modes name an operator: ``aten.copy_.default``."""
     return f"{name.replace('::', '.', 1)}.{overload or 'default'}"
 
 
 @cache
-def _schema(name: str, overload: str) -> Schema | None:
+def schema_named(name: str, overload: str) -> Schema | None:
     """The facts of an operator, or None where it is no longer registered."""
     namespace, _, operator = name.partition("::")
     try:

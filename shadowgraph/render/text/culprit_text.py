@@ -19,6 +19,8 @@ Row = tuple[str, str]
 def culprit_rows(culprit: Culprit) -> Iterator[Row]:
     """Label and text of each row; a row with an empty label continues the row before."""
     yield "culprit", culprit_line(culprit, placed=not culprit.stack)
+    if culprit.learnt_from:
+        yield "", f"line as in {culprit.learnt_from}, which the same code captured"
     if culprit.name is None:
         return
     kernel = culprit.kernel or culprit.name

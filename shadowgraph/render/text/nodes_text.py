@@ -167,6 +167,8 @@ def details(node: ListedNode) -> list[str]:
     others = 0 if exact else len(node.arguments) - len(known)
     if others:
         said.append(f"{plural(others, 'word')} to memory that is not tracked")
+    if node.learnt_from:
+        said.append(f"line as in {node.learnt_from}")
     if node.note:
         said.append(node.note)
     return said

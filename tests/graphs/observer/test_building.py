@@ -138,7 +138,7 @@ def test_a_compiler_that_dies_and_one_that_makes_rubbish(
 def test_a_source_that_does_not_compile(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "observer.cpp"
     source.write_text("#include <no_such_header.h>\n")
-    monkeypatch.setattr(building, "SOURCE", source)
+    monkeypatch.setattr(building, "SOURCES", (source,))
     assert "no_such_header.h" in refused()
 
 
@@ -162,7 +162,7 @@ def test_the_key_changes_with_compiler_source_and_torch(
     paths.add(building.planned().library)
     source = tmp_path / "observer.cpp"
     source.write_text("// another")
-    monkeypatch.setattr(building, "SOURCE", source)
+    monkeypatch.setattr(building, "SOURCES", (source,))
     paths.add(building.planned().library)
     assert len(paths) == 6
 

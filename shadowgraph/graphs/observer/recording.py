@@ -1,0 +1,269 @@
+"""A capture that was recorded in C++, decoded on first use: launches, tensors that it made, owners of its nodes.
+
+Decoded in the thread that first asks; no lock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+
+from shadowgraph.graphs.dispatch.schemas import Schema
+from shadowgraph.graphs.observer.library import ALONE
+from shadowgraph.graphs.observer.operators import dtype_of, schema_named, text_of
+from shadowgraph.model.graphs import Access, Launch, LaunchKind, Node, Pointer
+from shadowgraph.model.launches import RESULT
+from shadowgraph.model.stacks import Stack
+from shadowgraph.model.views import TensorView
+from shadowgraph.tracking.traces import Trace, stacks_of
+
+_FRAMES = 6
+_OPERATOR, _HEAD = 1, 4  # kind of a row, and its words before the first tensor's; see captures.cpp
+_FACTS = 5  # words of a tensor before its sizes
+_RESULT, _FRESH = 1, 2
+_NO_TRACE = 2**64 - 1
+_LEARNT = 1 << 63  # see captures.cpp
+
+Words = Sequence[int]
+Newest = tuple[int, ...]
+Form = tuple[torch.dtype, tuple[int, ...], Trace]
+
+
+class Tensor(NamedTuple):
+    """A tensor as plain numbers."""
+
+    address: int
+    storage: int
+    nbytes: int
+    argument: int
+    member: int
+    dtype: int
+    device: int
+    flags: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """Its dtype; bytes where torch has no such dtype any more."""
+        known = getattr(torch, dtype_of(self.dtype)[0], None)
+        return known if isinstance(known, torch.dtype) else torch.uint8
+
+    @property
+    def spans(self) -> bool:
+        """Whether it has the whole storage, as a contiguous array would."""
+        count = dtype_of(self.dtype)[1]
+        for size in self.shape:
+            count *= size
+        return self.address == self.storage and count == self.nbytes
+
+    def view(self) -> TensorView:
+        name, itemsize = dtype_of(self.dtype)
+        # An index of a device is a signed byte.
+        device = f"cuda:{self.device}" if self.device < 128 else "cpu"
+        return TensorView(
+            self.address, self.storage, self.nbytes, self.shape, self.strides, name, itemsize, device
+        )  # fmt: skip
+
+
+def tensor_at(words: Words, place: int) -> Tensor:
+    """The tensor whose words begin at a place."""
+    address, storage, nbytes, facts, member = words[place : place + _FACTS]
+    count = facts >> 32 & 0xFF
+    sizes = words[place + _FACTS : place + _FACTS + 2 * count]
+    return Tensor(
+        address, storage, nbytes, facts & 0xFFFF, member, facts >> 16 & 0xFF, facts >> 24 & 0xFF, facts >> 40,
+        tuple(sizes[::2]), tuple(sizes[1::2]),
+    )  # fmt: skip
+
+
+class Taught(NamedTuple):
+    """The operators of a capture, for later captures by the same code.
+
+    Attributes
+    ----------
+    graph
+        The captured graph's name.
+    operators
+        Their numbers, in order.
+    traces
+        Their stacks, by place in that order.
+    places
+        Of some, the innermost calls that led to them.
+    """
+
+    graph: str
+    operators: ctypes.Array[ctypes.c_uint64]
+    traces: Mapping[int, Trace]
+    places: Mapping[int, object]
+
+
+class _Operator(NamedTuple):
+    """One operator's tensors, as the rows have them."""
+
+    name: str
+    schema: Schema | None
+    inputs: tuple[Tensor, ...]
+    fresh: tuple[Tensor, ...]
+    trace: Trace
+    learnt_from: str
+
+    def node(self, index: int, stack: Stack) -> Node:
+        pointers = [_pointer(tensor, self.schema) for tensor in self.inputs]
+        pointers += [Pointer(RESULT, tensor.view(), Access.WRITE) for tensor in self.fresh]
+        launch = Launch(LaunchKind.ATEN, self.name, tuple(pointers), stack, learnt_from=self.learnt_from)
+        return Node(index, launch)
+
+
+def _pointer(tensor: Tensor, schema: Schema | None) -> Pointer:
+    known = schema is not None and tensor.argument < len(schema.names)
+    name = schema.names[tensor.argument] if schema is not None and known else f"argument {tensor.argument}"
+    if tensor.member != ALONE:
+        name = f"{name}[{tensor.member}]"
+    return Pointer(name, tensor.view(), schema.access(name) if schema is not None else Access.UNKNOWN)
+
+
+class _Decoded(NamedTuple):
+    steps: list[_Operator | Launch]
+    places: dict[int, int]  # of the steps, by number of the launch
+    made: dict[int, Form]
+
+
+class Recording(Mapping[int, Form]):
+    """What was recorded of a capture. As a mapping: dtype, shape and stack of each tensor that it made, by address.
+
+    Parameters
+    ----------
+    rows, marks
+        Words of the recording; captures.cpp has their layout.
+    fresh
+        Addresses of the tensors that it made.
+    traces
+        Stacks of the operators.
+    owner_of
+        The owner of nodes by its number in the marks; the number itself for a launch.
+    name_of
+        The name of an operator, and its overload.
+    learnt
+        The earlier capture that has the stacks of operators without one.
+
+    Attributes
+    ----------
+    launched
+        Launches that are no operators, by number.
+    """
+
+    def __init__(
+        self,
+        rows: Words,
+        marks: Words,
+        fresh: frozenset[int],
+        traces: Sequence[Trace],
+        owner_of: Callable[[int], Any],
+        name_of: Callable[[int], tuple[str, str]],
+        learnt: Taught | None = None,
+    ) -> None:
+        self._rows, self._marks, self._fresh, self._traces = rows, marks, fresh, traces
+        self._owner_of, self._name_of, self._learnt = owner_of, name_of, learnt
+        self.launched: dict[int, Launch] = {}
+
+    @classmethod
+    def empty(cls) -> Recording:
+        """That of a capture without launches."""
+        return cls((), (), frozenset(), (), lambda number: None, lambda operator: ("", ""))
+
+    @cached_property
+    def log(self) -> list[tuple[Newest, Any]]:
+        """Newest nodes at each mark, and their owner; None for no owner."""
+        found, words, at = list[tuple[Newest, Any]](), self._marks, 0
+        while at < len(words):
+            owner, count = words[at], words[at + 1]
+            found.append((tuple(words[at + 2 : at + 2 + count]), self._owner_of(owner)))
+            at += 2 + count
+        return found
+
+    @property
+    def launches(self) -> dict[int, int]:
+        """Index of a launch in the graph by its number."""
+        return self._decoded.places
+
+    def nodes(self) -> list[Node]:
+        """The launches, in order."""
+        steps = self._decoded.steps
+        operators = [step for step in steps if isinstance(step, _Operator)]
+        stacks = dict(zip(map(id, operators), _stacks([each.trace for each in operators]), strict=True))
+        return [
+            Node(index, step) if isinstance(step, Launch) else step.node(index, stacks[id(step)])
+            for index, step in enumerate(steps)
+        ]
+
+    # -- the tensors that it made ---------------------------------------------------------------------------------
+
+    def __getitem__(self, address: int) -> Form:
+        return self._decoded.made[address]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._fresh)
+
+    def __len__(self) -> int:
+        return len(self._fresh)
+
+    @cached_property
+    def _decoded(self) -> _Decoded:
+        steps, places, made = list[_Operator | Launch](), dict[int, int](), dict[int, Form]()
+        for number, step in self._steps():
+            if isinstance(step, _Operator):
+                for tensor in step.fresh:
+                    made[tensor.storage] = tensor.torch_dtype, tensor.shape, step.trace
+                if step.schema is not None and step.schema.pure_view:
+                    continue  # it allocates, and leaves no node
+            places[number] = len(steps)
+            steps.append(step)
+        self._rows = ()
+        return _Decoded(steps, places, made)
+
+    def _steps(self) -> Iterator[tuple[int, _Operator | Launch]]:
+        rows, at = self._rows, 0
+        while at < len(rows):
+            kind, number = rows[at], rows[at + 1]
+            if kind & 0xFF != _OPERATOR:
+                at += 2
+                if number in self.launched:
+                    yield number, self.launched[number]
+                continue
+            trace, count = rows[at + 2 : at + _HEAD]
+            at += _HEAD
+            tensors: list[Tensor] = []
+            for _ in range(count):
+                tensors.append(tensor_at(rows, at))
+                at += _FACTS + 2 * len(tensors[-1].shape)
+            step = self._operator(kind >> 8, tensors, trace)
+            if step.inputs or step.fresh:
+                yield number, step
+
+    def _operator(self, operator: int, tensors: Sequence[Tensor], trace: int) -> _Operator:
+        name, overload = self._name_of(operator)
+        inputs = tuple(tensor for tensor in tensors if not tensor.flags & _RESULT)
+        fresh = tuple(tensor for tensor in tensors if tensor.flags & _FRESH)
+        return _Operator(
+            text_of(name, overload), schema_named(name, overload), inputs, fresh, *self._trace(trace)
+        )  # fmt: skip
+
+    def _trace(self, number: int) -> tuple[Trace, str]:
+        """A stack, and the graph that it was learnt from."""
+        if number == _NO_TRACE:
+            return None, ""
+        if not number & _LEARNT:
+            return self._traces[number], ""
+        learnt = self._learnt
+        return (learnt.traces.get(number ^ _LEARNT), learnt.graph) if learnt is not None else (None, "")
+
+
+def _stacks(traces: Sequence[Trace]) -> list[Stack]:
+    """Stacks of traces, of which some are missing."""
+    known = iter(stacks_of([trace for trace in traces if trace is not None], _FRAMES))
+    return [next(known) if trace is not None else () for trace in traces]
