@@ -250,7 +250,6 @@ OPTIONS: tuple[Option, ...] = (
         "``learnt`` captures faster. Until the observer is compiled, and where it cannot be, it is as with ``each``, "
         "and the report says so; with ``operators=\"mode\"`` as well.",
         flags={"wrap": Flag(("--capture-lines",))},
-        defaults={"wrap": "learnt"},
     ),
     Option(
         "every", 1, Count(),

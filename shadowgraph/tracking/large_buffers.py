@@ -96,14 +96,17 @@ class LargeTally:
     ----------
     now, most
         Now, and when it was most since the last `begin`.
+    runs
+        Calls of `begin`.
     """
 
     def __init__(self) -> None:
         self.now = self.most = LargeGuards()
+        self.runs = 0
 
     def begin(self) -> None:
         """Another run begins."""
-        self.most = self.now
+        self.most, self.runs = self.now, self.runs + 1
 
     def add(self, buffer: LargeGuards) -> None:
         """One more buffer."""
@@ -143,7 +146,7 @@ class LargeBuffers:
     ) -> None:
         self._lock, self._guards, self._ledger, self._source, self._tally = lock, guards, ledger, source, tally
         self._entries: dict[int, _Entry] = {}  # by address
-        self._captures = 0
+        self._captures = self._run = 0
         self._elsewhere = False  # torch's allocator is set up otherwise: a segment was made in vain, and none is again
         self._deaths: Counter[tuple[str, int]] = Counter()  # by the allocating line
 
@@ -156,6 +159,7 @@ class LargeBuffers:
             The result, or None where the operator has not run; and why the result has no guard, if it has none.
         """
         self.sweep()
+        self._start_over()
         stack = current_stack()
         site = (stack[0].file, stack[0].line) if stack else None
         refused = self._refusal(site)
@@ -188,6 +192,12 @@ class LargeBuffers:
         if self._entries:
             for entry in [each for each in list(self._entries.values()) if not still_there(each.buffer)]:
                 self._release(entry)
+
+    def _start_over(self) -> None:
+        """Forget what another run has learnt."""
+        if self._run != self._tally.runs:
+            self._run, self._elsewhere = self._tally.runs, False
+            self._deaths.clear()
 
     def _refusal(self, site: tuple[str, int] | None) -> str | None:
         if self._elsewhere:

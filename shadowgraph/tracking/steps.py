@@ -80,7 +80,8 @@ _gone: deque[int] = deque()  # serials of former pieces whose graphs are gone
 _starts: set[int] = set()  # serials of graphs that go on with no run
 _seen: dict[tuple[int, int], int] = {}  # how often a run was seen, by its first serial and its length
 _cuts: dict[tuple[int, int], Date] = {}  # what the check before a replay tells, where a step was cut short before it
-_left = [0, 0]  # replays with disabled nodes of graphs that are forgotten, and those that the device's counts have
+_left = [0]  # replays with disabled nodes, of graphs that are forgotten
+_made_up = [0]  # replays that devices did not count, and were told when nodes were enabled again; never reset
 refused: dict[str, set[int]] = {}  # serials of graphs whose nodes could not be switched, by reason
 
 
@@ -215,7 +216,7 @@ def _forget(serial: int) -> None:
     """Forget a former piece, but for what it counts."""
     piece = _former.pop(serial, None)
     if piece is not None:
-        _left[:] = _left[0] + piece.unchecked, _left[1] + piece.made_up
+        _left[0] += piece.unchecked
 
 
 # -- for the backends ------------------------------------------------------------------------------------------------
@@ -238,7 +239,7 @@ def switched(graph: Graph, on: bool, replay: int | None = None) -> None:
     piece = _pieces.get(graph.serial)
     if piece is None:
         return
-    piece.switched(on, graph.replays if replay is None else replay)
+    _made_up[0] += piece.switched(on, graph.replays if replay is None else replay)
     if on and piece.order.ended:
         _pieces.pop(graph.serial, None)
 
@@ -275,7 +276,9 @@ def start_over() -> None:
     _seen.clear()
     _cuts.clear()
     refused.clear()
-    _left[:] = 0, 0
+    _left[0] = 0
+    for piece in _pieces.values():  # their nodes are disabled still
+        piece.count_from_here()
     _here.runner = _Runner()
 
 
@@ -336,9 +339,9 @@ def unchecked() -> int:
 
 
 def made_up() -> int:
-    """Those of them that the device's counts have since, as nodes were enabled again."""
-    found = {id(piece): piece for known in (_pieces, _former) for piece in list(known.values())}
-    return _left[1] + sum(piece.made_up for piece in found.values())
+    """Replays since the process began that devices did not count, and that their counts have since, as nodes were
+    enabled again."""
+    return _made_up[0]
 
 
 def sentence() -> str | None:

@@ -22,9 +22,12 @@ def gather() -> Trace:
     return _gather(True, False, False)
 
 
-def stacks_of(traces: Sequence[Trace], limit: int) -> list[Stack]:
-    """Symbolize gathered stacks, as `current_stack` would return them; one call for many shares the work."""
-    return [_stack_of(frames, limit) for frames in torch._C._profiler.symbolize_tracebacks([*traces])]
+def stacks_of(traces: Sequence[Trace | None], limit: int) -> list[Stack]:
+    """Symbolize gathered stacks, as `current_stack` would return them; one call for many shares the work. A missing
+    trace, of a thread without Python frames, has an empty stack: torch would read through a null pointer."""
+    known = [trace for trace in traces if trace is not None]
+    symbolized = iter(torch._C._profiler.symbolize_tracebacks(known) if known else ())
+    return [() if trace is None else _stack_of(next(symbolized), limit) for trace in traces]
 
 
 def _stack_of(gathered: Sequence[Mapping[str, Any]], limit: int) -> Stack:

@@ -285,3 +285,17 @@ def test_what_happens_while_checking_is_paused_is_not_judged_afterwards(debugger
     for _ in range(QUIET - 1):
         graph.replay()
     assert not debugger.check()
+
+
+def test_replays_that_passed_do_not_shorten_what_is_observed_after_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    with sampled(monkeypatch, (10**6, 10**6), 10**6) as debugger:
+        graph = until_steady(debugger, guarded(debugger, 8))
+        for _ in range(5 * QUIET):
+            graph.replay()
+        assert len(passing.pending()) >= 5 * QUIET, "precondition: none of these was entered yet"
+        asked = debugger.locate(graph)
+        graph.replay()
+        assert asked.done
+        for _ in range(QUIET - 2):
+            assert debugger.monitor.observation.state.value == "observed"
+            graph.replay()

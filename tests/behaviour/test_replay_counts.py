@@ -78,3 +78,20 @@ def test_replays_of_pieces_count_as_checked_with_their_step(debugger: sg.Debugge
     counts = debugger.facts().replays
     assert counts.made == counts.checked == QUIET * 8 * 6
     assert any("with their step" in limit for limit in debugger.facts().limits)
+
+
+def test_what_pieces_counted_under_one_debugger_is_not_told_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    with sampled(monkeypatch, (10**6, 10**6), 10**6) as first:
+        table, graphs = guarded(first, 8), [sg.HostGraph() for _ in range(6)]
+        for graph in graphs:
+            with sg.host_graph(graph):
+                table.add_(1)
+        for _ in range(QUIET * 8):
+            for graph in graphs:
+                graph.replay()
+        assert steps.unchecked(), "precondition"
+    with sg.debug(backend="host") as second:
+        assert second.facts().limits == ()
+        graphs[0].replay()
+        second.check()
+        assert second.facts().replays == Replays(made=1, checked=1, observed=1)

@@ -261,7 +261,7 @@ def test_variables_count_where_no_option_does(tmp_path: Path) -> None:
     done = wrap(tmp_path, *words, options=("--layout", "faithful", "--locate", "off"), env=env)
     settings = done.run.manifest["settings"]["options"]
     # Of a program that declares nothing and serves.
-    own = {"stale_rows": "note", "partial_reruns": False, "operators": "auto", "capture_lines": "learnt"}
+    own = {"stale_rows": "note", "partial_reruns": False, "operators": "auto"}
     expected = {"layout": "faithful", "locate": "off", "fault_limit": 1000, "watch_eager": "sampled", **own}
     assert settings == expected, "the rest is for each process to read"
     plain = wrap(tmp_path / "plain", *words, cwd=tmp_path)

@@ -26,8 +26,7 @@ def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
         yield made
 
 
-def steady(debugger: sg.Debugger) -> torch.cuda.CUDAGraph:
-    table = guarded(debugger, 8)
+def steady(table: torch.Tensor) -> torch.cuda.CUDAGraph:
     graph, _ = captured(lambda: table.add_(1))
     for _ in range(20 * QUIET):
         graph.replay()
@@ -37,7 +36,8 @@ def steady(debugger: sg.Debugger) -> torch.cuda.CUDAGraph:
 
 
 def test_the_report_counts_as_many_checks_as_replays_and_none_of_a_pause(debugger: sg.Debugger) -> None:
-    graph = steady(debugger)
+    table = guarded(debugger, 8)
+    graph = steady(table)
     for _ in range(1000):
         graph.replay()
     debugger.check()
@@ -63,7 +63,8 @@ def test_one_byte_is_found_wherever_a_guard_begins(debugger: sg.Debugger, distan
 
     with debugger.guard():
         tables = [torch.zeros(size, dtype=torch.uint8, device="cuda") for size in range(1, 34)]
-    graph = steady(debugger)
+    refreshed = guarded(debugger, 8)
+    graph = steady(refreshed)
     runtime: Any = cp.cuda.runtime
     for table in tables:
         known = len(debugger.check())

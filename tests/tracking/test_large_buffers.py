@@ -223,6 +223,8 @@ def test_memory_that_torch_laid_elsewhere_stays_without(bench: Bench) -> None:
     segments = list(bench.cache.segments)
     assert bench.make() == (None, OTHER_PLACE), "one segment in vain is enough"
     assert bench.cache.segments == segments
+    bench.tally.begin()
+    assert bench.make()[0] is not None, "the next run tries once more"
 
 
 def test_no_memory_for_a_tail(bench: Bench) -> None:
@@ -264,6 +266,9 @@ def test_a_line_whose_results_soon_die(bench: Bench) -> None:
         run_deferred()
     assert step() == (None, SHORT_LIVED)
     assert bench.make()[1] is None, "another line"
+    bench.cache.used, bench.cache.room = -bench.cache.memory.data_ptr() % BLOCK, ROOM
+    bench.tally.begin()
+    assert step()[1] is None, "what one run learnt does not hold for the next"
 
 
 def test_what_a_capture_has_seen_is_static(bench: Bench) -> None:

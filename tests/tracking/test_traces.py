@@ -49,3 +49,11 @@ def test_frames_of_ours_and_of_torch_are_left_out() -> None:
         torch.nn.functional.softmax(torch.zeros(3), dim=0)
     assert all(stack[0].file == __file__ for stack in stacks_of(seen, 3))
     assert all("site-packages/torch" not in frame.file for stack in stacks_of(seen, 30) for frame in stack)
+
+
+def test_a_trace_that_is_missing_has_an_empty_stack() -> None:
+    trace, stack = deeper(1)
+    first, second, third = stacks_of([None, trace, None], 3)
+    assert (first, second, third) == ((), stack[:3], ())
+    assert stacks_of([None], 3) == [()]
+    assert stacks_of([], 3) == []

@@ -195,7 +195,7 @@ class Recording(Mapping[int, Form]):
         """The launches, in order."""
         steps = self._decoded.steps
         operators = [step for step in steps if isinstance(step, _Operator)]
-        stacks = dict(zip(map(id, operators), _stacks([each.trace for each in operators]), strict=True))
+        stacks = dict(zip(map(id, operators), stacks_of([each.trace for each in operators], _FRAMES), strict=True))
         return [
             Node(index, step) if isinstance(step, Launch) else step.node(index, stacks[id(step)])
             for index, step in enumerate(steps)
@@ -261,9 +261,3 @@ class Recording(Mapping[int, Form]):
             return self._traces[number], ""
         learnt = self._learnt
         return (learnt.traces.get(number ^ _LEARNT), learnt.graph) if learnt is not None else (None, "")
-
-
-def _stacks(traces: Sequence[Trace]) -> list[Stack]:
-    """Stacks of traces, of which some are missing."""
-    known = iter(stacks_of([trace for trace in traces if trace is not None], _FRAMES))
-    return [next(known) if trace is not None else () for trace in traces]

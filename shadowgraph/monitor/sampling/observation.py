@@ -151,14 +151,16 @@ class Observation:
 
     def replays_passed(self, serial: int, count: int) -> None:
         """Replays have passed unobserved, the last one of the graph with that serial; the next one is looked at."""
-        self._left -= count - 1
+        self.looked(count - 1)
         self._count(serial)
         self._pass(0)
         self.looks_closer = self.unobserved
 
     def looked(self, count: int) -> None:
-        """Replays that passed were entered before the next closer look was due."""
-        self._left -= count
+        """Replays that passed were entered before the next closer look was due. Where all is observed by now they are
+        of the period before."""
+        if self.unobserved:
+            self._left -= count
 
     def _count(self, serial: int) -> None:
         self._left -= 1
