@@ -96,9 +96,9 @@ class FindingsLogger:
         """Write the findings that changed since, and all other facts of the report."""
         facts = self.debugger.facts()
         with self._lock:
-            for finding in (*facts.findings, *facts.notes):
+            for finding in (*facts.damage, *facts.notes):
                 self._catch_up(finding, interim=kind == "interim")
-        facts = msgspec.structs.replace(facts, findings=(), notes=(), failures=())
+        facts = msgspec.structs.replace(facts, findings=(), notes=(), parts=(), failures=())
         body = msgspec.json.encode(plain_facts(redacted(facts) if self._redact else facts))
         self._journal.write_json(kind, b'"book":%d,"facts":' % self._book + body)
 
