@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from shadowgraph.checks.base import Checkpoint, Detection
 from shadowgraph.model.buffers import Buffer, Ledger
@@ -134,16 +135,22 @@ class BrokenGuards:
         return ByteRange(start + finding.bytes.first, start + finding.bytes.last + 1)
 
     def is_broken(self, buffer: Buffer, side: Side, down: bool, up: bool) -> bool:
-        """Whether a guard is damaged as far as its lower end (`down`) and its upper end (`up`). A missing guard counts
-        as damaged."""
+        """Whether a guard is damaged as far as its lower end (`down`) and its upper end (`up`), or to within the gaps
+        that a strided write leaves. A missing guard counts as damaged."""
         whole = guard_at(buffer, side)
         if whole is None:
             return True
-        parts = [part for known in self.at((buffer.serial, side)) if (part := self.damage(known)) is not None]
-        if not parts:
-            return False
-        first, stop = min(part.start for part in parts), max(part.stop for part in parts)
-        return (not down or first < whole.start + VALUE) and (not up or stop > whole.stop - VALUE)
+        known = self.at((buffer.serial, side))
+        parts = [(part, self._gap(each)) for each in known if (part := self.damage(each)) is not None]
+        low = any(part.start < whole.start + gap for part, gap in parts)
+        high = any(part.stop > whole.stop - gap for part, gap in parts)
+        return bool(parts) and (low or not down) and (high or not up)
+
+    def _gap(self, known: BrokenGuard) -> int:
+        """The most bytes that a write may have left out at an end of a guard: as many as between its own ranges."""
+        finding = self.finding(known)
+        ranges = finding.bytes.ranges if finding is not None and finding.bytes is not None else ()
+        return max((after[0] - before[1] for before, after in pairwise(ranges)), default=0) + VALUE
 
     def neighbour(self, buffer: Buffer, up: bool) -> Buffer | None:
         """The next live buffer by address."""

@@ -139,7 +139,10 @@ def test_a_stride_that_begins_in_the_middle_of_a_guard() -> None:
         last = (between(row[0], row[2]) - 20) // 32
         fill_strided[(1,)](row[0], 80, 32, last, BLOCK=1024)
         found = debugger.check()
-    assert {one.buffer.name for one in found} == {"t0"} or sides(found)[0] == ("t0", "after")
+    one = only(found)
+    assert (one.buffer.name, one.bytes.side, one.bytes.first) == ("t0", "after", 320)
+    assert reached(one) == [("t1", True, 8), ("t2", False, 4)]
+    assert one.detail.extent_nbytes == 4 * (80 + 32 * (last - 1) + 1) - 256
 
 
 # -- what is not of that overrun -------------------------------------------------------------------------------------
