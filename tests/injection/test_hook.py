@@ -220,11 +220,11 @@ def test_what_we_need_and_is_missing_is_one_line(folder: Path) -> None:
     assert "not watched: ModuleNotFoundError" in read_run(folder).processes[0].events[0]
 
 
-def test_damaged_orders_are_one_line(folder: Path) -> None:
+def test_a_damaged_configuration_is_one_line(folder: Path) -> None:
     env = wrapped_environment(InjectionConfig(str(folder), "auto"), environment()) | {VARIABLE: "[]"}
     done = subprocess.run([sys.executable, "-c", "import torch"], env=env, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr.count("\n")) == (0, 1)
-    assert "holds no config of a wrap" in done.stderr
+    assert "holds no configuration of a wrap" in done.stderr
 
 
 def test_operators_of_every_thread_are_seen(folder: Path) -> None:
