@@ -11,7 +11,7 @@ from shadowgraph.checks.out_of_bounds.facts import RowOverrun, overrun_of
 from shadowgraph.common.errors import MissingFileError, UsageError
 from shadowgraph.model.findings import ByteFacts, Culprit, Finding, Reader, Severity, Status, Window, fingerprint
 from shadowgraph.model.guards import Side
-from shadowgraph.model.overrun_extents import Origin
+from shadowgraph.model.overrun_extents import CausedBy, Origin, Reached
 from shadowgraph.monitor.finding_store import FindingStore, read_suppressions
 
 PRINT = fingerprint(FINDING)
@@ -385,18 +385,48 @@ def test_what_was_seen_too_late_to_know_who_did_it_is_of_the_launch_that_is_seen
 ORIGIN = Origin("draft.kv_indices", 12, "feedfeedfeed")
 
 
-def test_a_finding_that_goes_on_from_another_is_a_note_of_as_many_bytes(book: FindingStore) -> None:
+def test_part_of_an_overrun_is_neither_finding_nor_note(book: FindingStore) -> None:
     first, _ = book.add(FINDING, "kernel")
     tied = book.tie(first.id, ORIGIN)
     assert tied is not None
     assert (tied.continues, tied.severity, tied.revision) == (ORIGIN, Severity.NOTE, 2)
     kept, new = book.add(worse(), "kernel")
     assert (kept.severity, kept.bytes, kept.occurrences, new) == (Severity.NOTE, WORSE, 2, False)
-    assert (book.findings, book.notes) == ((), (kept,))
+    assert (book.findings, book.notes, book.parts, len(book)) == ((), (), (kept,), 0)
     again = book.tie(first.id, None)
     assert again is not None
     assert (again.continues, again.severity, book.notes) == (None, Severity.ERROR, ())
+    assert (book.findings, book.parts, len(book)) == ((again,), (), 1)
     assert book.tie(99, ORIGIN) is None
+
+
+CAUSE = CausedBy(1, "SG101", "feedfeedfeed", "draft.kv_indices", 12, True)
+
+
+def test_a_cause_stays_with_further_sightings_and_can_be_withdrawn(book: FindingStore) -> None:
+    first, _ = book.add(FINDING, "kernel")
+    named = book.set_cause(first.id, CAUSE)
+    assert named is not None
+    assert (named.caused_by, named.revision, named.is_consequence) == (CAUSE, 2, True)
+    kept, _ = book.add(worse(), "kernel")
+    assert (kept.caused_by, kept.bytes) == (CAUSE, WORSE)
+    withdrawn = book.set_cause(first.id, None)
+    assert withdrawn is not None
+    assert (withdrawn.caused_by, withdrawn.is_consequence) == (None, False)
+    assert book.set_cause(99, CAUSE) is None
+
+
+def test_what_says_most_of_a_buffer(book: FindingStore) -> None:
+    reached = Reached("lens", 13, 16, "int64", (2,), True, 2000, FINDING.phase, "graph#1", 45)
+    assert book.about(13) is None
+    note, _ = book.add(altered(severity=Severity.NOTE, buffer__serial=13), "a note")
+    assert book.about(13) == note
+    overrun, _ = book.add(altered(reaches=(reached,), reaches_total=1), "an overrun")
+    assert book.about(13) == overrun
+    own, _ = book.add(altered(code="SG102", detail=None, buffer__serial=13), "its own")
+    assert book.about(13) == own
+    book.set_cause(own.id, CAUSE)
+    assert book.about(13) == overrun
 
 
 def test_a_sighting_under_the_mark_of_those_before(book: FindingStore) -> None:

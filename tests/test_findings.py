@@ -23,7 +23,7 @@ DOCUMENTED = {
     "culprit": "status kind name node file line stack",
 }
 EXTRA = {
-    "": "reader window fingerprint batch continues detail step",
+    "": "reader window fingerprint batch continues caused_by detail step",
     "buffer": "address serial role allocated",
     "bytes": "",
     "culprit": "source grid block kernel arguments led_by seen_in search",

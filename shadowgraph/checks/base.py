@@ -192,6 +192,8 @@ class Context:
         Numbers checkpoints and host writes, in order.
     report
         Takes a detection; any thread, and in sync mode it may raise `FindingsError`.
+    judged
+        Called when all evidence that had arrived was dispatched and reported.
     """
 
     settings: Settings
@@ -203,6 +205,7 @@ class Context:
     graphs: dict[int, Graph] = field(default_factory=dict)
     writes: WriteLog = field(default_factory=WriteLog)
     clock: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    judged: Callable[[], None] = lambda: None
 
     def replays(self) -> dict[int, int]:
         """Replays begun so far, by the serials of the graphs captured so far."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from shadowgraph.checks.verdicts import when
+from shadowgraph.checks.verdicts import because, when
 from shadowgraph.model.findings import Finding, Successor
 from shadowgraph.model.kinds import Detail
 
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
     from shadowgraph.model.buffers import Buffer
 
 Row = tuple[str, str]  # a label and a text; with an empty label the row continues the one before
+
+
+class CulpritIs(StrEnum):
+    """What the culprit of a finding did to its bytes."""
+
+    WRITER = "writer"  # changed them
+    LAST_SEEN = "last_seen"  # wrote them last, of the launches that were seen: on a device overruns are not
+    READER = "reader"  # took them as input
 
 
 class KindWords(ABC):
@@ -54,7 +63,7 @@ class KindWords(ABC):
         """The finding in one line; never empty, and the same text for the same facts."""
         first = "first " if self.has_grown(finding) else ""
         latest = "at the latest " if finding.confidence == "low" else ""
-        return f"{self.code} {self.title}: {self.verdict(finding)} {first}{latest}{when(finding)}"
+        return f"{self.code} {self.title}: {self.verdict(finding)} {first}{latest}{when(finding)}{because(finding)}"
 
     def has_grown(self, finding: Finding) -> bool:
         """Whether a later sighting reached further than the first one, whose phase and replay the finding has."""
@@ -109,6 +118,14 @@ class FindingKind(KindWords):
     node_is_sought: ClassVar[bool] = False
     writer_may_come_late: ClassVar[bool] = False
     keeps_first_example: ClassVar[bool] = False
+
+    def culprit_is(self, finding: Finding) -> CulpritIs:
+        """What the finding's culprit did to its bytes."""
+        return CulpritIs.WRITER
+
+    def values_of(self, finding: Finding) -> int | None:
+        """Serial of the buffer whose values are wrong, where it is known."""
+        return finding.buffer.serial
 
     def cause(self, finding: Finding) -> str:
         """What tells findings apart that differ in nothing else of their fingerprint; without numbers."""

@@ -51,6 +51,15 @@ def _within(phase: Phase, graph: str | None, replay: int | None, step: StepFacts
     }.get(phase, "")
 
 
+def because(finding: Finding) -> str:
+    """The finding that it is a consequence of, for the end of its message."""
+    cause = finding.caused_by
+    if cause is None:
+        return ""
+    number = f" #{cause.finding}" if cause.finding else ""
+    return f", {'' if cause.sure else 'perhaps '}caused by {cause.code} of {cause.buffer}{number}"
+
+
 def who(finding: Finding) -> str:
     """The culprit in words."""
     culprit = finding.culprit

@@ -72,13 +72,13 @@ def run(args: argparse.Namespace) -> int:
     from shadowgraph.common.version import VERSION
     from shadowgraph.wrap.launch.run_child import run_child, wrapped_environment
 
-    orders_without_folder = _options(args)
+    options = _options(args)
     folder = RunFolder(args.run_dir or default_folder())
-    orders = InjectionConfig(folder.path, **orders_without_folder)
-    folder.begin(args.program, orders, VERSION)
+    config = InjectionConfig(folder.path, **options)
+    folder.begin(args.program, config, VERSION)
     _tell_outer_wrap(folder.path)
-    environment = wrapped_environment(orders, os.environ)
-    gather = partial(collect, folder.path, orders.run, orders.redact)
+    environment = wrapped_environment(config, os.environ)
+    gather = partial(collect, folder.path, config.run, config.redact)
     server = _status_server(args, folder) if args.status is not None else None
 
     def started(pid: int) -> None:
@@ -202,11 +202,11 @@ def _tell_outer_wrap(inner: str) -> None:
     if outer is not None:
         from shadowgraph.wrap.folder.findings_log import FORMAT, FindingsLog
 
-        journal = FindingsLog(outer.folder)
-        journal.write("start", format=FORMAT, pid=os.getpid(), ppid=os.getppid(), argv=sys.orig_argv, born="wrap")
-        journal.write("event", text=f"another wrap, with a run folder of its own: {inner}")
-        journal.write("end")
-        journal.close()
+        log = FindingsLog(outer.folder)
+        log.write("start", format=FORMAT, pid=os.getpid(), ppid=os.getppid(), argv=sys.orig_argv, born="wrap")
+        log.write("event", text=f"another wrap, with a run folder of its own: {inner}")
+        log.write("end")
+        log.close()
 
 
 def _conclude(args: argparse.Namespace, folder: RunFolder, ended: Ended, gather: Callable[[], None]) -> int:

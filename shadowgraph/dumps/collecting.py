@@ -89,7 +89,7 @@ def _collect(
 ) -> tuple[Collected, list[Graph]]:
     """Everything except the device nodes of the graphs, and these graphs."""
     context = work.context
-    known = [*work.book.findings, *work.book.notes]
+    known = [*work.book.findings, *work.book.notes, *work.book.parts]
     live = tuple(context.ledger)
     plan = Plan() if redact else plan_of(known, live, work.settings.dump_whole, limit)
     read, unread = _read(work, plan)
@@ -216,6 +216,7 @@ def _facts(work: Monitor, facts: Callable[[], RunFacts]) -> RunFacts:
         return RunFacts(
             findings=work.book.findings,
             notes=work.book.notes,
+            parts=work.book.parts,
             suppressed=work.book.suppressed,
             coverage=Coverage(0, 0, (), 0),
             graphs=(),

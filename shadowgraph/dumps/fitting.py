@@ -111,13 +111,13 @@ def _guards(m: Manifest) -> tuple[Manifest, str, int]:
 
 
 def _buffers(m: Manifest) -> tuple[Manifest, str, int]:
-    concerned = {f.buffer.serial for f in (*m.facts.findings, *m.facts.notes)}
+    concerned = {f.buffer.serial for f in (*m.facts.damage, *m.facts.notes)}
     kept = tuple(buffer for buffer in m.buffers if buffer.serial in concerned)
     return replace(m, buffers=kept), "live buffers", len(m.buffers) - len(kept)
 
 
 def _notes(m: Manifest) -> tuple[Manifest, str, int]:
-    return replace(m, facts=replace(m.facts, notes=())), "notes", len(m.facts.notes)
+    return replace(m, facts=replace(m.facts, notes=(), parts=())), "notes", len(m.facts.notes)
 
 
 def _findings(m: Manifest) -> tuple[Manifest, str, int]:

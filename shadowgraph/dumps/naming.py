@@ -48,7 +48,7 @@ class BufferNames:
             if home is not None:
                 self._owners.setdefault(home.serial, []).append(owner)
         facts = dump.manifest.facts
-        self._found = {f.buffer.serial: f.buffer for f in (*facts.findings, *facts.notes)}
+        self._found = {f.buffer.serial: f.buffer for f in (*facts.damage, *facts.notes)}
         self._best: dict[int, str] = {}
 
     def name(self, buffer: Buffer) -> str:

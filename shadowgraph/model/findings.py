@@ -16,7 +16,7 @@ import msgspec
 from shadowgraph.common.html_repr import HtmlRepr
 from shadowgraph.model.guards import Side
 from shadowgraph.model.kinds import Detail, kind_of, kinds
-from shadowgraph.model.overrun_extents import Origin
+from shadowgraph.model.overrun_extents import CausedBy, Origin
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.probes import Search
 from shadowgraph.model.redaction import Kept, KernelName, OwnerPath
@@ -239,7 +239,10 @@ class Finding(HtmlRepr, msgspec.Struct, frozen=True):
     fingerprint
         A hash that stays the same between runs.
     continues
-        The finding of the overrun that reached this one's guard; then this one is a note.
+        The finding of the overrun that reached this one's guard: this one is part of that finding, and no finding or
+        note of its own.
+    caused_by
+        The overrun that wrote over this finding's buffer, where this finding is a consequence of it.
     detail
         The facts of its kind; None where the kind has none.
     """
@@ -270,6 +273,7 @@ class Finding(HtmlRepr, msgspec.Struct, frozen=True):
     fingerprint: Kept[str] = ""
     batch: Batch | None = None
     continues: Origin | None = None
+    caused_by: CausedBy | None = None
     detail: Detail | None = None
     step: StepFacts | None = None
 
@@ -292,6 +296,11 @@ class Finding(HtmlRepr, msgspec.Struct, frozen=True):
         """The finding as plain JSON types, with its message; fields as in ``docs/findings.md``."""
         document: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))  # `to_builtins` leaves tuples
         return {"schema": SCHEMA, "kind": self.kind, "message": self.message, **document}
+
+    @property
+    def is_consequence(self) -> bool:
+        """Whether another finding is known to be its cause: it is no independent error."""
+        return self.caused_by is not None and self.caused_by.sure
 
     @property
     def past_end(self) -> int:

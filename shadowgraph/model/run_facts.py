@@ -18,7 +18,7 @@ from shadowgraph.model.redaction import FaultText, Kept, OwnerPath
 from shadowgraph.model.tensor_changes import Change
 
 SCHEMA = "shadowgraph.report/2"
-_Cause = tuple[str, int, int]
+_Id = tuple[int, int]
 
 
 class Replays(msgspec.Struct, frozen=True):
@@ -75,6 +75,8 @@ class RunFacts(msgspec.Struct, frozen=True):
         Work that was skipped so as not to delay the program, each in a sentence.
     failures
         Exceptions of the program, with the context at that moment.
+    parts
+        Broken guards of buffers that overruns ran over: evidence of those findings, and neither findings nor notes.
     """
 
     findings: tuple[Finding, ...]
@@ -96,25 +98,31 @@ class RunFacts(msgspec.Struct, frozen=True):
     limits: Kept[tuple[str, ...]] = ()
     failures: tuple[Failure, ...] = ()
     replays: Kept[Replays] = Replays()
+    parts: tuple[Finding, ...] = ()
 
     @property
     def told(self) -> tuple[Finding, ...]:
-        """Findings, each followed by the notes of its overrun's further extent, and then the other notes."""
-        going_on: dict[_Cause, list[Finding]] = {}
-        for note in self.notes:
-            if note.continues is not None:
-                key = note.continues.fingerprint, note.continues.serial, note.pid
-                going_on.setdefault(key, []).append(note)
-        told: list[Finding] = []
+        """Findings, each followed by its consequences, and then the notes."""
+        known = {(finding.pid, finding.id) for finding in self.findings if not finding.is_consequence}
+        behind: dict[_Id, list[Finding]] = {}
         for finding in self.findings:
-            told += [finding, *going_on.pop((finding.fingerprint, finding.buffer.serial, finding.pid), ())]
-        behind = {id(finding) for finding in told}
-        return (*told, *(note for note in self.notes if id(note) not in behind))
+            cause = _cause(finding)
+            if cause in known:
+                behind.setdefault(cause, []).append(finding)
+        first = (finding for finding in self.findings if _cause(finding) not in known)
+        told = [each for finding in first for each in (finding, *behind.get((finding.pid, finding.id), ()))]
+        return (*told, *self.notes)
 
     @property
     def damage(self) -> tuple[Finding, ...]:
-        """Findings, and the notes of an overrun's further extent: the damage that plots mark."""
-        return (*self.findings, *(note for note in self.notes if note.continues is not None))
+        """Findings, and the parts of overruns: the damage that plots mark."""
+        return (*self.findings, *self.parts)
+
+
+def _cause(finding: Finding) -> _Id:
+    """Process and id of the finding that another one is known to follow from; no finding has the id 0."""
+    cause = finding.caused_by
+    return finding.pid, cause.finding if cause is not None and cause.sure else 0
 
 
 def document(facts: RunFacts, made_with: dict[str, str] | None = None) -> dict[str, Any]:
@@ -133,7 +141,7 @@ def document(facts: RunFacts, made_with: dict[str, str] | None = None) -> dict[s
 def plain_facts(facts: RunFacts) -> dict[str, Any]:
     """The facts as plain JSON types, each finding with its message."""
     body: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(facts))
-    told = {"findings": facts.findings, "notes": facts.notes}
+    told = {"findings": facts.findings, "notes": facts.notes, "parts": facts.parts}
     return body | {name: [finding.to_dict() for finding in some] for name, some in told.items()}
 
 
@@ -169,6 +177,7 @@ def without_memory(facts: RunFacts) -> RunFacts:
         facts,
         findings=tuple(msgspec.structs.replace(finding, window=None) for finding in facts.findings),
         notes=tuple(msgspec.structs.replace(finding, window=None) for finding in facts.notes),
+        parts=tuple(msgspec.structs.replace(finding, window=None) for finding in facts.parts),
         last_values=(),
         last_launches=tuple(
             msgspec.structs.replace(launch, values=(), asserted=None) for launch in facts.last_launches

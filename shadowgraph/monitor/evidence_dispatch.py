@@ -70,6 +70,8 @@ class EvidenceDispatcher:
                         judge()
                 except FindingsError as error:
                     raised = raised or error
+        with error_barrier("overrun"):
+            self._context.judged()
         return raised
 
     def _judgements(self, result: Result) -> Iterator[Callable[[], None]]:

@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 
 from shadowgraph.common.internal_errors import error_barrier
-from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.failures import Failure, LastWriter, PlanFacts
 from shadowgraph.model.findings import Batch, Finding
 from shadowgraph.model.graphs import Graph
@@ -153,7 +152,7 @@ def _with_writers(work: Monitor, plan: HostPlan, facts: PlanFacts, broken: int |
     finding: Finding | None = None
     if buffer is not None:
         facts = msgspec.structs.replace(facts, buffer=context.names.name_of(buffer, view.hull)[0])
-        finding = _finding_about(work, buffer)
+        finding = work.book.about(buffer.serial)
     writers = (_writer(work, entry, where) for entry, where in _suspects(view, broken))
     return msgspec.structs.replace(
         facts,
@@ -161,12 +160,6 @@ def _with_writers(work: Monitor, plan: HostPlan, facts: PlanFacts, broken: int |
         finding=finding.id if finding is not None else None,
         found=finding.message if finding is not None else "",
     )
-
-
-def _finding_about(work: Monitor, buffer: Buffer) -> Finding | None:
-    """The first finding about a buffer, else the first note about it."""
-    about = [each for each in (*work.book.findings, *work.book.notes) if each.buffer.serial == buffer.serial]
-    return max(about, key=lambda each: (each.severity == "error", -each.id), default=None)
 
 
 def _suspects(view: TensorView, broken: int | None) -> list[tuple[int, ByteRange]]:

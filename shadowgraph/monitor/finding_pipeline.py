@@ -13,6 +13,7 @@ import msgspec
 from shadowgraph.checks.base import Context, Detection
 from shadowgraph.checks.verdicts import revised
 from shadowgraph.common.errors import FindingsError
+from shadowgraph.common.finalizer_safe_lock import weak_callback
 from shadowgraph.common.internal_errors import error_barrier, log
 from shadowgraph.common.settings import Settings
 from shadowgraph.localize.launch_stepper import UNSEEN, LaunchStepper
@@ -22,7 +23,7 @@ from shadowgraph.monitor.finding_builder import build_finding
 from shadowgraph.monitor.finding_store import FindingStore, read_suppressions
 from shadowgraph.monitor.logged_culprits import Operators, with_logged_culprits
 from shadowgraph.monitor.name_search import NameSearch
-from shadowgraph.monitor.overrun_chain import OverrunChain
+from shadowgraph.monitor.overruns import Overruns
 from shadowgraph.monitor.program_failures import BatchSources
 from shadowgraph.monitor.subscriptions import Callbacks
 
@@ -54,7 +55,6 @@ class FindingPipeline:
 
     locator: Locator
     stepper: LaunchStepper
-    context: Context
 
     def __init__(
         self,
@@ -68,8 +68,18 @@ class FindingPipeline:
         self._suppressions = read_suppressions(settings.suppressions) if settings.suppressions else frozenset()
         self.book = FindingStore(self._suppressions)
         self.inferred = FindingStore()
-        self._overruns: OverrunChain | None = None
+        self._overruns: Overruns | None = None
+        self._untold: set[int] = set()  # parts of overruns that were never published as findings
         self._operators = operators
+
+    @property
+    def context(self) -> Context:
+        """The state that checks share."""
+        return self._context
+
+    @context.setter
+    def context(self, context: Context) -> None:
+        self._context, context.judged = context, weak_callback(self._judged)
 
     def start_over(self) -> None:
         """In a forked child: discard the parent's findings and pending localizations."""
@@ -96,14 +106,15 @@ class FindingPipeline:
         kept, new = self.book.add(finding, key, mark, not self.context.engine.asynchronous, observed)
         kept = self._with_culprits(kept, finding, new, stepped is not None)
         kept = self._tied(kept, draft)
-        self._publish(kept)
+        self._publish(kept, new)
         alarming = new and kept.severity is Severity.ERROR
         if alarming:
             # In this event: the program may not reach its report.
             log(logging.ERROR, "%s", kept.message, finding=kept)
         with error_barrier("closer look"):
-            self.locator.noticed(draft, kept, new)
-            self.stepper.noticed(draft, kept, key, mark)
+            sought = _sought(kept)
+            self.locator.noticed(draft, sought, new)
+            self.stepper.noticed(draft, sought, key, mark)
         if alarming and self._settings.sync:
             raise FindingsError(kept.message)
 
@@ -113,9 +124,16 @@ class FindingPipeline:
             return None
         return self._batches.of(draft.graph, draft.replay)
 
-    def _publish(self, finding: Finding) -> None:
-        """Notify the subscribers of a stored finding; a suppressed finding has no id and is skipped."""
-        if finding.id:
+    def _publish(self, finding: Finding, new: bool = False) -> None:
+        """Notify the subscribers of a stored finding; a suppressed finding has no id and is skipped.
+
+        Part of another finding's overrun is published only where it was published as a finding before: that withdraws
+        it.
+        """
+        if finding.continues is not None and (new or finding.id in self._untold):
+            self._untold.add(finding.id)
+        elif finding.id:
+            self._untold.discard(finding.id)
             self._told.post(finding)
 
     def _with_culprits(self, kept: Finding, finding: Finding, new: bool, stepped: bool) -> Finding:
@@ -158,20 +176,36 @@ class FindingPipeline:
             self._publish(self._tied(kept))
 
     def _tied(self, kept: Finding, draft: Detection | None = None) -> Finding:
-        """A finding after it is linked to its overrun; listeners are told of other findings that this changes."""
+        """A finding after it is linked to its overrun or cause; listeners are told of other findings that this
+        changes."""
         with error_barrier("overrun"):
-            overruns = self._overruns
-            if overruns is None or overruns.book is not self.book:
-                overruns = self._overruns = OverrunChain(self.book, self.context.ledger)
-            for other in overruns.revised(kept) if draft is None else overruns.noticed(draft, kept):
-                self._publish(other)
+            for other in self._links().noticed(kept, draft):
+                if other.id != kept.id:
+                    self._publish(other)
         return self.book.get(kept.id) or kept
+
+    def _judged(self) -> None:
+        """All evidence that has arrived was dispatched."""
+        if self._overruns is not None:
+            for changed in self._links().judged():
+                self._publish(changed)
+
+    def _links(self) -> Overruns:
+        overruns = self._overruns
+        if overruns is None or overruns.book is not self.book:
+            overruns = self._overruns = Overruns(self.book, self._context, self._search)
+        return overruns
 
     def _revise(self, id: int, culprit: Culprit, candidates: tuple[Culprit, ...]) -> Finding | None:
         kept = self.book.revise(id, culprit, candidates)
-        if kept is not None:
+        if kept is not None and kept.continues is None:
             log(logging.WARNING, "%s", revised(kept), finding=kept)
         return kept
+
+
+def _sought(kept: Finding) -> Finding:
+    """A finding as closer looks see it: the launch of an overrun's part is sought until it is confirmed."""
+    return msgspec.structs.replace(kept, severity=Severity.ERROR) if kept.continues is not None else kept
 
 
 def _surer(now: Culprit, before: Culprit) -> bool:

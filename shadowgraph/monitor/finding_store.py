@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from shadowgraph.checks.out_of_bounds.facts import overrun_of
 from shadowgraph.common.errors import MissingFileError, UsageError
 from shadowgraph.model.findings import Culprit, Finding, Severity, Status, fingerprint
 from shadowgraph.model.kinds import Detail
-from shadowgraph.model.overrun_extents import Origin
+from shadowgraph.model.overrun_extents import CausedBy, Origin
 from shadowgraph.monitor.merge_rules import attributed, merged, shows_nothing_new, writer_unknown
 from shadowgraph.monitor.unobserved_sightings import Cause, UnobservedSightings
 from shadowgraph.monitor.unobserved_sightings import Where as _Where
@@ -184,8 +186,12 @@ class FindingStore:
         return self._errors + self._unobserved.stirs
 
     def __len__(self) -> int:
-        """Number of findings and notes, without suppressed ones."""
-        return len(self._by_cause)
+        """Number of findings and notes, without suppressed ones and parts of overruns."""
+        return sum(finding.continues is None for finding in self._by_cause.values())
+
+    def __iter__(self) -> Iterator[Finding]:
+        """Everything kept, parts of overruns included, in order of first arrival."""
+        return iter(list(self._by_cause.values()))
 
     def get(self, id: int) -> Finding | None:
         """The finding with this id, or None."""
@@ -205,18 +211,22 @@ class FindingStore:
         return kept
 
     def tie(self, id: int, origin: Origin | None) -> Finding | None:
-        """Link a finding to the overrun that it continues, as a note, or undo the link: a new revision."""
+        """Make a finding part of the overrun that it continues, or a finding of its own again: a new revision."""
         return self._amend(id, continues=origin, severity=Severity.ERROR if origin is None else Severity.NOTE)
 
-    def set_detail(self, id: int, detail: Detail) -> Finding | None:
-        """Set the facts of a finding's kind: a new revision."""
-        return self._amend(id, detail=detail)
+    def set_cause(self, id: int, cause: CausedBy | None) -> Finding | None:
+        """Set, or withdraw, the finding that a finding is a consequence of: a new revision."""
+        return self._amend(id, caused_by=cause)
 
-    def _amend(self, id: int, **facts: Any) -> Finding | None:
+    def set_detail(self, id: int, detail: Detail, revises: bool = True) -> Finding | None:
+        """Set the facts of a finding's kind: a new revision, unless they belong to its present sighting."""
+        return self._amend(id, revises, detail=detail)
+
+    def _amend(self, id: int, revises: bool = True, /, **facts: Any) -> Finding | None:
         known, cause = self.get(id), self._causes.get(id)
         if known is None or cause is None:
             return None
-        kept = self._by_cause[cause] = msgspec.structs.replace(known, revision=known.revision + 1, **facts)
+        kept = self._by_cause[cause] = msgspec.structs.replace(known, revision=known.revision + revises, **facts)
         return kept
 
     @property
@@ -227,7 +237,19 @@ class FindingStore:
     @property
     def notes(self) -> tuple[Finding, ...]:
         """Notes: worth knowing, and not errors."""
-        return tuple(f for f in self._by_cause.values() if f.severity is Severity.NOTE)
+        return tuple(f for f in self._by_cause.values() if f.severity is Severity.NOTE and f.continues is None)
+
+    @property
+    def parts(self) -> tuple[Finding, ...]:
+        """Broken guards that belong to the overruns of other findings: neither findings nor notes."""
+        return tuple(f for f in self._by_cause.values() if f.continues is not None)
+
+    def about(self, serial: int) -> Finding | None:
+        """The finding that says most about a buffer's contents: the first error about it, else an overrun that reached
+        it, else the first note about it."""
+        own = [f for f in (*self.findings, *self.notes) if f.buffer.serial == serial and f.caused_by is None]
+        over = [f for f in self.findings if any(one.serial == serial for one in overrun_of(f).reaches)]
+        return next((f for f in (*own, *over) if f.severity is Severity.ERROR), next(iter(own), None))
 
 
 def _side(finding: Finding) -> str:

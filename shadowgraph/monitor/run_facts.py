@@ -59,6 +59,7 @@ def facts_of(
     return RunFacts(
         findings=findings,
         notes=work.book.notes,
+        parts=work.book.parts,
         suppressed=work.book.suppressed,
         coverage=work.coverage(),
         graphs=tuple((graph.name, len(graph.nodes), graph.replays) for graph in work.context.graphs.values()),

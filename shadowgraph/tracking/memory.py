@@ -8,6 +8,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 import torch
+from numpy.ctypeslib import as_array  # here: an interrupt in the middle of NumPy's lazy import breaks it for good
 
 _CPU = torch.device("cpu")
 
@@ -21,5 +22,5 @@ def raw_bytes(start: int, nbytes: int) -> npt.NDArray[np.uint8]:
     """Writable view of ``[start, start + nbytes)``. Owns nothing; the caller knows that the memory is mapped."""
     if nbytes == 0:
         return np.empty(0, dtype=np.uint8)
-    view: npt.NDArray[np.uint8] = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(start))
+    view: npt.NDArray[np.uint8] = as_array((ctypes.c_uint8 * nbytes).from_address(start))
     return view

@@ -130,7 +130,7 @@ def dumped_buffer(
 def _findings_on(dump: Dump, buffer: Buffer) -> list[Finding]:
     """Findings and notes about bytes of a buffer."""
     facts = dump.manifest.facts
-    return [f for f in (*facts.findings, *facts.notes) if f.buffer.serial == buffer.serial and f.bytes is not None]
+    return [f for f in (*facts.damage, *facts.notes) if f.buffer.serial == buffer.serial and f.bytes is not None]
 
 
 def _payloads_of(dump: Dump, buffer: Buffer) -> list[PayloadRow]:

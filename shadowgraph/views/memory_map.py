@@ -165,7 +165,7 @@ class MemoryMap:
             A debugger, running or stopped.
         """
         debugger.names.refresh()
-        findings = (*debugger.findings, *(note for note in debugger.notes if note.continues is not None))
+        findings = (*debugger.findings, *debugger.monitor.book.parts)
         facts = {finding.buffer.serial: finding.buffer for finding in findings}
         graphs = {graph.serial: graph.name for graph in debugger.graphs}
         found = {serial: freed_buffer(known) for serial, known in facts.items()}
@@ -277,7 +277,7 @@ def damage_of(finding: Finding, buffer: int) -> MapDamage:
     """The bytes of a finding; `buffer` is the index of its buffer in the map."""
     start, facts = finding.buffer.address, finding.bytes
     damage = MapDamage(
-        finding=finding.id,
+        finding=_number(finding),
         code=finding.code,
         first=start,
         last=start + max(1, finding.buffer.nbytes) - 1,
@@ -298,3 +298,9 @@ def damage_of(finding: Finding, buffer: int) -> MapDamage:
         located=True,
         truncated=facts.truncated,
     )
+
+
+def _number(finding: Finding) -> int:
+    """The id that reports show: of an overrun's part, that of the overrun."""
+    origin = finding.continues
+    return origin.finding if origin is not None and origin.finding else finding.id

@@ -61,7 +61,7 @@ class Source:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Findings, and the notes that continue an overrun: plots mark damage."""
+        """Findings, and the parts of overruns: plots mark damage."""
         return self.dump.manifest.facts.damage
 
     def finding(self, number: int) -> Finding:
@@ -73,7 +73,7 @@ class Source:
             When there is none.
         """
         facts = self.dump.manifest.facts
-        known = {finding.id: finding for finding in (*facts.notes, *facts.findings)}
+        known = {finding.id: finding for finding in (*facts.notes, *facts.parts, *facts.findings)}
         if number not in known:
             ids = ", ".join(f"#{each}" for each in sorted(known)[:20])
             raise UsageError(f"no finding #{number}{f'; there are: {ids}' if ids else ': there are none'}")

@@ -12,3 +12,10 @@ def fill_two(first, second, count, BLOCK: tl.constexpr):
     lane = tl.arange(0, BLOCK)
     tl.store(first + lane, lane, mask=lane < count)
     tl.store(second, 0)
+
+
+@triton.jit
+def fill_strided(tensor, first, stride, count, BLOCK: tl.constexpr):
+    """Store ones at ``tensor[first + k * stride]`` for `count` values of k, which may lie beyond its end."""
+    lane = tl.arange(0, BLOCK)
+    tl.store(tensor + first + lane * stride, 1, mask=lane < count)

@@ -1,4 +1,4 @@
-"""What the tests of naps share: short ones, a graph to replay, a kernel that is seen, a count of reads."""
+"""What the tests of the steady state share: short periods, a graph to replay, a seen kernel, a count of reads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUIET, WINDOW, PERIOD = 6, 4, 10
 def sampled(
     monkeypatch: pytest.MonkeyPatch, apart: tuple[int, int] = (1, 1), asleep: int = PERIOD, **options: Any
 ) -> Iterator[sg.Debugger]:
-    """A debugger that naps after a few replays, and looks at each replay of a nap unless glances lie further apart."""
+    """A debugger that is steady after a few replays, and then looks at each replay unless looks lie further apart."""
     for name, value in (("QUIET", QUIET), ("WINDOW", WINDOW), ("PERIOD", asleep), ("LOOKS_APART", apart)):
         monkeypatch.setattr(observation, name, value)
     with played(monkeypatch, watch_eager="sampled", **options) as made:
@@ -44,7 +44,7 @@ def reader(table: torch.Tensor) -> sg.HostGraph:
 
 
 def until_steady(debugger: sg.Debugger, table: torch.Tensor) -> sg.HostGraph:
-    """A graph that has replayed until a nap began in this thread."""
+    """A graph that has replayed until the steady state began in this thread."""
     graph = reader(table)
     for _ in range(QUIET):
         graph.replay()

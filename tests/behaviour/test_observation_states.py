@@ -1,4 +1,4 @@
-"""Graphs that take turns, or come late or seldom: each is watched enough, and none keeps a nap from beginning."""
+"""Graphs that take turns, or come late or seldom: each is watched enough, and none delays the steady state for ever."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_graph_that_was_not_watched_enough_ends_a_nap(debugger: sg.Debugger) -
     for _ in range(2):
         other.replay()
         for _ in range(WINDOW):
-            assert is_watched(), "it was watched less often than the usual one before its first nap"
+            assert is_watched(), "it was watched less often than the usual one before its first steady period"
             other.replay()
         assert not is_watched()
     for _ in range(3):
@@ -56,7 +56,7 @@ def test_of_graphs_that_take_turns_none_is_missed_each_time(debugger: sg.Debugge
         for graph in turn:
             graph.replay()
             seen.append(is_watched())
-    assert sum(seen) <= len(seen) * (WINDOW + 1) / (PERIOD + WINDOW), "it naps as with one graph"
+    assert sum(seen) <= len(seen) * (WINDOW + 1) / (PERIOD + WINDOW), "it is steady as long as with one graph"
 
 
 def test_a_graph_that_comes_seldom_is_not_waited_for_many_times(debugger: sg.Debugger) -> None:
@@ -73,7 +73,7 @@ def test_a_graph_that_comes_seldom_is_not_waited_for_many_times(debugger: sg.Deb
             awake[-1] += is_watched()
     assert seldom.model.serial in watched
     assert awake[0] > WINDOW * observation.PATIENCE
-    assert max(awake[4:]) <= 3 * WINDOW, "as the usual one's naps end by themselves"
+    assert max(awake[4:]) <= 3 * WINDOW, "as the usual one's steady periods end by themselves"
 
 
 def test_while_another_thread_captures_no_nap_begins(debugger: sg.Debugger) -> None:

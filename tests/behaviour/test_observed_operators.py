@@ -27,7 +27,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def debugger(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
-    """One that naps, with the observer on."""
+    """One that reaches the steady state, with the observer on."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     monkeypatch.delenv("CXX", raising=False)
     with sampled(monkeypatch, (3, 6), 4 * PERIOD, operators="observer") as made:

@@ -42,20 +42,20 @@ def broken_by(debugger: sg.Debugger) -> tuple[sg.HostGraph, torch.Tensor, list[b
     return graph, table, switch
 
 
-def until_glance(debugger: sg.Debugger, *graphs: sg.HostGraph) -> int:
-    """Replay until one has had its glance; how many that took."""
+def until_looked_at(debugger: sg.Debugger, *graphs: sg.HostGraph) -> int:
+    """Replay until one was looked at; how many replays that took."""
     before = debugger.monitor.budget.observed
     for count in range(1, 2 * LOOKS_APART[1]):
         graphs[count % len(graphs)].replay()
         if debugger.monitor.budget.observed > before:
             return count
-    raise AssertionError("no glance")
+    raise AssertionError("no look")
 
 
 def test_one_replay_in_a_few_is_looked_at_more_closely_and_all_are_counted(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
     graph = until_steady(debugger, table)
-    counts = [until_glance(debugger, graph) for _ in range(40)]
+    counts = [until_looked_at(debugger, graph) for _ in range(40)]
     assert set(counts) == set(range(LOOKS_APART[0], LOOKS_APART[1] + 1)), "distances change"
     budget = debugger.monitor.budget
     assert (budget.observed, budget.replays) == (QUIET + 40, QUIET + sum(counts))
@@ -68,7 +68,7 @@ def test_one_replay_in_a_few_is_looked_at_more_closely_and_all_are_counted(debug
 def test_replays_that_pass_are_in_the_journal(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
     graph = until_steady(debugger, table)
-    until_glance(debugger, graph)
+    until_looked_at(debugger, graph)
     _, replays = debugger.monitor.flight_recorder.taken()
     assert [each.replay for each in replays] == list(range(1, graph.model.replays + 1))
     orders = [each.order for each in replays]
@@ -76,7 +76,7 @@ def test_replays_that_pass_are_in_the_journal(debugger: sg.Debugger) -> None:
 
 
 @pytest.mark.parametrize("turns", [2, 3, 4, 6])
-def test_of_graphs_that_take_turns_each_gets_its_glance(debugger: sg.Debugger, turns: int) -> None:
+def test_of_graphs_that_take_turns_each_is_looked_at(debugger: sg.Debugger, turns: int) -> None:
     table = guarded(debugger, 8)
     graphs, seen = [reader(table) for _ in range(turns)], set()
     for at in range(2 * PERIOD):
@@ -197,7 +197,7 @@ def test_launches_that_pass_are_not_told(debugger: sg.Debugger) -> None:
     while passing.on:
         graph.replay()
     touch(table)
-    assert len(debugger.monitor.flight_recorder.launches) == before + 1, "those before a glance are"
+    assert len(debugger.monitor.flight_recorder.launches) == before + 1, "those before a look are"
 
 
 def test_where_something_is_declared_each_replay_is_looked_at(debugger: sg.Debugger) -> None:
@@ -236,7 +236,7 @@ def test_a_graph_that_was_not_watched_enough_is_watched_from_its_second_replay_o
 
 
 @pytest.mark.parametrize(("every", "apart", "seen"), [(8, LOOKS_APART, 8), (4, (6, 6), 6)])
-def test_with_rarer_checks_glances_are_no_more_often(
+def test_with_rarer_checks_looks_are_no_more_often(
     monkeypatch: pytest.MonkeyPatch, every: int, apart: tuple[int, int], seen: int
 ) -> None:
     """And are checks, whatever the replay's number."""

@@ -29,7 +29,7 @@ def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
         yield made
 
 
-def test_checks_on_request_keep_no_nap_from_its_glances_and_its_end(debugger: sg.Debugger) -> None:
+def test_checks_on_request_keep_no_steady_period_from_its_looks_and_its_end(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
     graph = until_steady(debugger, table)
     budget = debugger.monitor.budget
@@ -230,7 +230,7 @@ def test_a_known_cause_that_is_seen_in_a_nap_is_watched_again_more_and_more_seld
         found = only(debugger.findings)
         assert found.occurrences > before, "it is one more time of what was last seen there"
         roused += [at] * (not debugger.monitor.observation.unobserved)
-        for _ in range(2 * LOOKS_APART[1]):  # a glance arms the guard again
+        for _ in range(2 * LOOKS_APART[1]):  # a look arms the guard again
             graph.replay()
     assert roused == [1, 2, 4]
 

@@ -45,7 +45,7 @@ def past_the_end(namespace: str, name: str, value: int) -> Iterator[object]:
 @pytest.fixture
 def spill() -> Iterator[object]:
     """An operator that zeroes one element behind the end of what it was given."""
-    yield from past_the_end("naps", "spill", 0)
+    yield from past_the_end("steady_state", "spill", 0)
 
 
 def test_the_mode_leaves_the_stack_and_comes_back(debugger: sg.Debugger) -> None:
@@ -54,8 +54,8 @@ def test_the_mode_leaves_the_stack_and_comes_back(debugger: sg.Debugger) -> None
     for _ in range(ROUNDS):
         graph.replay()
         seen.append(is_watched())
-    steady, nap, window = [True] * (QUIET - 1), [False] * PERIOD, [True] * WINDOW
-    assert seen == [*steady, *(nap + window) * 3, False]
+    quiet, unobserved, window = [True] * (QUIET - 1), [False] * PERIOD, [True] * WINDOW
+    assert seen == [*quiet, *(unobserved + window) * 3, False]
     (limit,) = debugger.facts().limits
     assert limit.startswith("eager operators were observed around 4 replays in 14 after 6 without news")
 
@@ -112,9 +112,9 @@ def test_what_an_operator_breaks_in_a_nap_is_found_at_once_and_named_when_it_hap
     for _ in range(3):
         spill(table)  # type: ignore[operator]
         graph.replay()
-        assert is_watched(), "a finding ends the nap"
+        assert is_watched(), "a finding ends the steady state"
     found = only(debugger.check())
-    assert (found.culprit.name, found.culprit.status) == ("naps.spill.default", "confirmed")
+    assert (found.culprit.name, found.culprit.status) == ("steady_state.spill.default", "confirmed")
 
 
 def plan(indptr: torch.Tensor, lens: torch.Tensor, refresh: bool) -> list[int]:
@@ -243,7 +243,7 @@ def test_while_the_mode_of_some_thread_rests_nothing_is_said_that_needs_all_writ
     for _ in range(QUIET - 1):
         plan(indptr, lens, refresh=True)
         graph.replay()
-    graph.replay()  # the nap takes the mode off this thread, which never replays again
+    graph.replay()  # the steady state takes the mode off this thread, which never replays again
     assert not is_watched()
     work = debugger.monitor
     for at in range(ROUNDS):
@@ -302,7 +302,7 @@ PAST = 4 * 8  # bytes from the start of a table to what lies behind it
 @pytest.fixture
 def mark() -> Iterator[object]:
     """An operator that writes ones behind the end of what it was given."""
-    yield from past_the_end("naps_mark", "mark", 1)
+    yield from past_the_end("steady_mark", "mark", 1)
 
 
 def held(table: torch.Tensor) -> bytes:
@@ -395,7 +395,7 @@ def test_what_is_told_of_rows_does_not_reach_over_a_nap(debugger: sg.Debugger) -
     batch.step([2, 3, 5, 7], zero=True)
     for _ in range(QUIET + PERIOD - 2):
         batch.replay()
-    assert RowState.KEPT in last_rows(debugger), "precondition: at the last replay before the nap"
+    assert RowState.KEPT in last_rows(debugger), "precondition: at the last observed replay"
     assert not debugger.monitor.observation.incomplete
     batch.replay()
     assert last_rows(debugger) == {RowState.UNKNOWN}

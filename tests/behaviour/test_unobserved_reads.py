@@ -1,4 +1,4 @@
-"""What rests in a nap besides eager operators, and that it is there again afterwards."""
+"""What rests in the steady state besides eager operators, and that it is there again afterwards."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_reads_in_a_nap_are_told_where_a_rule_is_declared(debugger: sg.Debugger,
     debugger.invariant(table, sg.index_range(0, 9))
     before = reads.count
     table.tolist()
-    assert reads.count == before + 1, "the declaration ends the nap"
+    assert reads.count == before + 1, "the declaration ends the steady state"
     while not debugger.monitor.observation.unobserved:
         graph.replay()
     table.tolist()
@@ -89,7 +89,7 @@ def test_a_capture_of_another_thread_as_a_nap_begins_leaves_reads_on(
     monkeypatch.setattr(host_reads, "rest", meanwhile)
     for _ in range(QUIET):
         graph.replay()
-    assert roused, "invalid: no nap began"
+    assert roused, "invalid: no steady period began"
     assert not work.observation.unobserved
     before = reads.count
     table.tolist()
@@ -106,7 +106,7 @@ def test_a_replay_that_ends_after_its_debugger_leaves_reads_to_the_next(
         graph.replay()
         graph.replay()
     first.monitor.observation.replay_ended(graph.model.serial)
-    assert first.monitor.observation.unobserved, "invalid: no nap began"
+    assert first.monitor.observation.unobserved, "invalid: no steady period began"
     with played(monkeypatch) as second:
         other = guarded(second, 8)
         before = reads.count
@@ -180,12 +180,12 @@ class Owner:
 
 
 def test_a_plan_from_before_a_nap_says_nothing_after_it(debugger: sg.Debugger) -> None:
-    """Into other memory, for an eager run say; those of the nap, which nobody notes, were right."""
+    """Into other memory, for an eager run say; those of the steady period, which are not noted, were right."""
     table, scratch, elsewhere = (guarded(debugger, 8) for _ in range(3))
     owner = Owner()
     owner.buffer = table
     graph, work = reader(table), debugger.monitor
-    graph.replay()  # once more than the other one's first replay leaves it before the nap
+    graph.replay()  # once more than the other one's first replay leaves it before the steady state
     other, rebound = reader(elsewhere), work.checks[ReboundInputs]
     assert rebound.bind(graph.model, owner, "buffer", table)
 

@@ -61,7 +61,7 @@ def test_a_clean_program_that_refreshes_unseen_is_silent(debugger: sg.Debugger) 
         graph.replay()
         assert int(total) == 10 * at + 10
         watched.append(is_watched())
-    assert watched.count(False) == 4 * PERIOD + 1, "the last one begins a nap"
+    assert watched.count(False) == 4 * PERIOD + 1, "the last one begins a steady period"
     assert debugger.check() == ()
     assert debugger.facts().faults == {}
 

@@ -126,13 +126,13 @@ def test_an_error_in_an_existing_sitecustomize_is_shown_as_before(folder: Path, 
 
 
 def test_python_path_is_kept_and_the_hook_is_there_once() -> None:
-    orders = InjectionConfig("/run", "auto")
-    once = wrapped_environment(orders, {"PYTHONPATH": os.pathsep.join(["a", "", "b"])})
-    twice = wrapped_environment(orders, once)
+    config = InjectionConfig("/run", "auto")
+    once = wrapped_environment(config, {"PYTHONPATH": os.pathsep.join(["a", "", "b"])})
+    twice = wrapped_environment(config, once)
     assert once["PYTHONPATH"] == os.pathsep.join([SITE, "a", "", "b"])
     assert twice["PYTHONPATH"] == once["PYTHONPATH"]
-    assert wrapped_environment(orders, {})["PYTHONPATH"] == SITE
-    assert InjectionConfig.from_environment(twice) == orders
+    assert wrapped_environment(config, {})["PYTHONPATH"] == SITE
+    assert InjectionConfig.from_environment(twice) == config
     assert InjectionConfig.from_environment({}) is None
 
 
@@ -220,11 +220,11 @@ def test_what_we_need_and_is_missing_is_one_line(folder: Path) -> None:
     assert "not watched: ModuleNotFoundError" in read_run(folder).processes[0].events[0]
 
 
-def test_damaged_orders_are_one_line(folder: Path) -> None:
+def test_a_damaged_configuration_is_one_line(folder: Path) -> None:
     env = wrapped_environment(InjectionConfig(str(folder), "auto"), environment()) | {VARIABLE: "[]"}
     done = subprocess.run([sys.executable, "-c", "import torch"], env=env, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr.count("\n")) == (0, 1)
-    assert "holds no orders of a wrap" in done.stderr
+    assert "holds no configuration of a wrap" in done.stderr
 
 
 def test_operators_of_every_thread_are_seen(folder: Path) -> None:

@@ -23,13 +23,13 @@ NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="shows what happen
 
 
 def python(
-    tmp_path: Path, code: str, warm_start: bool = True, **orders: object
+    tmp_path: Path, code: str, warm_start: bool = True, **config: object
 ) -> tuple[subprocess.CompletedProcess[str], Run]:
     """A process below a wrap, without the supervisor."""
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "run.json").write_text('{"format": 1}')
-    full = wrapped_environment(InjectionConfig(str(folder), **orders), environment())  # type: ignore[arg-type]
+    full = wrapped_environment(InjectionConfig(str(folder), **config), environment())  # type: ignore[arg-type]
     done = warm.run([sys.executable, "-c", code], full, PROGRAMS, timeout=120, warm=warm_start)
     return done, read_run(folder)
 
@@ -135,8 +135,8 @@ def test_several_threads_may_fork_at_a_time(tmp_path: Path) -> None:
 
 
 def test_dumps_come_when_they_are_due(tmp_path: Path) -> None:
-    orders = {"options": {"guard_eager": "auto"}, "dumps": ("findings", "exception", "exit")}
-    done, run = python(tmp_path, "from overrun import run\nrun(8)\nraise ValueError('their own')", **orders)
+    config = {"options": {"guard_eager": "auto"}, "dumps": ("findings", "exception", "exit")}
+    done, run = python(tmp_path, "from overrun import run\nrun(8)\nraise ValueError('their own')", **config)
     assert "ValueError: their own" in done.stderr
     assert sum("dump written: " in event for event in only(run).events) == 3
     dumps = {dump.manifest.reason: dump.facts() for dump in map(read_dump, run.dumps)}

@@ -1,4 +1,4 @@
-"""Plans of flashinfer's wrappers while replays pass in a nap: noted at little cost, and told as others are."""
+"""Plans of flashinfer's wrappers while replays pass unobserved: noted at little cost, and told as others are."""
 
 from __future__ import annotations
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.finding_samples import FINDING, altered, run_of
+from support.finding_samples import altered, run_of
 
 from shadowgraph.model.findings import Finding, Severity, Status
-from shadowgraph.model.overrun_extents import Origin, Reached
+from shadowgraph.model.overrun_extents import CausedBy, Reached
 from shadowgraph.model.phases import Phase
 from shadowgraph.render.html.page import live_page
 from shadowgraph.render.text.folding import folded, found
@@ -20,7 +20,7 @@ from shadowgraph.render.text.text import Report
 
 def of_rank(rank: int, **changes: Any) -> Finding:
     """What one of several processes found."""
-    return altered(id=rank + 1, pid=100 + rank, rank=rank, device=f"cuda:{rank}", **changes)
+    return altered(**{"id": rank + 1, **changes}, pid=100 + rank, rank=rank, device=f"cuda:{rank}")
 
 
 def said(*findings: Finding) -> list[str]:
@@ -91,25 +91,36 @@ def test_other_bytes_of_the_same_are_told() -> None:
     assert rows(lines)[1].endswith(", bytes 1,536 to 4,000: #2")
 
 
-def going_on(rank: int, to: str) -> Finding:
-    """A note of where the overrun went on."""
-    origin = Origin(FINDING.buffer.name, FINDING.buffer.serial, FINDING.fingerprint)
-    return of_rank(rank, severity=Severity.NOTE, fingerprint="a" * 12, buffer__name=to, continues=origin)
+def follows(rank: int, cause: Finding, sure: bool = True, **changes: Any) -> Finding:
+    """A finding on another buffer that follows from one."""
+    of = CausedBy(cause.id, cause.code, cause.fingerprint, cause.buffer.name, cause.buffer.serial, sure)
+    return of_rank(rank, **{"code": "SG109", "id": 40, "fingerprint": "c" * 12, "caused_by": of, **changes})
 
 
-def test_where_an_overrun_went_on_is_told_behind_it() -> None:
-    findings = of_rank(0), of_rank(0, fingerprint="b" * 12, buffer__name="other"), of_rank(1)
-    notes = going_on(0, "next"), going_on(1, "next"), going_on(1, "far")
-    told = folded(run_of(*findings, notes=notes))
-    assert [(each.finding.buffer.name, len(each.elsewhere)) for each in told] == [
-        ("draft.kv_indices", 1),
-        ("next", 1),
-        ("far", 0),
-        ("other", 0),
+def test_a_consequence_is_told_behind_its_cause_and_counted_apart() -> None:
+    first, other, second = of_rank(0), of_rank(0, fingerprint="b" * 12, buffer__name="other", id=9), of_rank(1)
+    told = folded(run_of(first, other, second, follows(0, first), follows(1, second)))
+    assert [(each.finding.buffer.name, each.finding.code, len(each.elsewhere)) for each in told] == [
+        ("draft.kv_indices", "SG101", 1),
+        ("draft.kv_indices", "SG109", 1),
+        ("other", "SG101", 0),
     ]
-    assert found(run_of(*findings, notes=notes)) == (
-        "2 findings (3 with each process's own), 2 notes (3 with each process's own)"
+    assert found(run_of(first, other, follows(0, first))) == "2 findings, 1 consequence"
+    assert found(run_of(first, follows(0, first), second, follows(1, second))) == (
+        "1 finding (2 with each process's own), 1 consequence (2 with each process's own)"
     )
+
+
+def test_a_possible_consequence_counts_as_a_finding() -> None:
+    first = of_rank(0)
+    assert found(run_of(first, follows(0, first, sure=False))) == "2 findings"
+
+
+def test_findings_that_name_each_other_as_cause_are_told() -> None:
+    """As a damaged file may say."""
+    one = follows(0, of_rank(0, id=2), id=1)
+    two = follows(0, of_rank(0, id=1), id=2)
+    assert run_of(one, two).told == (one, two)
 
 
 def test_of_many_ranks_a_few_are_told_one_by_one() -> None:

@@ -75,14 +75,17 @@ FINDING = Finding(
 )
 
 
+_OVERRUN = "rows", "reaches", "reaches_total", "grown", "extent_nbytes"
+
+
 def altered(**facts: Any) -> Finding:
     """The sample with other facts; ``buffer__name`` sets a field of a part.
 
-    `rows`, `reaches`, `reaches_total` and `grown` set those of its detail, `rule` the detail of a broken rule
-    (SG109); with another code the sample has no detail unless one is given.
+    `rows`, `reaches`, `reaches_total`, `grown` and `extent_nbytes` set those of its detail, `rule` the detail of a
+    broken rule (SG109); with another code the sample has no detail unless one is given.
     """
     changed: dict[str, Any] = {} if facts.get("code", FINDING.code) == FINDING.code else {"detail": None}
-    overrun = {name: facts.pop(name) for name in ("rows", "reaches", "reaches_total", "grown") if name in facts}
+    overrun = {name: facts.pop(name) for name in _OVERRUN if name in facts}
     if overrun:
         changed["detail"] = replace(overrun_of(FINDING), **overrun)
     if "rule" in facts:

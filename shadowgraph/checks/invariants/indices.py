@@ -44,7 +44,7 @@ class Indices(Check):
         where = f"along dim {rule.dim}" if rule.dim is not None else "into all elements"
         held = f"{rule.argument} holds {extremes[0]} to {extremes[1]}"
         write = Write(launch, RangeSet())
-        target = rule.target.hull
+        target, index = rule.target.hull, self.context.ledger.owner(rule.index.start, rule.index.stop)
         done = checkpoint.step.done if checkpoint.step is not None else self.context.replays()
         blame = eager_phase(self.context, checkpoint.graph, target, (), done)
         if checkpoint.phase is Phase.PREPARE:  # marked as such
@@ -62,7 +62,10 @@ class Indices(Check):
                 phase=blame[0],
                 graph=blame[1],
                 replay=blame[2],
-                facts=RuleDetail(f"{INDEX_RULE}: {bad} {where}, which ends at {rule.high}; {held}"),
+                facts=RuleDetail(
+                    f"{INDEX_RULE}: {bad} {where}, which ends at {rule.high}; {held}",
+                    index.serial if index is not None else None,
+                ),
                 key=f"{launch.name} {rule.argument}",
                 view=rule.target,
             )

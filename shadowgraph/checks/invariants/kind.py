@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from shadowgraph.checks.invariants import CODE
 from shadowgraph.checks.invariants.facts import INDEX_RULE, RuleDetail, rule_of
-from shadowgraph.checks.kind import FindingKind, Row
+from shadowgraph.checks.kind import CulpritIs, FindingKind, Row
 from shadowgraph.checks.verdicts import named, who
 from shadowgraph.model.findings import Finding
 
@@ -43,6 +43,14 @@ class InvariantKind(FindingKind):
             given = f"{who(finding)} was given an index out of range for {named(finding.buffer)}"
             return f"{given}{', ' if rest else ''}{rest},"
         return f"{finding.buffer.name} breaks {rule}, last written by {who(finding)},"
+
+    def culprit_is(self, finding: Finding) -> CulpritIs:
+        return CulpritIs.READER if rule_of(finding).startswith(INDEX_RULE) else CulpritIs.LAST_SEEN
+
+    def values_of(self, finding: Finding) -> int | None:
+        detail = finding.detail
+        is_index = self.culprit_is(finding) is CulpritIs.READER
+        return detail.index if is_index and isinstance(detail, RuleDetail) else finding.buffer.serial
 
     def cause(self, finding: Finding) -> str:
         return rule_of(finding).split(": ", 1)[0].split("(", 1)[0]  # without numbers and offending values

@@ -44,12 +44,21 @@ class OverrunDetail(Detail, msgspec.Struct, frozen=True, tag=CODE, tag_field=TAG
         Up to 16 buffers that it reached, the nearest and the furthest in this order, and the total.
     grown
         Whether a later sighting reached further than the first one, whose phase and replay the finding has.
+    extent_nbytes
+        Bytes from the buffer's end, or start, to the furthest byte that the overrun is known to have written, in
+        whatever buffer; 0 for a finding inside a buffer.
     """
 
     rows: tuple[RowOverrun, ...] = ()
     reaches: tuple[Reached, ...] = ()
     reaches_total: Kept[int] = 0
     grown: bool = False
+    extent_nbytes: Kept[int] = 0
+
+    @property
+    def furthest(self) -> int:
+        """The extent; of a record of an older version, up to the furthest buffer that it reached."""
+        return max((self.extent_nbytes, *(reached.beyond for reached in self.reaches)))
 
 
 def overrun_of(finding: Finding) -> OverrunDetail:

@@ -58,12 +58,11 @@ class OutOfBoundsKind(FindingKind):
     def verdict(self, finding: Finding) -> str:
         facts, buffer = changed_bytes(finding), named(finding.buffer, nbytes=True)
         most = "up to " if self.has_grown(finding) else ""
-        further = max((reached.beyond for reached in overrun_of(finding).reaches), default=0)
         if facts.side is Side.AFTER:
-            far = plural(max(finding.past_end, further), "byte")
+            far = plural(max(finding.past_end, overrun_of(finding).furthest), "byte")
             return f"{who(finding)} wrote {most}{far} past the end of {buffer}{_on_the_way(finding)}"
         if facts.side is Side.BEFORE:
-            far = plural(max(-facts.first, further), "byte")
+            far = plural(max(-facts.first, overrun_of(finding).furthest), "byte")
             return f"{who(finding)} wrote {most}{far} before the start of {buffer}{_on_the_way(finding)}"
         if facts.side is Side.ROW:
             return _past_the_width(finding, buffer)
@@ -75,16 +74,19 @@ class OutOfBoundsKind(FindingKind):
         )
 
     def extent_rows(self, finding: Finding) -> Iterable[Row]:
-        """The overrun that a finding continues, or the further buffers that its own overrun reaches."""
+        """The overrun that a broken guard belongs to, or the whole extent of an overrun and what it ran over."""
         origin, detail = finding.continues, overrun_of(finding)
         if origin is not None:
-            given = "the launch was given no pointer into this buffer"
-            yield "continues", f"the overrun of {origin.buffer} (finding {origin.fingerprint}): {given}"
+            yield "continues", f"the overrun of {origin.buffer} (finding {origin.fingerprint})"
+        if not detail.reaches or finding.bytes is None:
+            return
+        edge = "past the end" if finding.bytes.side is Side.AFTER else "before the start"
+        yield "extent", f"{plural(detail.furthest, 'byte')} {edge}, to the last one that is known"
         left = detail.reaches_total - len(detail.reaches)
         for place, reached in enumerate(detail.reaches):
             if left > 0 and place == len(detail.reaches) - 1:
                 yield "", f"... and {left:,} more before the next"
-            yield "" if place else "reaches", _reached(reached, finding)
+            yield "" if place else "ran over", _reached(reached, finding)
 
     def rows(self, finding: Finding) -> Iterable[Row]:
         rows = overrun_of(finding).rows
@@ -137,7 +139,7 @@ def _on_the_way(finding: Finding) -> str:
     detail = overrun_of(finding)
     if finding.continues is not None:
         return f", going on from {finding.continues.buffer},"
-    over = [reached.name for reached in detail.reaches if reached.over]
+    over = [reached.name for reached in detail.reaches if reached.over or reached.overwritten]
     if not over:
         return f", as far as {detail.reaches[0].name}," if detail.reaches else ""
     left = detail.reaches_total - len(detail.reaches) + len(over[2:])  # the unlisted ones lie between
@@ -153,9 +155,18 @@ def _rows(finding: Finding) -> str:
 
 
 def _reached(reached: Reached, finding: Finding) -> str:
-    buffer = f"{reached.name} ({form(reached.dtype, reached.shape)}, {plural(reached.nbytes, 'byte')})"
+    buffer = f"{reached.name} ({form(reached.dtype, reached.shape)})"
     since = f"first {'at the latest ' if reached.late else ''}{when(reached)}"
-    if reached.over:
-        return f"{buffer} and goes over it, so that its contents are lost; {since}"
+    doubt = "" if reached.sure else "; its launch is not confirmed, the changed bytes lie next to each other"
+    if reached.overwritten or reached.over:
+        return f"{buffer}: {_overwritten(reached)}; {since}{doubt}"
     guard = "before" if finding.bytes is not None and finding.bytes.side is Side.AFTER else "after"
-    return f"the guard {guard} {buffer}; {since}"
+    return f"the guard {guard} {buffer}; {since}{doubt}"
+
+
+def _overwritten(reached: Reached) -> str:
+    """How much of a buffer is lost."""
+    if reached.overwritten is None:
+        return "unknown which of its bytes"
+    size = plural(reached.nbytes, "byte")
+    return f"all its {size}" if reached.overwritten >= reached.nbytes else f"{reached.overwritten:,} of its {size}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from shadowgraph.dumps.reader import Dump
 from shadowgraph.model.coverage import Coverage
-from shadowgraph.model.findings import Finding
+from shadowgraph.model.findings import Finding, Severity
 from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.render.html.bytes_around import bytes_of
 from shadowgraph.render.html.cards import Card, Said, card_of, said_of
@@ -89,7 +89,7 @@ class Page:
 
 def live_page(facts: RunFacts, bytes_of: BytesOf | None = None) -> Page:
     """The page of a run's facts; `bytes_of` gives more bytes around a finding than the finding itself kept."""
-    kept, damage, named = folded(facts), {id(finding) for finding in facts.damage}, in_processes(facts)
+    kept, named = folded(facts), in_processes(facts)
     shown = [
         (
             card_of(
@@ -97,15 +97,15 @@ def live_page(facts: RunFacts, bytes_of: BytesOf | None = None) -> Page:
                 bytes_of(told.finding) if bytes_of is not None else None,
                 process_rows(told) if named else (),
             ),
-            id(told.finding) in damage,
+            told.finding.severity is Severity.ERROR,
         )
         for told in kept[:_FINDINGS]
     ]
     return Page(
         title="shadowgraph report",
         summary=summary(facts),
-        findings=tuple(card for card, is_damage in shown if is_damage),
-        notes=tuple(card for card, is_damage in shown if not is_damage),
+        findings=tuple(card for card, is_error in shown if is_error),
+        notes=tuple(card for card, is_error in shown if not is_error),
         left_out=len(kept) - len(shown),
         watches=said_of(watch_lines(facts)),
         lost=said_of(lost_lines(facts)),

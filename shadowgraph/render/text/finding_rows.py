@@ -10,6 +10,7 @@ from shadowgraph.common.source_paths import at, short
 from shadowgraph.common.words import counted, form, plural
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.guards import Side
+from shadowgraph.model.overrun_extents import CausedBy
 from shadowgraph.model.stacks import Stack
 from shadowgraph.render.text.batch_text import batch_said
 from shadowgraph.render.text.culprit_text import culprit_line, culprit_rows
@@ -32,6 +33,8 @@ def fact_rows(finding: Finding) -> Iterator[FactRow]:
     if finding.bytes is not None:
         yield FactRow("bytes", _geometry(finding))
     yield from _rows(kind_of(finding.code).extent_rows(finding))
+    if finding.caused_by is not None:
+        yield FactRow("caused by", _cause(finding.caused_by))
     yield FactRow("buffer", _buffer(finding))
     yield from _stack("allocated", finding.buffer.allocated)
     yield from _rows(culprit_rows(finding.culprit))
@@ -56,7 +59,18 @@ def advice(finding: Finding) -> str:
     """What to do about a finding, in two sentences."""
     if finding.continues is not None:
         return f"The fault lies with {finding.continues.buffer}: see finding {finding.continues.fingerprint}."
+    cause = finding.caused_by
+    if cause is not None and cause.sure:
+        return f"The fault lies with {cause.buffer}: see finding {cause.fingerprint}."
     return kind_of(finding.code).advice(finding)
+
+
+def _cause(cause: CausedBy) -> str:
+    number = f"#{cause.finding}, " if cause.finding else ""
+    said = f"{cause.code} of {cause.buffer} ({number}fingerprint {cause.fingerprint})"
+    if cause.sure:
+        return f"{said}: the same launch ran over this buffer"
+    return f"perhaps {said}, which ran on as far as this; no launch is confirmed"
 
 
 def unlike_what(finding: Finding) -> str:

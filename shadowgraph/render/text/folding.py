@@ -48,27 +48,11 @@ class _Group:
 
 
 def folded(facts: RunFacts) -> list[Told]:
-    """Findings and notes in the order of a report: each finding, in any process, before the notes that continue its
-    overrun.
-    """
-    heads = _Group()
-    going_on: dict[int, _Group] = {}  # by the id() of the folded finding
-    latest: Told | None = None
+    """Findings and notes in the order of a report."""
+    group = _Group()
     for finding in facts.told:
-        if latest is not None and _goes_on(finding, [latest.finding, *latest.elsewhere][-1]):
-            going_on.setdefault(id(latest), _Group()).add(finding)
-        else:
-            told = heads.add(finding)
-            latest = told if finding.continues is None else None
-    none = _Group()
-    return [each for head in heads.told for each in (head, *going_on.get(id(head), none).told)]
-
-
-def _goes_on(note: Finding, finding: Finding) -> bool:
-    """Whether a note continues the overrun of a finding in the same process."""
-    origin = note.continues
-    same = origin is not None and (origin.fingerprint, origin.serial) == (finding.fingerprint, finding.buffer.serial)
-    return same and note.pid == finding.pid
+        group.add(finding)
+    return group.told
 
 
 def of(severity: Severity, facts: RunFacts) -> list[Told]:
@@ -94,10 +78,14 @@ def process_rows(told: Told) -> Iterator[FactRow]:
 
 
 def found(facts: RunFacts) -> str:
-    """The counts of findings and notes, for the last line of a report."""
-    findings = _counted(len(of(Severity.ERROR, facts)), len(facts.findings), "finding")
+    """The counts of findings, their consequences and notes, for the last line of a report."""
+    errors = of(Severity.ERROR, facts)
+    own = [told for told in errors if not told.finding.is_consequence]
+    every = sum(not finding.is_consequence for finding in facts.findings)
+    findings = _counted(len(own), every, "finding")
+    more = _counted(len(errors) - len(own), len(facts.findings) - every, "consequence")
     notes = _counted(len(of(Severity.NOTE, facts)), len(facts.notes), "note")
-    return f"{findings or 'no findings'}{', ' if notes else ''}{notes}"
+    return ", ".join(filter(None, (findings or "no findings", more, notes)))
 
 
 def _counted(kinds: int, all_of_them: int, noun: str) -> str:
@@ -120,9 +108,9 @@ def _process(finding: Finding) -> str:
 
 
 def _key(finding: Finding) -> _Key:
-    buffer, origin = finding.buffer, finding.continues
+    buffer, cause = finding.buffer, finding.caused_by
     return (
         (finding.code, finding.fingerprint, finding.severity, finding.confidence, finding.culprit.status),
-        (buffer.name, buffer.dtype, buffer.shape, origin.fingerprint if origin is not None else None),
+        (buffer.name, buffer.dtype, buffer.shape, (cause.fingerprint, cause.sure) if cause is not None else None),
         kind_of(finding.code).alike(finding),
     )

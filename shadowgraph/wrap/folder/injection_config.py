@@ -64,6 +64,6 @@ class InjectionConfig(NamedTuple):
             return None
         values = json.loads(text)
         if not isinstance(values, dict) or not isinstance(values.get("folder"), str):
-            raise ValueError(f"{VARIABLE} holds no orders of a wrap")
+            raise ValueError(f"{VARIABLE} holds no configuration of a wrap")
         known = {name: values[name] for name in cls._fields if name in values}
         return cls(**{**known, "dumps": tuple(known.get("dumps", ()))})

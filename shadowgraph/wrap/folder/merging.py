@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -27,6 +27,7 @@ def merge(processes: Sequence[ProcessRecord]) -> RunFacts:
     return RunFacts(
         findings=_of(found, Severity.ERROR),
         notes=_of(found, Severity.NOTE),
+        parts=tuple(finding for finding in found if finding.continues is not None),
         coverage=coverage_of(facts.coverage for facts in summaries),
         graphs=_graphs(processes),
         faults=_faults(processes),
@@ -39,8 +40,21 @@ def merge(processes: Sequence[ProcessRecord]) -> RunFacts:
 
 
 def _findings(processes: Sequence[ProcessRecord]) -> list[Finding]:
-    found = sorted((finding for process in processes for finding in process.findings), key=lambda f: f.time)
-    return [msgspec.structs.replace(finding, id=number) for number, finding in enumerate(found, 1)]
+    """Findings, notes and parts of overruns with new ids, and the references between them with these."""
+    found = [(place, finding) for place, process in enumerate(processes) for finding in process.findings]
+    found.sort(key=lambda each: (each[1].continues is not None, each[1].time))
+    numbers = {(place, f.id, f.buffer.serial): number for number, (place, f) in enumerate(found, 1)}
+    return [_renumbered(finding, number, place, numbers) for number, (place, finding) in enumerate(found, 1)]
+
+
+def _renumbered(finding: Finding, number: int, process: int, numbers: Mapping[tuple[int, int, int], int]) -> Finding:
+    """A finding with its new id. Two debuggers of one process may both have an id, but never a buffer's serial."""
+    replace, cause, origin = msgspec.structs.replace, finding.caused_by, finding.continues
+    if cause is not None:
+        cause = replace(cause, finding=numbers.get((process, cause.finding, cause.serial), 0))
+    if origin is not None:
+        origin = replace(origin, finding=numbers.get((process, origin.finding, origin.serial), 0))
+    return replace(finding, id=number, caused_by=cause, continues=origin)
 
 
 def _summed(summaries: Sequence[RunFacts]) -> dict[str, Any]:
@@ -52,7 +66,7 @@ def _summed(summaries: Sequence[RunFacts]) -> dict[str, Any]:
 
 
 def _of(found: list[Finding], severity: Severity) -> tuple[Finding, ...]:
-    return tuple(finding for finding in found if finding.severity is severity)
+    return tuple(finding for finding in found if finding.severity is severity and finding.continues is None)
 
 
 def coverage_of(parts: Iterable[Coverage]) -> Coverage:

@@ -70,5 +70,5 @@ class ProcessRecord:
 
     @property
     def found(self) -> int:
-        """Number of findings and notes; parts of an overrun count with its first finding."""
+        """Number of findings and notes; parts of overruns are neither."""
         return sum(finding.continues is None for finding in self.findings)

@@ -68,7 +68,7 @@ class RunFolder:
         except OSError as error:
             raise _unwritable(self.path, error) from None
 
-    def begin(self, command: Sequence[str], orders: InjectionConfig, version: str) -> None:
+    def begin(self, command: Sequence[str], config: InjectionConfig, version: str) -> None:
         """Write the manifest, before the program starts.
 
         Raises
@@ -79,10 +79,10 @@ class RunFolder:
         self.manifest = {
             "format": FORMAT,
             "shadowgraph": version,
-            "command": command_line(command, orders.redact),
+            "command": command_line(command, config.redact),
             "cwd": os.getcwd(),
             "started": time.time(),
-            "settings": orders._asdict(),
+            "settings": config._asdict(),
         }
         try:
             self._save(durable=True)

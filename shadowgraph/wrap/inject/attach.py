@@ -30,10 +30,10 @@ WhenImported = Callable[[str, Callable[[], None]], None]
 
 def torch_loaded(when_imported: WhenImported) -> None:
     """Watch this process as the environment configures. Called once, by the start-up hook."""
-    orders = InjectionConfig.from_environment(os.environ)
-    if orders is None:
+    config = InjectionConfig.from_environment(os.environ)
+    if config is None:
         return
-    process = ProcessMonitor(orders, resolved(orders.backend), when_imported)
+    process = ProcessMonitor(config, resolved(config.backend), when_imported)
     spawned = "--multiprocessing-fork" in sys.orig_argv
     process.introduce("multiprocessing" if spawned else "start")
     if spawned:

@@ -44,10 +44,10 @@ class FindingsLogger:
     """
 
     def __init__(
-        self, journal: FindingsLog, debugger: Debugger, book: int, on_error: Callable[[], None], redact: bool = False
+        self, log: FindingsLog, debugger: Debugger, book: int, on_error: Callable[[], None], redact: bool = False
     ) -> None:
         self.debugger = debugger
-        self._journal, self._book, self._on_error = journal, book, on_error
+        self._log, self._book, self._on_error = log, book, on_error
         self._redact = redact
         self._lock = fork_safe(threading.RLock())
         self._written: dict[int, Finding] = {}  # findings of the store, which is bounded
@@ -83,7 +83,7 @@ class FindingsLogger:
     def fail(self, failure: Failure) -> None:
         """The program has met an exception; the process may be killed next."""
         shown = redacted(failure) if self._redact else failure
-        self._journal.write_json("failure", b'"book":%d,"failure":' % self._book + msgspec.json.encode(shown))
+        self._log.write_json("failure", b'"book":%d,"failure":' % self._book + msgspec.json.encode(shown))
 
     def tick(self) -> None:
         """A checked replay has ended."""
@@ -96,11 +96,11 @@ class FindingsLogger:
         """Write the findings that changed since, and all other facts of the report."""
         facts = self.debugger.facts()
         with self._lock:
-            for finding in (*facts.findings, *facts.notes):
+            for finding in (*facts.damage, *facts.notes):
                 self._catch_up(finding, interim=kind == "interim")
-        facts = msgspec.structs.replace(facts, findings=(), notes=(), failures=())
+        facts = msgspec.structs.replace(facts, findings=(), notes=(), parts=(), failures=())
         body = msgspec.json.encode(plain_facts(redacted(facts) if self._redact else facts))
-        self._journal.write_json(kind, b'"book":%d,"facts":' % self._book + body)
+        self._log.write_json(kind, b'"book":%d,"facts":' % self._book + body)
 
     def _catch_up(self, finding: Finding, interim: bool) -> None:
         """Write a finding's last state, unless written; meanwhile the heartbeat has its occurrences."""
@@ -116,7 +116,7 @@ class FindingsLogger:
         kind = "revision" if not new else "note" if finding.severity is Severity.NOTE else "finding"
         shown = redacted(finding) if self._redact else finding
         body = msgspec.json.encode(msgspec.structs.replace(shown, rank=rank()).to_dict())
-        self._journal.write_json(kind, b'"book":%d,"finding":' % self._book + body)
+        self._log.write_json(kind, b'"book":%d,"finding":' % self._book + body)
 
 
 def _state(finding: Finding) -> tuple[int, int]:

@@ -47,10 +47,10 @@ class ProcessMonitor:
     """
 
     def __init__(
-        self, orders: InjectionConfig, backend: str, when_imported: Callable[[str, Callable[[], None]], None]
+        self, config: InjectionConfig, backend: str, when_imported: Callable[[str, Callable[[], None]], None]
     ) -> None:
-        self.orders, self.backend = orders, backend
-        self.journal = FindingsLog(orders.folder)
+        self.config, self.backend = config, backend
+        self.findings_log = FindingsLog(config.folder)
         self._assign()
         self._when_imported = when_imported
         self._state = _WAITING
@@ -67,13 +67,13 @@ class ProcessMonitor:
 
     def introduce(self, born: str) -> None:
         """Write the start record; in a forked child only together with its next record."""
-        write = self.journal.preface if born == "fork" else self.journal.write
+        write = self.findings_log.preface if born == "fork" else self.findings_log.write
         write(
             "start",
             format=FORMAT,
             pid=os.getpid(),
             ppid=os.getppid(),
-            argv=command_line(sys.orig_argv, self.orders.redact),
+            argv=command_line(sys.orig_argv, self.config.redact),
             born=born,
             rank=rank(),
             python=platform.python_version(),
@@ -82,23 +82,23 @@ class ProcessMonitor:
 
     def entitle(self, title: str) -> None:
         """Write the title of this process."""
-        self.journal.write("title", title=title)
+        self.findings_log.write("title", title=title)
 
     def tell(self, text: str) -> None:
         """Write an event line for the report."""
-        self.journal.write("event", text=text)
+        self.findings_log.write("event", text=text)
 
     def place(self, number: int) -> None:
         """The program has reported the rank of this process; ignored where a launcher set one."""
         before = rank()
         tell_rank(number)
         if rank() != before:
-            self.journal.write("rank", rank=number)
+            self.findings_log.write("rank", rank=number)
 
     def _assign(self) -> None:
         """Where the check log and the launch log of this process go."""
-        stem = self.journal.path.stem.removeprefix("findings-")
-        recorded_files.assigned = Place(self.orders.folder, self.orders.run or new_token(), stem, self.orders.redact)
+        stem = self.findings_log.path.stem.removeprefix("findings-")
+        recorded_files.assigned = Place(self.config.folder, self.config.run or new_token(), stem, self.config.redact)
 
     # -- the debugger ------------------------------------------------------------------------------------------
 
@@ -147,14 +147,14 @@ class ProcessMonitor:
             self._starter = threading.get_ident()
             if self._state == _WAITING:
                 self._state = _STARTING
-                with self.journal.room():
+                with self.findings_log.room():
                     self._begin()
                 self._state = _WATCHING
         except Exception as error:
             self._state = _OVER
-            said = "" if self.orders.redact else f": {_first_line(error)}"
+            said = "" if self.config.redact else f": {_first_line(error)}"
             reason = f"{type(error).__name__}{said}"
-            self.journal.write("event", text=f"not watched: {reason}")
+            self.findings_log.write("event", text=f"not watched: {reason}")
             say(f"process {os.getpid()} is not watched: {reason}")
         finally:
             self._starter = None
@@ -172,8 +172,8 @@ class ProcessMonitor:
         from shadowgraph.monitor.recorder.recorder import recorder
         from shadowgraph.wrap.inject.findings_logger import log_to_stderr
 
-        settings = Settings.from_environment().with_options(**self.orders.options, backend=self.backend)
-        log_to_stderr(self.orders.quiet, self.orders.redact)
+        settings = Settings.from_environment().with_options(**self.config.options, backend=self.backend)
+        log_to_stderr(self.config.quiet, self.config.redact)
         internal_errors.heard = self._fault
         recorder.heard = self.tell
         if self.backend == "host":
@@ -181,8 +181,8 @@ class ProcessMonitor:
             self._when_imported("triton", triton_host.triton_imported)
         session.observers.append(self)
         self._dumps = itertools.count(1)
-        if self.orders.dump_signal:
-            dump_on_signal(self.orders.dump_signal, self._asked)
+        if self.config.dump_signal:
+            dump_on_signal(self.config.dump_signal, self._asked)
         theirs = session.current()
         if theirs is None:
             self._own = session.attach(settings)
@@ -192,7 +192,7 @@ class ProcessMonitor:
     def started(self, debugger: Debugger) -> None:
         """A debugger of this process watches: started here, or by the program."""
         self._debugger = debugger
-        self._record(debugger, self.journal.write)
+        self._record(debugger, self.findings_log.write)
 
     def _record(self, debugger: Debugger, write: Callable[..., None]) -> None:
         from shadowgraph.wrap.folder.heartbeats import heartbeat_file
@@ -200,12 +200,12 @@ class ProcessMonitor:
         from shadowgraph.wrap.status.heartbeat_writer import HeartbeatWriter
 
         book = next(self._books)
-        reruns = self.orders.options.get("partial_reruns", debugger.settings.partial_reruns)
+        reruns = self.config.options.get("partial_reruns", debugger.settings.partial_reruns)
         debugger.runner.adjust(partial_reruns=reruns)  # also where the program has started its own debugger
         debugger.runner.subscribe_report_lines(self.tell)
-        self._recorders.append(FindingsLogger(self.journal, debugger, book, self._first_error, self.orders.redact))
+        self._recorders.append(FindingsLogger(self.findings_log, debugger, book, self._first_error, self.config.redact))
         if self._beat is None:
-            self._beat = HeartbeatWriter(self.orders.folder, heartbeat_file(self.journal.path))
+            self._beat = HeartbeatWriter(self.config.folder, heartbeat_file(self.findings_log.path))
         self._beat.follow(debugger, book)
         write("watch", backend=debugger.settings.backend)
 
@@ -223,7 +223,7 @@ class ProcessMonitor:
     def _fault(self, what: str) -> None:
         from shadowgraph.dumps.redaction import redacted_fault
 
-        self.journal.write("fault", text=redacted_fault(what) if self.orders.redact else what)
+        self.findings_log.write("fault", text=redacted_fault(what) if self.config.redact else what)
 
     # -- dumps -------------------------------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class ProcessMonitor:
         self._write_dump("signal", f"-{next(self._dumps)}")
 
     def _dump(self, moment: str, reason: str, background: bool = False) -> None:
-        if moment in self.orders.dumps:
+        if moment in self.config.dumps:
             self._write_dump(reason, background=background)
 
     def _write_dump(self, reason: str, mark: str = "", background: bool = False) -> None:
@@ -247,15 +247,15 @@ class ProcessMonitor:
 
         if self._debugger is None:
             return
-        stem = self.journal.path.stem.replace("findings", "dump", 1) + mark
-        folder, told = Path(self.orders.folder), self.journal
-        with self.journal.room():
+        stem = self.findings_log.path.stem.replace("findings", "dump", 1) + mark
+        folder, told = Path(self.config.folder), self.findings_log
+        with self.findings_log.room():
             dump_to(
                 folder,
                 self._debugger,
                 stem,
                 reason,
-                self.orders.redact,
+                self.config.redact,
                 background=background,
                 written=lambda path: told.write("event", text=f"dump written: {path.name}"),
                 room=told.room,
@@ -279,8 +279,8 @@ class ProcessMonitor:
         self._held.clear()
         fork_safety.renew()
         self._starting = threading.Lock()
-        self.journal.abandon()
-        self.journal = FindingsLog(self.orders.folder)
+        self.findings_log.abandon()
+        self.findings_log = FindingsLog(self.config.folder)
         self._assign()
         self.introduce("fork")
         debugger = self._debugger
@@ -303,35 +303,35 @@ class ProcessMonitor:
         for recorder in self._recorders:
             recorder.leave()
         self._recorders.clear()
-        self._beat = self._beat and self._beat.forked(heartbeat_file(self.journal.path))
+        self._beat = self._beat and self._beat.forked(heartbeat_file(self.findings_log.path))
         self._erred = False
         if on_device:
             session.detach(debugger)
             self._debugger, self._own, self._state = None, None, _OVER
-            self.journal.write("event", text="not watched: forked from a process that has a CUDA context")
+            self.findings_log.write("event", text="not watched: forked from a process that has a CUDA context")
             return
         debugger.after_fork()
-        self._record(debugger, self.journal.preface)
+        self._record(debugger, self.findings_log.preface)
 
     # -- the end -----------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
         """Check a last time and write the end record. Runs once; `os._exit` and a signal skip it."""
-        if self._state == _OVER and self.journal.closed:
+        if self._state == _OVER and self.findings_log.closed:
             return
         self._state = _OVER
         error = uncaught()
         crashed = error is not None and is_crash(error)
         if error is not None:
             self._write_exception(error, crashed)
-        with self.journal.room():
+        with self.findings_log.room():
             if self._debugger is not None:
                 if error is not None and crashed:
                     self.join(error)
                 self._conclude(crashed)
             self._write_the_rest()
-        self.journal.write("end", lost=self.journal.lost)
-        self.journal.close()
+        self.findings_log.write("end", lost=self.findings_log.lost)
+        self.findings_log.close()
         if not self._device_lost:  # what a lost device has written to its log is read after the process's end
             self._remove_logs()
 
@@ -346,9 +346,9 @@ class ProcessMonitor:
 
     def _write_exception(self, error: BaseException, crashed: bool) -> None:
         """Write which uncaught exception ended the process."""
-        said = "" if self.orders.redact or not crashed else _first_line(error)
+        said = "" if self.config.redact or not crashed else _first_line(error)
         how = "ended by" if crashed else "stopped, which is no crash, by"
-        self.journal.write("event", text=f"{how} {type(error).__name__}{': ' if said else ''}{said}")
+        self.findings_log.write("event", text=f"{how} {type(error).__name__}{': ' if said else ''}{said}")
 
     def _write_the_rest(self) -> None:
         """Write the pending work of other threads, which may have ended or be stopped half way."""

@@ -72,14 +72,14 @@ def run_child(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def wrapped_environment(orders: InjectionConfig, environment: Mapping[str, str]) -> dict[str, str]:
+def wrapped_environment(config: InjectionConfig, environment: Mapping[str, str]) -> dict[str, str]:
     """A copy of an environment with the hook first on ``PYTHONPATH`` and the configuration beside it.
 
     Inside another wrap, this configuration replaces the outer one; the hook is not added twice.
     """
     own = environment.get("PYTHONPATH")
     before = [part for part in own.split(os.pathsep) if part != SITE] if own else []  # an empty entry is significant
-    return {**environment, "PYTHONPATH": os.pathsep.join([SITE, *before]), VARIABLE: orders.encode()}
+    return {**environment, "PYTHONPATH": os.pathsep.join([SITE, *before]), VARIABLE: config.encode()}
 
 
 def die_of(number: int) -> NoReturn:

@@ -177,9 +177,9 @@ def _attach() -> None:
 
 def _say_once(text: str) -> None:
     """Print a line once per process tree: descendants inherit the marked configuration."""
-    orders = os.environ.get(_RUN, "")
-    if not orders.startswith(_TOLD):
-        os.environ[_RUN] = _TOLD + orders[1:]
+    config = os.environ.get(_RUN, "")
+    if not config.startswith(_TOLD):
+        os.environ[_RUN] = _TOLD + config[1:]
         _say(text)
 
 
