@@ -131,15 +131,17 @@ def test_a_forked_child_goes_on_and_the_parent_too(cached: Path) -> None:
         torch.set_num_threads(1)
         observer.start()
         assert observer.wait(60), observer.sentence()
-        x, over = torch.zeros(3), threading.Event()
+        x, begun, over = torch.zeros(3), threading.Event(), threading.Event()
 
         def spin():
             y = torch.zeros(3)
             while not over.is_set():
                 y.add_(1)
+                begun.set()
 
         thread = threading.Thread(target=spin)
         thread.start()
+        begun.wait()  # a thread's first operator takes a lock of torch's, which no child may inherit
         for _ in range(20):
             before = observer.latest_sequence()
             child = os.fork()
