@@ -26,7 +26,7 @@ EXTRA = {
     "": "reader window fingerprint batch continues caused_by detail step",
     "buffer": "address serial role allocated",
     "bytes": "",
-    "culprit": "source grid block kernel arguments led_by seen_in search",
+    "culprit": "source grid block kernel arguments led_by seen_in search learnt_from",
 }
 SPARSE = Finding(
     code="SG109",
