@@ -285,7 +285,7 @@ def test_a_plan_of_more_entries_than_all_before_is_watched(
     assert sampled.monitor.novelty.woken == 1
     assert last_of(sampled).indptr == ints(0, 10, 25, 49).numpy().tobytes()
     backend.graphs[3].replay()
-    assert sampled.monitor.budget.checked == sampled.monitor.budget.replays - 2
+    assert sampled.monitor.budget.observed == sampled.monitor.budget.replays - 2
     assert not sampled.check()
     assert sampled.facts().faults == {}
 

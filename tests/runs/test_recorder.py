@@ -52,8 +52,8 @@ def test_a_logger_that_left_hears_nothing_and_one_whose_debugger_ended_hears_fin
         told.replay_checked.call()
         first.leave()
         told.findings.post(altered(id=2))
-    assert records(first._journal.path) == [("finding", 1, 1)]
-    assert len(records(second._journal.path)) == 2
-    assert b'"interim"' not in first._journal.path.read_bytes()
-    assert b'"interim"' in second._journal.path.read_bytes()
+    assert records(first._log.path) == [("finding", 1, 1)]
+    assert len(records(second._log.path)) == 2
+    assert b'"interim"' not in first._log.path.read_bytes()
+    assert b'"interim"' in second._log.path.read_bytes()
     assert ticks == ["checked"]

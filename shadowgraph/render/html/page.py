@@ -26,7 +26,7 @@ from shadowgraph.render.text.dumped import about_lines, tail_lines
 from shadowgraph.render.text.folding import folded, in_processes, process_rows
 from shadowgraph.render.text.map_text import DumpedMap
 from shadowgraph.render.text.run_text import RunReport, missing, title, where
-from shadowgraph.render.text.text import failure_lines, limit_lines, lost_lines, summary, watch_lines
+from shadowgraph.render.text.text import failure_lines, limit_lines, lost_lines, replays, summary, watch_lines
 from shadowgraph.views.dumped_map import dumped_map
 from shadowgraph.wrap.folder.idle_report import UNSEEN
 from shadowgraph.wrap.folder.reader import Run
@@ -60,12 +60,15 @@ class Page:
     ----------
     summary
         The last line of the text report.
+    replays
+        The line of the text report on replays; empty without any.
     file
         Path of the dump or the run folder for a command line; empty for a live run.
     """
 
     title: str
     summary: str
+    replays: str
     findings: tuple[Card, ...]
     notes: tuple[Card, ...]
     left_out: int
@@ -104,6 +107,7 @@ def live_page(facts: RunFacts, bytes_of: BytesOf | None = None) -> Page:
     return Page(
         title="shadowgraph report",
         summary=summary(facts),
+        replays=replays(facts),
         findings=tuple(card for card, is_error in shown if is_error),
         notes=tuple(card for card, is_error in shown if not is_error),
         left_out=len(kept) - len(shown),

@@ -63,7 +63,7 @@ def lines(facts: RunFacts) -> Iterator[Text]:
     yield from failure_lines(facts)
     yield from limit_lines(facts)
     if facts.replays.made:
-        yield Text(f"replays: {facts.replays.sentence()}")
+        yield Text(replays(facts))
     for told in of(Severity.ERROR, facts):
         yield Text(f"SUMMARY: shadowgraph: {told.finding.message}", style="bold")
     yield from coverage_lines(facts.coverage)
@@ -82,6 +82,11 @@ def coverage_lines(coverage: Coverage) -> Iterator[Text]:
 def summary(facts: RunFacts) -> str:
     """The last line: the number of findings, and the guarded share of the bytes that graphs write."""
     return f"shadowgraph: {found(facts)}; {facts.coverage.sentence()}"
+
+
+def replays(facts: RunFacts) -> str:
+    """How many replays were made, checked, and observed in full; empty without any."""
+    return f"replays: {facts.replays.sentence()}" if facts.replays.made else ""
 
 
 def failure_lines(facts: RunFacts) -> Iterator[Text]:
