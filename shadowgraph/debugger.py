@@ -163,6 +163,7 @@ class Debugger(Declarations, LiveDebugger):
             self._work.observation.end()
             with error_barrier("end of checks in graphs"):
                 self._work.context.engine.pause(True)
+                self._work.budget.stop()
             if self._observes:
                 observer.stop()
             if self._mode is not None:

@@ -28,7 +28,6 @@ from shadowgraph.engines.ring import CheckMemory
 from shadowgraph.model.check_log import CheckLog
 from shadowgraph.model.guards import Guard
 from shadowgraph.model.ranges import ByteRange
-from shadowgraph.tracking import steps
 
 _POLL, _PATIENCE = 50e-6, 10.0  # seconds; for streams on which no event may be recorded
 
@@ -73,8 +72,6 @@ class CupyEngine:
         self.unmappable = 0
         self._stale: set[int] = set()  # shadows whose last copy was skipped
         self.lost: str | None = None
-        self._skipped = 0  # replays that began during pauses
-        self._paused_at: int | None = None  # replays begun when the pause began
         kernels = kernels_of(index)
         self.probe_function = kernels.probe
         self._memory = memory = CheckMemory(self.device, log if log is not None else CheckLog.anonymous())
@@ -122,7 +119,7 @@ class CupyEngine:
 
     @property
     def checked_replays(self) -> int:
-        return self._memory.log.totals()[1] - self._skipped - steps.made_up()
+        return self._memory.log.checked
 
     def pause(self, paused: bool) -> None:
         """Let check nodes count replays only, or compare again; in order with the current stream."""
@@ -137,10 +134,6 @@ class CupyEngine:
             self._canaries.wait_for_current()
         self.listed.pause(paused)
         self._order_here()
-        begun = self._memory.log.totals()[0]
-        if not paused and self._paused_at is not None:
-            self._skipped += begun - self._paused_at
-        self._paused_at = (begun if self._paused_at is None else self._paused_at) if paused else None
 
     def _order_here(self) -> None:
         """Order the current stream behind the stream of canaries."""

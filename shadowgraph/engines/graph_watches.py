@@ -10,6 +10,7 @@ import ctypes
 import threading
 import time
 from collections import deque
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from shadowgraph.engines.step import LANES
 from shadowgraph.model.check_log import GRAPH_ROWS
 
 WATCH = np.dtype(  # as in kernels.cu
-    [("row", "<u8"), ("serial", "<u8"), ("replays", "<u8"), ("done", "<u8", (2,)), ("unused", "<u8")]
+    [("row", "<u8"), ("serial", "<u8"), ("replays", "<u8"), ("done", "<u8", (2,)), ("checked", "<u8")]
 )
 _FAR_BLOCKS = 16  # pieces of far parts that each tail compares
 _FEWEST, _MOST = 132, 264  # blocks that compare near parts: guards of later graphs come, when the grid is fixed
@@ -64,6 +65,14 @@ class GraphWatches:
         self._watches = device.zeros(GRAPH_ROWS * WATCH.itemsize)
         self._ended: deque[tuple[float, int]] = deque()
         self._places: dict[int, int] = {}
+
+    def stream(self) -> int:
+        """Handle of the stream on which a graph of this device replays now in this thread."""
+        return self._device.raw_stream()
+
+    def current(self) -> AbstractContextManager[None]:
+        """Make the device's context current, whichever device the program has chosen."""
+        return self._device.context.current()
 
     @property
     def live(self) -> int:

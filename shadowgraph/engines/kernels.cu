@@ -387,11 +387,11 @@ struct Listed { u64 rows; u32 n, capacity; u32 paused, far_turn, unused[2]; };
 // One graph that carries checks. The device orders the replays of one executable graph; copies that the program makes of
 // it share this, and may run at once: counters then mix, and are right again once all have ended. `done`, by head and
 // tail: finished blocks in the low half, and blocks with evidence in the high half.
-struct Watch { u64 row, serial, replays, done[2], unused; };
+struct Watch { u64 row, serial, replays, done[2], checked; };
 
 // A row of the check log, in host memory: the last replay whose head check has run; the last one whose tail check has
-// run and compared; the first one with damage.
-struct GraphRow { u64 serial, begun, ended, damaged; };
+// run and compared; the first one with damage; how many have been checked at their ends.
+struct GraphRow { u64 serial, begun, ended, damaged, checked; };
 
 // The check at a replay's head (end = 0), which counts the replay, or at its tail (end = 1). The last `far_blocks` blocks
 // look at far parts in rotation.
@@ -400,7 +400,8 @@ extern "C" __global__ void __launch_bounds__(256) graph_check(Watch* w, Listed* 
   __shared__ u64 after;
   uint4 head = __ldcg((const uint4*)listed);
   uint4 state = __ldcg((const uint4*)listed + 1);  // paused, far_turn
-  u64 replays = threadIdx.x ? 0 : __ldcg(&w->replays);  // changes when all blocks have counted themselves
+  // Both change when all blocks have counted themselves.
+  u64 replays = threadIdx.x ? 0 : __ldcg(&w->replays), checked = threadIdx.x ? 0 : __ldcg(&w->checked);
   const Guard* guards = (const Guard*)((u64)head.x | (u64)head.y << 32);
   u32 n = head.z, near_blocks = gridDim.x - far_blocks;
   u32* hits = (u32*)(guards + head.w);
@@ -436,7 +437,11 @@ extern "C" __global__ void __launch_bounds__(256) graph_check(Watch* w, Listed* 
   if (threadIdx.x == 0) {
     atomicAdd(&w->done[end], 0 - ((after >> 32 << 32) + gridDim.x));
     if (end) {
-      if (!state.x) *(volatile u64*)&row->ended = replays;  // else nothing was compared
+      if (!state.x) {  // else nothing was compared
+        w->checked = checked + 1;
+        *(volatile u64*)&row->ended = replays;
+        *(volatile u64*)&row->checked = checked + 1;
+      }
       if (far_blocks) listed->far_turn = state.y + far_blocks;
     } else {
       w->replays = replays + 1;

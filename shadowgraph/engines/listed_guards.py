@@ -125,7 +125,11 @@ class ListedGuards:
             self._set_paused()
 
     def _set_paused(self) -> None:
-        self._pauses[self._paused or bool(self._halts)].launch(1, 1, self._device.arming.ptr)
+        """Publish whether checks pause. A halt that begins meanwhile has launched before: publish it once more."""
+        paused: bool | None = None
+        while paused is not (self._paused or bool(self._halts)):
+            paused = self._paused or bool(self._halts)
+            self._pauses[paused].launch(1, 1, self._device.arming.ptr)
 
     def guard_of(self, slot: int, address: int) -> Guard | None:
         """The guard at a slot whose bytes hold an address. One that was withdrawn lately too, unless its memory belongs

@@ -28,7 +28,8 @@ GRAPH_ROWS = 4096
 RECORDS = 1024
 RANGES = 16  # changed ranges that a record keeps
 WINDOW = 256  # bytes of expected and found values that it keeps
-GRAPH_ROW = np.dtype([("serial", "<u8"), ("begun", "<u8"), ("ended", "<u8"), ("damaged", "<u8")])
+# What a device writes; `checked` is how many replays were checked at their ends, which only a device counts here.
+GRAPH_ROW = np.dtype([(name, "<u8") for name in ("serial", "begun", "ended", "damaged", "checked")])
 
 # `graph` and `replay` are those of the check: the graph's serial, and the replay's number << 1, with the lowest bit set
 # for a check at the replay's end. 0 where the check was no graph's.
@@ -55,7 +56,7 @@ RECORD = np.dtype(
     ]
 )
 
-_MAGIC, _VERSION = b"SGCHECK1", 1
+_MAGIC, _VERSION = b"SGCHECK1", 2
 _HEADER = struct.Struct("<8sIIIIQQQ16x")
 _ROWS_AT = _HEADER.size
 _RECORDS_AT = _ROWS_AT + GRAPH_ROWS * GRAPH_ROW.itemsize
@@ -92,7 +93,7 @@ class CheckLog:
         self.lost = 0
         self._words = mapped.view[:_RECORDS_AT].cast("Q")
         self._unused, self._released = 0, deque[int]()
-        self._overwritten = 0, 0
+        self._checked_before = 0  # of graphs whose rows went to others
         self._places: dict[int, int] = {}  # row by serial
         self._sequence = 0
         note = os.fsencode(folder)[: _NOTE - 1]
@@ -138,8 +139,7 @@ class CheckLog:
         elif self._released:
             place = self._released.popleft()
             del self._places[int(self.rows["serial"][place])]
-            begun, ended = self._overwritten
-            self._overwritten = begun + int(self.rows["begun"][place]), ended + int(self.rows["ended"][place])
+            self._checked_before += int(self.rows["checked"][place])
             self.rows[place] = 0
         else:
             self.lost += 1
@@ -154,10 +154,10 @@ class CheckLog:
         if place is not None and place not in self._released:
             self._released.append(place)
 
-    def totals(self) -> tuple[int, int]:
-        """Sums over all graphs so far: numbers of the replays that began last, and of those checked last."""
-        begun, ended = self._overwritten
-        return begun + int(self.rows["begun"].sum()), ended + int(self.rows["ended"].sum())
+    @property
+    def checked(self) -> int:
+        """Replays of all graphs so far that a device has checked at their ends."""
+        return self._checked_before + int(self.rows["checked"].sum())
 
     def row_address(self, row: int) -> int:
         """Where a row is mapped."""
@@ -257,7 +257,7 @@ def read(path: str | os.PathLike[str]) -> CheckLogContents:
     rows, records = _arrays(memoryview(content))
     records = records[_is_sound(records)]
     taken = rows[rows["serial"] != 0]
-    graphs = [GraphChecks(s, b, e, d >> 1, bool(d & 1)) for s, b, e, d in taken.tolist()]
+    graphs = [GraphChecks(s, b, e, d >> 1, bool(d & 1)) for s, b, e, d, _ in taken.tolist()]
     graphs.sort()
     note = content[_NOTE_AT:].split(b"\0", 1)[0]
     return CheckLogContents(pid, tuple(graphs), records[np.argsort(records["sequence"])], os.fsdecode(note))

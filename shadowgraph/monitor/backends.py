@@ -15,7 +15,7 @@ import torch
 from shadowgraph.common.settings import Settings
 from shadowgraph.engines.base import Engine
 from shadowgraph.engines.numpy_engine import NumpyEngine
-from shadowgraph.graphs.dispatch import active_pools, host_reads
+from shadowgraph.graphs.dispatch import active_pools, cache_emptying, host_reads
 from shadowgraph.graphs.triton import host as triton_host
 from shadowgraph.monitor.recorder.recorder import recorder
 from shadowgraph.tracking.allocator import HostAllocator, host_allocator
@@ -114,12 +114,14 @@ class CudaBackend:
         triton_cuda.install()
         host_reads.install(of_host_memory=False)
         active_pools.install()
+        cache_emptying.install(self.allocator.sweep_large)
         self.graphs.install()
 
     def stop(self) -> None:
         from shadowgraph.graphs.triton import cuda as triton_cuda
 
         self.graphs.uninstall()
+        cache_emptying.uninstall()
         active_pools.uninstall()
         host_reads.uninstall(of_host_memory=False)
         triton_cuda.uninstall()

@@ -53,6 +53,11 @@ class CheckBudget:
         self.replays = self.observed = self._by_launches = 0
         self._before = self._by_nodes()
 
+    def stop(self) -> None:
+        """The debugger stops: what check nodes check later is not its own."""
+        checked = self._by_nodes()
+        self._by_nodes = lambda: checked
+
     @property
     def checked(self) -> int:
         """Replays whose guards were checked: by launches or, as far as the device has got, by check nodes."""

@@ -26,8 +26,8 @@ def dated(checkpoint: Checkpoint) -> Checkpoint:
 
 def _of_replay(checkpoint: Checkpoint) -> Checkpoint:
     graph, replay = checkpoint.graph, checkpoint.replay
-    if graph is None or replay is None:
-        return checkpoint
+    if graph is None or replay is None or (checkpoint.at == "replay_begin" and checkpoint.phase is not None):
+        return checkpoint  # the latter: in the middle of a replay, where another one begins
     date = steps.date(graph.serial, replay, checkpoint.at == "replay_end")
     if date is not None:
         checkpoint.within, checkpoint.pieces = date.step, date.pieces

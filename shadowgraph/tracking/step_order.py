@@ -66,25 +66,20 @@ class Piece:
         self.checked = self.wanted = True
         self._switches: deque[tuple[int, bool]] = deque(maxlen=_SWITCHES)
         self._looked: deque[int] = deque(maxlen=_LOOKED)
-        # Replays with disabled nodes; the first one since they were disabled last, and the first one that counts.
-        self._passed = self._off = self._from = 0
+        self._passed = self._from = 0  # replays with disabled nodes; the first one since they were disabled last
 
-    def switched(self, on: bool, replay: int) -> int:
-        """The check nodes are enabled, or disabled, from a replay on. Returns how many replays passed with disabled
-        nodes, if they are enabled again."""
-        passed = 0
-        if on and self._off:
-            passed = replay - self._off
-            self._passed, self._off = self._passed + replay - self._from, 0
+    def switched(self, on: bool, replay: int) -> None:
+        """The check nodes are enabled, or disabled, from a replay on."""
+        if on and self._from:
+            self._passed, self._from = self._passed + replay - self._from, 0
         elif not on:
-            self._off = self._from = replay
+            self._from = replay
         self.checked = on
         self._switches.append((replay, on))
-        return passed
 
     def count_from_here(self) -> None:
         """Replays so far do not count any more."""
-        self._passed, self._from = 0, self.graph.replays + 1
+        self._passed, self._from = 0, self.graph.replays + 1 if self._from else 0
 
     def looked(self) -> None:
         """Launches have checked before and after the latest replay."""
@@ -100,7 +95,7 @@ class Piece:
     @property
     def unchecked(self) -> int:
         """Replays with disabled nodes."""
-        return self._passed + (self.graph.replays + 1 - self._from if self._off else 0)
+        return self._passed + (self.graph.replays + 1 - self._from if self._from else 0)
 
 
 class Order:

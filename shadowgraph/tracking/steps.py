@@ -23,6 +23,7 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.common.words import plural
 from shadowgraph.model.graphs import Graph
 from shadowgraph.tracking import passing
@@ -81,7 +82,6 @@ _starts: set[int] = set()  # serials of graphs that go on with no run
 _seen: dict[tuple[int, int], int] = {}  # how often a run was seen, by its first serial and its length
 _cuts: dict[tuple[int, int], Date] = {}  # what the check before a replay tells, where a step was cut short before it
 _left = [0]  # replays with disabled nodes, of graphs that are forgotten
-_made_up = [0]  # replays that devices did not count, and were told when nodes were enabled again; never reset
 refused: dict[str, set[int]] = {}  # serials of graphs whose nodes could not be switched, by reason
 
 
@@ -94,13 +94,26 @@ def begins(graph: Graph) -> bool:
     here, piece = _here.runner, _pieces.get(graph.serial)
     if piece is here.awaited:
         if piece is None:
-            if here.again != graph.serial:
-                _alone(here, graph)
-            return False
+            return here.again != graph.serial and _off_path(here, graph, None)
         if not piece.order.ended:
             here.awaited = piece.following
             return piece.checked is not piece.wanted
-    return _unexpected(here, graph, piece)
+    return _off_path(here, graph, piece)
+
+
+def _off_path(here: _Runner, graph: Graph, piece: Piece | None) -> bool:
+    """`_unexpected`, of which no error reaches the program."""
+    try:
+        return _unexpected(here, graph, piece)
+    except Exception as error:  # other threads change the tables, too
+        internal_errors.note("steps of pieces", error)
+        return False
+
+
+def settled(graph: Graph) -> bool:
+    """Whether a replay that begins may pass: not one that no step covers, whose nodes could not be enabled yet."""
+    piece = _pieces.get(graph.serial)
+    return piece is None or piece.checked or not piece.order.ended
 
 
 def _alone(here: _Runner, graph: Graph) -> None:
@@ -192,7 +205,7 @@ def _cut(awaited: Piece, graph: Graph) -> None:
     step = order.first.replays - (graph is order.first)
     if order.checked_before(awaited.place, step) < awaited.place - 1:
         while len(_cuts) >= _CUTS:
-            _cuts.pop(next(iter(_cuts)), None)
+            _cuts.pop(next(iter(list(_cuts)), (0, 0)), None)
         _cuts[graph.serial, graph.replays] = order.date(awaited.place, step, False)
     _end(order, graph)
 
@@ -209,7 +222,7 @@ def _end(order: Order, begun: Graph | None = None) -> None:
         if piece.checked:
             _pieces.pop(serial, None)
     while len(_former) > _ENDED:
-        _forget(next(iter(_former)))
+        _forget(next(iter(list(_former)), 0))
 
 
 def _forget(serial: int) -> None:
@@ -239,7 +252,7 @@ def switched(graph: Graph, on: bool, replay: int | None = None) -> None:
     piece = _pieces.get(graph.serial)
     if piece is None:
         return
-    _made_up[0] += piece.switched(on, graph.replays if replay is None else replay)
+    piece.switched(on, graph.replays if replay is None else replay)
     if on and piece.order.ended:
         _pieces.pop(graph.serial, None)
 
@@ -336,12 +349,6 @@ def unchecked() -> int:
     """Replays so far with disabled check nodes, which the device has not counted then."""
     found = {id(piece): piece for known in (_pieces, _former) for piece in list(known.values())}
     return _left[0] + sum(piece.unchecked for piece in found.values())
-
-
-def made_up() -> int:
-    """Replays since the process began that devices did not count, and that their counts have since, as nodes were
-    enabled again."""
-    return _made_up[0]
 
 
 def sentence() -> str | None:

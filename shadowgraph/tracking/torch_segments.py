@@ -16,17 +16,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
+from torch.utils import deterministic
 
+from shadowgraph.common.compat import relaxed_capture
 from shadowgraph.tracking.captures import captures
 from shadowgraph.tracking.large_buffers import OTHER_PLACE, UNMAPPABLE, Laid
 
 EXPANDABLE = "expandable segments are on"
 OTHER_ALLOCATOR = "torch's allocator is not its native one"
+FILLED = "torch fills fresh memory (torch.utils.deterministic)"  # the tail as well, on the program's stream
 CAPTURE = "a capture was running"
 # As in c10/cuda/CUDACachingAllocator.cpp
 BLOCK = 512  # granularity of blocks
 SEGMENT = 2 << 20  # granularity of segments from 10 MiB on
 _LARGE_POOL = 1 << 20  # a block is split if more than this is left, and smaller tails come from another pool
+
+
+def fills_fresh_memory() -> bool:
+    """Whether torch writes memory that an operator leaves uninitialised."""
+    fills: bool = deterministic.fill_uninitialized_memory  # type: ignore[attr-defined, unused-ignore]
+    return fills and torch.are_deterministic_algorithms_enabled()
 
 
 def _up(nbytes: int, step: int) -> int:
@@ -53,6 +62,8 @@ class TorchSegments:
             return EXPANDABLE
         if torch.cuda.get_allocator_backend() != "native":
             return OTHER_ALLOCATOR
+        if fills_fresh_memory():
+            return FILLED
         return CAPTURE if captures.running or torch.cuda.is_current_stream_capturing() else None
 
     def lay(self, run: Callable[[], torch.Tensor], nbytes: int, tail: int) -> Laid | None:
@@ -60,7 +71,7 @@ class TorchSegments:
         size = _up(nbytes, BLOCK)
         whole = _up(size + max(tail, _LARGE_POOL + BLOCK), SEGMENT)
         try:
-            with self._own_pool():
+            with relaxed_capture(), self._own_pool():  # `cudaMalloc` would end a capture of another thread
                 self._allocate(whole)  # freed at once: the segment that `run` is served from
                 made = run()
                 rest = self._rest(whole - size)

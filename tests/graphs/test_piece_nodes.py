@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.graphs.cuda import check_nodes
 from shadowgraph.graphs.cuda.check_nodes import CheckNodes
 from shadowgraph.graphs.cuda.driver import DriverError
@@ -26,6 +27,11 @@ class PlayedDriver:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.refused: set[tuple[int, bool]] = set()
+        self.captured: int | None = None  # graph that the stream captures into
+
+    def capturing(self, stream: int) -> int | None:
+        assert stream == STREAM
+        return self.captured
 
     def enable(self, executable: int, node: int, on: bool) -> None:
         if (node, on) in self.refused:
@@ -41,8 +47,6 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedDriver]:
     played = PlayedDriver()
     monkeypatch.setattr(check_nodes, "driver", lambda: played)
     monkeypatch.setattr(check_nodes, "relaxed_capture", nullcontext)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=STREAM))
     graph_class = SimpleNamespace(raw_cuda_graph_exec=lambda graph: EXECUTABLE)
     monkeypatch.setattr(torch._C, "_CUDAGraph", graph_class, raising=False)
     forget()
@@ -59,7 +63,8 @@ def forget() -> None:
 
 
 def made(live: bool = True) -> CheckNodes:
-    watches: Any = SimpleNamespace(live=1, count_of=lambda serial: COUNT if live else None)
+    watches: Any = SimpleNamespace(live=1, stream=lambda: STREAM, current=nullcontext)
+    watches.count_of = lambda serial: COUNT if live else None
     return CheckNodes(watches, SimpleNamespace())  # type: ignore[arg-type]
 
 
@@ -141,11 +146,38 @@ def test_torch_without_the_executable_graph(driver: PlayedDriver, monkeypatch: p
 
 def test_nothing_is_switched_on_a_stream_that_captures(driver: PlayedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     _, piece, *_ = learnt()
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    monkeypatch.setattr(driver, "captured", 99)
     made().switch(None, piece, False, piece.replays)
     assert driver.calls == []
     assert steps.checks(piece)
     assert steps.sentence() is None
+
+
+def test_a_replay_that_no_step_covers_does_not_pass_until_its_nodes_are_enabled(
+    driver: PlayedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces = learnt()
+    piece, nodes = pieces[1], made()
+    nodes.switch(None, piece, False, piece.replays)
+    assert steps.settled(piece), "its step is checked"
+    steps.dropped(pieces[4])
+    assert not steps.settled(piece)
+    monkeypatch.setattr(driver, "captured", 99)
+    nodes.switch(None, piece, True, piece.replays)
+    assert not steps.settled(piece)
+    monkeypatch.setattr(driver, "captured", None)
+    nodes.switch(None, piece, True, piece.replays)
+    assert steps.settled(piece)
+
+
+def test_an_error_in_the_tables_does_not_reach_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("dictionary changed size during iteration")
+
+    monkeypatch.setattr(steps, "_alone", fail)
+    before = internal_errors.total
+    assert not steps.begins(Graph(4711, "graph#4711"))
+    assert internal_errors.total == before + 1
 
 
 def test_a_replay_does_not_wait_for_a_thread_that_reads_the_graph(driver: PlayedDriver) -> None:

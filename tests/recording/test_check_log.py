@@ -58,9 +58,11 @@ def test_a_row_goes_to_another_graph_only_when_all_are_taken() -> None:
     assert log.claim(99_999) is None
     assert log.lost == 1
     log.begun(7, 12)
+    log.rows["checked"][7:9] = 12, 5  # as a device writes
     log.release(8)
     assert log.claim(100_000) == 7
-    assert log.rows[7].tolist() == (100_000, 0, 0, 0)
+    assert log.rows[7].tolist() == (100_000, 0, 0, 0, 0)
+    assert log.checked == 17, "of the graph that is gone, too"
 
 
 def test_memory_at_an_address_is_what_the_reader_sees(tmp_path: Path) -> None:
@@ -128,7 +130,7 @@ def test_an_existing_file_or_link_is_not_written(tmp_path: Path) -> None:
     ("place", "value", "told"),
     [
         (0, b"SGDUMP00", "is no check log"),
-        (8, struct.pack("<I", 2), "of version 2; this shadowgraph reads 1"),
+        (8, struct.pack("<I", 3), "of version 3; this shadowgraph reads 2"),
         (12, struct.pack("<I", 1 << 31), "of another shape"),
         (20, struct.pack("<I", 8), "of another shape"),
         (24, struct.pack("<Q", 1 << 60), "of another shape"),

@@ -228,7 +228,7 @@ def stem_of(folder: Path) -> str:
     [
         (lambda content: content[:777], "777 bytes instead of"),
         (lambda content: b"", "0 bytes instead of"),
-        (lambda content: content[:8] + b"\x07" + content[9:], "of version 7; this shadowgraph reads 1"),
+        (lambda content: content[:8] + b"\x07" + content[9:], "of version 7; this shadowgraph reads"),
         (lambda content: os.urandom(len(content)), "is no "),
         (None, "No such file or directory"),
     ],

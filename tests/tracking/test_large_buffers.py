@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
@@ -29,6 +29,7 @@ from shadowgraph.tracking.torch_segments import (
     BLOCK,
     CAPTURE,
     EXPANDABLE,
+    FILLED,
     OTHER_ALLOCATOR,
     SEGMENT,
     TorchSegments,
@@ -130,6 +131,7 @@ class Bench:
         self.segments = TorchSegments(0, False, lambda address: address in self.unmappable)
         self.unmappable: set[int] = set()
         monkeypatch.setattr(self.segments, "_own_pool", self.cache.pool)
+        monkeypatch.setattr(torch_segments, "relaxed_capture", nullcontext)
         monkeypatch.setattr(self.segments, "_allocate", self.cache.allocate)
         monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -297,6 +299,10 @@ def test_reasons_to_leave_an_allocation_alone(bench: Bench, monkeypatch: pytest.
     assert bench.segments.refusal() == OTHER_ALLOCATOR
     assert bench.make() == (None, OTHER_ALLOCATOR)
     assert TorchSegments(0, True, lambda address: False).refusal() == EXPANDABLE
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    assert bench.segments.refusal() == FILLED, "torch would write the tail after its canary"
 
 
 def test_the_pool_of_an_allocation_has_no_user_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,6 +315,7 @@ def test_the_pool_of_an_allocation_has_no_user_left(monkeypatch: pytest.MonkeyPa
     for name in ("beginAllocateCurrentThreadToPool", "endAllocateToPool", "releasePool"):
         monkeypatch.setattr(torch._C, f"_cuda_{name}", note(name), raising=False)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 9))
+    monkeypatch.setattr(torch_segments, "relaxed_capture", nullcontext)
 
     def out_of_memory(nbytes: int) -> torch.Tensor:
         raise torch.OutOfMemoryError("CUDA out of memory")

@@ -114,13 +114,14 @@ class CheckNodes:
         refused
             Why the executable graph cannot be changed, for a graph that the program may change, too.
         """
-        if torch.cuda.is_current_stream_capturing() or not model.reading.acquire(blocking=False):
+        stream = self._watches.stream()
+        if driver().capturing(stream) is not None or not model.reading.acquire(blocking=False):
             return  # at a later replay: it captures, or another thread reads the graph
         try:
             if refused is not None:
                 raise DriverError(refused)
-            with relaxed_capture():
-                self._switch(int(torch._C._CUDAGraph.raw_cuda_graph_exec(graph)), model, on, replay - 1)
+            with self._watches.current():
+                self._switch(int(torch._C._CUDAGraph.raw_cuda_graph_exec(graph)), model, on, replay - 1, stream)
             steps.switched(model, on, replay)
         except (AttributeError, RuntimeError, DriverError) as error:
             steps.refuse(model, str(error).split("\n", 1)[0])
@@ -129,14 +130,14 @@ class CheckNodes:
         finally:
             model.reading.release()
 
-    def _switch(self, executable: int, model: Graph, on: bool, before: int) -> None:
+    def _switch(self, executable: int, model: Graph, on: bool, before: int, stream: int) -> None:
         """Both nodes or none. What the head did not count while it was disabled is added to the device's count, in
-        order with the replays of the current stream."""
+        order with the replays of a stream."""
         calls, count, switched = driver(), self._watches.count_of(model.serial), list[int]()
         try:
             if on and count is not None:
                 words = before & 0xFFFFFFFF, before >> 32
-                calls.set_words(count, words, torch.cuda.current_stream().cuda_stream)
+                calls.set_words(count, words, stream)
             for node in model.check_nodes:
                 calls.enable(executable, node, on)
                 switched.append(node)

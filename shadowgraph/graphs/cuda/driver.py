@@ -286,9 +286,12 @@ class Driver:
         self.call("cuGraphNodeSetEnabled", _P(executable), _P(node), _U(on))
 
     def set_words(self, address: int, words: Sequence[int], stream: int) -> None:
-        """Set words of 32 bits in device memory, in order with a stream's work; the host does not wait."""
+        """Set words of 32 bits in device memory, in order with a stream's work."""
         for place, word in enumerate(words):
-            self.call("cuMemsetD32Async", ctypes.c_uint64(address + 4 * place), _U(word), _S(1), _P(stream))
+            where = ctypes.c_uint64(address + 4 * place)
+            code = self._patient.cuMemsetD32Async(where, _U(word), _S(1), _P(stream))  # blocks while the queue is full
+            if code:
+                raise DriverError(f"cuMemsetD32Async: {self._name_of(code)}")
 
     def is_enabled(self, executable: int, node: int) -> bool:
         """Whether a kernel, copy or set node is enabled."""

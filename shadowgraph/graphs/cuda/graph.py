@@ -313,9 +313,11 @@ class CudaGraphs:
                 state = graph._shadowgraph = self._known(graph, state)
             model = state.model
             model.replays += 1
+            passes = passing.on and model.probe is None and model.checks_itself and not captures.running
             if steps.begins(model):
                 self._switch(graph, model, steps.wants_checks(model))
-            if passing.on and model.probe is None and model.checks_itself and not captures.running:
+                passes = passes and steps.settled(model)
+            if passes and passing.on and model.checks_itself:
                 run_deferred()  # guards of graphs that ended are withdrawn
                 launch_rows.replay(model)
                 try:

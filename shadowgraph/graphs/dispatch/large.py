@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.utils import deterministic
 
 from shadowgraph.graphs.dispatch.calling import call
 from shadowgraph.graphs.dispatch.eager_guard import LARGEST, EagerGuard
@@ -22,9 +21,9 @@ from shadowgraph.graphs.dispatch.stepping_aside import LARGE, stepped_aside
 from shadowgraph.graphs.dispatch.tensors import is_plain, view_of
 from shadowgraph.tracking.allocator import HostAllocator
 from shadowgraph.tracking.large_buffers import Request
+from shadowgraph.tracking.torch_segments import FILLED, fills_fresh_memory
 
 OTHER_MODE = "another dispatch mode was active"
-FILLED = "torch fills fresh memory (torch.utils.deterministic)"
 
 _GIVEN = "fill_value"
 # What the result is filled with: a number, the argument of that name, or nothing.
@@ -73,9 +72,7 @@ class LargeResults:
     def _refusal(self, fill: float | str | None) -> str | None:
         if _depth():  # it must see the program's operator, and may hold no memory
             return OTHER_MODE
-        # On a device the operator itself runs.
-        fills = fill is None and deterministic.fill_uninitialized_memory  # type: ignore[attr-defined, unused-ignore]
-        return FILLED if self._device == "cpu" and fills and torch.are_deterministic_algorithms_enabled() else None
+        return FILLED if self._device == "cpu" and fill is None and fills_fresh_memory() else None
 
     def _is_here(self, args: Any, kwargs: Any) -> bool:
         """Whether an operator allocates ordinary memory on this device."""

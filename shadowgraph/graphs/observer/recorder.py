@@ -71,7 +71,7 @@ class _Stacks:
         """A bit for each earlier capture whose operator of that number was called from elsewhere."""
         if number % _CHECKED:
             return 0
-        place = self.places.setdefault(number, _calls_from(sys._getframe(2)))
+        place = self.places.setdefault(number, _calls_from(sys._getframe(1).f_back))  # None in autograd's thread
         return sum(1 << at for at, each in enumerate(self._taught) if each.places.get(number) != place)
 
 

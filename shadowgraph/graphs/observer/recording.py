@@ -223,7 +223,6 @@ class Recording(Mapping[int, Form]):
                     continue  # it allocates, and leaves no node
             places[number] = len(steps)
             steps.append(step)
-        self._rows = ()
         return _Decoded(steps, places, made)
 
     def _steps(self) -> Iterator[tuple[int, _Operator | Launch]]:
