@@ -299,7 +299,7 @@ class Finding(HtmlRepr, msgspec.Struct, frozen=True):
 
     @property
     def is_consequence(self) -> bool:
-        """Whether another finding is known to be its cause: it is no independent error."""
+        """Whether another finding is known to be its cause, so that it is no independent error."""
         return self.caused_by is not None and self.caused_by.sure
 
     @property
