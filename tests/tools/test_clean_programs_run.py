@@ -5,7 +5,9 @@ The whole runs by `tools/clean_programs.py`; its counts are under `tools/evidenc
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -38,7 +40,16 @@ def ran(folder: Path, *options: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return ran(tmp_path_factory.mktemp("clean"))
+    """The run, made once for all workers: it takes every core."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    kept = shared / "clean-programs.json"
+    with (shared / "clean-programs.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            kept.write_text(json.dumps(ran(tmp_path_factory.mktemp("clean"))))
+    found: list[dict[str, Any]] = json.loads(kept.read_text())
+    return found
 
 
 # Backward formulas inside a host graph still meet the mode that records it.
