@@ -27,7 +27,7 @@ WATCH = np.dtype(  # as in kernels.cu
     [("row", "<u8"), ("serial", "<u8"), ("replays", "<u8"), ("done", "<u8", (2,)), ("checked", "<u8")]
 )
 _FAR_BLOCKS = 16  # pieces of far parts that each tail compares
-_FEWEST, _MOST = 132, 264  # blocks that compare near parts: guards of later graphs come, when the grid is fixed
+_FEWEST, _MOST = 132, 264  # blocks that compare near parts; fixed at the capture, while guards of later graphs come
 _AT_ONCE = 2  # guards that each group of lanes compares at once, as in kernels.cu
 _REST = 2.0  # seconds after a graph's end before another one gets its row
 

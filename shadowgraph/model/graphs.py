@@ -55,8 +55,6 @@ class Graph(HtmlRepr):
         Every replay is checked by the graph's own nodes, and needs no check from outside.
     check_nodes
         Handles of these nodes of an executable graph; empty on the host.
-    keeps_checks
-        They check more than guards, and stay enabled in every step (`shadowgraph.tracking.steps`).
     """
 
     def __init__(self, serial: int, name: str, nodes: Iterable[Node] = ()) -> None:
@@ -67,7 +65,7 @@ class Graph(HtmlRepr):
         self.probe: Probe | None = None
         self.reading = fork_safe(threading.RLock())
         self.unread = ""
-        self.checks_itself = self.keeps_checks = self.unlearnt = False
+        self.checks_itself = self.unlearnt = False
         self.check_nodes: tuple[int, ...] = ()
         self._nodes: list[Node] = list(nodes)
         self._build: Callable[[], list[Node]] | None = None

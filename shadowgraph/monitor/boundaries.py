@@ -112,7 +112,7 @@ class Boundaries:
         return checkpoint
 
     def _note(self, graph: Graph, checkpoint: Checkpoint, itself: bool) -> None:
-        """Note who checks a replay: the graph's own nodes, which report later, or a launch."""
+        """Note what checks a replay: the graph's own nodes, which report later, or a launch."""
         if itself:
             self._dated.note(graph, checkpoint)
         elif checkpoint.at == "replay_end":

@@ -46,22 +46,22 @@ class CheckBudget:
         self.limit = OverheadLimiter(settings.overhead_percent, settings.fault_limit, every=settings.every)
         self._guarding, self._subscriptions = guarding, subscriptions
         self._by_nodes = by_nodes
+        self._last: int | None = None
         self._forget()
         self._faults_before = internal_errors.total
 
     def _forget(self) -> None:
         self.replays = self.observed = self._by_launches = 0
-        self._before = self._by_nodes()
+        self._before, self._last = self._by_nodes(), None
 
     def stop(self) -> None:
-        """The debugger stops: what check nodes check later is not its own."""
-        checked = self._by_nodes()
-        self._by_nodes = lambda: checked
+        """The debugger stops: what check nodes check later is not its own, unless it starts again."""
+        self._last = self._by_nodes()
 
     @property
     def checked(self) -> int:
         """Replays whose guards were checked: by launches or, as far as the device has got, by check nodes."""
-        return self._by_launches + self._by_nodes() - self._before
+        return self._by_launches + (self._by_nodes() if self._last is None else self._last) - self._before
 
     def start_over(self) -> None:
         """A debugger starts, or goes on in a forked child: disregard replays and internal errors so far."""

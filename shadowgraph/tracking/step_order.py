@@ -135,7 +135,7 @@ class Order:
         if thin is not self.thin:
             self.thin = thin
             for piece in self.pieces[1:-1]:
-                piece.wanted = not thin or piece.graph.keeps_checks
+                piece.wanted = not thin
         return damaged
 
     def end(self, begun: Graph | None) -> None:

@@ -5,18 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 from programs import guarded
 from steady_state import QUIET, sampled, until_steady
 
 import shadowgraph as sg
 from shadowgraph.model.run_facts import Replays
-from shadowgraph.tracking import steps
+from shadowgraph.tracking import passing, steps
 
 
 @pytest.fixture
 def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
     with sampled(monkeypatch, (10**6, 10**6), 10**6) as made:
         yield made
+
+
+def pieces_in_steps(debugger: sg.Debugger) -> tuple[list[sg.HostGraph], torch.Tensor]:
+    """Six pieces that were replayed in one order until those in the middle are checked with their step, and their
+    input."""
+    table, graphs = guarded(debugger, 8), [sg.HostGraph() for _ in range(6)]
+    for graph in graphs:
+        with sg.host_graph(graph):
+            table.add_(1)
+    for _ in range(QUIET * 8):
+        for graph in graphs:
+            graph.replay()
+    assert steps.unchecked(), "precondition"
+    return graphs, table
 
 
 def test_each_replay_of_the_steady_state_counts_as_checked(debugger: sg.Debugger) -> None:
@@ -65,33 +80,36 @@ def test_a_report_without_replays_says_nothing_of_them() -> None:
 
 
 def test_replays_of_pieces_count_as_checked_with_their_step(debugger: sg.Debugger) -> None:
-    table = guarded(debugger, 8)
-    graphs = [sg.HostGraph() for _ in range(6)]
-    for graph in graphs:
-        with sg.host_graph(graph):
-            table.add_(1)
-    for _ in range(QUIET * 8):
-        for graph in graphs:
-            graph.replay()
-    assert steps.unchecked(), "precondition: pieces in the middle are not checked one by one"
+    kept = pieces_in_steps(debugger)
     debugger.check()
     counts = debugger.facts().replays
     assert counts.made == counts.checked == QUIET * 8 * 6
     assert any("with their step" in limit for limit in debugger.facts().limits)
+    del kept
 
 
 def test_what_pieces_counted_under_one_debugger_is_not_told_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     with sampled(monkeypatch, (10**6, 10**6), 10**6) as first:
-        table, graphs = guarded(first, 8), [sg.HostGraph() for _ in range(6)]
-        for graph in graphs:
-            with sg.host_graph(graph):
-                table.add_(1)
-        for _ in range(QUIET * 8):
-            for graph in graphs:
-                graph.replay()
-        assert steps.unchecked(), "precondition"
+        graphs, table = pieces_in_steps(first)
     with sg.debug(backend="host") as second:
         assert second.facts().limits == ()
         graphs[0].replay()
         second.check()
         assert second.facts().replays == Replays(made=1, checked=1, observed=1)
+    del table
+
+
+def test_a_debugger_that_starts_again_counts_again() -> None:
+    debugger = sg.Debugger(sg.Settings(backend="host"))
+    for _ in range(2):
+        debugger.start()
+        graph, table = sg.HostGraph(), guarded(debugger, 8)
+        with sg.host_graph(graph):
+            table.add_(1)
+        for _ in range(3):
+            graph.replay()
+        passing.let(1 << 60, {graph.model.serial})
+        for _ in range(4):
+            graph.replay()
+        debugger.stop()
+        assert debugger.facts().replays == Replays(made=7, checked=7, observed=3)

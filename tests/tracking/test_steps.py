@@ -165,16 +165,6 @@ def test_nothing_is_switched_while_launches_are_observed() -> None:
     assert checked(pieces) == list(range(12))
 
 
-def test_a_graph_with_other_checks_keeps_its_nodes() -> None:
-    pieces = graphs(12)
-    pieces[4].keeps_checks = True
-    replay(*pieces, *pieces, *pieces)
-    assert checked(pieces) == [0, 4, 11]
-    found = steps.date(5, pieces[4].replays, False)
-    assert found is not None
-    assert (found.phase, found.step.since, found.step.until) == (Phase.STEP, 2, 4)
-
-
 def test_pieces_that_cannot_be_switched_are_in_no_step() -> None:
     pieces = graphs(12)
     replay(*pieces, *pieces)

@@ -313,11 +313,11 @@ class CudaGraphs:
                 state = graph._shadowgraph = self._known(graph, state)
             model = state.model
             model.replays += 1
-            passes = passing.on and model.probe is None and model.checks_itself and not captures.running
+            settled = True
             if steps.begins(model):
                 self._switch(graph, model, steps.wants_checks(model))
-                passes = passes and steps.settled(model)
-            if passes and passing.on and model.checks_itself:
+                settled = steps.settled(model)
+            if passing.on and settled and model.probe is None and model.checks_itself and not captures.running:
                 run_deferred()  # guards of graphs that ended are withdrawn
                 launch_rows.replay(model)
                 try:
