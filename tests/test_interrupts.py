@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import _thread
+import ast
 import functools
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +21,8 @@ import torch
 import shadowgraph as sg
 from shadowgraph.common import interrupts
 from shadowgraph.common.internal_errors import error_barrier, internal_errors
+from shadowgraph.model.buffers import Ledger
+from shadowgraph.tracking.captures import Captures
 
 ROUNDS = 200
 
@@ -81,6 +86,63 @@ def test_no_alarm_is_lost_among_finalizers(alarm: Callable[[float], None]) -> No
         assert debugger.facts().faults == {}
     assert handler.calls == ROUNDS
     assert caught >= ROUNDS - 2, "torch and Python drop some too; one in 25 was lost"
+
+
+class Interrupting:
+    """Raises where a handler might: as the call at `at`, of those since `sys.setprofile`, begins, or one in C ends."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self, frame: object, event: str, given: object) -> None:
+        if event not in ("call", "c_return"):
+            return
+        self.left -= 1
+        if self.left == 0:
+            sys.setprofile(None)
+            raise Expired
+
+
+def interrupted(work: Callable[[], object], at: int) -> BaseException | None:
+    """What comes out of `work`, with its traceback and so with its frames, or None where it has fewer calls."""
+    try:
+        sys.setprofile(Interrupting(at))
+        work()
+    except Expired as error:
+        return error
+    finally:
+        sys.setprofile(None)
+    return None
+
+
+@pytest.mark.parametrize("name", ["ledger", "captures"])
+def test_no_lock_stays_held_wherever_a_handler_raises(name: str) -> None:
+    ledger, counted, kept = Ledger(), Captures(), list[BaseException]()
+    work = {"ledger": lambda: ledger.at(64), "captures": lambda: counted.between(int)}[name]
+    while (error := interrupted(work, len(kept) + 1)) is not None:
+        kept.append(error)
+        assert not ledger._lock._lock._is_owned()
+        assert not counted._lock.locked()
+    assert kept, "the calls of the work itself"
+
+
+def test_no_generator_holds_a_lock_for_its_caller() -> None:
+    """One that is interrupted between its `yield` and the caller's block keeps the lock for as long as it lives."""
+    held = list[str]()
+    for path in Path(sg.__file__).parent.rglob("*.py"):
+        for function in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(function, ast.FunctionDef) or not any(
+                "contextmanager" in ast.unparse(decorator) for decorator in function.decorator_list
+            ):
+                continue
+            held += [
+                f"{path.name}: {function.name}: {ast.unparse(item.context_expr)}"
+                for block in ast.walk(function)
+                if isinstance(block, ast.With) and any(isinstance(node, ast.Yield) for node in ast.walk(block))
+                for item in block.items
+                if re.search(r"lock|section|within|reading|mutex", ast.unparse(item.context_expr))
+            ]
+    assert held == []
 
 
 def dropped(error: BaseException, where: object) -> sys.UnraisableHookArgs:

@@ -120,8 +120,7 @@ class Device:
 
     def _now(self) -> list[Any] | None:
         """An event for each stream, behind its queued work; None while a capture runs."""
-        with captures.none_begins() as free:
-            return [self._recorded(stream) for stream in self._to_wait_for()] if free else None
+        return captures.between(lambda: [self._recorded(stream) for stream in self._to_wait_for()])
 
     def _to_wait_for(self) -> list[Any]:
         streams = {**self._lasting, self.raw_stream(): self.stream()}

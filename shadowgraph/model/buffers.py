@@ -10,7 +10,6 @@ import itertools
 import os
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 
 import msgspec
@@ -160,7 +159,8 @@ class Ledger:
 
     def add(self, buffer: Buffer) -> Buffer:
         """Enter a live buffer."""
-        with self._settled():
+        with self._lock.section:
+            self._settle()
             buffer.handle = self._live.add(buffer.range, buffer)
             self._by_serial[buffer.serial] = buffer
             self.version += 1
@@ -174,19 +174,18 @@ class Ledger:
             self.frees += 1
             self._waiting.append(buffer)
 
-    @contextmanager
-    def _settled(self) -> Iterator[None]:
-        with self._lock.section:
-            while self._waiting:
-                buffer = self._waiting.popleft()
-                self._live.remove(buffer.handle)
-                self._by_serial.pop(buffer.serial, None)
-                self._freed.append(buffer)
-            yield
+    def _settle(self) -> None:
+        """Take freed buffers out of the index; with the lock."""
+        while self._waiting:
+            buffer = self._waiting.popleft()
+            self._live.remove(buffer.handle)
+            self._by_serial.pop(buffer.serial, None)
+            self._freed.append(buffer)
 
     def get(self, serial: int) -> Buffer | None:
         """A live or remembered buffer by serial."""
-        with self._settled():
+        with self._lock.section:
+            self._settle()
             found = self._by_serial.get(serial)
             if found is not None:
                 return found
@@ -194,7 +193,8 @@ class Ledger:
 
     def at(self, address: int) -> Buffer | None:
         """The live buffer that holds an address."""
-        with self._settled():
+        with self._lock.section:
+            self._settle()
             found = self._live.at(address)
             return found[-1] if found else None
 
@@ -204,7 +204,8 @@ class Ledger:
         Of several the smallest that holds the whole view, else the first by address.
         """
         stop = max(stop, start + 1)
-        with self._settled():
+        with self._lock.section:
+            self._settle()
             found = [buffer for _, buffer in self._live.overlapping(start, stop)]
         if len(found) < 2:
             return found[0] if found else None
@@ -217,12 +218,14 @@ class Ledger:
 
     def overlapping(self, start: int, stop: int) -> list[Buffer]:
         """Live buffers with bytes in ``[start, stop)``, by address."""
-        with self._settled():
+        with self._lock.section:
+            self._settle()
             return [buffer for _, buffer in self._live.overlapping(start, stop)]
 
     def neighbours(self, buffer: Buffer) -> tuple[Buffer | None, Buffer | None]:
         """The live buffers next before and next after, by address."""
-        with self._settled():
+        with self._lock.section:
+            self._settle()
             before = self._live.before(buffer.start)
             after = self._live.after(buffer.stop)
         previous = before[1] if before and before[1] is not buffer else None
@@ -230,15 +233,18 @@ class Ledger:
         return previous, following
 
     def __iter__(self) -> Iterator[Buffer]:
-        with self._settled():
+        with self._lock.section:
+            self._settle()
             return iter(sorted(self._by_serial.values(), key=lambda buffer: buffer.serial))
 
     def __len__(self) -> int:
-        with self._settled():
+        with self._lock.section:
+            self._settle()
             return len(self._by_serial)
 
     @property
     def freed(self) -> tuple[Buffer, ...]:
         """Remembered freed buffers, oldest first."""
-        with self._settled():
+        with self._lock.section:
+            self._settle()
             return tuple(self._freed)

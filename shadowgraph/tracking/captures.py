@@ -13,10 +13,12 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import TypeVar
 
 from shadowgraph.common.fork_safety import fork_safe
+
+_T = TypeVar("_T")
 
 
 class RunningCapture:
@@ -71,11 +73,11 @@ class Captures:
         if self.running:
             self._kept.append(thing)
 
-    @contextmanager
-    def none_begins(self) -> Iterator[bool]:
-        """Block the beginning of captures; yields whether none runs. For microseconds: `begin` waits for the block."""
+    def between(self, work: Callable[[], _T]) -> _T | None:
+        """Call `work` where no capture runs, and none begins meanwhile: it takes microseconds, and `begin` waits for
+        it. None, without a call, where one runs."""
         with self._lock:
-            yield not self.running
+            return None if self.running else work()
 
     def forked(self) -> None:
         """Reset in a forked child, whose only thread this is: it has no capture and cannot continue its parent's."""

@@ -153,7 +153,7 @@ def test_the_history_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_free_in_the_middle_of_a_query_waits_for_its_end(ledger: Ledger) -> None:
     """The garbage collector may run a finalizer while the ledger iterates over what it found."""
     first, second = add(ledger, 1000, 8), add(ledger, 2000, 8)
-    with ledger._settled():
+    with ledger._lock.section:
         ledger.free(first)
         assert not first.alive
         assert first.serial in ledger._by_serial

@@ -87,15 +87,17 @@ def test_a_program_that_has_the_collector_off_keeps_it_off() -> None:
 
 def test_what_must_not_meet_a_begin_holds_it_off_and_learns_of_those_that_run() -> None:
     counted, begun = Captures(), threading.Event()
-    with counted.none_begins() as free:
-        assert free
-        thread = threading.Thread(target=lambda: (counted.begin(), begun.set()))
+    thread = threading.Thread(target=lambda: (counted.begin(), begun.set()))
+
+    def work() -> str:
         thread.start()
         assert not begun.wait(0.1)
+        return "done"
+
+    assert counted.between(work) == "done"
     thread.join(10)
     assert begun.is_set()
-    with counted.none_begins() as free:
-        assert not free
+    assert counted.between(work) is None
 
 
 class Mortal:
