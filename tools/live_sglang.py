@@ -52,12 +52,12 @@ MANY = (*EAGLE, "--requests", "200", "--tokens", "24", "--kv-tokens", "32768")
 TIMED = ("--requests", "2", "--tokens", "448", "--context", "1024", "--batch", "8", "--kv-tokens", "32768", "--told")
 # 400 short requests, then twice a batch that is longer than all before it.
 LATE = (*EAGLE, "--quiet", "400", "--requests", "2", "--tokens", "8", "--kv-tokens", "32768")
-# Short texts, so that 0.5.12.post1 survives, and prompts are a good part of a round.
+# Texts that are short for the context, so that 0.5.12.post1 survives, and prompts are a good part of a round.
 SHORT = ("--requests", "2", "--kv-tokens", "32768", "--told")
 TURNS = {
     "small": TIMED,
     "large": (*TIMED, "--large"),
-    "speculative": (*EAGLE, *SHORT, "--tokens", "24"),
+    "speculative": (*EAGLE, *SHORT, "--tokens", "24", "--context", "2048"),
     "piecewise": (*SHORT, "--tokens", "8", "--batch", "8", "--context", "1024", "--piecewise"),
 }
 WARM = {"small": 6, "large": 6, "speculative": 60, "piecewise": 60}  # rounds until few steps are observed any more

@@ -113,6 +113,7 @@ class CudaBackend:
 
         triton_cuda.install()
         host_reads.install(of_host_memory=False)
+        active_pools.entered.append(self.native.entered)
         active_pools.install()
         cache_emptying.install(self.allocator.sweep_large)
         self.graphs.install()
@@ -123,6 +124,7 @@ class CudaBackend:
         self.graphs.uninstall()
         cache_emptying.uninstall()
         active_pools.uninstall()
+        active_pools.entered.remove(self.native.entered)
         host_reads.uninstall(of_host_memory=False)
         triton_cuda.uninstall()
 

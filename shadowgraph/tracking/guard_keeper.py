@@ -118,11 +118,16 @@ class GuardKeeper:
 
     # -- arm ---------------------------------------------------------------------------------------------------
 
-    def arm(self, buffer: Buffer) -> None:
+    def arm(self, buffer: Buffer, given: int = 0) -> None:
         """Arm a buffer's guards around its block, after a last check of the previous tenant's guards.
 
         While a tensor lives, tenants of other graphs do not move its guards: that would overwrite its bytes. So its
         tail guard starts after the largest of them. A freed tenant gives way, and the new guards are exact.
+
+        Parameters
+        ----------
+        given
+            Bytes of the block that the program may have written since it was given them: guards there are not checked.
         """
         if self.tenants.get(buffer.start) is buffer and not buffer.gap:
             return
@@ -134,7 +139,8 @@ class GuardKeeper:
             if previous is not None and previous.alive and previous.graph != buffer.graph:
                 return
             if previous is not None:
-                self._check(previous)
+                if previous.guard_start >= buffer.start + given:
+                    self._check(previous)
                 self._withdraw(previous)
             if buffer.guarded:
                 buffer.keep_back(self._gap(buffer))
@@ -157,9 +163,15 @@ class GuardKeeper:
 
     # -- move --------------------------------------------------------------------------------------------------
 
-    def move(self, buffer: Buffer, placement: Placement) -> None:
+    def move(self, buffer: Buffer, placement: Placement, readable: bool = True) -> None:
         """Move a buffer's guards, or arm its first ones, after a last check of those that stand; a placement without
-        bytes retires them. Guards that stand there already stay."""
+        bytes retires them. Guards that stand there already stay.
+
+        Parameters
+        ----------
+        readable
+            Whether the bytes of those that stand are still unallocated; else there is no check.
+        """
         with self._lock.section:
             standing = self.tenants.get(buffer.start) is buffer
             wanted = bool(placement.head or placement.tail)
@@ -167,7 +179,8 @@ class GuardKeeper:
                 buffer.gap = placement.gap
                 return
             if standing:
-                self._check(buffer)
+                if readable:
+                    self._check(buffer)
                 self._withdraw(buffer)
                 del self.tenants[buffer.start]
             buffer.head_guard, buffer.tail_guard, buffer.gap = placement.head, placement.tail, placement.gap

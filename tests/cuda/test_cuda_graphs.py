@@ -51,7 +51,8 @@ def works(debugger: sg.Debugger) -> bool:
     graph.replay()
     found = only(debugger.check())
     del kept
-    return (found.code, found.phase, found.replay, found.past_end) == ("SG101", "prepare", 1, 4)
+    assert (found.code, found.phase, found.replay, found.past_end) == ("SG101", "prepare", 1, 4)
+    return debugger.facts().faults == {}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

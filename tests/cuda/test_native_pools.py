@@ -180,6 +180,50 @@ def test_what_the_program_allocates_in_the_pool_by_itself_is_its_own(source: tor
         assert kept.tolist() == [2 * i for i in range(COUNT)]
 
 
+def test_what_the_program_frees_in_the_pool_before_anything_is_looked_at_was_its_own(source: torch.Tensor) -> None:
+    pool = torch.cuda.MemPool()
+    with faithful() as debugger:
+        side = torch.cuda.Stream()
+        graph, kept = capture(lambda: source * 2, pool=pool.id, stream=side)
+        graph.replay()
+        assert debugger.check() == ()
+        segments = torch.cuda.memory_snapshot(pool.id)
+        low, high = segments[0]["address"], segments[0]["address"] + segments[0]["total_size"]
+        with torch.cuda.stream(side), torch.cuda.use_mem_pool(pool):
+            mine = [torch.full((COUNT,), 7, dtype=torch.int32, device="cuda") for _ in range(4)]
+            assert all(low <= tensor.data_ptr() < high for tensor in mine), "it must lie where guards stood"
+            del mine
+            side.synchronize()
+        for _ in range(3):
+            graph.replay()
+        assert debugger.check() == ()
+        assert any("outside of captures" in reason for reason in debugger.facts().left_alone)
+        assert kept.tolist() == [2 * i for i in range(COUNT)]
+
+
+@pytest.mark.parametrize("replays", [0, 1])
+def test_what_is_written_between_two_pieces_lies_in_the_buffers_of_the_second(
+    source: torch.Tensor, replays: int
+) -> None:
+    """As between two pieces of one forward pass: the output of a piece is written right after its capture."""
+    handle = torch.cuda.graph_pool_handle()
+    with faithful() as debugger:
+        first, kept = capture(lambda: source * 2, pool=handle)
+        for _ in range(replays):
+            first.replay()
+        debugger.check()
+        guard = only([one for one in debugger.buffers if one.start == kept.data_ptr()])
+        behind = guard.guard_start, guard.guard_start + guard.tail_guard
+        second, more = capture(lambda: [source * i for i in range(3, 20)], pool=handle)
+        assert any(behind[0] <= one.data_ptr() < behind[1] for one in more), "it must lie where a guard stood"
+        for one in more:
+            one.zero_()
+        first.replay()
+        second.replay()
+        assert debugger.check() == ()
+        assert more[-1].tolist() == [19 * i for i in range(COUNT)]
+
+
 def test_a_pool_is_held_no_longer_than_its_graphs(source: torch.Tensor) -> None:
     big = torch.ones(16 << 20, device="cuda")
     gc.collect()

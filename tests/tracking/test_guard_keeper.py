@@ -145,6 +145,19 @@ def test_moved_guards_are_checked_where_they_stood(bench: Bench) -> None:
     assert bench.guards.changes == changes + 2
 
 
+def test_guards_in_bytes_that_the_program_was_given_are_not_checked(bench: Bench) -> None:
+    one, two = buffer(1), buffer(2, nbytes=101)
+    bench.guards.move(one, Placement(16, 32))
+    bench.done()
+    bench.guards.move(one, Placement(0, 48), readable=False)
+    assert bench.done() == [("write", [(one.stop, one.stop + 48)])]
+    bench.guards.arm(two, given=two.nbytes)
+    assert bench.done() == head_and_tail(two)
+    three = buffer(3, nbytes=101)
+    bench.guards.arm(three, given=three.nbytes)
+    assert bench.done() == [("check", 2, HEAD, TAIL), "order", *head_and_tail(three)], "behind what was given"
+
+
 def test_guards_that_move_to_another_buffer_stay_as_they_are(bench: Bench) -> None:
     one, two = buffer(1), buffer(2)
     bench.guards.arm(one)

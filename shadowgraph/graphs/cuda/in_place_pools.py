@@ -1,7 +1,8 @@
 """Guards inside the program's own private pools (layout ``faithful``): no memory is added, moved or kept from reuse.
 
-`InPlacePools` knows the pools and finds room; the guard keeper moves the guards there. `captured`, `dropped`, `refuse`
-and `close` take the allocator's lock; `confirm`, `may_rearm` and `refit` are called by the keeper with that lock held.
+`InPlacePools` knows the pools and finds room; the guard keeper moves the guards there. `captured`, `dropped`,
+`refuse`, `entered` and `close` take the allocator's lock; `confirm`, `may_rearm` and `refit` are called by the keeper
+with that lock held.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from shadowgraph.graphs.cuda.pool_buffers import Made, Tenants, pool_buffer, sta
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.guards import Guard, guards_of
-from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.tracking.cuda_allocator import CudaAllocator
 from shadowgraph.tracking.free_gaps import Placement, place_guards
 
 PoolHandle = tuple[int, int]
 INCOMPLETE = "the program's own recording of memory history leaves allocations out"
+ENTERED = "a pool of graphs in which the program allocates outside of captures, too"
 UNMAPPABLE = "a pool whose memory may be unmapped (a memory saver or a sleep mode)"
 
 
@@ -95,6 +97,12 @@ class InPlacePools:
             pool = self._pools.get(handle)
             if pool is not None:
                 self._retire(pool)
+
+    def entered(self, handle: PoolHandle) -> None:
+        """The program allocates in a pool outside of captures from here on: what is freed before the host looks leaves
+        no trace but its bytes."""
+        if handle in self._pools:
+            self.refuse(handle, ENTERED)
 
     def close(self) -> None:
         """Retire every guard."""
@@ -174,6 +182,7 @@ class InPlacePools:
             return
         stacks = stacks_at(tenants, made)
         with self._guards.batch():
+            given = RangeSet.of(ByteRange(start, start + nbytes) for start, nbytes in tenants.items())
             for start, nbytes in tenants.items():
                 before = pool.buffers.get(start)
                 largest = max(nbytes, before.nbytes if before is not None else 0)
@@ -183,7 +192,7 @@ class InPlacePools:
                     if before.nbytes == largest:
                         self._guards.move_to(buffer, before)
                     else:
-                        self._guards.move(before, Placement(0, 0))
+                        self._move(before, Placement(0, 0), given)
                     self._allocator.ledger.free(before)
                 pool.buffers[start] = self._allocator.ledger.add(buffer)
             self._refit(pool)
@@ -194,8 +203,14 @@ class InPlacePools:
         blocks = {start: buffer.stop for start, buffer in pool.buffers.items()}
         for tenants in pool.tenants.values():
             live += [ByteRange(start, start + nbytes) for start, nbytes in tenants.items()]
+        given = RangeSet.of(live)
         for start, placement in place_guards(segments, blocks, live, self._near).items():
-            self._guards.move(pool.buffers[start], placement)
+            self._move(pool.buffers[start], placement, given)
+
+    def _move(self, buffer: Buffer, placement: Placement, given: RangeSet) -> None:
+        """Move guards. Since the program was given the bytes of one, it may have written there: it is not checked."""
+        standing = guards_of(buffer, self._near)
+        self._guards.move(buffer, placement, not any(given.overlaps(guard.whole) for guard in standing))
 
 
 def _state_of(handle: PoolHandle) -> tuple[list[ByteRange], list[ByteRange]]:

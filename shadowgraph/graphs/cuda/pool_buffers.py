@@ -46,7 +46,7 @@ def enter_pool_buffers(
             previous = guards.tenants.get(address)
             if previous is not None:
                 allocator.ledger.free(previous)
-            guards.arm(buffer)
+            guards.arm(buffer, given=nbytes)
             allocator.ledger.add(buffer)
 
 

@@ -21,6 +21,8 @@ _BEGIN = "_cuda_beginAllocateCurrentThreadToPool"  # for one thread
 _BEGIN_ALL = ("_cuda_beginAllocateToPool", "_cuda_beginAllocateCurrentStreamToPool")  # for any thread
 _END = ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool")
 
+entered: list[Callable[[tuple[int, int]], object]] = []  # called with a pool whose route has begun, outside a capture
+
 _patches = PatchSet()
 _routes: dict[tuple[Any, ...], int | None] = {}  # by device and pool: the thread, or None for any
 
@@ -52,6 +54,8 @@ def _begin(key: tuple[Any, ...], thread: int | None) -> None:
     # A capture ends its pool's route itself, unseen; no allocation is moved in a capture anyway.
     if not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
         _routes[key] = thread
+        for entry in entered:
+            entry((int(key[1]), int(key[2])))
 
 
 def _targets(name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> list[Target]:
