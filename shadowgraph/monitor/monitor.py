@@ -685,7 +685,9 @@ class Monitor(Listener):
 
     def _is_exact(self) -> bool:
         """Whether a declaration or a setting requires a check at every replay."""
-        return bool(self._declared or self.checks[Invariants].declared or self.settings.sync)
+        checks = self.checks
+        declared = self.watches.watches or checks[InGraphMutation].protects or checks[Invariants].declared
+        return bool(declared or self.settings.sync)
 
     def _observation_changed(self, unobserved: bool) -> None:
         """Operators pass unobserved from here on, or are observed again after unobserved writes."""

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 import shadowgraph as sg
 from shadowgraph.checks.dangling.check import Dangling
+from shadowgraph.checks.mutation.check import InGraphMutation
 from shadowgraph.checks.registry import Checks
 from shadowgraph.checks.stale_rows.check import StaleRows
 from shadowgraph.graphs.dispatch import host_reads, thread_modes
@@ -427,3 +428,27 @@ def test_what_is_guarded_can_grow_in_a_nap_too(debugger: sg.Debugger, resize: Re
     debugger.stop()
     with pytest.raises(RuntimeError, match="not resizable"):
         resize(table)  # nobody watches: what it would have been
+
+
+def test_a_constant_that_the_host_wrote_again_is_no_declaration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else no replay passes any more, in a server that sets its index buffers before each replay."""
+    with sampled(monkeypatch, apart=(8, 8), asleep=1000) as debugger:
+        table = guarded(debugger, 8)
+        table.fill_(1)
+        graph = reader(table)
+        graph.replay()
+        table.copy_(torch.arange(8, dtype=table.dtype))
+        for _ in range(QUIET):
+            graph.replay()
+        mutation, budget = debugger.monitor.checks[InGraphMutation], debugger.monitor.budget
+        assert mutation.declared, "it must have been taken up again, or this shows nothing"
+        assert debugger.monitor.observation.unobserved
+        before = budget.observed
+        for _ in range(80):
+            graph.replay()
+        assert budget.observed - before == 10, "one in 8"
+        debugger.protect(table)
+        before = budget.observed
+        for _ in range(80):
+            graph.replay()
+        assert budget.observed - before == 80

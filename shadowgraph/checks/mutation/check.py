@@ -148,6 +148,11 @@ class InGraphMutation(Check):
         for story in self._stories.values():
             story.graph_made, story.dirty = RangeSet.of([story.buffer.range]), []
 
+    @property
+    def protects(self) -> bool:
+        """Whether any bytes were declared that no graph may change."""
+        return bool(self._protected)
+
     def protect(self, buffer: Buffer, where: ByteRange) -> None:
         """Declare bytes that no graph may change."""
         self._protected.append(_Protected(buffer, where))
