@@ -328,7 +328,7 @@ struct Step {
 
 // The last block of a check with evidence: one warp for each broken guard, one warp for each changed part. Returns whether
 // a warp has written a record.
-__device__ bool report(const Step& s, Ring* ring, const u8* table, Kept* kept, bool in_full, Origin origin) {
+__device__ __noinline__ bool report(const Step& s, Ring* ring, const u8* table, Kept* kept, bool in_full, Origin origin) {
   u32 warp = threadIdx.x / 32, lane = threadIdx.x & 31, warps = blockDim.x / 32;
   bool written = false;
   for (u32 base = warp * 32; base < s.n_guards; base += warps * 32) {
@@ -389,7 +389,7 @@ struct Listed { u64 rows; u32 n, capacity; u32 paused, far_turn, unused[2]; };
 // tail: finished blocks in the low half, and blocks with evidence in the high half.
 struct Watch { u64 row, serial, replays, done[2], checked; };
 
-// A row of the check log, in host memory: the last replay whose head check has run; the last one whose tail check has
+// A row of the check log, in host memory: the last replay whose head check has begun; the last one whose tail check has
 // run and compared; the first one with damage; how many have been checked at their ends.
 struct GraphRow { u64 serial, begun, ended, damaged, checked; };
 
@@ -400,8 +400,10 @@ extern "C" __global__ void __launch_bounds__(256) graph_check(Watch* w, Listed* 
   __shared__ u64 after;
   uint4 head = __ldcg((const uint4*)listed);
   uint4 state = __ldcg((const uint4*)listed + 1);  // paused, far_turn
-  // Both change when all blocks have counted themselves.
+  // Both counts change when all blocks have counted themselves.
   u64 replays = threadIdx.x ? 0 : __ldcg(&w->replays), checked = threadIdx.x ? 0 : __ldcg(&w->checked);
+  GraphRow* row = threadIdx.x ? 0 : (GraphRow*)__ldcg(&w->row);
+  if (!end && !blockIdx.x && !threadIdx.x) *(volatile u64*)&row->begun = replays + 1;  // early: the host is far away
   const Guard* guards = (const Guard*)((u64)head.x | (u64)head.y << 32);
   u32 n = head.z, near_blocks = gridDim.x - far_blocks;
   u32* hits = (u32*)(guards + head.w);
@@ -424,7 +426,6 @@ extern "C" __global__ void __launch_bounds__(256) graph_check(Watch* w, Listed* 
   }
   __syncthreads();
   if ((u32)after % gridDim.x) return;
-  GraphRow* row = (GraphRow*)w->row;
   if (after >> 32) {
     __threadfence();
     Step s = {};
@@ -445,7 +446,6 @@ extern "C" __global__ void __launch_bounds__(256) graph_check(Watch* w, Listed* 
       if (far_blocks) listed->far_turn = state.y + far_blocks;
     } else {
       w->replays = replays + 1;
-      *(volatile u64*)&row->begun = replays + 1;
     }
   }
 }
