@@ -25,7 +25,8 @@ def sampled(
     monkeypatch: pytest.MonkeyPatch, apart: tuple[int, int] = (1, 1), asleep: int = PERIOD, **options: Any
 ) -> Iterator[sg.Debugger]:
     """A debugger that is steady after a few replays, and then looks at each replay unless looks lie further apart."""
-    for name, value in (("QUIET", QUIET), ("WINDOW", WINDOW), ("PERIOD", asleep), ("LOOKS_APART", apart)):
+    lengths = (("QUIET", QUIET), ("WINDOW", WINDOW), ("PERIOD", asleep), ("LONGEST", 1), ("LOOKS_APART", apart))
+    for name, value in lengths:
         monkeypatch.setattr(observation, name, value)
     with played(monkeypatch, watch_eager="sampled", **options) as made:
         yield made

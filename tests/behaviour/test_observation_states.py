@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -101,3 +102,20 @@ def test_while_another_thread_captures_no_nap_begins(debugger: sg.Debugger) -> N
     for _ in range(2 * QUIET):
         graph.replay()
     assert debugger.monitor.observation.unobserved
+
+
+@pytest.mark.parametrize(("observed", "wanted"), [(0, PERIOD), (8, 32 * WINDOW), (10**6, 50 * PERIOD)])
+def test_windows_take_their_share_of_the_time(monkeypatch: pytest.MonkeyPatch, observed: int, wanted: int) -> None:
+    """An observed replay takes some times as long as one that passes: the longer, the longer the periods."""
+    now = [0.0]
+    with sampled(monkeypatch, apart=(1, 1)) as debugger:
+        monkeypatch.setattr(observation, "LONGEST", 50)
+        monkeypatch.setattr(observation, "SHARE", 0.25)
+        monkeypatch.setattr(observation, "time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0]))
+        table, states = guarded(debugger, 8), debugger.monitor.observation
+        graph = reader(table)
+        while states.periods < 4:
+            now[0] += 1 if states.unobserved else observed
+            graph.replay()
+        assert states._left == wanted
+        assert f"in {WINDOW + wanted:,} after" in (states.sentence() or "")

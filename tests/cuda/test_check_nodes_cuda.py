@@ -28,7 +28,7 @@ QUIET, LOOKS_APART, PERIOD = 8, (5000, 5000), 200_000
 def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
     """A debugger that soon observes no launches, and looks closer at one replay in 5,000."""
     warm_kernels()
-    for name, value in (("QUIET", QUIET), ("LOOKS_APART", LOOKS_APART), ("PERIOD", PERIOD)):
+    for name, value in (("QUIET", QUIET), ("LOOKS_APART", LOOKS_APART), ("PERIOD", PERIOD), ("LONGEST", 1)):
         monkeypatch.setattr(observation, name, value)
     with sg.debug(backend="cuda", watch_eager="sampled") as made:
         yield made
@@ -426,7 +426,7 @@ def test_a_graph_in_a_cycle_ends_with_its_pool_while_another_replays(
 ) -> None:
     """The collector destroys it: its pool goes back to CUDA before its guards are withdrawn."""
     warm_kernels()
-    for name, value in (("QUIET", QUIET), ("LOOKS_APART", LOOKS_APART), ("PERIOD", PERIOD)):
+    for name, value in (("QUIET", QUIET), ("LOOKS_APART", LOOKS_APART), ("PERIOD", PERIOD), ("LONGEST", 1)):
         monkeypatch.setattr(observation, name, value)
     with sg.debug(backend="cuda", layout=layout, watch_eager="sampled") as debugger:
         table = guarded(debugger, 64)

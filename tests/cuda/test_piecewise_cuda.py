@@ -28,7 +28,7 @@ PIECES, QUIET, LOOKS_APART, PERIOD = 12, 36, (50_000, 50_000), 2_000_000
 def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
     """A debugger that soon observes no launches, and looks closer at no replay unless something was found."""
     warm_kernels()
-    for name, value in (("QUIET", QUIET), ("LOOKS_APART", LOOKS_APART), ("PERIOD", PERIOD)):
+    for name, value in (("QUIET", QUIET), ("LOOKS_APART", LOOKS_APART), ("PERIOD", PERIOD), ("LONGEST", 1)):
         monkeypatch.setattr(observation, name, value)
     with sg.debug(backend="cuda", watch_eager="sampled") as made:
         yield made
@@ -281,7 +281,7 @@ def test_write_sets_of_a_piece_that_is_not_checked(debugger: sg.Debugger) -> Non
 def test_graphs_of_a_debugger_before_are_checked_again() -> None:
     warm_kernels()
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("QUIET", QUIET), ("LOOKS_APART", LOOKS_APART), ("PERIOD", PERIOD)):
+        for name, value in (("QUIET", QUIET), ("LOOKS_APART", LOOKS_APART), ("PERIOD", PERIOD), ("LONGEST", 1)):
             patch.setattr(observation, name, value)
         with sg.debug(backend="cuda", watch_eager="sampled") as first:
             model = Model(first)

@@ -19,7 +19,13 @@ SPILL = r"""extern "C" __global__ void spill(int* x, int count) { x[count] = 7; 
 
 @pytest.fixture
 def debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
-    for name, value in (("QUIET", QUIET), ("WINDOW", WINDOW), ("PERIOD", PERIOD), ("LOOKS_APART", (1, 1))):
+    for name, value in (
+        ("QUIET", QUIET),
+        ("WINDOW", WINDOW),
+        ("PERIOD", PERIOD),
+        ("LONGEST", 1),
+        ("LOOKS_APART", (1, 1)),
+    ):
         monkeypatch.setattr(observation, name, value)
     with sg.debug(backend="cuda", watch_eager="sampled") as made:
         yield made

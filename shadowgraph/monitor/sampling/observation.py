@@ -16,7 +16,7 @@ SG108). Kernels that are launched, batches and plans are noted all the same, in 
 | an error, a capture, a declaration, a request (`observe_all`, `observe_here`) | `QUIET` replays without another one |
 | a step larger than all before it (`observe_step`) | a `WINDOW` |
 | a graph that was not observed often enough yet | a `WINDOW`, up to `PATIENCE` times until it replays again |
-| the end of a period of `PERIOD` replays | a `WINDOW` |
+| the end of a period: as long as windows take `SHARE` of the time, 1 to `LONGEST` times `PERIOD` replays | a `WINDOW` |
 
 Called by `Monitor` between replays, in the replaying thread, mostly under the debugger's lock.
 """
@@ -24,6 +24,7 @@ Called by `Monitor` between replays, in the replaying thread, mostly under the d
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from enum import Enum
 
@@ -33,7 +34,9 @@ from shadowgraph.tracking import passing
 
 QUIET = 512  # replays after the last news before the steady state
 WINDOW = 16  # observed replays between two periods; every rule that looks back gets its chance in them
-PERIOD = 4080  # replays of a period in the steady state
+PERIOD = 4080  # replays of a period in the steady state, at least
+LONGEST = 16  # times as many, at most
+SHARE = 0.01  # of the time, for windows
 LOOKS_APART = (64, 192)  # replays from one closer look to the next, the fewest and the most
 FAMILIAR = 64  # replays of a graph that are observed before it passes; never more than `QUIET`
 PATIENCE = 3  # windows more in which such a graph is waited for
@@ -97,6 +100,8 @@ class Observation:
         self._news, self._busy, self._changed, self._exact, self._every = news, busy, changed, exact, every
         self._due = due
         self._left, self._known, self.periods = QUIET, 0, 0
+        self._period = 0  # replays of the latest period
+        self._since = self._lasted = 0.0  # when that period or the window behind it began; how long the period was
         self._watched: dict[int, int] = {}  # observed replays, by the graphs' serials
         self._familiar: set[int] = set()  # serials of those that were observed often enough
         self._awaited: int | None = None  # serial of the graph that ended a period, until it replays again
@@ -231,6 +236,8 @@ class Observation:
     def _turn(self) -> None:
         """The replays that were left in this state are over."""
         if self.unobserved:
+            now = time.monotonic()
+            self._since, self._lasted = now, now - self._since
             self._left = WINDOW
             self._enter(State.OBSERVED)
         elif self._busy():
@@ -241,8 +248,17 @@ class Observation:
             if self._awaited is not None:  # it comes too seldom to be waited for many times
                 self._note_observed(self._awaited, WINDOW)
                 self._awaited = None
-            self._left, self.periods = PERIOD, self.periods + 1
+            self._left, self.periods = self._next_period(), self.periods + 1
             self._enter(State.STEADY)
+
+    def _next_period(self) -> int:
+        """Replays of the period that begins: so many that the window before it took its share of the time, at the pace
+        of the latest period."""
+        now = time.monotonic()
+        window, self._since = now - self._since, now
+        paced = window / SHARE * self._period / self._lasted if self._lasted else 0
+        self._lasted, self._period = 0.0, max(PERIOD, min(int(paced), LONGEST * PERIOD))
+        return self._period
 
     def _enter(self, state: State) -> None:
         before, self.state = self.state, state
@@ -266,8 +282,9 @@ class Observation:
         """What was not observed, for the report; None where all was."""
         if not self.periods:
             return None
+        every = WINDOW + self._period
         return (
-            f"eager operators were observed around {WINDOW} replays in {WINDOW + PERIOD:,} after {QUIET} without news: "
+            f"eager operators were observed around {WINDOW} replays in {every:,} after {QUIET} without news: "
             "SG102, SG103, SG108 and reads by the host are known of these only; guards were checked at each replay "
             "(--watch-eager always)"
         )
