@@ -5,7 +5,7 @@ Used by `OverrunChain` and the rules that it asks, under the debugger's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -98,10 +98,15 @@ class BrokenGuards:
     ----------
     book
         The findings, which say how far each guard is damaged.
+    stays
+        Whether the bytes of a guard are as its damage left them, since it was not re-armed: the same bytes written once
+        more cannot be seen.
     """
 
-    def __init__(self, book: FindingStore, ledger: Ledger) -> None:
-        self.book, self.ledger = book, ledger
+    def __init__(
+        self, book: FindingStore, ledger: Ledger, stays: Callable[[Buffer, Side], bool] = lambda *_: False
+    ) -> None:
+        self.book, self.ledger, self.stays = book, ledger, stays
         self._by_id: dict[int, BrokenGuard] = {}
         self._by_place: dict[Place, list[BrokenGuard]] = {}
 

@@ -7,6 +7,7 @@ posted to the outbox.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import msgspec
 
@@ -18,7 +19,9 @@ from shadowgraph.common.internal_errors import error_barrier, log
 from shadowgraph.common.settings import Settings
 from shadowgraph.localize.launch_stepper import UNSEEN, LaunchStepper
 from shadowgraph.localize.locator import Locator
+from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Batch, Culprit, Finding, Severity, Status, fingerprint
+from shadowgraph.model.guards import Side
 from shadowgraph.monitor.finding_builder import build_finding
 from shadowgraph.monitor.finding_store import FindingStore, read_suppressions
 from shadowgraph.monitor.logged_culprits import Operators, with_logged_culprits
@@ -48,6 +51,8 @@ class FindingPipeline:
         The findings.
     inferred
         Reads by the host that are inferences and no findings: counted, and listed on request.
+    stays
+        Whether the bytes of a broken guard are as its damage left them; set by the owner.
     locator, stepper, context
         Localization by node and by launch, and the state that checks share; set by the owner before the first
         detection.
@@ -69,6 +74,7 @@ class FindingPipeline:
         self.book = FindingStore(self._suppressions)
         self.inferred = FindingStore()
         self._overruns: Overruns | None = None
+        self.stays: Callable[[Buffer, Side], bool] = lambda *_: False
         self._untold: set[int] = set()  # parts of overruns that were never published as findings
         self._operators = operators
 
@@ -193,7 +199,7 @@ class FindingPipeline:
     def _links(self) -> Overruns:
         overruns = self._overruns
         if overruns is None or overruns.book is not self.book:
-            overruns = self._overruns = Overruns(self.book, self._context, self._search)
+            overruns = self._overruns = Overruns(self.book, self._context, self._search, self.stays)
         return overruns
 
     def _revise(self, id: int, culprit: Culprit, candidates: tuple[Culprit, ...]) -> Finding | None:

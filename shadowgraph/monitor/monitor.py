@@ -142,6 +142,7 @@ class Monitor(Listener):
         self.checks = Checks(self.context)
         self._standing = ActiveGuards(allocator.guards, settings.near_guard)
         self._rearming = Rearming(self.context)
+        take.stays = self._rearming.is_broken
         self.locator = take.locator = Locator(
             self.context,
             self.checks,

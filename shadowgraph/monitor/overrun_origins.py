@@ -178,7 +178,7 @@ def _walk(guards: BrokenGuards, known: BrokenGuard, up: bool) -> list[BrokenGuar
         after = _next(guards, at, up)
         if after is None or not guards.is_broken(after.buffer, after.side, up, not up):
             break
-        if not (_together(after, at) and _is_dense(guards, at) and _is_dense(guards, after)):
+        if not (_together(guards, after, at) and _is_dense(guards, at) and _is_dense(guards, after)):
             break
         found.append(after)
         at = after
@@ -193,9 +193,13 @@ def _is_dense(guards: BrokenGuards, known: BrokenGuard) -> bool:
     return 2 * finding.bytes.count >= damage.nbytes
 
 
-def _together(one: BrokenGuard, other: BrokenGuard) -> bool:
-    """Whether two guards were seen broken at one boundary, or one of them too late to say."""
-    return not (one.dates and other.dates) or not one.dates.keys().isdisjoint(other.dates)
+def _together(guards: BrokenGuards, one: BrokenGuard, other: BrokenGuard) -> bool:
+    """Whether two guards were seen broken at one boundary, or one of them too late to say; or one was broken before, by
+    an overrun from elsewhere, and its bytes are as that left them: the overrun may have gone over them again."""
+    if not (one.dates and other.dates) or not one.dates.keys().isdisjoint(other.dates):
+        return True
+    first = min((one, other), key=lambda known: max(known.dates.values()))
+    return first.origin is not None and guards.stays(first.buffer, first.side)
 
 
 def _next(guards: BrokenGuards, known: BrokenGuard, up: bool) -> BrokenGuard | None:

@@ -3,9 +3,12 @@ every finding, in the thread of an event, under the debugger's lock."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from shadowgraph.checks.base import Context, Detection
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Finding
+from shadowgraph.model.guards import Side
 from shadowgraph.monitor.broken_guards import BrokenGuards
 from shadowgraph.monitor.consequences import Consequences
 from shadowgraph.monitor.finding_store import FindingStore
@@ -22,9 +25,11 @@ class Overruns:
         The findings.
     """
 
-    def __init__(self, book: FindingStore, context: Context, search: NameSearch) -> None:
+    def __init__(
+        self, book: FindingStore, context: Context, search: NameSearch, stays: Callable[[Buffer, Side], bool]
+    ) -> None:
         self.book, self._context, self._search = book, context, search
-        guards = BrokenGuards(book, context.ledger)
+        guards = BrokenGuards(book, context.ledger, stays)
         self._chain = OverrunChain(guards, self._name_of)
         self._consequences = Consequences(guards, self._chain)
 

@@ -194,14 +194,16 @@ def test_a_guard_that_the_same_kernel_breaks_for_itself_as_well() -> None:
 # -- where the culprit is known later --------------------------------------------------------------------------------
 
 
-def test_a_device_names_the_launch_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each step writes further; who breaks the second buffer's guards is not known when they are seen first."""
+@pytest.mark.parametrize("growth", [0, 1])
+def test_a_device_names_the_launch_later(monkeypatch: pytest.MonkeyPatch, growth: int) -> None:
+    """Each step writes further, the same values or others; who breaks the second buffer's guards is not known when they
+    are seen first."""
     with played(monkeypatch) as debugger:
         first, second = neighbours(debugger)
         graph, _kept = reader_of(second)
         start, first_seen = between(first, second), {}
         for step, stop in enumerate([80, 100, *range(start - 128, start + 120, 8)]):
-            write(first, 0, stop, value=1 + step)
+            write(first, 0, stop, value=1 + growth * step)
             graph.replay()
             for one in debugger.check():
                 first_seen.setdefault(one.id, (one.buffer.name, str(one.bytes.side), str(one.culprit.status)))
