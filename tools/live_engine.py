@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+FAULT = signal.SIGUSR2  # to the scheduler, which is a process that `multiprocessing` spawns
 VOCABULARY = 1000
 CONTEXT = 256
 # What ran on one H100 with sglang 0.5.12.post1 and 0.5.13.
@@ -142,14 +143,22 @@ def play_quiet(engine: Any, options: argparse.Namespace) -> dict[str, float]:
     return {"quiet_s": round(sum(quarters), 2)}
 
 
-def end_scheduler() -> None:
-    """End the process that replays the graphs, as an out-of-memory killer would."""
+def signal_scheduler(number: int) -> None:
+    """Send a signal to the process that replays the graphs."""
     import psutil
 
     for child in psutil.Process().children(recursive=True):
         if "scheduler" in " ".join(child.cmdline()) or "scheduler" in child.name():
-            print(f"KILLED {child.pid}", flush=True)
-            os.kill(child.pid, signal.SIGKILL)
+            print(f"{signal.Signals(number).name} to {child.pid}", flush=True)
+            os.kill(child.pid, number)
+
+
+def write_nowhere(*_: object) -> None:
+    """An illegal access, which ends the device's context."""
+    import cupy
+
+    kernel = cupy.RawKernel('extern "C" __global__ void write_nowhere() { *(volatile int*)8 = 1; }', "write_nowhere")
+    kernel((1,), (1,), ())
 
 
 def main() -> None:
@@ -166,6 +175,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64, help="new tokens of each (default: %(default)s)")
     parser.add_argument("--quiet", type=int, default=0, help="short requests first, then the full batch twice")
     parser.add_argument("--kill", action="store_true", help="end the scheduler with SIGKILL after the first batch")
+    parser.add_argument("--fault", action="store_true", help="an illegal access in the scheduler after the first batch")
     parser.add_argument("--told", action="store_true", help="time a full batch for each line of input")
     parser.add_argument("--tp", type=int, default=1, help="GPUs to split the model over (default: %(default)s)")
     options = parser.parse_args()
@@ -181,8 +191,8 @@ def main() -> None:
     batches = batches_of(prompts_of(options.requests, longest, 3), options.batch, 4)
     for batch in [batches[0]] * 2 if options.quiet else batches:
         answers, seconds = generated(engine, batch, options.tokens)
-        if options.kill:
-            end_scheduler()
+        if options.kill or options.fault:
+            signal_scheduler(signal.SIGKILL if options.kill else FAULT)
         outputs += answers
         times.append(seconds)
         print("PART " + json.dumps({"requests": len(outputs), "outputs": digest(outputs)}), flush=True)
@@ -204,5 +214,7 @@ def main() -> None:
     engine.shutdown()
 
 
+if __name__ == "__mp_main__":
+    signal.signal(FAULT, write_nowhere)
 if __name__ == "__main__":
     main()

@@ -13,7 +13,7 @@ Plans:
   triton      with the triton backend
   many        flashinfer and EAGLE with 200 requests of mixed lengths: plain twice, wrapped
   late        flashinfer and EAGLE: 400 short requests, then a batch longer than all before, twice: plain, wrapped, and
-              wrapped with the scheduler killed after the first long batch
+              wrapped with the scheduler killed after the first long batch, and with an illegal access there
   small       tokens a second at a fixed batch, tiny model: a plain engine and a wrapped one take turns
   large       the same with about 1.5 billion parameters
   speculative the same with the tiny model and EAGLE
@@ -81,6 +81,7 @@ def steps_of(plan: str) -> list[Step]:
             Step("plain", False, LATE),
             Step("wrapped", True, LATE),
             Step("killed", True, (*LATE, "--kill")),
+            Step("faulted", True, (*LATE, "--fault")),
         ],
         "two": [Step(name, name == "wrapped", (*EAGLE, *FEW, "--tp", "2")) for name in PAIR],
         **{turns: [Step(name, name == "wrapped", words) for name in PAIR] for turns, words in TURNS.items()},
