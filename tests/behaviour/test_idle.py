@@ -15,6 +15,7 @@ from steady_state import is_watched, reader
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import shadowgraph as sg
+from shadowgraph.graphs.dispatch import leaving
 from shadowgraph.graphs.dispatch.thread_modes import enter, leave
 from shadowgraph.monitor import idleness
 
@@ -215,3 +216,19 @@ def test_always_watched_where_that_was_asked_for_or_graphs_are_there(
         assert is_watched()
         assert not debugger.monitor.observation.idle
         del graph
+
+
+def test_no_thread_ends_with_a_profile_function_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.12 goes on profiling all threads then, at half their speed."""
+    removed: list[tuple[object, int]] = []
+
+    def remove(function: object) -> None:
+        removed.append((function, threading.get_ident()))
+        sys.setprofile(None)
+
+    monkeypatch.setattr(leaving._UntilThreadEnds.__del__, "__defaults__", (sys.getprofile, remove))
+    thread = threading.Thread(target=lambda: leaving.leave_soon(lambda: False))
+    thread.start()
+    ident = thread.ident
+    thread.join()
+    assert removed == [(None, ident)]

@@ -2,7 +2,8 @@
 
 torch takes a mode off the stack during its ``__torch_dispatch__`` and puts it back afterwards in any case, so that the
 mode cannot leave inside. A profile function can remove it, at the first call or return after the operator. It is set
-for this thread only, if the program has set none, and removes itself after a few events. Any thread; no lock.
+for this thread only, if the program has set none, and removes itself after a few events, or as the thread ends: Python
+3.12 slows down every thread for good where one ends with a profile function. Any thread; no lock.
 """
 
 from __future__ import annotations
@@ -21,6 +22,23 @@ from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.graphs.dispatch import eager
 from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
 
+
+class _UntilThreadEnds:
+    """Removes a profile function as the thread that set it ends; kept in a `threading.local`."""
+
+    def __init__(self, look: Callable[[FrameType, str, Any], object]) -> None:
+        self._look = look
+
+    def __del__(self, current: Callable[[], object] = sys.getprofile, set_: Any = sys.setprofile) -> None:
+        if current() is self._look:
+            set_(None)
+
+
+class _Local(threading.local):
+    until: _UntilThreadEnds | None = None
+
+
+_local = _Local()
 _PATIENCE, _OUTSIDE = 64_000, 1000  # given up after 64 events outside of operators: another mode is above ours
 
 
@@ -41,9 +59,11 @@ def leave_soon(idle: Callable[[], bool]) -> None:
             stands = isinstance(mode, ObserverMode) and mode.steps_aside and mode.home == here
             if stands or left <= 0:
                 sys.setprofile(None)
+                _local.until = None
             if stands and idle():
                 eager.follow(True)
 
+    _local.until = _UntilThreadEnds(look)
     sys.setprofile(look)
 
 
