@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from shadowgraph.common.internal_errors import internal_errors
-from shadowgraph.model.graphs import Graph
 from shadowgraph.model.launch_log import LaunchLog
 from shadowgraph.model.stacks import cell_label, current_frame
 from shadowgraph.tracking import launch_recording, novelty
@@ -44,13 +43,6 @@ def see_grid(kernel: object, grid: object) -> None:
             sizes.see(GRID, id(kernel), *grid)
         except Exception as error:  # no numbers, or more than three
             internal_errors.note("size of a launch", error)
-
-
-def replay(graph: Graph) -> None:
-    """Write the row of a replay that begins, and passes unobserved; `graph.replays` counts it."""
-    log = launch_recording.current
-    if log is not None:
-        log.replay(graph.serial, graph.replays, True)
 
 
 def note(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any = None, stream: Any = 0) -> None:

@@ -20,7 +20,7 @@ from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.mapped_files import MappedMemory
 from shadowgraph.model.launch_log_format import (
     ENTRY,
-    EVENT_TAIL,
+    EVENT_ROW,
     HEADER,
     LONGEST_TEXT,
     MAGIC,
@@ -56,7 +56,7 @@ _Pointers: TypeAlias = Sequence[tuple[int, int]]
 _WORD = (1 << 64) - 1
 _PACK_MORE = tuple(struct.Struct("<" + "QQ" * number).pack_into for number in range(POINTERS + 1))
 _pack_1, _pack_2, _pack_3, _pack_4 = _PACK_MORE[1:5]
-_pack_tail, _pack_event_tail = TAIL.pack_into, EVENT_TAIL.pack_into
+_pack_tail, _pack_event = TAIL.pack_into, EVENT_ROW.pack_into
 
 
 def _write_none(memory: memoryview, place: int, pointers: _Pointers) -> None:
@@ -202,6 +202,15 @@ class LaunchLog:
         except Exception:
             self.lost += 1
 
+    def replay_passes(self, graph: int, number: int) -> None:
+        """Note that a replay begins, and passes unobserved: on the path of each of these."""
+        try:
+            row = self._next()
+            place = ROWS_AT + row % ROWS * ROW
+            _pack_event(self.memory, place, graph, number, time(), get_ident(), 0, 0, 0, 0, 0, _BEGINS, row)
+        except Exception:
+            self.lost += 1
+
     def replay(self, graph: int, number: int, begins: bool, failed: bool = False) -> None:
         """Note that a replay of a graph, by serial, begins, or has ended or raised."""
         self._event(_BEGINS if begins else _FAILED if failed else _ENDED, graph, number)
@@ -244,10 +253,9 @@ class LaunchLog:
     def _event(self, kind: int, graph: int, number: int = 0, text: str | None = None) -> None:
         try:
             slot = self._slot(text) if text else 0
-            row, memory = self._next(), self.memory
+            row = self._next()
             place = ROWS_AT + row % ROWS * ROW
-            _pack_1(memory, place, graph, number)
-            _pack_event_tail(memory, place + TAIL_AT, time(), get_ident(), slot, 0, 0, 0, 0, kind, row)
+            _pack_event(self.memory, place, graph, number, time(), get_ident(), slot, 0, 0, 0, 0, kind, row)
         except Exception:
             self.lost += 1
 

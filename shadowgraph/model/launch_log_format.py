@@ -27,7 +27,7 @@ NBYTES = SLOTS_AT + SLOTS * SLOT
 # have `PAIR` in the place of the first pointer: graph and replay; and in that of the kernel the slot of their text.
 PAIR = struct.Struct("<QQ")
 TAIL = struct.Struct("<QQIIIIIIQ")
-EVENT_TAIL = struct.Struct("<dQIIIIIIQ")
+EVENT_ROW = struct.Struct("<QQ80xdQIIIIIIQ")  # a whole row of an event
 ENTRY = struct.Struct("<IIQ")  # kind and length of a text, its key; the first two are not 0 in a complete entry
 SLOT_HEAD = struct.Struct("<QI4x")
 TAIL_AT = ROW - TAIL.size

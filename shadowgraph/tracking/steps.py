@@ -91,10 +91,18 @@ refused: dict[str, set[int]] = {}  # serials of graphs whose nodes could not be 
 def begins(graph: Graph) -> bool:
     """A replay is about to be launched, and `graph.replays` counts it. Returns whether its check nodes must be switched
     first, as `wants_checks` says, and then `switched` or `refuse` called."""
-    here, piece = _here.runner, _pieces.get(graph.serial)
+    here, serial = _here.runner, graph.serial
+    piece = _pieces.get(serial)
     if piece is here.awaited:
         if piece is None:
-            return here.again != graph.serial and _off_path(here, graph, None)
+            if here.again == serial:
+                return False
+            if here.run or serial not in _starts or here.coming not in _starts:
+                return _off_path(here, graph, None)
+            # Graphs that take turns and are known to go on with no run, as `_alone` notes them.
+            here.again = serial if here.last is graph else 0
+            here.coming, here.last = serial + 1, graph
+            return False
         if not piece.order.ended:
             here.awaited = piece.following
             return piece.checked is not piece.wanted

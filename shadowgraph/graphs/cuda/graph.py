@@ -21,7 +21,6 @@ from shadowgraph.common.compat import relaxed_capture
 from shadowgraph.common.finalizer_safe_lock import defer, run_deferred
 from shadowgraph.common.internal_errors import error_barrier, error_barrier_all
 from shadowgraph.common.patching import PatchSet
-from shadowgraph.graphs import launch_rows
 from shadowgraph.graphs.cuda import capture as cuda_capture
 from shadowgraph.graphs.cuda.allocator_history import History, PoolHandle, is_complete, snapshot_of
 from shadowgraph.graphs.cuda.capture import Capture
@@ -38,7 +37,7 @@ from shadowgraph.graphs.events import events, listeners
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.probes import Outcome
 from shadowgraph.model.ranges import RangeSet
-from shadowgraph.tracking import passing, steps
+from shadowgraph.tracking import launch_recording, passing, steps
 from shadowgraph.tracking.captures import RunningCapture, captures
 from shadowgraph.tracking.cuda_allocator import CudaAllocator
 
@@ -319,7 +318,9 @@ class CudaGraphs:
                 settled = steps.settled(model)
             if passing.on and settled and model.probe is None and model.checks_itself and not captures.running:
                 run_deferred()  # guards of graphs that ended are withdrawn
-                launch_rows.replay(model)
+                log = launch_recording.current
+                if log is not None:
+                    log.replay_passes(model.serial, model.replays)
                 try:
                     original(graph)
                 finally:

@@ -23,7 +23,6 @@ import torch
 
 from shadowgraph.common.errors import BackendError, CaptureError, FreedInputError
 from shadowgraph.common.finalizer_safe_lock import defer, run_deferred
-from shadowgraph.graphs import launch_rows
 from shadowgraph.graphs.dispatch import eager, host_reads
 from shadowgraph.graphs.events import events, listeners
 from shadowgraph.graphs.host.nodes import Step, TenancyNode
@@ -33,7 +32,7 @@ from shadowgraph.graphs.host.recorder import Recorder
 from shadowgraph.graphs.triton import host as triton_host
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.probes import Probe
-from shadowgraph.tracking import passing, steps
+from shadowgraph.tracking import launch_recording, passing, steps
 from shadowgraph.tracking.allocator import Pool, host_allocator
 
 PoolHandle = tuple[int, int]
@@ -201,7 +200,9 @@ class HostGraph:
         if checks:
             events.checks_itself(model, False)
         else:
-            launch_rows.replay(model)
+            log = launch_recording.current
+            if log is not None:
+                log.replay_passes(model.serial, model.replays)
         return True, checks
 
     def _require_replayable(self) -> None:
