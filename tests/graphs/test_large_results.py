@@ -184,6 +184,7 @@ def store(tensor: torch.Tensor, at: torch.Tensor) -> None:
 
 
 def test_the_memory_goes_back_with_the_tensor(auto: Debugger) -> None:
+    gc.collect()  # what tests before this one left
     run_deferred()
     allocator = host_allocator()
     before, guards = allocator.arena.used, auto._policy.used
