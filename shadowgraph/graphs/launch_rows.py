@@ -62,10 +62,10 @@ def note(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any =
         numbers = _numbers if _numbers.log is log else _of(log)
         known = numbers.kernels.get(id(kernel))
         number = known[1] if known is not None and known[0] is kernel else _kernel(numbers, kernel)
-        given = [(each.data_ptr(), 0) for each in args if type(each) in _PLAIN]
+        given = [each.data_ptr() for each in args if type(each) in _PLAIN]
         if kwargs:
-            given += [(each.data_ptr(), 0) for each in kwargs.values() if type(each) in _PLAIN]
-        log.launch(number, _line(numbers), stream, _extents(grid), given)
+            given += [each.data_ptr() for each in kwargs.values() if type(each) in _PLAIN]
+        log.launch_at(number, _line(numbers), stream, _extents(grid), given)
     except Exception as error:
         internal_errors.note("row of a launch", error)
 

@@ -57,6 +57,10 @@ _WORD = (1 << 64) - 1
 _PACK_MORE = tuple(struct.Struct("<" + "QQ" * number).pack_into for number in range(POINTERS + 1))
 _pack_1, _pack_2, _pack_3, _pack_4 = _PACK_MORE[1:5]
 _pack_tail, _pack_event = TAIL.pack_into, EVENT_ROW.pack_into
+_PACK_ADDRESSES = tuple(  # whole rows
+    struct.Struct("<" + "Q8x" * number + f"{TAIL_AT - 16 * number}x" + TAIL.format[1:]).pack_into
+    for number in range(POINTERS + 1)
+)
 
 
 def _write_none(memory: memoryview, place: int, pointers: _Pointers) -> None:
@@ -188,6 +192,20 @@ class LaunchLog:
             _pack_tail(memory, place + TAIL_AT, stream, get_ident(), kernel, site, x, y, z, kind, number)
         except Exception:
             self._launch_fitted(kernel, site, stream, grid, pointers)
+
+    def launch_at(
+        self, kernel: int, site: int, stream: int, grid: tuple[int, int, int], addresses: Sequence[int]
+    ) -> None:
+        """As `launch`, of pointers whose sizes are not known."""
+        try:
+            number, given = self._next(), len(addresses)
+            x, y, z = grid
+            place, kind = ROWS_AT + number % ROWS * ROW, _LAUNCH | given << 8
+            _PACK_ADDRESSES[given](
+                self.memory, place, *addresses, stream, get_ident(), kernel, site, x, y, z, kind, number
+            )
+        except Exception:
+            self._launch_fitted(kernel, site, stream, grid, [(address, 0) for address in addresses])
 
     def _launch_fitted(self, kernel: int, site: int, stream: int, grid: Sequence[int], pointers: _Pointers) -> None:
         """Note a launch whose values do not fit a row; count one that cannot be noted."""
