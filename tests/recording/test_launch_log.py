@@ -57,6 +57,29 @@ def test_a_launch_is_read_as_it_was_noted(log: LaunchLog, number: int) -> None:
     assert log.newest == row.number
 
 
+@pytest.mark.parametrize("number", range(8))
+def test_addresses_are_read_as_pointers_without_sizes(log: LaunchLog, number: int) -> None:
+    for _ in range(form.ROWS):  # rows of before are written over whole
+        log.launch(1, 1, 0xFF, GRID, [(1, 2)] * 6)
+    addresses = [0x7F00_0000_0000 + 512 * each for each in range(number)]
+    log.launch_at(log.kernel("fill"), 0, 0xDEADBEEF, (4, 5, 6), addresses)
+    row = reread(log).since(0)[-1]
+    assert isinstance(row, LoggedLaunch)
+    assert (row.kernel, row.stream, row.grid) == ("fill", 0xDEADBEEF, (4, 5, 6))
+    assert row.pointers == tuple((address, 0) for address in addresses[:6])
+    log.launch_at(0, 0, 0, None, [])  # type: ignore[arg-type]
+    assert log.lost == 1
+
+
+def test_a_replay_that_passes_has_the_same_row(log: LaunchLog) -> None:
+    log.replay(7, 1 << 40, True)
+    log.replay_passes(7, 1 << 40)
+    log.replay_passes(7, -1)
+    first, second = (row for row in reread(log).since(0) if isinstance(row, LoggedEvent))
+    assert (first.kind, first.graph, first.replay) == (second.kind, second.graph, second.replay)
+    assert log.lost == 1
+
+
 def test_values_that_do_not_fit_are_noted_as_far_as_they_do(log: LaunchLog) -> None:
     log.launch(0, 0, -1, (1 << 40, -5, 1), [(-8, 1 << 70)])
     log.launch(0, 0, 0, (7,), [])  # type: ignore[arg-type]
