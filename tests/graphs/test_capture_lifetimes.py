@@ -192,6 +192,7 @@ def test_a_capture_that_another_thread_ends(program: Program, way: str) -> None:
     assert not kept()
     if way == "reset":
         program.end(held[0])
+        assert not _suspended()
     assert program.left() == NOTHING
 
 

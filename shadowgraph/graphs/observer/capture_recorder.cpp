@@ -313,6 +313,9 @@ void put_row(Recorder& recorder, Ran& ran, std::vector<Weak>& keep) {
 
 // Keeps storages until the recording is freed.
 void keep_all(Recorder& recorder, const std::vector<Weak>& wanted) {
+  if (wanted.empty()) {
+    return;
+  }
   std::vector<Strong> held;
   std::vector<Weak> ended;
   for (const auto& storage : wanted) {

@@ -178,6 +178,8 @@ class CaptureRecorder:
         rows, places = self._words(_ROWS), self._words(_INPUTS)
         for at, place in enumerate(places):
             weak = self._calls.shadowgraph_capture_weak(self._number, at)
+            if not weak:
+                return  # released meanwhile
             try:
                 yield tensor_at(rows, place), torch.UntypedStorage._new_with_weak_ptr(weak)
             finally:
