@@ -4,6 +4,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 namespace {
@@ -76,6 +77,16 @@ void native_halt() {
 // In this thread.
 void native_run(uint64_t count) {
   run(count);
+}
+
+// Gives tensors, by the addresses of their objects, other storages; slowly, so that a thread that wants the interpreter's
+// lock has it by then.
+void native_move(void* const* tensors, uint64_t count) {
+  for (uint64_t at = 0; at < count; ++at) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    auto* impl = static_cast<c10::TensorImpl*>(tensors[at]);
+    at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl)).set_();
+  }
 }
 
 // In a thread that has never run Python; waits for it.
