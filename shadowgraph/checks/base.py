@@ -124,6 +124,9 @@ class Detection:
     logged
         Launches of the launch log that may have caused the damage, the likeliest first, where no suspect was observed;
         of a step besides the nodes of its pieces.
+    unnoted
+        Kernels of the replayed graph that no noted launch made and that may have caused the damage, the likeliest
+        first; likelier than `culprits`.
     inferred
         Follows from reads by the host alone: counted, and listed on request.
     facts
@@ -154,6 +157,7 @@ class Detection:
     key: str = ""
     located: tuple[Culprit, ...] = ()
     logged: tuple[Culprit, ...] = ()
+    unnoted: tuple[Culprit, ...] = ()
     inferred: bool = False
     facts: object | None = None
 

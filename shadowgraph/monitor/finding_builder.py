@@ -35,7 +35,7 @@ def build_finding(draft: Detection, context: Context) -> Finding:
     """A finding without id, batch and fingerprint."""
     buffer = draft.buffer
     observed = list(draft.located) or [culprit_of(write) for write in reversed(draft.culprits)]
-    culprits = [*observed, *draft.logged]
+    culprits = [*draft.unnoted, *observed, *draft.logged]
     within = draft.checkpoint.within if draft.graph is draft.checkpoint.graph else None
     return Finding(
         code=draft.code,
@@ -75,6 +75,7 @@ def culprit_of(write: Write) -> Culprit:
         stack=launch.stack,
         source=launch.source,
         grid=launch.grid,
+        learnt_from=launch.learnt_from or None,
     )
 
 

@@ -29,6 +29,7 @@ from shadowgraph.monitor.name_search import NameSearch
 from shadowgraph.monitor.overruns import Overruns
 from shadowgraph.monitor.program_failures import BatchSources
 from shadowgraph.monitor.subscriptions import Callbacks
+from shadowgraph.monitor.unnoted_nodes import with_unnoted_nodes
 
 _CANDIDATES = 8
 
@@ -98,6 +99,8 @@ class FindingPipeline:
         self.context.names.refresh()
         with error_barrier("launch log"):
             draft = with_logged_culprits(draft, operators=self._operators)
+        with error_barrier("nodes of a graph"):
+            draft = with_unnoted_nodes(draft, self.context)
         self._search.name_all(draft)
         finding = build_finding(draft, self.context)
         if draft.inferred and not self._settings.list_inferred:

@@ -90,8 +90,12 @@ def _limits(work: Monitor) -> tuple[str | None, ...]:
 
 
 def _operators(work: Monitor) -> str | None:
-    """A report line where the observer in C++ was wanted and does not note all operators."""
-    return work.flight_recorder.observer.sentence() if work.flight_recorder.observer is not None else None
+    """A report line where the observer in C++ was wanted and does not note all operators, or no captures."""
+    observer, settings = work.flight_recorder.observer, work.settings
+    if observer is not None:
+        return observer.sentence()
+    wanted = settings.backend == "cuda" and settings.capture_lines == "learnt"
+    return "captures go through a dispatch mode: without the observer in C++ no lines are learnt" if wanted else None
 
 
 def _unlearnt(work: Monitor) -> str | None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import time
 from typing import Any
 
 import pytest
 
-from shadowgraph.graphs.cuda.aligned_lines import aligned, family
+from shadowgraph.graphs.cuda import runner_lines
+from shadowgraph.graphs.cuda.aligned_lines import aligned, common, families, family
 from shadowgraph.graphs.cuda.capture_watch import Called
-from shadowgraph.graphs.cuda.runner_lines import LearntCall, Lines
+from shadowgraph.graphs.cuda.runner_lines import GraphLines, LearntCall, Lines
+from shadowgraph.graphs.observer.recording import Recording
+from shadowgraph.model.graphs import Graph
 
 LAYER = ["norm", "nvjet_hsh_128x64_64x4_1x2", "void rope<float, 8>(float*, int)", "decode", "nvjet_hsh_64x64", "add"]
 
@@ -67,6 +71,45 @@ def test_large_graphs_that_differ_throughout_take_no_time() -> None:
     assert time.process_time() - began < 5
 
 
+def test_a_kernel_more_in_each_of_many_layers_takes_no_time() -> None:
+    split = [*LAYER[:4], "reduce", *LAYER[4:]]
+    began = time.process_time()
+    places = aligned(LAYER * 500, split * 500)
+    assert time.process_time() - began < 5
+    assert places is not None
+    assert [place for place in places if place is not None] == list(range(3000))
+
+
+def test_graphs_with_the_same_kernels_in_another_order() -> None:
+    """As many of each are no proof; places tell the truth."""
+    first, later = [*"abcdefghij"], [*"fghijabcde"]
+    assert common(families(first), families(later)) == 10
+    assert aligned(first, later) is None
+    swapped = aligned([*"abcdefghij"], [*"abcdfeghij"])
+    assert swapped is not None
+    assert sum(place is not None for place in swapped) == 9
+    assert all("abcdefghij"[place] == "abcdfeghij"[at] for at, place in enumerate(swapped) if place is not None)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_alignments_are_as_long_as_can_be(seed: int) -> None:
+    pick = random.Random(seed)
+    first = [pick.choice("abcd") for _ in range(40)]
+    later = [each for each in first if pick.random() > 0.1]
+    for _ in range(3):
+        later.insert(pick.randrange(len(later) + 1), pick.choice("abcd"))
+    longest = [[0] * (len(later) + 1) for _ in range(len(first) + 1)]
+    for i, one in enumerate(first):
+        for j, other in enumerate(later):
+            longest[i + 1][j + 1] = longest[i][j] + 1 if one == other else max(longest[i][j + 1], longest[i + 1][j])
+    places = aligned(first, later)
+    assert places is not None
+    found = [place for place in places if place is not None]
+    assert found == sorted(set(found))
+    assert all(first[place] == later[at] for at, place in enumerate(places) if place is not None)
+    assert len(found) == longest[-1][-1]
+
+
 # -- what a runner has learnt -----------------------------------------------------------------------------------
 
 
@@ -119,3 +162,38 @@ def test_other_kernels_are_not_covered_and_are_to_be_learnt() -> None:
     lines.wanted = False
     lines.want()
     assert not lines.wanted, "code whose graphs have nothing in common is not observed in full for ever"
+
+
+def test_a_capture_compares_numbers_of_kernels_and_aligns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of a capture the program waits: which node is which is found when a line is asked for."""
+    lines = taught(("graph#1", LAYER * 4, OWNERS * 4))
+    monkeypatch.setattr(runner_lines, "aligned", None)
+    assert lines.covers(LAYER[::-1] * 4), "as many of each"
+    assert not lines.covers(["softmax"] * 24)
+
+
+def learning(owners: list[Any]) -> tuple[Graph, GraphLines, list[int]]:
+    """A graph with lines of its runner, and whether it forgot those of its operators."""
+    forgot, recording = list[int](), Recording.empty()
+    recording.forget_learnt = lambda: not forgot.append(1)  # type: ignore[func-returns-value, method-assign]
+    lines = taught(("graph#1", LAYER * 4, owners * 4))
+    lines.wanted = False
+    return Graph(2, "graph#2"), GraphLines(lines, recording), forgot
+
+
+def test_kernels_of_operators_that_differ_are_no_evidence_against_their_lines() -> None:
+    """Another size, another kernel; those that C functions launched are the same."""
+    model, lines, forgot = learning(OWNERS)
+    names = [each.replace("norm", "reduce").replace("add", "tanh") for each in LAYER] * 4
+    owners = [11, 12, None, None, 13, None] * 4
+    names[5::6] = LAYER[5:6] * 4
+    names[1::6] = ["gemv"] * 4
+    assert lines.fill(model, names, owners) == owners
+    assert (model.unlearnt, lines.runner.wanted, forgot) == (True, True, [])
+
+
+def test_other_kernels_of_c_functions_refute_the_lines_of_operators_too() -> None:
+    model, lines, forgot = learning(OWNERS)
+    names, owners = [*LAYER[:2], "prefill", "combine", LAYER[4], "add"] * 4, [11, 12, None, None, 13, None] * 4
+    assert lines.fill(model, names, owners) == owners
+    assert (model.unlearnt, lines.runner.wanted, forgot) == (True, True, [1])

@@ -23,6 +23,9 @@ class NoMode:
     def __init__(self, *_: object) -> None:
         self.marks = None
 
+    def drop(self) -> None:
+        """It has nothing to release."""
+
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> CudaGraphs:

@@ -17,11 +17,12 @@ from shadowgraph.graphs.cuda.capture import CaptureMode
 from shadowgraph.graphs.cuda.capture_lines import CaptureLines
 from shadowgraph.graphs.cuda.capture_watch import Called, CaptureTracer
 from shadowgraph.graphs.cuda.recorded_capture import RecordedCapture
-from shadowgraph.graphs.cuda.runner_lines import LearntCall, Lines
+from shadowgraph.graphs.cuda.runner_lines import GraphLines, LearntCall, Lines
 from shadowgraph.graphs.observer import building
 from shadowgraph.graphs.observer.library import Library, loaded
 from shadowgraph.graphs.observer.observer import OperatorObserver
 from shadowgraph.graphs.observer.recorder import CaptureRecorder
+from shadowgraph.graphs.observer.recording import Recording
 from shadowgraph.model.buffers import Ledger, Role
 from shadowgraph.model.graphs import Graph, Launch, LaunchKind
 from shadowgraph.model.launches import Access, Pointer
@@ -237,14 +238,15 @@ class Nodes:
 
 def ended(
     lines: CaptureLines, runner: Lines, names: list[str], model: Graph, monkeypatch: pytest.MonkeyPatch, **capture: Any
-) -> Lines | None:
+) -> GraphLines | None:
     """A capture of these kernels has ended."""
     monkeypatch.setattr(capture_lines, "driver", lambda: Nodes(names))
     monkeypatch.setattr(capture_lines, "raw_graph", lambda graph: 7)
     made: Any = RecordedCapture.__new__(RecordedCapture)
     made.lines, made.traced = runner, runner.wanted
     made.marks = SimpleNamespace(strays=capture.get("strays", 0), called=capture.get("called", []))
-    made.origin = SimpleNamespace(log=capture.get("log", []))
+    made.origin = Recording.empty()
+    vars(made.origin)["log"] = capture.get("log", [])
     return lines.ended(None, model, made)
 
 
@@ -260,9 +262,10 @@ def test_nodes_of_a_later_graph_take_the_lines_of_the_first(monkeypatch: pytest.
     assert not runner.wanted
     assert ended(lines, runner, NAMES, Graph(3, "graph#3"), monkeypatch) is None, "all of its nodes have owners"
     taught = ended(lines, runner, NAMES, later, monkeypatch, strays=1)
-    assert taught is runner
+    assert taught is not None
+    assert taught.runner is runner
     assert not later.unlearnt
-    filled = taught.fill(NAMES, [1, 1, None, 2, 2])
+    filled = taught.fill(later, NAMES, [1, 1, None, 2, 2])
     assert filled == [1, 1, LearntCall("run", call.trace, "graph#1"), 2, 2]
 
 

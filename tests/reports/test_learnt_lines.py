@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 
@@ -12,6 +15,7 @@ from shadowgraph.model.device_nodes import DeviceNode, NodeKind
 from shadowgraph.model.graphs import Graph, Launch, LaunchKind, Node
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import Frame
+from shadowgraph.monitor.run_facts import _operators
 from shadowgraph.render.text.culprit_text import culprit_rows
 from shadowgraph.tracking.aliases import NameBook
 
@@ -53,3 +57,17 @@ def test_graphs_whose_lines_were_not_learnt_are_counted() -> None:
         (said,) = [line for line in debugger.report(quiet=True).facts.limits if "not learnt" in line]
     assert said == "lines not learnt: of 1 graph, for kernels that C functions launched"
     assert len(graphs) == 2
+
+
+@pytest.mark.parametrize(
+    ("backend", "capture_lines", "said"),
+    [
+        ("cuda", "learnt", "captures go through a dispatch mode: without the observer in C++ no lines are learnt"),
+        ("cuda", "each", None),
+        ("host", "learnt", None),
+    ],
+)
+def test_learnt_lines_that_are_wanted_without_the_observer(backend: str, capture_lines: str, said: str | None) -> None:
+    settings = SimpleNamespace(backend=backend, capture_lines=capture_lines)
+    work: Any = SimpleNamespace(flight_recorder=SimpleNamespace(observer=None), settings=settings)
+    assert _operators(work) == said

@@ -7,14 +7,25 @@ library may choose another variant for another size, or one kernel more.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from difflib import SequenceMatcher
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 FLOOR = 0.8  # share of the nodes that must correspond
-_MOST = 4096  # nodes between the equal ends of two graphs: comparing them takes up to the square of that
+_MOST = 1024  # nodes that one of two graphs has and the other has not: their alignment takes up to the square of that
 _VARIANT = re.compile(r"[<(].*|\d+")
 _RETURNED = re.compile(r"^(?:void|static|int|float) ")
+
+
+def families(names: Iterable[str]) -> Counter[str]:
+    """How many kernels of each family there are."""
+    return Counter(map(family, names))
+
+
+def common(first: Counter[str], later: Counter[str]) -> int:
+    """How many kernels two graphs have in common, in whatever order; 0 where too few for the same program."""
+    found = (first & later).total()
+    return found if found >= FLOOR * max(first.total(), later.total()) else 0
 
 
 def aligned(first: Sequence[str], later: Sequence[str]) -> list[int | None] | None:
@@ -23,17 +34,61 @@ def aligned(first: Sequence[str], later: Sequence[str]) -> list[int | None] | No
     None in all where too few correspond: the graphs are of different programs.
     """
     a, b = [family(name) for name in first], [family(name) for name in later]
+    if (a or b) and not common(Counter(a), Counter(b)):
+        return None
     head = _common(a, b)
     tail = min(_common(a[::-1], b[::-1]), len(a) - head, len(b) - head)
     found: list[int | None] = [None] * len(b)
     found[:head] = range(head)
     found[len(b) - tail :] = range(len(a) - tail, len(a))
-    middle_a, middle_b = a[head : len(a) - tail], b[head : len(b) - tail]
-    if middle_a and middle_b and max(len(middle_a), len(middle_b)) <= _MOST:
-        for start_a, start_b, count in SequenceMatcher(None, middle_a, middle_b, autojunk=False).get_matching_blocks():
-            found[head + start_b : head + start_b + count] = range(head + start_a, head + start_a + count)
+    for at_a, at_b in _matches(a[head : len(a) - tail], b[head : len(b) - tail]):
+        found[head + at_b] = head + at_a
     matched = sum(place is not None for place in found)
     return found if matched >= FLOOR * max(len(a), len(b)) else None
+
+
+def _matches(a: Sequence[str], b: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """The places of a longest common subsequence, from its end; nothing where it leaves out more than `_MOST`.
+
+    Myers' algorithm: on each diagonal `x - y` of the table of the two, how far one gets with so many left out.
+    """
+    reached, trail = {1: 0}, list[dict[int, int]]()
+    for left_out in range(min(len(a) + len(b), _MOST) + 1):
+        trail.append(reached)
+        reached = {diagonal: _slide(a, b, reached, diagonal, left_out) for diagonal in _within(a, b, left_out)}
+        if reached.get(len(a) - len(b), 0) >= len(a):
+            yield from _walk_back(len(a), len(b), trail)
+            return
+
+
+def _within(a: Sequence[str], b: Sequence[str], left_out: int) -> range:
+    """The diagonals that can be reached; beyond the table's edges there is nothing."""
+    low, high = max(-left_out, -len(b)), min(left_out, len(a))
+    return range(low + (low + left_out) % 2, high + 1, 2)
+
+
+def _start(reached: dict[int, int], diagonal: int, left_out: int) -> tuple[int, int]:
+    """Where a diagonal is entered, and from which one."""
+    above, beside = reached.get(diagonal + 1, -1), reached.get(diagonal - 1, -1)
+    down = diagonal == -left_out or (diagonal != left_out and beside < above)
+    return (above, diagonal + 1) if down else (beside + 1, diagonal - 1)
+
+
+def _slide(a: Sequence[str], b: Sequence[str], reached: dict[int, int], diagonal: int, left_out: int) -> int:
+    x = _start(reached, diagonal, left_out)[0]
+    while x < len(a) and x - diagonal < len(b) and a[x] == b[x - diagonal]:
+        x += 1
+    return x
+
+
+def _walk_back(x: int, y: int, trail: Sequence[dict[int, int]]) -> Iterator[tuple[int, int]]:
+    for left_out in range(len(trail) - 1, -1, -1):
+        start, before = _start(trail[left_out], x - y, left_out)
+        while x > start:
+            x, y = x - 1, y - 1
+            yield x, y
+        x = trail[left_out].get(before, 0)
+        y = x - before
 
 
 def _common(a: Sequence[str], b: Sequence[str]) -> int:

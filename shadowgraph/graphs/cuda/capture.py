@@ -74,6 +74,10 @@ class CaptureMode(ObserverMode):
 
     Attributes
     ----------
+    model
+        The graph.
+    over
+        Whether it was left in another thread than that of the capture, which still has to leave it.
     made
         Dtype, shape and stack of each tensor that the capture allocated, by address; complete after `finish`.
     launches
@@ -82,11 +86,11 @@ class CaptureMode(ObserverMode):
         Whether a `CaptureTracer` attributes what C functions launch past the dispatcher.
     """
 
-    traced = True
+    traced, over = True, False
 
     def __init__(self, graph: Graph, ledger: Ledger, isolate: bool, marks: Marks | None = None) -> None:
         super().__init__()
-        self._graph, self._ledger, self._isolate = graph, ledger, isolate
+        self.model, self._ledger, self._isolate = graph, ledger, isolate
         self.marks = marks
         self.watch: CaptureTracer | None = None
         self.before: CaptureMode | RecordedCapture | None = None  # the capture around this one in its thread
@@ -158,7 +162,12 @@ class CaptureMode(ObserverMode):
             stacks = iter(stacks_of([step.trace for step in steps if isinstance(step, _Operator)], _FRAMES))
             return [Node(i, s) if isinstance(s, Launch) else s.node(i, next(stacks)) for i, s in enumerate(steps)]
 
-        self._graph.build_later(nodes)
+        self.model.build_later(nodes)
+
+    def drop(self) -> None:
+        """Release the capture's tensors unread."""
+        self._noted.clear()
+        self._known.clear()
 
     def _settle(self) -> None:
         noted, self._noted = self._noted, []
@@ -196,7 +205,7 @@ class CaptureMode(ObserverMode):
         for view in (pointer.view for pointer in launch.pointers):
             owner = self._ledger.owner(view.storage_address, view.storage_address + view.storage_nbytes)
             if owner is not None and owner.role is not Role.POOL:
-                self._graph.inputs[owner.serial] = owner
+                self.model.inputs[owner.serial] = owner
 
     def _facts(self, tensor: torch.Tensor, result: bool = False) -> _Facts | None:
         """A tensor's facts, None for one without plain device memory; inputs not made in the capture are entered into
@@ -211,7 +220,7 @@ class CaptureMode(ObserverMode):
             self._known[id(tensor)] = facts
         if not result and facts[1] not in self.made and facts[1:3] not in self._inputs:
             buffer = track_foreign(self._ledger, tensor)
-            self._graph.inputs[buffer.serial] = buffer
+            self.model.inputs[buffer.serial] = buffer
             self._inputs.add(facts[1:3])
         return facts
 
@@ -244,10 +253,12 @@ class _Local(threading.local):
 
 _local = _Local()
 _by_graph: dict[int, Capture] = {}  # of running captures; autograd's thread launches into the capture of its caller
+_threads: dict[int, tuple[int, Capture]] = {}  # of all running captures, by the graph's serial: thread and mode
 
 
 def current() -> Capture | None:
     """The mode of this thread's capture, else of the capture that the current stream belongs to, if any."""
+    settle()
     if _local.mode is not None or not _by_graph:
         return _local.mode
     with error_barrier("capture in another thread"):
@@ -257,8 +268,10 @@ def current() -> Capture | None:
 
 def enter(mode: Capture) -> None:
     """Start noting this thread's operators; the eager mode is suspended."""
+    settle()
     eager.suspend()
     mode.before, _local.mode = _local.mode, mode
+    _threads[mode.model.serial] = threading.get_ident(), mode
     if mode.marks is not None:
         _by_graph[mode.marks.graph] = mode
         if mode.traced:
@@ -268,7 +281,45 @@ def enter(mode: Capture) -> None:
 
 
 def leave(mode: Capture) -> None:
-    """Stop noting."""
+    """Stop noting. In another thread than that of the capture, which may be waiting, do what can be done there; the
+    thread itself does the rest in `settle`."""
+    thread, _ = _threads.pop(mode.model.serial, (threading.get_ident(), mode))
+    if mode.marks is not None and _by_graph.get(mode.marks.graph) is mode:
+        del _by_graph[mode.marks.graph]
+    if thread == threading.get_ident():
+        _leave_here(mode)
+        return
+    mode.over = True
+    if isinstance(mode, RecordedCapture):
+        mode.end()
+
+
+def abandon(model: Graph) -> None:
+    """A graph has died in the middle of its capture, or at any other time, which changes nothing."""
+    _, mode = _threads.get(model.serial, (0, None))
+    if mode is not None:
+        try:
+            leave(mode)
+        finally:
+            mode.drop()
+
+
+def end_recordings() -> None:
+    """Leave all captures that are recorded in C++. A dispatch mode may stand below one of the program's."""
+    for _, mode in tuple(_threads.values()):
+        if isinstance(mode, RecordedCapture):
+            abandon(mode.model)
+
+
+def settle() -> None:
+    """Leave this thread's captures that another thread has ended."""
+    while _local.mode is not None and _local.mode.over:
+        _local.mode.over = False
+        with error_barrier("capture ended elsewhere"):
+            _leave_here(_local.mode)
+
+
+def _leave_here(mode: Capture) -> None:
     try:
         mode.end()
     finally:
@@ -276,7 +327,6 @@ def leave(mode: Capture) -> None:
             if mode.watch is not None:
                 mode.watch.end()
         finally:
-            if mode.marks is not None:
-                _by_graph.pop(mode.marks.graph, None)
-            _local.mode = mode.before
+            if _local.mode is mode:
+                _local.mode = mode.before
             eager.resume_mode()

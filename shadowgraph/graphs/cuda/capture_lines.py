@@ -18,7 +18,7 @@ from shadowgraph.graphs.cuda.capture import Capture, CaptureMode
 from shadowgraph.graphs.cuda.driver import driver, raw_graph
 from shadowgraph.graphs.cuda.node_attribution import Marks, owners_of
 from shadowgraph.graphs.cuda.recorded_capture import RecordedCapture
-from shadowgraph.graphs.cuda.runner_lines import Lines, names_of
+from shadowgraph.graphs.cuda.runner_lines import GraphLines, Lines, names_of
 from shadowgraph.graphs.observer.library import Library
 from shadowgraph.graphs.observer.observer import OperatorObserver
 from shadowgraph.graphs.observer.recorder import CaptureRecorder, Question
@@ -53,7 +53,7 @@ class CaptureLines:
             self._observer.captures_by_mode += 1
         return CaptureMode(model, ledger, isolate, marks)
 
-    def ended(self, graph: Any, model: Graph, capture: Capture) -> Lines | None:
+    def ended(self, graph: Any, model: Graph, capture: Capture) -> GraphLines | None:
         """Learn from a capture that is complete. Returns what its runner has learnt where nodes of it have no owner.
 
         Parameters
@@ -70,10 +70,9 @@ class CaptureLines:
                 if capture.strays or capture.marks.called:
                     _teach(lines, graph, model, capture)
             elif capture.strays:
-                model.unlearnt = not _covers(lines, graph)
-                if model.unlearnt:
-                    lines.want()
-                return lines
+                taken = GraphLines(lines, capture.origin)
+                model.unlearnt = not _covers(taken, graph, model)
+                return taken
         return None
 
     def _lines(self) -> Lines:
@@ -85,9 +84,10 @@ class CaptureLines:
 
 def _recorder(library: Library, marks: Marks, isolate: bool, lines: Lines) -> CaptureRecorder:
     """The recorder of the capture that the marks are of."""
+    taught = () if lines.wanted else lines.taught  # one that is to teach has each stack
     question = Question(ctypes.cast(marks.ask, ctypes.c_void_p).value or 0, marks.with_edges)
     device = torch.device("cuda", marks.device)
-    return CaptureRecorder(library, marks.graph, device, question, isolate, lines.taught)
+    return CaptureRecorder(library, marks.graph, device, question, isolate, taught)
 
 
 def _teach(lines: Lines, graph: Any, model: Graph, capture: RecordedCapture) -> None:
@@ -97,9 +97,15 @@ def _teach(lines: Lines, graph: Any, model: Graph, capture: RecordedCapture) -> 
     lines.learn(model.name, names_of(calls, handles), owners)
 
 
-def _covers(lines: Lines, graph: Any) -> bool:
+def _covers(lines: GraphLines, graph: Any, model: Graph) -> bool:
     """Whether a graph that its runner has taught has these kernels; as many nodes are taken for the same ones, so that
-    a capture seldom waits for their names."""
-    calls = driver()
-    handles = calls.nodes(raw_graph(graph))
-    return lines.knows(len(handles)) or lines.covers(names_of(calls, handles))
+    a capture seldom waits for their names. If not, its lines are refused."""
+    calls, raw = driver(), raw_graph(graph)
+    handles = calls.nodes(raw)
+    if lines.runner.knows(len(handles)):
+        return True
+    names = names_of(calls, handles)
+    covered = lines.runner.covers(names)
+    if not covered:
+        lines.refuse(model, names, owners_of(handles, calls.edges(raw), lines.recording.log))
+    return covered

@@ -14,7 +14,7 @@ from shadowgraph.graphs.cuda.capture_watch import Called
 from shadowgraph.graphs.cuda.driver import driver, raw_graph
 from shadowgraph.graphs.cuda.node_attribution import Newest, Owner, owners_of
 from shadowgraph.graphs.cuda.reading import UNATTRIBUTED, Allocations, GraphReader, Join
-from shadowgraph.graphs.cuda.runner_lines import LearntCall, Lines, names_of
+from shadowgraph.graphs.cuda.runner_lines import GraphLines, LearntCall, names_of
 from shadowgraph.model.buffers import Ledger
 from shadowgraph.model.device_nodes import DeviceNode
 from shadowgraph.model.graphs import Graph
@@ -36,7 +36,7 @@ class Origin(Protocol):
         """Index in `Graph.nodes` by the number of a launch."""
 
 
-def read_later(graph: Any, model: Graph, ledger: Ledger, origin: Origin, lines: Lines | None = None) -> None:
+def read_later(graph: Any, model: Graph, ledger: Ledger, origin: Origin, lines: GraphLines | None = None) -> None:
     """Let a model read its device nodes on request, as long as the graph holds them.
 
     Parameters
@@ -51,7 +51,7 @@ def read_later(graph: Any, model: Graph, ledger: Ledger, origin: Origin, lines: 
 
 
 def _read(
-    alive: Callable[[], Any], model: Graph, ledger: Ledger, origin: Origin, lines: Lines | None
+    alive: Callable[[], Any], model: Graph, ledger: Ledger, origin: Origin, lines: GraphLines | None
 ) -> tuple[DeviceNode, ...] | None:
     graph = alive()
     state = getattr(graph, "_shadowgraph", None)
@@ -64,8 +64,7 @@ def _read(
         handles = calls.nodes(raw)
         owners = owners_of(handles, calls.edges(raw), origin.log)
         if lines is not None:
-            filled = lines.fill(names_of(calls, handles), owners)
-            owners, model.unlearnt = (owners, True) if filled is None else (filled, False)
+            owners = lines.fill(model, names_of(calls, handles), owners)
         join = joining(owners, origin.launches, model)
         known = Allocations(calls.allocation_of, (buffer.range for buffer in ledger))
         return GraphReader(calls, known, _begins(ledger), join).read(raw)

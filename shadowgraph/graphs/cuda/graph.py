@@ -124,8 +124,10 @@ class CudaGraphs:
         _patches.install([(torch.cuda.CUDAGraph, name, wrap) for name, wrap in wraps.items()])
 
     def uninstall(self) -> None:
-        """Restore the methods, and remove the guards in the program's own pools."""
+        """Restore the methods, and remove the guards in the program's own pools. Captures that run are recorded no
+        more: their end would not be seen."""
         _patches.uninstall()
+        cuda_capture.end_recordings()
         self._native.close()
 
     def _wrap_begin(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -189,7 +191,10 @@ class CudaGraphs:
         with error_barrier("capture"):
             if state.mode is not None:
                 mode, state.mode = state.mode, None
-                cuda_capture.leave(mode)
+                try:
+                    cuda_capture.leave(mode)
+                finally:
+                    mode.drop()
             if state.history:
                 state.history = False
                 _history.end()
@@ -203,6 +208,8 @@ class CudaGraphs:
     def _ended(self, model: Graph) -> None:
         """A graph is being destroyed, maybe by the garbage collector, in the middle of anything: its pool may be gone
         before its guards are withdrawn."""
+        with error_barrier_all("end of a graph that captured"):
+            cuda_capture.abandon(model)
         if self._checks is None:
             defer(partial(self._gone, model))
             return
@@ -243,9 +250,13 @@ class CudaGraphs:
                     self._instantiate(graph, model)  # as torch does by itself where `keep_graph` is off
             except BaseException:
                 self._forget(graph)
+                if mode is not None:
+                    with error_barrier_all("capture_end"):
+                        mode.drop()
                 raise
             finally:
                 _close(graph)
+                cuda_capture.settle()  # of a capture that another thread has reset
             if state is not None and mode is not None:
                 with error_barrier("capture_end"):
                     self._end(graph, state, mode)
@@ -275,6 +286,7 @@ class CudaGraphs:
             elif snapshot is not None:
                 self._end_native(graph, state, snapshot, mode.made)
         finally:
+            mode.drop()  # what is left of it after a fault
             if state.history:
                 state.history = False
                 _history.end()

@@ -35,6 +35,10 @@ class RecordedCapture:
 
     Attributes
     ----------
+    model
+        The graph.
+    over
+        As in `CaptureMode`.
     traced
         Whether there is a tracer.
     made, origin
@@ -42,8 +46,10 @@ class RecordedCapture:
         nodes; complete after `finish`.
     """
 
+    over = False
+
     def __init__(self, recorder: CaptureRecorder, graph: Graph, ledger: Ledger, lines: Lines) -> None:
-        self._graph, self._ledger, self.lines, self.traced = graph, ledger, lines, lines.wanted
+        self.model, self._ledger, self.lines, self.traced = graph, ledger, lines, lines.wanted
         self.marks = recorder
         self.watch: CaptureTracer | None = None
         self.before: Any = None  # the capture around this one in its thread
@@ -83,12 +89,16 @@ class RecordedCapture:
                     self._note_input(tensor, storage)
             made = self.made = self.origin = self.marks.recording()
             made.launched = self._launched
-            taught = self.marks.teaches(self._graph.name)
+            taught = self.marks.teaches(self.model.name)
             if taught is not None:
                 self.lines.teach(taught)
-            self._graph.build_later(made.nodes)
+            self.model.build_later(made.nodes)
         finally:
             self.marks.release()
+
+    def drop(self) -> None:
+        """Release the recording and its tensors unread."""
+        self.marks.release()
 
     def _note_input(self, tensor: Tensor, storage: torch.UntypedStorage | None) -> None:
         shape = tensor.shape if tensor.spans else None
@@ -108,4 +118,4 @@ class RecordedCapture:
                 self._note(owner)
 
     def _note(self, buffer: Buffer) -> None:
-        self._graph.inputs[buffer.serial] = buffer
+        self.model.inputs[buffer.serial] = buffer

@@ -26,7 +26,8 @@ import torch
 from shadowgraph.common.atomic_files import atomic_replace
 from shadowgraph.common.private_cache import cache_folder, is_private_file
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("observer.cpp", "captures.cpp"))
+_NAMES = "observer", "capture_arguments", "capture_python", "capture_recorder", "capture_callbacks", "captures"
+SOURCES = tuple(Path(__file__).with_name(f"{name}.cpp") for name in _NAMES)  # in this order, one translation unit
 COMPILERS = "g++", "c++", "clang++"
 _PATIENCE = 900.0  # seconds that a process waits for another one that builds the same
 _STALE = 3600.0  # seconds after which a file that a build has left is removed

@@ -5,7 +5,10 @@ Loaded once in a process and never unloaded: a thread may be inside of it. Its c
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,33 +38,25 @@ ROW = np.dtype(
 
 
 _HANDLE, _WORD, _INT = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int
+_WORDS = ctypes.POINTER(ctypes.c_uint64)
 # Result and arguments of the functions in captures.cpp.
 _CAPTURES: dict[str, tuple[Any, ...]] = {
     "shadowgraph_capture_begin": (
-        _HANDLE,
-        _WORD,
-        _INT,
-        _INT,
-        _HANDLE,
-        _INT,
-        _INT,
-        ctypes.py_object,
-        _HANDLE,
-        _WORD,
-        _HANDLE,
-        _HANDLE,
+        _WORD, _WORD, _INT, _INT, _HANDLE, _INT, _INT, ctypes.py_object, _WORD, _HANDLE, _HANDLE,
     ),
-    "shadowgraph_capture_number": (_WORD, _HANDLE),
-    "shadowgraph_capture_alike": (ctypes.c_uint32, _HANDLE, ctypes.POINTER(_INT)),
-    "shadowgraph_capture_stop": (_WORD, _HANDLE),
-    "shadowgraph_capture_free": (None, _HANDLE),
-    "shadowgraph_launch_begin": (_WORD, _HANDLE),
-    "shadowgraph_launch_end": (None, _HANDLE, _WORD),
-    "shadowgraph_capture_open": (_WORD, _HANDLE),
-    "shadowgraph_capture_advanced": (_INT, _HANDLE, _WORD),
-    "shadowgraph_capture_words": (_HANDLE, _HANDLE, _INT, ctypes.POINTER(_WORD)),
-    "shadowgraph_capture_weak": (_WORD, _HANDLE, _WORD),
-}
+    "shadowgraph_capture_alike": (ctypes.c_uint32, _WORD, ctypes.POINTER(_INT)),
+    "shadowgraph_capture_stop": (_WORD, _WORD),
+    "shadowgraph_capture_free": (None, _WORD),
+    "shadowgraph_captures_over": (_WORD,),
+    "shadowgraph_captures_known": (_WORD,),
+    "shadowgraph_launch_begin": (_WORD, _WORD),
+    "shadowgraph_launch_end": (None, _WORD, _WORD),
+    "shadowgraph_capture_open": (_WORD, _WORD),
+    "shadowgraph_capture_advanced": (_INT, _WORD, _WORD),
+    "shadowgraph_capture_words": (_WORD, _WORD, _INT, _WORDS, _WORD),
+    "shadowgraph_capture_weak": (_WORD, _WORD, _WORD),
+}  # fmt: skip
+_PATIENCE = 1.0  # seconds at most that the end of the interpreter waits for threads that run Python in a callback
 
 
 class Library:
@@ -85,6 +80,7 @@ class Library:
                 function = getattr(calls, name)
                 function.restype, function.argtypes = result, arguments
             self.captures = calls  # for `recorder`
+            atexit.register(_end_captures, calls.shadowgraph_captures_over)
         except (OSError, AttributeError, ValueError) as error:
             raise BuildError(f"the library cannot be loaded: {error}") from error
         if words() * 8 != ROW.itemsize:
@@ -117,6 +113,13 @@ class Library:
         """The name of an operator, such as ``aten::copy_``, and its overload."""
         name, overload = self._calls.shadowgraph_operator(operator), self._calls.shadowgraph_overload(operator)
         return name.decode(), overload.decode()
+
+
+def _end_captures(over: Callable[[], int]) -> None:
+    """Stop all recordings before the interpreter ends: threads that ask for its lock later never get it."""
+    until = time.monotonic() + _PATIENCE
+    while over() and time.monotonic() < until:
+        time.sleep(0.001)
 
 
 @cache

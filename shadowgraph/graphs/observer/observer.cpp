@@ -57,6 +57,7 @@ struct Operator {
   uint32_t training = 0;
   uint32_t id = 0;
   uint32_t arguments = 0;
+  uint32_t returns = 0;
   bool native = false;  // torch's own: never registered again, and writes nothing but its arguments
   bool transparent = false;  // launches nothing itself: a view, or one of torch's that consists of other operators
   bool composite = false;  // may consist of other operators, which are called one by one
@@ -187,6 +188,7 @@ std::unique_ptr<Operator> made(const char* key, const at::RecordFunction& call) 
       fresh->training = static_cast<uint32_t>(at);
     }
   }
+  fresh->returns = static_cast<uint32_t>(schema->returns().size());
   for (const auto& result : schema->returns()) {
     fresh->transparent |= fresh->written == 0 && result.alias_info() != nullptr;
   }

@@ -1,13 +1,13 @@
 """Records one CUDA capture in C++: its operators, the nodes that each launch made, the storages from before it.
 
-Made and ended in the capturing thread; launches are noted by any thread of the capture. The lock is in C++. `recording`
-decodes what was recorded.
+Made in the capturing thread; launches are noted by any thread of the capture, and any may end it. The lock is in C++,
+where a recording is known by a number that is never used again: a call that comes too late, or in a forked child, does
+nothing. `recording` decodes what was recorded.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from types import FrameType
@@ -24,10 +24,10 @@ _TYPES = {"cpu": 0, "cuda": 1}  # c10::DeviceType
 _CALLED = 1 << 62  # first number of an owner that is no launch
 _ROWS, _MARKS, _FRESH, _INPUTS, _OPERATORS = range(5)
 _NO_TRACE = -1
-_CHECKED = 16  # kChecked in captures.cpp
+_CHECKED = 16  # kChecked in capture_recorder.cpp
+_UNTOLD = 1 << 63  # kUntold there
 _FRAMES = 16  # innermost ones that are compared with an earlier capture's
 MOST_TAUGHT = 16
-_RawStream = ctypes.CFUNCTYPE(ctypes.c_uint64)
 
 
 class Question(NamedTuple):
@@ -48,22 +48,31 @@ class Question(NamedTuple):
 class _Stacks:
     """The stacks of a recording; no reference leads from here to the recorder, which must end with its last one."""
 
-    def __init__(self, taught: Sequence[Taught], calls: Any) -> None:
-        self._taught, self._calls = taught, calls
-        self.handle: int | None = None
+    def __init__(self, taught: Sequence[Taught]) -> None:
+        self._taught = taught
         self.traces: list[Trace] = []
         self.by_operator: dict[int, Trace] = {}
         self.places: dict[int, object] = {}
 
-    def keep(self) -> int:
-        """Called from C++ at an operator, in its thread; returns what `trace_of` in captures.cpp expects."""
+    def keep(self, number: int) -> int:
+        """Called from C++ at an operator, in its thread; returns what `trace_of` in capture_recorder.cpp expects.
+
+        An exception that a signal handler raises in here is raised in the program a moment later: torch drops what its
+        callbacks raise.
+
+        Parameters
+        ----------
+        number
+            The operator's number in the capture; -1 for one that consists of others.
+        """
         try:
             trace = gather()
             self.traces.append(trace)
-            number = self._calls.shadowgraph_capture_number(self.handle)
-            self.by_operator.setdefault(number, trace)
+            if number < 0:
+                return len(self.traces) - 1
+            self.by_operator[number] = trace
             return len(self.traces) - 1 | self._refuted(number) << 32
-        except Exception as error:
+        except BaseException as error:
             internal_errors.note("stack of an operator", error)
             return _NO_TRACE
 
@@ -106,6 +115,8 @@ class CaptureRecorder:
         When the current stream does not capture into the graph, or too many recordings are on.
     """
 
+    _number = 0  # none yet
+
     def __init__(
         self,
         library: Library,
@@ -116,68 +127,59 @@ class CaptureRecorder:
         taught: Sequence[Taught] = (),
     ) -> None:
         self._library, self._calls = library, library.captures
-        self._pid = os.getpid()
+        self._free = self._calls.shadowgraph_capture_free  # at the interpreter's end globals may be gone
         self.called: list[Any] = []
         self._taught = tuple(taught[:MOST_TAUGHT])
-        self._stacks = _Stacks(self._taught, self._calls)
-        self._keep_stack = self._stacks.keep  # C++ has no reference of its own
+        self._stacks = _Stacks(self._taught)
         words = [each.operators for each in self._taught]
         starts = (ctypes.c_void_p * max(1, len(words)))(*map(ctypes.addressof, words))
         counts = (ctypes.c_uint64 * max(1, len(words)))(*map(len, words))
-        self._raw_stream = _RawStream(lambda: _current_stream(device))
         self.graph = graph
         self.strays = 0
-        self._handle = self._calls.shadowgraph_capture_begin(
-            graph, _TYPES[device.type], device.index or 0, question.address, question.edges, keep, self._keep_stack,
-            ctypes.cast(self._raw_stream, ctypes.c_void_p), len(words), starts, counts,
+        self._number = self._calls.shadowgraph_capture_begin(
+            graph, _TYPES[device.type], device.index or 0, question.address, question.edges, keep, self._stacks.keep,
+            len(words), starts, counts,
         )  # fmt: skip
-        if not self._handle:
+        if not self._number:
             raise RuntimeError("the capture cannot be recorded in C++")
-        self._stacks.handle = self._handle
 
     # -- launches that are no operators -------------------------------------------------------------------------
 
     def begin(self) -> int:
         """A launch begins; returns its number."""
-        return int(self._calls.shadowgraph_launch_begin(self._handle)) if self._usable else 0
+        return int(self._calls.shadowgraph_launch_begin(self._number))
 
     def end(self, number: int) -> None:
         """The launch has ended."""
-        if self._usable:
-            self._calls.shadowgraph_launch_end(self._handle, number)
+        self._calls.shadowgraph_launch_end(self._number, number)
 
     @property
     def open(self) -> int:
         """Launches and operators that run now."""
-        return int(self._calls.shadowgraph_capture_open(self._handle)) if self._usable else 0
+        return int(self._calls.shadowgraph_capture_open(self._number))
 
     def advanced(self) -> tuple[int, ...] | None:
         """Not None if there are nodes that no mark knows."""
-        return () if self._usable and self._calls.shadowgraph_capture_advanced(self._handle, 0) else None
+        return () if self._calls.shadowgraph_capture_advanced(self._number, 0) else None
 
     def mark(self, owner: object, newest: tuple[int, ...]) -> None:
         """Attribute these nodes to an owner that is no launch."""
-        if self._usable:
-            self.called.append(owner)
-            self._calls.shadowgraph_capture_advanced(self._handle, _CALLED + len(self.called) - 1)
+        self.called.append(owner)
+        self._calls.shadowgraph_capture_advanced(self._number, _CALLED + len(self.called) - 1)
 
     # -- the end --------------------------------------------------------------------------------------------------
 
-    @property
-    def _usable(self) -> bool:
-        """A forked child has a copy of the recording, whose lock may be held by a thread that it does not have."""
-        return bool(self._handle) and os.getpid() == self._pid
-
     def stop(self) -> None:
         """Record no more."""
-        if self._usable:
-            self.strays = int(self._calls.shadowgraph_capture_stop(self._handle))
+        self.strays = int(self._calls.shadowgraph_capture_stop(self._number))
 
     def inputs(self) -> Iterator[tuple[Tensor, torch.UntypedStorage | None]]:
         """Tensors from before the capture, each storage once, and the storage unless it has ended meanwhile."""
         rows, places = self._words(_ROWS), self._words(_INPUTS)
         for at, place in enumerate(places):
-            weak = self._calls.shadowgraph_capture_weak(self._handle, at)
+            weak = self._calls.shadowgraph_capture_weak(self._number, at)
+            if not weak:
+                return  # released meanwhile
             try:
                 yield tensor_at(rows, place), torch.UntypedStorage._new_with_weak_ptr(weak)
             finally:
@@ -193,42 +195,38 @@ class CaptureRecorder:
     def teaches(self, graph: str) -> Taught | None:
         """What later captures can learn from this one of a graph; None where it had nothing but what others taught."""
         learnt, whole = self._learnt()
-        if not self._usable or (learnt is not None and whole):
+        before, own = learnt.traces if learnt is not None else {}, self._stacks.by_operator
+        if whole and before.keys() >= own.keys():
             return None
-        before = learnt if learnt is not None else Taught("", (ctypes.c_uint64 * 0)(), {}, {})
         words = self._words(_OPERATORS)
-        operators = (ctypes.c_uint64 * len(words)).from_buffer_copy(words)
-        own = self._stacks
-        return Taught(graph, operators, {**before.traces, **own.by_operator}, {**before.places, **own.places})
+        traces = {**before, **own}
+        told = (word if at in traces else word | _UNTOLD for at, word in enumerate(words))
+        places = {**(learnt.places if learnt is not None else {}), **self._stacks.places}
+        return Taught(graph, (ctypes.c_uint64 * len(words))(*told), traces, places) if words else None
 
     def _learnt(self) -> tuple[Taught | None, bool]:
-        """The earlier capture that most operators were those of, and whether all were."""
-        if not self._usable or not self._taught:
-            return None, False
+        """The earlier capture that most operators were those of, the latest of several, and whether all were."""
         whole = ctypes.c_int()
-        alike = int(self._calls.shadowgraph_capture_alike(self._handle, ctypes.byref(whole)))
-        return (self._taught[(alike & -alike).bit_length() - 1] if alike else None), bool(whole.value)
+        alike = int(self._calls.shadowgraph_capture_alike(self._number, ctypes.byref(whole)))
+        return (self._taught[alike.bit_length() - 1] if alike else None), bool(whole.value)
 
     def release(self) -> None:
         """Release the recording and the storages that it keeps."""
-        if self._usable:
-            handle, self._handle = self._handle, None
-            self._calls.shadowgraph_capture_free(handle)
+        self._free(self._number)
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            self.release()
+        if self._number:
+            self._free(self._number)
 
     def _named(self, number: int) -> Any:
         """The owner of nodes by its number in the marks."""
         return self.called[number - _CALLED] if number >= _CALLED else number or None
 
-    def _words(self, which: int) -> memoryview:
-        if not self._usable:
-            return memoryview(b"").cast("Q")
-        count = ctypes.c_uint64()
-        start = self._calls.shadowgraph_capture_words(self._handle, which, ctypes.byref(count))
-        return memoryview(ctypes.string_at(start, count.value * 8) if count.value else b"").cast("Q")
+    def _words(self, which: int) -> Sequence[int]:
+        count = self._calls.shadowgraph_capture_words(self._number, which, None, 0)
+        words = (ctypes.c_uint64 * count)()
+        self._calls.shadowgraph_capture_words(self._number, which, words, count)
+        return memoryview(words).cast("B").cast("Q")
 
 
 def _calls_from(frame: FrameType | None) -> tuple[object, ...]:
@@ -238,7 +236,3 @@ def _calls_from(frame: FrameType | None) -> tuple[object, ...]:
         found += (frame.f_code, frame.f_lasti)
         frame = frame.f_back
     return tuple(found)
-
-
-def _current_stream(device: torch.device) -> int:
-    return int(torch._C._cuda_getCurrentRawStream(device.index)) if device.type == "cuda" else 0

@@ -22,11 +22,13 @@ from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.traces import Trace, stacks_of
 
 _FRAMES = 6
-_OPERATOR, _HEAD = 1, 4  # kind of a row, and its words before the first tensor's; see captures.cpp
+_OPERATOR, _HEAD = 1, 4  # kind of a row, and its words before the first tensor's; see capture_recorder.cpp
 _FACTS = 5  # words of a tensor before its sizes
 _RESULT, _FRESH = 1, 2
+_PART = 2  # the first bit of what a tensor is of another one, see capture_arguments.cpp
+_PARTS = "", ".indices", ".values", ".compressed_indices", ".plain_indices", ".buffer"
 _NO_TRACE = 2**64 - 1
-_LEARNT = 1 << 63  # see captures.cpp
+_LEARNT = 1 << 63  # see capture_recorder.cpp
 
 Words = Sequence[int]
 Newest = tuple[int, ...]
@@ -52,6 +54,12 @@ class Tensor(NamedTuple):
         """Its dtype; bytes where torch has no such dtype any more."""
         known = getattr(torch, dtype_of(self.dtype)[0], None)
         return known if isinstance(known, torch.dtype) else torch.uint8
+
+    @property
+    def part(self) -> str:
+        """What it is of a sparse or nested tensor; empty for a tensor with memory of its own."""
+        kind = self.flags >> _PART
+        return _PARTS[kind] if kind < len(_PARTS) else ".part"
 
     @property
     def spans(self) -> bool:
@@ -89,7 +97,7 @@ class Taught(NamedTuple):
     graph
         The captured graph's name.
     operators
-        Their numbers, in order.
+        Their numbers, in order; those without a stack are marked.
     traces
         Their stacks, by place in that order.
     places
@@ -114,7 +122,7 @@ class _Operator(NamedTuple):
 
     def node(self, index: int, stack: Stack) -> Node:
         pointers = [_pointer(tensor, self.schema) for tensor in self.inputs]
-        pointers += [Pointer(RESULT, tensor.view(), Access.WRITE) for tensor in self.fresh]
+        pointers += [Pointer(RESULT + tensor.part, tensor.view(), Access.WRITE) for tensor in self.fresh]
         launch = Launch(LaunchKind.ATEN, self.name, tuple(pointers), stack, learnt_from=self.learnt_from)
         return Node(index, launch)
 
@@ -124,7 +132,8 @@ def _pointer(tensor: Tensor, schema: Schema | None) -> Pointer:
     name = schema.names[tensor.argument] if schema is not None and known else f"argument {tensor.argument}"
     if tensor.member != ALONE:
         name = f"{name}[{tensor.member}]"
-    return Pointer(name, tensor.view(), schema.access(name) if schema is not None else Access.UNKNOWN)
+    access = schema.access(name) if schema is not None else Access.UNKNOWN
+    return Pointer(name + tensor.part, tensor.view(), access)
 
 
 class _Decoded(NamedTuple):
@@ -139,7 +148,7 @@ class Recording(Mapping[int, Form]):
     Parameters
     ----------
     rows, marks
-        Words of the recording; captures.cpp has their layout.
+        Words of the recording; capture_recorder.cpp has their layout.
     fresh
         Addresses of the tensors that it made.
     traces
@@ -175,6 +184,12 @@ class Recording(Mapping[int, Form]):
     def empty(cls) -> Recording:
         """That of a capture without launches."""
         return cls((), (), frozenset(), (), lambda number: None, lambda operator: ("", ""))
+
+    def forget_learnt(self) -> bool:
+        """Have `nodes` tell no stack any more that an earlier capture's operator had. Returns whether one did."""
+        had, self._learnt = self._learnt is not None, None
+        vars(self).pop("_decoded", None)
+        return had
 
     @cached_property
     def log(self) -> list[tuple[Newest, Any]]:

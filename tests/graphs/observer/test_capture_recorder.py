@@ -8,6 +8,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -458,6 +459,50 @@ def test_the_same_operators_of_other_code_take_no_lines(library: Library) -> Non
     assert (more is not None, stacks) == (True, 41)
     assert {graph for _, graph in lines(later)} == {""}
     assert lines(later)[0][0] == inspect.getsourcelines(other)[1] + 2
+
+
+def forked_steps(x: torch.Tensor, other: bool) -> None:
+    """The same operators on two ways, which part after the third."""
+    for _ in range(3):
+        x.add_(1)
+    if other:
+        for _ in range(20):
+            x.mul_(2)
+    else:
+        for _ in range(20):
+            x.mul_(2)
+
+
+def test_of_a_capture_that_a_stack_refutes_no_line_is_learnt(library: Library) -> None:
+    """The operators between two stacks would have wrong lines: they have none, and teach none."""
+    x, first = torch.ones(4), inspect.getsourcelines(forked_steps)[1]
+    ways = [partial(forked_steps, x, other) for other in (False, True, True, True)]
+    made = [recording for _, recording, _ in in_turn(library, ways)]
+    told = [[each.launch.stack[0].line - first if each.launch.stack else None for each in one.nodes()] for one in made]
+    own, others = [3] * 3 + [9] * 20, [3] * 3 + [6] * 20
+    assert told[0] == own
+    assert told[1] == [others[at] if at == 0 or at >= 16 else None for at in range(23)], (
+        "none is better than a wrong one"
+    )
+    assert told[2:] == [others] * 2, "what had no line was seen again"
+
+
+def test_nothing_learnt_is_left_of_a_recording_whose_kernels_are_others(library: Library) -> None:
+    x = torch.ones(4)
+    _, (_, made, _) = in_turn(library, [partial_steps(x), partial_steps(x)])
+    assert [graph for _, graph in lines(made)] == ["" if at in (0, 16, 32) else "graph#1" for at in range(41)]
+    assert made.forget_learnt()
+    kept = [at for at, node in enumerate(made.nodes()) if node.launch.stack]
+    assert (kept, {node.launch.learnt_from for node in made.nodes()}) == ([0, 16, 32], {""})
+    assert not made.forget_learnt()
+
+
+def test_of_several_that_taught_the_same_the_latest_is_believed(library: Library) -> None:
+    x = torch.ones(4)
+    (taught, _, _) = capture(library, partial_steps(x))
+    again = taught._replace(graph="graph#2")
+    _, made, _ = capture(library, partial_steps(x), (taught, again))
+    assert {graph for _, graph in lines(made)} <= {"", "graph#2"}
 
 
 def test_captures_beside_threads_that_run_operators_and_python(library: Library) -> None:
