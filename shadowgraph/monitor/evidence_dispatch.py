@@ -83,11 +83,17 @@ class EvidenceDispatcher:
                 continue
             for check in self._checks:
                 if check.owns(evidence.subject):
-                    yield partial(check.changed, evidence, checkpoint)
+                    yield partial(self._changed, check, evidence, checkpoint)
         for key, data in result.fetched:
             for check in self._checks:
                 if check.owns(key):
                     yield partial(check.fetched, key, data, checkpoint)
+
+    def _changed(self, check: Check, evidence: Evidence[object], checkpoint: Checkpoint) -> None:
+        damage = check.is_damage(evidence.subject)
+        if damage is not None:
+            self._rows.changed(evidence, checkpoint, damage)
+        check.changed(evidence, checkpoint)
 
     def _broken(self, evidence: Evidence[object], checkpoint: Checkpoint) -> None:
         guard = evidence.subject

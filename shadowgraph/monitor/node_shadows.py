@@ -1,0 +1,107 @@
+"""Ranges that a graph's own check nodes compare across each of its replays, observed or not, and which were left out.
+
+Checks say which (`Check.node_parts`): declared buffers, and those that the host plans from. `Monitor` lists them as a
+replay begins, and for all graphs as the steady state begins, under the debugger's lock. Only memory of the debugger's
+own allocator: it stays mapped to the process's end, and a buffer is withdrawn before its bytes go to another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from shadowgraph.checks.base import Check, Context
+from shadowgraph.common.internal_errors import error_barrier
+from shadowgraph.common.words import plural
+from shadowgraph.engines.base import NodePart
+from shadowgraph.model.buffers import Role
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.tracking import steps
+
+LARGEST = 64 << 10  # bytes of each buffer
+MOST = 1 << 20  # bytes of all, of one graph
+
+
+class NodeShadows:
+    """Lists the ranges of each graph anew when checks want others. Not thread-safe.
+
+    Parameters
+    ----------
+    checks
+        All checks; those that have no such ranges are left alone.
+    """
+
+    def __init__(self, context: Context, checks: Sequence[Check]) -> None:
+        self._context = context
+        self._checks = [check for check in checks if type(check).node_parts is not Check.node_parts]
+        self._listed: dict[int, tuple[int, ...]] = {}  # by the graph's serial: the checks' versions
+        self._left: dict[int, dict[object, int]] = {}  # bytes left out of what was declared, by graph and key
+
+    def list(self, graph: Graph) -> None:
+        """List a graph's ranges, if checks want others than before."""
+        version = tuple([check.node_version for check in self._checks])
+        if self._listed.get(graph.serial) != version:
+            self._list(graph, version)
+
+    def list_all(self) -> None:
+        """Replays pass unobserved from here on: list the ranges of all graphs, those that were reported, too."""
+        for graph in list(self._context.graphs.values()):
+            with error_barrier("shadows of a graph"):
+                self._list(graph, tuple([check.node_version for check in self._checks]))
+
+    def _list(self, graph: Graph, version: tuple[int, ...]) -> None:
+        self._listed[graph.serial] = version
+        self._left[graph.serial] = left = dict[object, int]()
+        chosen, room = list[NodePart](), MOST
+        for wanted in sorted(self._wanted(graph), key=lambda part: part.undecided):
+            part = self._fitted(wanted, room)
+            if part is not None:
+                chosen.append(part)
+                room -= part.where.nbytes
+            if not wanted.undecided and part != wanted:
+                left[wanted.key] = wanted.where.nbytes - (part.where.nbytes if part is not None else 0)
+        self._context.engine.list_shadows(graph.serial, chosen)
+
+    def _wanted(self, graph: Graph) -> Iterator[NodePart]:
+        for check in self._checks:
+            yield from check.node_parts(graph)
+
+    def _fitted(self, part: NodePart, room: int) -> NodePart | None:
+        """A range as far as check nodes may read it, and there is room."""
+        where = part.where
+        buffer = self._context.ledger.owner(where.start, where.stop)
+        known = buffer is not None and buffer.serial == part.buffer and buffer.role is Role.STATIC
+        size = min(where.nbytes, LARGEST, room)
+        if not known or not self._context.allocator.holds(where.start) or size <= 0:
+            return None
+        return part._replace(where=ByteRange(where.start, where.start + size))
+
+    @property
+    def cover(self) -> bool:
+        """Whether check nodes compare all that was declared, at every replay of each graph."""
+        return not any(self._left.values()) and not steps.known()
+
+    def dropped(self, graph: Graph) -> None:
+        """A graph is gone."""
+        self._left.pop(graph.serial, None)
+        if self._listed.pop(graph.serial, None) is not None:
+            self._context.engine.list_shadows(graph.serial, ())
+
+    def start_over(self) -> None:
+        """A debugger starts: what an earlier one listed is not compared any more."""
+        self._listed.clear()
+        self._left.clear()
+        self._context.engine.clear_shadows()
+
+    def sentence(self, sampled: bool) -> str | None:
+        """What was left out, for the report; None where all is compared, or each replay is observed."""
+        left: dict[object, int] = {}
+        for each in self._left.values():
+            left |= each
+        if not left or not sampled:
+            return None
+        return (
+            f"{sum(left.values()):,} bytes of {plural(len(left), 'declared range')} are not compared by check nodes, "
+            f"which read {LARGEST >> 10} KiB of each guarded buffer and {MOST >> 20} MiB for each graph: every replay "
+            "is looked at more closely"
+        )
