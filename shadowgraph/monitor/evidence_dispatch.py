@@ -14,6 +14,7 @@ from shadowgraph.checks.out_of_bounds.check import OutOfBounds
 from shadowgraph.common.errors import FindingsError
 from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.engines.base import Evidence, Result
+from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.guards import Guard
 from shadowgraph.monitor.rearming import Rearming
 from shadowgraph.monitor.recorder.rows import Rows
@@ -93,7 +94,12 @@ class EvidenceDispatcher:
         damage = check.is_damage(evidence.subject)
         if damage is not None:
             self._rows.changed(evidence, checkpoint, damage)
-        check.changed(evidence, checkpoint)
+        try:
+            check.changed(evidence, checkpoint)
+        finally:  # with `sync` the finding is raised
+            buffer = getattr(evidence.subject, "buffer", None)
+            if damage is not None and isinstance(buffer, Buffer):
+                self._rows.name(buffer)
 
     def _broken(self, evidence: Evidence[object], checkpoint: Checkpoint) -> None:
         guard = evidence.subject

@@ -135,7 +135,10 @@ class InGraphMutation(Check):
                 yield NodePart(Candidate(buffer), buffer.range, buffer.serial, undecided=True)
 
     def is_damage(self, key: object) -> bool | None:
-        return isinstance(key, Protected) if isinstance(key, Protected | Candidate) else None
+        if not isinstance(key, Candidate):
+            return True if isinstance(key, Protected) else None
+        story = self._stories.get(key.buffer.serial)
+        return False if story is not None and story.planned_from else None
 
     def replay_begins(self, checkpoint: Checkpoint) -> None:
         """From here on, the bytes that the graph overwrites count as the graph's, even where the values stay."""
