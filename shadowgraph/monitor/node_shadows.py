@@ -78,8 +78,9 @@ class NodeShadows:
 
     @property
     def cover(self) -> bool:
-        """Whether check nodes compare all that was declared, at every replay of each graph."""
-        return not any(self._left.values()) and not steps.known()
+        """Whether check nodes compare all that was declared, at every replay of each graph; of a piece of a step they
+        may be disabled."""
+        return not any(self._left.values()) and not any(map(steps.in_order, list(self._context.graphs.values())))
 
     def dropped(self, graph: Graph) -> None:
         """A graph is gone."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from programs import only
+from programs import only, poke
 from steady_state import PERIOD, sampled
 
 import shadowgraph as sg
@@ -16,7 +16,7 @@ from shadowgraph.demos.device import Buffers, HostDevice
 from shadowgraph.engines.base import NodePart
 from shadowgraph.engines.numpy_engine import NumpyEngine
 from shadowgraph.monitor import node_shadows
-from shadowgraph.tracking import passing
+from shadowgraph.tracking import passing, steps
 
 MANY = 1000
 LONG = [MANY, pytest.param(10 * MANY, marks=pytest.mark.slow)]
@@ -285,3 +285,26 @@ def test_paused_replays_are_not_compared(debugger: sg.Debugger) -> None:
     for _ in range(PERIOD):
         server.graph.replay()
     assert debugger.check() == ()
+
+
+def test_pieces_of_a_step_are_looked_at_where_something_is_declared(debugger: sg.Debugger) -> None:
+    """Nodes of most pieces are disabled, so that they compare nothing."""
+    declared, values, switch = table(debugger, 64), table(debugger, 8), [False]
+    debugger.protect(declared)
+    pieces = []
+    for place in range(8):
+        pieces.append(sg.HostGraph())
+        with sg.host_graph(pieces[-1]):
+            values.add_(1)
+            if place == 4:
+                pieces[-1].call(lambda: poke(declared, 8, 4) if switch[0] else None, writes=(declared,))
+    for _ in range(60):
+        for piece in pieces:
+            piece.replay()
+    assert steps.in_order(pieces[4].model)
+    assert not passing.on
+    switch[0] = True
+    for piece in pieces:
+        piece.replay()
+    found = only(debugger.check())
+    assert (found.code, found.graph, found.replay) == ("SG102", pieces[4].model.name, 61)
