@@ -132,7 +132,7 @@ class GraphShadows:
             if listed is None:
                 return self._former.get(id)
             listed.table.spent = True
-            self._of_buffers.get(listed.part.buffer, set()).discard(id)
+            self._unlink(id, listed.part.buffer)
             self._take_off(id)
             return listed.part
 
@@ -185,7 +185,7 @@ class GraphShadows:
         for id in table.ids:
             listed = self._listed.pop(id, None)
             if listed is not None:
-                self._of_buffers.get(listed.part.buffer, set()).discard(id)
+                self._unlink(id, listed.part.buffer)
                 self._remember(id, listed.part)
         self._resting.append((time.monotonic(), table.room))
 
@@ -195,6 +195,12 @@ class GraphShadows:
         self._remember(id, listed.part)
         self._empty.set((listed.table.address, listed.first, listed.count))
         self._empty.launch(1, THREADS, self._device.arming.ptr)
+
+    def _unlink(self, id: int, buffer: int) -> None:
+        ids = self._of_buffers.get(buffer, set())
+        ids.discard(id)
+        if not ids:
+            self._of_buffers.pop(buffer, None)
 
     def _remember(self, id: int, part: NodePart) -> None:
         self._former[id] = part

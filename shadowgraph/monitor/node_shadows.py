@@ -35,7 +35,7 @@ class NodeShadows:
         self._context = context
         self._checks = [check for check in checks if type(check).node_parts is not Check.node_parts]
         self._listed: dict[int, tuple[int, ...]] = {}  # by the graph's serial: the checks' versions
-        self._left: dict[int, dict[object, int]] = {}  # bytes left out of what was declared, by graph and key
+        self._left: dict[int, dict[NodePart, int]] = {}  # bytes that were left out, by graph
 
     def list(self, graph: Graph) -> None:
         """List a graph's ranges, if checks want others than before."""
@@ -51,36 +51,34 @@ class NodeShadows:
 
     def _list(self, graph: Graph, version: tuple[int, ...]) -> None:
         self._listed[graph.serial] = version
-        self._left[graph.serial] = left = dict[object, int]()
-        chosen, room = list[NodePart](), MOST
+        self._left[graph.serial] = left = dict[NodePart, int]()
+        chosen, room, rooms = list[NodePart](), MOST, dict[int, int]()  # of all, and of each buffer
         for wanted in sorted(self._wanted(graph), key=lambda part: part.undecided):
-            part = self._fitted(wanted, room)
-            if part is not None:
-                chosen.append(part)
-                room -= part.where.nbytes
-            if not wanted.undecided and part != wanted:
-                left[wanted.key] = wanted.where.nbytes - (part.where.nbytes if part is not None else 0)
+            of_buffer = rooms.get(wanted.buffer, LARGEST)
+            size = min(wanted.where.nbytes, room, of_buffer) if self._is_known(wanted) else 0
+            if size:
+                chosen.append(wanted._replace(where=ByteRange(wanted.where.start, wanted.where.start + size)))
+                room, rooms[wanted.buffer] = room - size, of_buffer - size
+            if size < wanted.where.nbytes:
+                left[wanted] = wanted.where.nbytes - size
         self._context.engine.list_shadows(graph.serial, chosen)
 
     def _wanted(self, graph: Graph) -> Iterator[NodePart]:
         for check in self._checks:
             yield from check.node_parts(graph)
 
-    def _fitted(self, part: NodePart, room: int) -> NodePart | None:
-        """A range as far as check nodes may read it, and there is room."""
-        where = part.where
-        buffer = self._context.ledger.owner(where.start, where.stop)
+    def _is_known(self, part: NodePart) -> bool:
+        """Whether check nodes may read a range: its memory stays mapped, and the end of its buffer is told."""
+        buffer = self._context.ledger.owner(part.where.start, part.where.stop)
         known = buffer is not None and buffer.serial == part.buffer and buffer.role is Role.STATIC
-        size = min(where.nbytes, LARGEST, room)
-        if not known or not self._context.allocator.holds(where.start) or size <= 0:
-            return None
-        return part._replace(where=ByteRange(where.start, where.start + size))
+        return known and self._context.allocator.holds(part.where.start)
 
     @property
     def cover(self) -> bool:
         """Whether check nodes compare all that was declared, at every replay of each graph; of a piece of a step they
         may be disabled."""
-        return not any(self._left.values()) and not any(map(steps.in_order, list(self._context.graphs.values())))
+        declared = not any(not part.undecided for left in list(self._left.values()) for part in left)
+        return declared and not any(map(steps.in_order, list(self._context.graphs.values())))
 
     def dropped(self, graph: Graph) -> None:
         """A graph is gone."""
@@ -96,13 +94,21 @@ class NodeShadows:
 
     def sentence(self, sampled: bool) -> str | None:
         """What was left out, for the report; None where all is compared, or each replay is observed."""
-        left: dict[object, int] = {}
-        for each in self._left.values():
-            left |= each
+        left: dict[object, tuple[int, bool]] = {}
+        for each in list(self._left.values()):
+            left |= {part.key: (nbytes, part.undecided) for part, nbytes in each.items()}
         if not left or not sampled:
             return None
+        declared = [nbytes for nbytes, undecided in left.values() if not undecided]
+        planned = [nbytes for nbytes, undecided in left.values() if undecided]
+        said = []
+        if declared:
+            ranges = plural(len(declared), "declared range")
+            said.append(f"{sum(declared):,} bytes of {ranges}, for which every replay is looked at more closely")
+        if planned:
+            buffers = f"{plural(len(planned), 'buffer')} that the host plans from"
+            said.append(f"{sum(planned):,} bytes of {buffers}, which are compared while launches are observed")
         return (
-            f"{sum(left.values()):,} bytes of {plural(len(left), 'declared range')} are not compared by check nodes, "
-            f"which read {LARGEST >> 10} KiB of each guarded buffer and {MOST >> 20} MiB for each graph: every replay "
-            "is looked at more closely"
+            f"check nodes read the first {LARGEST >> 10} KiB of guarded buffers, and {MOST >> 20} MiB for each graph; "
+            f"not {'; and not '.join(said)}"
         )

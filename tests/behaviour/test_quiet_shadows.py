@@ -202,7 +202,35 @@ def test_large_declared_buffers_are_looked_at_in_each_replay(
     (part,) = listed(debugger, graph)
     assert part.where.nbytes == node_shadows.LARGEST
     (line,) = [each for each in debugger.facts().limits if "check nodes" in each]
-    assert line.startswith("65,536 bytes of 1 declared range are not compared by check nodes")
+    assert line == (
+        "check nodes read the first 64 KiB of guarded buffers, and 1 MiB for each graph; not 65,536 bytes of "
+        "1 declared range, for which every replay is looked at more closely"
+    )
+
+
+def test_of_large_buffers_that_the_host_plans_from_the_beginning_is_compared(debugger: sg.Debugger) -> None:
+    large = table(debugger, 1 << 15)
+    large.copy_(torch.arange(1 << 15))
+    graph = sg.HostGraph()
+    with sg.host_graph(graph):
+        large.mul_(1)
+    until_passing(graph, lambda: large[:8].tolist())
+    assert [part.where.nbytes for part in listed(debugger, graph)] == [node_shadows.LARGEST]
+    (line,) = [each for each in debugger.facts().limits if "check nodes" in each]
+    assert line.endswith(
+        "not 65,536 bytes of 1 buffer that the host plans from, which are compared while launches are observed"
+    )
+
+
+def test_two_declarations_of_one_buffer_share_its_room(debugger: sg.Debugger) -> None:
+    large, values = table(debugger, 1 << 15), table(debugger, 8)
+    debugger.protect(large[: 3 << 12])
+    debugger.protect(large[3 << 12 :])
+    graph = sg.HostGraph()
+    with sg.host_graph(graph):
+        values.add_(1)
+    graph.replay()
+    assert [part.where.nbytes for part in listed(debugger, graph)] == [3 << 14, 1 << 14]
 
 
 def test_memory_of_other_allocators_is_not_listed(debugger: sg.Debugger) -> None:

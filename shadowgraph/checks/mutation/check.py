@@ -75,6 +75,7 @@ class InGraphMutation(Check):
         self.declared = self.stirs = 0
         self._versions = itertools.count(1)
         self._host_writes: deque[tuple[int, RangeSet]] = deque(maxlen=_HOST_WRITES)
+        self._begun = 0  # when the last observed replay began
         self._since = 0  # changes of replays before this may have been rewritten by the host, unseen
 
     def invalidate_writers(self) -> None:
@@ -142,6 +143,7 @@ class InGraphMutation(Check):
 
     def replay_begins(self, checkpoint: Checkpoint) -> None:
         """From here on, the bytes that the graph overwrites count as the graph's, even where the values stay."""
+        self._begun = checkpoint.order
         serial = checkpoint.graph.serial if checkpoint.graph is not None else 0
         for story, overwritten in self._followed.get(serial, ()):
             story.read.clear()
@@ -177,8 +179,10 @@ class InGraphMutation(Check):
         story.graph_made = story.graph_made | ranges | beyond
         for part in ranges:
             story.clean_dirt(part)
-        for order, written in self._host_writes:  # evidence may arrive after the host has written again
-            if order > checkpoint.order:
+        # Evidence may arrive after the host has written again; of an unobserved replay it is not known when it was.
+        since = checkpoint.order if checkpoint.observed else self._begun
+        for order, written in self._host_writes:
+            if order > since:
                 ranges, story.graph_made = ranges - written, story.graph_made - written
         if ranges:
             story.dirty = [*story.dirty[1 - _DIRTY :], Dirty(draft, ranges, _counts(evidence, draft), first)]
