@@ -41,7 +41,8 @@ class NodeShadows:
         """List a graph's ranges, if checks want others than before."""
         version = tuple([check.node_version for check in self._checks])
         if self._listed.get(graph.serial) != version:
-            self._list(graph, version)
+            with error_barrier("shadows of a graph"):
+                self._list(graph, version)
 
     def list_all(self) -> None:
         """Replays pass unobserved from here on: list the ranges of all graphs, those that were reported, too."""

@@ -134,6 +134,34 @@ def test_a_first_change_that_is_legal_ends_the_steady_state_once(debugger: sg.De
     assert any("changed for the first time in a replay that passed" in line for line in debugger.facts().limits)
 
 
+def test_a_legal_first_change_does_not_date_a_later_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host restores what the graph changes, until it forgets to: that is not as of the first change."""
+    with sampled(monkeypatch, (100, 200), 40) as debugger:
+        server = Server(debugger, False)
+        original = server.indptr.clone()
+        for at in range(1000):
+            if at < 900:
+                server.indptr.copy_(original)
+            server.step(TOKENS if at < 300 else 2 + at % 7)
+        first = only([each for each in debugger.check() if each.code == "SG102"])
+        assert first.replay > 900
+
+
+@pytest.mark.parametrize("forgets", [304, 340])
+def test_nor_does_it_soon_after(debugger: sg.Debugger, forgets: int) -> None:
+    """In the observation that begins with the first change: the host was seen to restore it."""
+    server = Server(debugger, False)
+    original = server.indptr.clone()
+    for at in range(forgets + 10):
+        if at < forgets:
+            server.indptr.copy_(original)
+        server.step(TOKENS if at < 300 else 2 + at % 7)
+        if passing.on and at > 302:
+            debugger.monitor.observation.observe_all()
+    first = only([each for each in debugger.check() if each.code == "SG102"])
+    assert first.replay >= forgets
+
+
 # -- which bytes are listed ----------------------------------------------------------------------------------------
 
 

@@ -85,8 +85,7 @@ class InGraphMutation(Check):
         """
         self._since = next(self.context.clock)
         for story in self._stories.values():
-            story.graph_made = RangeSet.of([story.buffer.range])
-            story.dirty = [replace(dirty, lasting=False) for dirty in story.dirty if dirty.lasting]
+            story.invalidate_writers()
 
     def protect(self, buffer: Buffer, where: ByteRange) -> None:
         """Declare bytes that no graph may change."""
@@ -170,10 +169,12 @@ class InGraphMutation(Check):
         if isinstance(subject, Protected):
             self.context.report(draft)
             return
-        if not subject.buffer.alive or checkpoint.order < self._since:
+        if not subject.buffer.alive:
             return
         story = self._story(subject.buffer)
         first = self._is_first(story, draft)
+        if checkpoint.order < self._since:
+            return
         ranges = _elements(evidence.ranges, subject.buffer)
         beyond = _elements([(evidence.ranges[-1][0], evidence.last)], subject.buffer)  # more than 16 are not listed
         story.graph_made = story.graph_made | ranges | beyond
@@ -196,7 +197,7 @@ class InGraphMutation(Check):
             self._list_anew()
         if not planned or draft.checkpoint.observed:
             return False
-        story.first = draft
+        story.first, story.opens = draft, True
         self.stirs += 1
         return True
 
@@ -254,7 +255,7 @@ class InGraphMutation(Check):
                 continue
             if story.host_made is False:
                 self._reopen(story, pieces)
-            story.replayed = 0
+            story.replayed, story.first = 0, None
             story.read.clear()
             for part in pieces:
                 story.graph_made.discard(part)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shadowgraph.checks.base import Detection
 from shadowgraph.model.buffers import Buffer
@@ -59,7 +59,10 @@ class Story:
     changed
         Whether a replay was seen to change it.
     first
-        That replay's change, where it was the first one and passed unobserved.
+        That replay's change, where it was the first one and passed unobserved; while no write by the host came after it
+        that was seen, up to the end of the observation that began with it.
+    opens
+        Whether that observation has yet to begin.
     """
 
     buffer: Buffer
@@ -73,6 +76,7 @@ class Story:
     read: list[tuple[Detection, RangeSet]] = field(default_factory=list)
     changed: bool = False
     first: Detection | None = None
+    opens: bool = False
 
     @property
     def planned_from(self) -> bool:
@@ -86,6 +90,12 @@ class Story:
             return False
         changed = RangeSet.of(ByteRange(start, last + 1) for start, last in first.ranges)
         return changed.overlaps(ByteRange(draft.first, draft.last + 1))
+
+    def invalidate_writers(self) -> None:
+        """Writes by the host have passed unseen. A change that is the reason to observe stays on record, once."""
+        self.graph_made = RangeSet.of([self.buffer.range])
+        self.dirty = [replace(dirty, lasting=False) for dirty in self.dirty if dirty.lasting]
+        self.first, self.opens = (self.first if self.opens else None), False
 
     def clean_dirt(self, part: ByteRange) -> None:
         """Forget the changes of replays in some bytes."""
