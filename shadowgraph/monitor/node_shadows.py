@@ -7,7 +7,7 @@ own allocator: it stays mapped to the process's end, and a buffer is withdrawn b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from shadowgraph.checks.base import Check, Context
 from shadowgraph.common.internal_errors import error_barrier
@@ -33,9 +33,10 @@ class NodeShadows:
 
     def __init__(self, context: Context, checks: Sequence[Check]) -> None:
         self._context = context
+        self._still = context.allocator.lock.within  # while held, no buffer ends
         self._checks = [check for check in checks if type(check).node_parts is not Check.node_parts]
         self._listed: dict[int, tuple[int, ...]] = {}  # by the graph's serial: the checks' versions
-        self._left: dict[int, dict[NodePart, int]] = {}  # bytes that were left out, by graph
+        self._left: dict[int, dict[NodePart, int]] = {}  # bytes that were left out, by the graph's serial
 
     def list(self, graph: Graph) -> None:
         """List a graph's ranges, if checks want others than before."""
@@ -52,27 +53,34 @@ class NodeShadows:
 
     def _list(self, graph: Graph, version: tuple[int, ...]) -> None:
         self._listed[graph.serial] = version
-        self._left[graph.serial] = left = dict[NodePart, int]()
-        chosen, room, rooms = list[NodePart](), MOST, dict[int, int]()  # of all, and of each buffer
-        for wanted in sorted(self._wanted(graph), key=lambda part: part.undecided):
-            of_buffer = rooms.get(wanted.buffer, LARGEST)
-            size = min(wanted.where.nbytes, room, of_buffer) if self._is_known(wanted) else 0
+        wanted = [part for check in self._checks for part in check.node_parts(graph)]
+        with self._still:  # a buffer that ends after this is withdrawn
+            living = [part for part in wanted if self._lives(part)]
+            chosen, self._left[graph.serial] = self._chosen(sorted(living, key=lambda part: part.undecided))
+            self._context.engine.list_shadows(graph.serial, chosen)
+
+    def _chosen(self, wanted: Sequence[NodePart]) -> tuple[Sequence[NodePart], dict[NodePart, int]]:
+        """What there is room for, and how many bytes of each range were left out."""
+        chosen, left = list[NodePart](), dict[NodePart, int]()
+        room, rooms = MOST, dict[int, int]()  # of all, and of each buffer
+        for part in wanted:
+            where, of_buffer = part.where, rooms.get(part.buffer, LARGEST)
+            size = min(where.nbytes, room, of_buffer) if self._is_ours(part) else 0
             if size:
-                chosen.append(wanted._replace(where=ByteRange(wanted.where.start, wanted.where.start + size)))
-                room, rooms[wanted.buffer] = room - size, of_buffer - size
-            if size < wanted.where.nbytes:
-                left[wanted] = wanted.where.nbytes - size
-        self._context.engine.list_shadows(graph.serial, chosen)
+                chosen.append(part._replace(where=ByteRange(where.start, where.start + size)))
+                room, rooms[part.buffer] = room - size, of_buffer - size
+            if size < where.nbytes:
+                left[part] = where.nbytes - size
+        return chosen, left
 
-    def _wanted(self, graph: Graph) -> Iterator[NodePart]:
-        for check in self._checks:
-            yield from check.node_parts(graph)
+    def _lives(self, part: NodePart) -> bool:
+        buffer = self._context.ledger.get(part.buffer)
+        return buffer is not None and buffer.alive
 
-    def _is_known(self, part: NodePart) -> bool:
+    def _is_ours(self, part: NodePart) -> bool:
         """Whether check nodes may read a range: its memory stays mapped, and the end of its buffer is told."""
-        buffer = self._context.ledger.owner(part.where.start, part.where.stop)
-        known = buffer is not None and buffer.serial == part.buffer and buffer.role is Role.STATIC
-        return known and self._context.allocator.holds(part.where.start)
+        buffer = self._context.ledger.get(part.buffer)
+        return buffer is not None and buffer.role is Role.STATIC and self._context.allocator.holds(part.where.start)
 
     @property
     def cover(self) -> bool:

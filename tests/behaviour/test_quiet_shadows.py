@@ -3,6 +3,7 @@ after a long quiet time is dated, and its launch named."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,10 +12,12 @@ from programs import only, poke
 from steady_state import PERIOD, sampled
 
 import shadowgraph as sg
+from shadowgraph.checks.mutation.check import InGraphMutation
 from shadowgraph.demos.a1_indptr import TOKENS, Backend
 from shadowgraph.demos.device import Buffers, HostDevice
 from shadowgraph.engines.base import NodePart
 from shadowgraph.engines.numpy_engine import NumpyEngine
+from shadowgraph.model.graphs import Graph
 from shadowgraph.monitor import node_shadows
 from shadowgraph.tracking import passing, steps
 
@@ -309,6 +312,31 @@ def test_a_buffer_that_ends_is_not_compared_any_more(debugger: sg.Debugger) -> N
     for _ in range(10):
         graph_of_writer.replay()
     assert debugger.check() == ()
+
+
+def test_a_buffer_that_ends_while_ranges_are_chosen_is_not_listed(
+    debugger: sg.Debugger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, values = [table(debugger, 64)], table(debugger, 8)
+    debugger.protect(held[0])
+    graph = sg.HostGraph()
+    with sg.host_graph(graph):
+        values.add_(1)
+    mutation = debugger.monitor.checks[InGraphMutation]
+    node_parts = mutation.node_parts
+
+    def ends_meanwhile(model: Graph) -> list[NodePart]:
+        found = list(node_parts(model))
+        ends = threading.Thread(target=held.clear)  # the thread that replays holds the debugger's lock
+        ends.start()
+        ends.join(30)
+        return found
+
+    monkeypatch.setattr(mutation, "node_parts", ends_meanwhile)
+    graph.replay()
+    assert held == []
+    assert listed(debugger, graph) == []
+    assert debugger.facts().faults == {}
 
 
 def test_nothing_is_listed_for_the_next_debugger(monkeypatch: pytest.MonkeyPatch) -> None:
