@@ -119,6 +119,7 @@ class Debugger(Declarations, LiveDebugger):
         passing.taken()  # replays recorded for an earlier debugger
         steps.start_over()
         self._work.rearm()  # guards broken before the start are not reported
+        self._work.node_shadows.start_over()
         self._work.context.engine.pause(False)
         self._work.budget.start_over()  # counts of check nodes begin here
         listeners.append(self._work)

@@ -123,13 +123,17 @@ def host_times(run: Run, count: int) -> tuple[float, float]:
     return statistics.mean(times), sorted(times)[int(0.99 * count)]
 
 
-def replay_cost(make: Make, rounds: int, replays: int, guards: int = 0, **options: Any) -> dict[str, Any]:
+def replay_cost(
+    make: Make, rounds: int, replays: int, guards: int = 0, shadows: int = 0, **options: Any
+) -> dict[str, Any]:
     """Replays of one graph that was captured without a debugger, and of its twin under one, through `replay` each.
 
     Parameters
     ----------
     guards
         Guards that stand at least, of buffers that no graph uses.
+    shadows
+        Declared buffers of 64 KiB, which the graph's checks compare across each replay.
     **options
         Of the debugger. With ``watch_eager="sampled"`` launches pass unobserved while it is timed, as they do on a
         server after its first replays.
@@ -140,6 +144,9 @@ def replay_cost(make: Make, rounds: int, replays: int, guards: int = 0, **option
         graph, kept = make(debugger.guard)
         with debugger.guard():
             more = [torch.zeros(32, device="cuda") for _ in range(max(0, guards - 128) // 2)]
+            declared = [torch.zeros(16 << 10, dtype=torch.int32, device="cuda") for _ in range(shadows)]
+        for buffer in declared:
+            debugger.protect(buffer)
         for _ in range(200):
             graph.replay()
         assert passing.on is (options.get("watch_eager") == "sampled")
@@ -147,10 +154,18 @@ def replay_cost(make: Make, rounds: int, replays: int, guards: int = 0, **option
         cost["host_idle_plain_us"] = round(idle_host(plain, 300), 2)
         cost["host_idle_watched_us"] = round(idle_host(graph.replay, 300), 2)
         cost["guards"] = len(debugger._work._standing.now())
+        cost["shadowed_bytes"] = shadowed(debugger)
         cost["findings"] = len(debugger.check())
         cost["coverage"] = debugger.coverage().sentence()
-        del kept, kept_plain, more
+        del kept, kept_plain, more, declared
     return cost
+
+
+def shadowed(debugger: sg.Debugger) -> int:
+    """Bytes that check nodes compare across a replay, of all graphs."""
+    engine = debugger._work.context.engine
+    assert isinstance(engine, CupyEngine)
+    return sum(part.where.nbytes for table in engine.shadows._tables.values() for part in table.parts)
 
 
 def replay_costs(rounds: int, replays: int) -> dict[str, Any]:
@@ -164,6 +179,7 @@ def replay_costs(rounds: int, replays: int) -> dict[str, Any]:
             "small_nodes": replay_cost(small_nodes, rounds, replays),
             "small_nodes_steady": replay_cost(small_nodes, rounds, replays, **steady),
             "small_nodes_steady_20000_guards": replay_cost(small_nodes, rounds, replays, 20_000, **steady),
+            "small_nodes_steady_4_shadows": replay_cost(small_nodes, rounds, replays, shadows=4, **steady),
             "small_nodes_launches": replay_cost(small_nodes, rounds, replays, checks="launches"),
             "gpu_bound_steady": replay_cost(gpu_bound, rounds, 20, **steady),
         }

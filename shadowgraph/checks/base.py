@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, TypedDict, Unpack
 
 from shadowgraph.common.settings import Settings
-from shadowgraph.engines.base import Engine, Evidence
+from shadowgraph.engines.base import Engine, Evidence, NodePart
 from shadowgraph.model.buffers import Buffer, Ledger
 from shadowgraph.model.findings import Culprit, Reader, Severity
 from shadowgraph.model.graphs import Graph
@@ -233,12 +233,15 @@ class Check:
     ----------
     needs_every_write
         Whether it must see every write of the host: with any write missing its findings would be wrong.
+    node_version
+        Changes whenever `node_parts` would give others.
     """
 
     needs_every_write: ClassVar[bool] = False
 
     def __init__(self, context: Context) -> None:
         self.context = context
+        self.node_version = 0
 
     @property
     def wants_known_writes(self) -> bool:
@@ -256,6 +259,16 @@ class Check:
     def parts(self, graph: Graph) -> Iterable[tuple[object, ByteRange]]:
         """Ranges to compare across the coming replay, each under a key that belongs to this check."""
         return ()
+
+    def node_parts(self, graph: Graph) -> Iterable[NodePart]:
+        """Ranges that the graph's own check nodes are to compare at every replay, observed or not. Reads no memory. In
+        observed replays they are compared as `parts` alone, which must have them, too."""
+        return ()
+
+    def is_damage(self, key: object) -> bool | None:
+        """Whether any change of a part is damage, which a reader of the check log is told; False where that depends on
+        what the host does next, None where the log does not tell of it."""
+        return None
 
     def reads(self, graph: Graph) -> bool:
         """Whether `parts` will read memory now: the monitor then waits for the device first, without the debugger's

@@ -77,6 +77,25 @@ class NodeCheck(NamedTuple):
     end: bool
 
 
+class NodePart(NamedTuple):
+    """A range that check nodes compare across each replay of a graph.
+
+    Attributes
+    ----------
+    key
+        The subject of its evidence.
+    buffer
+        Serial of the buffer that it lies in.
+    undecided
+        Whether a change may be legal, so that a record of it is no damage yet.
+    """
+
+    key: object
+    where: ByteRange
+    buffer: int
+    undecided: bool = False
+
+
 class Result(NamedTuple):
     """The evidence of a check, or fetched bytes. The tag is the one given to `Engine.check`, or a `NodeCheck`."""
 
@@ -125,6 +144,14 @@ class Engine(CanaryWriter, Protocol):
 
     def list_guards(self, guards: Sequence[Guard]) -> None:
         """Let check nodes compare these guards, and no others, from about now on."""
+
+    def list_shadows(self, graph: int, parts: Sequence[NodePart]) -> None:
+        """Let the check nodes of a graph compare these ranges, and no others, across each replay that begins from about
+        now on. Each is reported once, until it is listed again: by a call after its evidence has come. Their memory
+        must stay mapped; `withdraw_shadows` is called before it goes to another owner."""
+
+    def clear_shadows(self) -> None:
+        """Let no check node compare a range."""
 
     def pause(self, paused: bool) -> None:
         """Let check nodes count replays only, or compare again."""

@@ -13,12 +13,13 @@ from typing import Any
 import torch
 
 from shadowgraph.engines import copies
-from shadowgraph.engines.base import Mirror, Result, Shadow
+from shadowgraph.engines.base import Mirror, NodePart, Result, Shadow
 from shadowgraph.engines.canary_stream import CanaryStream
 from shadowgraph.engines.check_launcher import COMPARE, COPY, GUARDS_ONLY, CheckLauncher
 from shadowgraph.engines.cupy_shadow import CupyShadow, shadow_of
 from shadowgraph.engines.device import Device
 from shadowgraph.engines.evidence_queue import EvidenceQueue, Parts
+from shadowgraph.engines.graph_shadows import GraphShadows
 from shadowgraph.engines.graph_watches import GraphWatches
 from shadowgraph.engines.kernels import kernels_of
 from shadowgraph.engines.listed_guards import ListedGuards
@@ -52,8 +53,8 @@ class CupyEngine:
         Whether the device writes into `log`; else into pinned memory of the engine.
     device
         The device of this engine; `probe_function` is the kernel of probed replays on it.
-    watches, listed
-        Graphs that carry checks as nodes, and the guards that these compare.
+    watches, listed, shadows
+        Graphs that carry checks as nodes, the guards that these compare, and the ranges of each.
 
     Raises
     ------
@@ -81,7 +82,8 @@ class CupyEngine:
         self._mirrors = MirrorRing(self.device, kernels.mirror)
         self.listed = ListedGuards(self.device, kernels)
         self.watches = GraphWatches(self.device, kernels.graph_check, memory, self.listed)
-        self._queue = EvidenceQueue(self.device, memory, self.listed.guard_of)
+        self.shadows = GraphShadows(self.device, kernels, self.watches.address_of)
+        self._queue = EvidenceQueue(self.device, memory, self.listed.guard_of, self._part_of)
         self._arrived = self._queue.arrival()
 
     @property
@@ -117,6 +119,23 @@ class CupyEngine:
         """Let no check node compare guards that begin there: work that is queued from now on may change them."""
         self._while_alive(lambda: self._withdraw(starts))
 
+    def list_shadows(self, graph: int, parts: Sequence[NodePart]) -> None:
+        """Let the check nodes of a graph compare these ranges across each replay, in order with the current stream."""
+        self._while_alive(lambda: self._ordered(self.shadows.show(graph, parts)))
+
+    def withdraw_shadows(self, buffer: int) -> None:
+        """Let no check node read the bytes of a buffer: work that is queued from now on may change them."""
+        self._while_alive(lambda: self._ordered(self.shadows.withdraw(buffer)))
+
+    def clear_shadows(self) -> None:
+        """Let no check node compare a range."""
+        self._while_alive(self.shadows.clear)
+
+    def _part_of(self, id: int) -> object | None:
+        found: list[NodePart | None] = []
+        self._while_alive(lambda: found.append(self.shadows.part_of(id)))
+        return found[0].key if found and found[0] is not None else None
+
     @property
     def checked_replays(self) -> int:
         return self._memory.log.checked
@@ -126,7 +145,11 @@ class CupyEngine:
         self._while_alive(lambda: self._pause(paused))
 
     def _withdraw(self, starts: Sequence[int]) -> None:
-        if self.listed.withdraw(starts):
+        self._ordered(self.listed.withdraw(starts))
+
+    def _ordered(self, changed: bool) -> None:
+        """Order the current stream behind a change of what check nodes read."""
+        if changed:
             self._order_here()
 
     def _pause(self, paused: bool) -> None:

@@ -46,9 +46,9 @@ class CupyShadow:
 def shadow_of(device: Device, parts: tuple[tuple[object, ByteRange], ...]) -> CupyShadow:
     """Allocate zeroed shadow copies of ranges; nothing is copied yet."""
     ranges = [where for _, where in parts]
-    offsets, total = _offsets(ranges)
+    offsets, total = offsets_of(ranges)
     small = [index for index, where in enumerate(ranges) if where.nbytes <= MIRRORED]
-    places, mirror_total = _offsets([ranges[index] for index in small])
+    places, mirror_total = offsets_of([ranges[index] for index in small])
     mirrored = dict(zip(small, places, strict=True))
     room, mirror = device.zeros(total), device.pinned(mirror_total)
     size = min(_LARGEST, max(_SMALLEST, sum(w.nbytes for w in ranges) // _BLOCKS // _SMALLEST * _SMALLEST))
@@ -56,13 +56,13 @@ def shadow_of(device: Device, parts: tuple[tuple[object, ByteRange], ...]) -> Cu
     chunks: list[tuple[int, int, int, int, int]] = []
     for index, (where, offset) in enumerate(zip(ranges, offsets, strict=True)):
         shadow, host = int(room.data.ptr) + offset, mirror.ptr + mirrored[index] if index in mirrored else 0
-        chunks += _chunks(where, shadow, host, index, size)
+        chunks += chunks_of(where, shadow, host, index, size)
         states[index] = (where.start, shadow, where.nbytes, 2**64 - 1, 0, 0)
     uploaded = [device.upload(np.array(chunks, dtype=CHUNK)), device.upload(states)]
     return CupyShadow(parts, room, uploaded[0], uploaded[1], len(chunks), mirror, mirrored)
 
 
-def _offsets(ranges: Sequence[ByteRange]) -> tuple[list[int], int]:
+def offsets_of(ranges: Sequence[ByteRange]) -> tuple[list[int], int]:
     """Offsets of consecutive copies, aligned like their sources for 16-byte accesses; and the total bytes."""
     offsets, total = [], 0
     for where in ranges:
@@ -72,7 +72,7 @@ def _offsets(ranges: Sequence[ByteRange]) -> tuple[list[int], int]:
     return offsets, total
 
 
-def _chunks(where: ByteRange, shadow: int, mirror: int, part: int, size: int) -> list[tuple[int, int, int, int, int]]:
+def chunks_of(where: ByteRange, shadow: int, mirror: int, part: int, size: int) -> list[tuple[int, int, int, int, int]]:
     """Chunks of a range whose inner boundaries are aligned to 16 bytes."""
     pieces = []
     start = where.start

@@ -32,6 +32,8 @@ class EvidenceQueue:
     ----------
     listed
         The guard that check nodes compare at a slot, which holds an address.
+    shadowed
+        The key of a range that check nodes compare, by its number.
     """
 
     def __init__(
@@ -39,8 +41,9 @@ class EvidenceQueue:
         device: Device,
         memory: CheckMemory,
         listed: Callable[[int, int], Guard | None] = lambda slot, address: None,
+        shadowed: Callable[[int], object | None] = lambda number: None,
     ) -> None:
-        self._device, self._done, self._listed = device, memory.done, listed
+        self._device, self._done, self._listed, self._shadowed = device, memory.done, listed, shadowed
         self._reader = RingReader(memory.records)
         self._arrived = self._reader.arrival()
         self._serial = 0
@@ -54,7 +57,7 @@ class EvidenceQueue:
     @property
     def dropped(self) -> int:
         """Number of records overwritten before the host read them, plus checks that found no slot, plus evidence on
-        guards that are no longer known."""
+        guards and ranges that are no longer known."""
         return self._reader.dropped + self._left_out
 
     @property
@@ -146,13 +149,14 @@ class EvidenceQueue:
                 self._found.setdefault(serial, []).append(((is_part, index), _evidence(record, subject)))
 
     def _take_from_node(self, record: np.void) -> None:
-        guard = self._listed(int(record["index"]), int(record["first"]))
-        if guard is None:
+        index = int(record["index"])
+        subject = self._shadowed(index) if record["is_part"] else self._listed(index, int(record["first"]))
+        if subject is None:
             self._left_out += 1
             return
         replay = int(record["replay"])
         tag = NodeCheck(int(record["graph"]), replay >> 1, bool(replay & 1))
-        self._of_nodes.append(Result(tag, (_evidence(record, guard),)))
+        self._of_nodes.append(Result(tag, (_evidence(record, subject),)))
 
 
 def _result(tag: object, found: _Found) -> Result:

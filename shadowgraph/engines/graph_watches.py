@@ -24,7 +24,10 @@ from shadowgraph.engines.step import LANES
 from shadowgraph.model.check_log import GRAPH_ROWS
 
 WATCH = np.dtype(  # as in kernels.cu
-    [("row", "<u8"), ("serial", "<u8"), ("replays", "<u8"), ("done", "<u8", (2,)), ("checked", "<u8")]
+    [
+        *((name, "<u8") for name in ("row", "serial", "replays")),
+        *(("done", "<u8", (2,)), ("checked", "<u8"), ("shadows", "<u8"), ("n_shadowed", "<u4"), ("n_parts", "<u4")),
+    ]
 )
 _FAR_BLOCKS = 16  # pieces of far parts that each tail compares
 _FEWEST, _MOST = 132, 264  # blocks that compare near parts; fixed at the capture, while guards of later graphs come
@@ -102,12 +105,15 @@ class GraphWatches:
 
     def count_of(self, serial: int) -> int | None:
         """Device address of a graph's count of replays, which its head advances; None for a graph that is gone."""
+        address = self.address_of(serial)
+        offset: int = WATCH.fields["replays"][1] if WATCH.fields is not None else 0
+        return address + offset if address is not None else None
+
+    def address_of(self, serial: int) -> int | None:
+        """Device address of a graph's ``struct Watch``; None for a graph without check nodes, or that is gone."""
         with self._lock:
             place = self._places.get(serial)
-        if place is None:
-            return None
-        offset: int = WATCH.fields["replays"][1] if WATCH.fields is not None else 0
-        return int(self._watches.data.ptr) + place * WATCH.itemsize + offset
+        return int(self._watches.data.ptr) + place * WATCH.itemsize if place is not None else None
 
     def counts(self) -> dict[int, tuple[int, int]]:
         """Of each live graph, by serial: replays that the device has counted, and those whose both checks are done."""

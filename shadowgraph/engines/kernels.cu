@@ -25,7 +25,7 @@ struct Part { u64 start, shadow, nbytes, first, last, count; };
 struct Far { u64 lo, nbytes; u32 guard, unused; };
 struct Record {
   u64 sequence;
-  u32 check, is_part, index, truncated;
+  u32 check, is_part, index, truncated;  // is_part: 0 a guard, 1 a range, 2 a range that may have changed legally
   u64 first, last, count, window;
   u32 window_len, ranges_listed, ranges_total, unused;
   u64 graph, replay;  // of a check in a graph: serial, and number of the replay << 1 | 1 at its end
@@ -387,23 +387,80 @@ struct Listed { u64 rows; u32 n, capacity; u32 paused, far_turn, unused[2]; };
 // One graph that carries checks. The device orders the replays of one executable graph; copies that the program makes of
 // it share this, and may run at once: counters then mix, and are right again once all have ended. `done`, by head and
 // tail: finished blocks in the low half, and blocks with evidence in the high half.
-struct Watch { u64 row, serial, replays, done[2], checked; };
+struct Watch { u64 row, serial, replays, done[2], checked; u64 shadows; u32 n_shadowed, n_parts; };
+
+// A table at `Watch::shadows`: a row for each piece of the ranges that the graph's checks compare across a replay, then a
+// `Part` for each range, then a `Mark` for each. A row is emptied in two words when its memory goes to another owner.
+struct Shadowed { u64 source, shadow; u32 nbytes, part; u64 replay; };  // replay: the last one whose head has copied it
+struct Mark { u32 id, flags; };  // flags: 1 a change may be legal, 2 a change was reported
 
 // A row of the check log, in host memory: the last replay whose head check has begun; the last one whose tail check has
 // run and compared; the first one with damage; how many have been checked at their ends.
 struct GraphRow { u64 serial, begun, ended, damaged, checked; };
+
+// A block's pieces: the head copies them, the tail compares those that the head of the same replay has copied, in whatever
+// table that one found. Returns whether one has changed. Not inlined: most graphs have no shadows.
+__device__ __noinline__ bool look_shadows(uint4 table, u64 replay, u32 end, u32 blocks) {
+  Shadowed* rows = (Shadowed*)((u64)table.x | (u64)table.y << 32);
+  Part* parts = (Part*)(rows + table.z);
+  bool found = false;
+  for (u32 i = blockIdx.x; i < table.z; i += blocks) {
+    ulonglong2 where = __ldcg((const ulonglong2*)(rows + i)), what = __ldcg((const ulonglong2*)(rows + i) + 1);
+    if (!where.x) continue;
+    Chunk c = {where.x, where.y, 0, (u32)what.x, (u32)(what.x >> 32)};
+    if (!end) {
+      copy_chunk(c);
+      if (threadIdx.x == 0) rows[i].replay = replay;
+    } else if (what.y == replay) {
+      found |= diff_chunk(c, parts);
+    }
+  }
+  return found;
+}
+
+// The last block of a tail with evidence: one warp for each changed range, once. Returns whether a warp has written a record
+// of a change that is damage.
+__device__ __noinline__ bool report_shadows(uint4 table, Ring* ring, const u8* canaries, Origin origin) {
+  Part* parts = (Part*)((Shadowed*)((u64)table.x | (u64)table.y << 32) + table.z);
+  Mark* marks = (Mark*)(parts + table.w);
+  bool damage = false;
+  for (u32 i = threadIdx.x / 32; i < table.w; i += blockDim.x / 32) {
+    Part* part = parts + i;
+    u64 first = *(volatile u64*)&part->first, last = *(volatile u64*)&part->last, count = *(volatile u64*)&part->count;
+    u32 flags = *(volatile u32*)&marks[i].flags, is_part = 1 + (flags & 1);
+    __syncwarp();
+    if (!count) continue;
+    if (!(flags & 2)) {
+      emit(ring, canaries, origin, is_part, marks[i].id, part->start, part->start + part->nbytes, part->shadow, false, false,
+           first, last, count);
+      damage |= is_part == 1;
+    }
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0) {
+      part->first = ~0ull; part->last = 0; part->count = 0;
+      *(volatile u32*)&marks[i].flags = flags | 2;
+    }
+  }
+  return __syncthreads_or(damage);
+}
 
 // The check at a replay's head (end = 0), which counts the replay, or at its tail (end = 1). The last `far_blocks` blocks
 // look at far parts in rotation.
 extern "C" __global__ void __launch_bounds__(256) graph_check(Watch* w, Listed* listed, Ring* ring, const u8* table, Kept* kept,
     u32 end, u32 far_blocks) {
   __shared__ u64 after;
+  __shared__ uint4 shadows;  // one table for all threads of a block: another one may be published meanwhile
   uint4 head = __ldcg((const uint4*)listed);
   uint4 state = __ldcg((const uint4*)listed + 1);  // paused, far_turn
   // Both counts change when all blocks have counted themselves.
   u64 replays = threadIdx.x ? 0 : __ldcg(&w->replays), checked = threadIdx.x ? 0 : __ldcg(&w->checked);
   GraphRow* row = threadIdx.x ? 0 : (GraphRow*)__ldcg(&w->row);
   if (!end && !blockIdx.x && !threadIdx.x) *(volatile u64*)&row->begun = replays + 1;  // early: the host is far away
+  if (threadIdx.x == 0) {
+    uint4 published = __ldcg((const uint4*)&w->shadows);
+    if (state.x) published.z = 0;
+    shadows = published;
+  }
   const Guard* guards = (const Guard*)((u64)head.x | (u64)head.y << 32);
   u32 n = head.z, near_blocks = gridDim.x - far_blocks;
   u32* hits = (u32*)(guards + head.w);
@@ -419,6 +476,10 @@ extern "C" __global__ void __launch_bounds__(256) graph_check(Watch* w, Listed* 
     }
   }
   found = __syncthreads_or(found);
+  if (shadows.z) {
+    if (blockIdx.x < near_blocks) found |= look_shadows(shadows, __ldcg(&w->replays) + !end, end, near_blocks);
+    found = __syncthreads_or(found);
+  }
   if (threadIdx.x == 0) {
     u64 own = found ? (1ull << 32) + 1 : 1;
     if (found) __threadfence();
@@ -432,6 +493,7 @@ extern "C" __global__ void __launch_bounds__(256) graph_check(Watch* w, Listed* 
     s.guards = guards; s.hits = hits; s.n_guards = n;
     u64 origin = (__ldcg(&w->replays) + !end) << 1 | end;
     bool written = report(s, ring, table, kept, false, Origin{0, w->serial, origin});
+    if (end && shadows.z) written |= report_shadows(shadows, ring, table, Origin{0, w->serial, origin});
     if (threadIdx.x == 0 && written && !*(volatile u64*)&row->damaged) *(volatile u64*)&row->damaged = origin;
     __threadfence_system();
   }
@@ -474,6 +536,17 @@ extern "C" __global__ void empty_slots(Listed* listed, Emptied slots) {
 
 // Pauses the checks in all graphs, or lets them compare again.
 extern "C" __global__ void pause(Listed* listed, u32 paused) { *(volatile u32*)&listed->paused = paused; }
+
+// Publishes a graph's table of shadows.
+extern "C" __global__ void set_shadows(Watch* w, u64 table, u32 rows, u32 parts) {
+  *(uint4*)&w->shadows = make_uint4((u32)table, (u32)(table >> 32), rows, parts);
+}
+
+// Empties consecutive rows of such a table; by one block.
+extern "C" __global__ void empty_shadows(u64 table, u32 first, u32 count) {
+  for (u32 i = threadIdx.x; i < count; i += blockDim.x)
+    ((ulonglong2*)((Shadowed*)table + first + i))[0] = make_ulonglong2(0, 0);
+}
 
 // Publishes another table, or more slots of the same one.
 extern "C" __global__ void publish(Listed* listed, u64 rows, u32 n, u32 capacity) {

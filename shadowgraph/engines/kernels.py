@@ -28,6 +28,8 @@ class Kernels(NamedTuple):
     empty_slots: int
     publish: int
     pause: int
+    set_shadows: int
+    empty_shadows: int
 
 
 @cache

@@ -6,7 +6,7 @@ No lock of its own: checks run with the allocator's lock held.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from shadowgraph.engines.base import (
     WINDOW,
     Evidence,
     NodeCheck,
+    NodePart,
     Result,
     Shadow,
 )
@@ -45,6 +46,16 @@ class NumpyShadow:
         """The small parts as last copied."""
         pairs = zip(self.parts, self.copies or (), strict=False)
         return [(k, r, copy.tobytes()) for (k, r), copy in pairs if copy is not None and r.nbytes <= MIRRORED]
+
+
+@dataclass(slots=True)
+class _OfGraph:
+    """The ranges of a graph that are compared across each of its replays: as the head of a replay has copied them."""
+
+    parts: tuple[NodePart, ...]
+    copied: int = 0  # the last replay whose head has
+    copies: tuple[Bytes | None, ...] = ()
+    reported: set[int] = field(default_factory=set)  # places in `parts`
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +88,7 @@ class NumpyEngine:
         self.lost: str | None = None
         self._results: list[Result] = []
         self._turn = -1
+        self._of_graphs: dict[int, _OfGraph] = {}
         self._near: list[NearParts] = []  # of recently checked guards, the latest first
 
     def write_canaries(self, ranges: Sequence[ByteRange], here: bool = False) -> None:
@@ -92,6 +104,19 @@ class NumpyEngine:
 
     def withdraw_guards(self, starts: Sequence[int]) -> None:
         """No effect, as `list_guards`."""
+
+    def list_shadows(self, graph: int, parts: Sequence[NodePart]) -> None:
+        known, wanted = self._of_graphs.get(graph), tuple(parts)
+        if not wanted:
+            self._of_graphs.pop(graph, None)
+        elif known is None or known.parts != wanted or known.reported:
+            self._of_graphs[graph] = _OfGraph(wanted)
+
+    def withdraw_shadows(self, buffer: int) -> None:
+        """No effect: a check asks whether a buffer lives."""
+
+    def clear_shadows(self) -> None:
+        self._of_graphs.clear()
 
     @property
     def checked_replays(self) -> int:
@@ -117,6 +142,8 @@ class NumpyEngine:
         self._turn += 1
         self._checked_replays += isinstance(tag, NodeCheck) and tag.end
         evidence = self._broken(guards, in_full)
+        if isinstance(tag, NodeCheck):
+            evidence += self._across(tag)
         if take is not None:
             assert isinstance(take, NumpyShadow)
             take.copies = _copies(take.parts)
@@ -125,6 +152,26 @@ class NumpyEngine:
             evidence += self._changed(compare)
         if evidence:
             self._results.append(Result(tag, tuple(evidence)))
+
+    def _across(self, tag: NodeCheck) -> list[Evidence[object]]:
+        """What a check node does with its graph's ranges: copy them, or tell which have changed since."""
+        shadow = self._of_graphs.get(tag.graph)
+        if shadow is None:
+            return []
+        if not tag.end:
+            shadow.copied = tag.replay
+            shadow.copies = tuple(_view(part.where).copy() if _lives(part.key) else None for part in shadow.parts)
+            return []
+        evidence: list[Evidence[object]] = []
+        for place, (part, before) in enumerate(zip(shadow.parts, shadow.copies, strict=False)):
+            if shadow.copied != tag.replay or place in shadow.reported or before is None or not _lives(part.key):
+                continue
+            now = _view(part.where)
+            found = None if np.array_equal(before, now) else differences(part.key, part.where, before, now.copy())
+            if found is not None:
+                shadow.reported.add(place)
+                evidence.append(found)
+        return evidence
 
     def _broken(self, guards: Sequence[Guard], in_full: bool) -> list[Evidence[object]]:
         evidence: list[Evidence[object]] = []
@@ -218,6 +265,12 @@ def _view(where: ByteRange) -> Bytes:
 
 def _copies(parts: Sequence[tuple[object, ByteRange]]) -> tuple[Bytes | None, ...]:
     return tuple(_view(where).copy() if _is_there(key) else None for key, where in parts)
+
+
+def _lives(key: object) -> bool:
+    """Whether the buffer of a part has not been freed; its memory stays mapped."""
+    buffer = getattr(key, "buffer", None)
+    return not isinstance(buffer, Buffer) or buffer.alive
 
 
 def _is_there(key: object) -> bool:

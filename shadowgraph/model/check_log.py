@@ -32,7 +32,9 @@ WINDOW = 256  # bytes of expected and found values that it keeps
 GRAPH_ROW = np.dtype([(name, "<u8") for name in ("serial", "begun", "ended", "damaged", "checked")])
 
 # `graph` and `replay` are those of the check: the graph's serial, and the replay's number << 1, with the lowest bit set
-# for a check at the replay's end. 0 where the check was no graph's.
+# for a check at the replay's end. 0 where the check was no graph's. `is_part`: 0 for a guard; 1 for bytes of a buffer
+# that no replay may change; `UNDECIDED` for bytes whose change is damage only if the host reads them again.
+UNDECIDED = 2
 RECORD = np.dtype(
     [
         ("sequence", "<u8"),

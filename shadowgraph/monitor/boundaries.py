@@ -103,7 +103,7 @@ class Boundaries:
             self._list()
             engine.check(checkpoint, () if itself else guards, take, compare, in_full)
         if graph is not None:
-            self._note(graph, checkpoint, itself)
+            self._note(graph, checkpoint, itself, take is not None)
         if take is None or self._sync or not engine.asynchronous:  # otherwise polled at the end of the replay
             self.poll()
         if writes.entries:
@@ -111,8 +111,10 @@ class Boundaries:
                 check.checkpoint_ends(checkpoint)
         return checkpoint
 
-    def _note(self, graph: Graph, checkpoint: Checkpoint, itself: bool) -> None:
+    def _note(self, graph: Graph, checkpoint: Checkpoint, itself: bool, takes: bool) -> None:
         """Note what checks a replay: the graph's own nodes, which report later, or a launch."""
+        if takes:
+            self._dated.compared(graph)
         if itself:
             self._dated.note(graph, checkpoint)
         elif checkpoint.at == "replay_end":

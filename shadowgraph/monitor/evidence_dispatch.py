@@ -14,6 +14,7 @@ from shadowgraph.checks.out_of_bounds.check import OutOfBounds
 from shadowgraph.common.errors import FindingsError
 from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.engines.base import Evidence, Result
+from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.guards import Guard
 from shadowgraph.monitor.rearming import Rearming
 from shadowgraph.monitor.recorder.rows import Rows
@@ -83,11 +84,22 @@ class EvidenceDispatcher:
                 continue
             for check in self._checks:
                 if check.owns(evidence.subject):
-                    yield partial(check.changed, evidence, checkpoint)
+                    yield partial(self._changed, check, evidence, checkpoint)
         for key, data in result.fetched:
             for check in self._checks:
                 if check.owns(key):
                     yield partial(check.fetched, key, data, checkpoint)
+
+    def _changed(self, check: Check, evidence: Evidence[object], checkpoint: Checkpoint) -> None:
+        damage = check.is_damage(evidence.subject)
+        if damage is not None:
+            self._rows.changed(evidence, checkpoint, damage)
+        try:
+            check.changed(evidence, checkpoint)
+        finally:  # with `sync` the finding is raised
+            buffer = getattr(evidence.subject, "buffer", None)
+            if damage is not None and isinstance(buffer, Buffer):
+                self._rows.name(buffer)
 
     def _broken(self, evidence: Evidence[object], checkpoint: Checkpoint) -> None:
         guard = evidence.subject

@@ -57,6 +57,7 @@ from shadowgraph.monitor.finding_store import FindingStore
 from shadowgraph.monitor.graph_registry import GraphRegistry
 from shadowgraph.monitor.idleness import Idleness
 from shadowgraph.monitor.name_search import NameSearch
+from shadowgraph.monitor.node_shadows import NodeShadows
 from shadowgraph.monitor.preparing import Preparing
 from shadowgraph.monitor.program_failures import BatchSources, ProgramFailures
 from shadowgraph.monitor.rearming import Rearming
@@ -100,8 +101,8 @@ class Monitor(Listener):
         Open `prepare` blocks of each thread.
     last_words
         Arguments of recent launches, copied just before they ran.
-    plans
-        Shadow copies to compare across replays, by graph.
+    shadows, node_shadows
+        Shadow copies to compare across observed replays, by graph; ranges that check nodes compare across all.
     locator, stepper
         Localization of the culprit node or launch, in a replay or a prepare chosen for it.
     subscriptions, batches
@@ -162,6 +163,7 @@ class Monitor(Listener):
         self.preparing = preparing = Preparing()
         self._all: tuple[Check, ...] = (*self.checks.all, self.watches)
         self.shadows = ShadowCache(self.context, self._all)
+        self.node_shadows = NodeShadows(self.context, self._all)
         self._rows = Rows(self.context)
         judge = EvidenceDispatcher(self.context, self._all, self.checks[OutOfBounds], self._rearming, self._rows)
         self._boundaries = Boundaries(
@@ -173,7 +175,7 @@ class Monitor(Listener):
         self._beginners = [c for c in self._all if type(c).replay_begins is not Check.replay_begins]
         self.observation = Observation(
             settings.watch_eager == "sampled" and engine.asynchronous,
-            lambda: take.book.stirs,
+            partial(_news, take, self.checks[InGraphMutation]),
             lambda: bool(stepper.armed or budget.guards_eager or preparing.anywhere or capturing),
             weak_callback(self._observation_changed),
             weak_callback(self._is_exact),
@@ -388,6 +390,7 @@ class Monitor(Listener):
         self._graphs.dropped(graph)
         self._write_recorder.dropped(graph.serial)
         self.shadows.drop(graph)
+        self.node_shadows.dropped(graph)
         self.locator.dropped(graph)
         self.stepper.dropped(graph)
         self.flight_recorder.dropped(graph.serial)
@@ -447,6 +450,7 @@ class Monitor(Listener):
             self._rows.name_buffers()
         self._enter_passed()
         shadow = self.shadows.of(graph, self._declared)
+        self.node_shadows.list(graph)
         outer, observed = self._replaying, not self.observation.incomplete
         if outer is not None:  # what ran so far in this thread were nodes of the outer graph
             self._boundaries.close("replay_begin", Phase.REPLAY, outer, outer.replays)
@@ -686,9 +690,8 @@ class Monitor(Listener):
 
     def _is_exact(self) -> bool:
         """Whether a declaration or a setting requires a check at every replay."""
-        checks = self.checks
-        declared = self.watches.watches or checks[InGraphMutation].protects or checks[Invariants].declared
-        return bool(declared or self.settings.sync)
+        compared = self.node_shadows.cover or not self.checks[InGraphMutation].protects
+        return bool(self.watches.watches or not compared or self.checks[Invariants].declared or self.settings.sync)
 
     def _observation_changed(self, unobserved: bool) -> None:
         """Operators pass unobserved from here on, or are observed again after unobserved writes."""
@@ -700,6 +703,7 @@ class Monitor(Listener):
             now = next(self.context.clock)
             self._rearming.observed_since = inf if unobserved else now
             if unobserved:
+                self.node_shadows.list_all()
                 host_reads.rest(not self.checks[Invariants].declared)  # declared rules are checked at each host read
                 self.checks[Invariants].unobserved_since = now
             else:
@@ -757,3 +761,8 @@ class Monitor(Listener):
         self._boundaries.wait(here)
         with self._lock.section:
             self._boundaries.poll()
+
+
+def _news(take: FindingPipeline, mutation: InGraphMutation) -> int:
+    """A number that changes with each event that is a reason to observe."""
+    return take.book.stirs + mutation.stirs

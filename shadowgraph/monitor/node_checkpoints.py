@@ -11,6 +11,7 @@ from dataclasses import replace
 from shadowgraph.checks.base import Checkpoint, Context
 from shadowgraph.engines.base import NodeCheck, Result
 from shadowgraph.model.graphs import Graph
+from shadowgraph.model.guards import Guard
 from shadowgraph.model.phases import Phase
 from shadowgraph.monitor.step_dates import dated
 
@@ -28,6 +29,7 @@ class NodeCheckpoints:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._noted: dict[NodeCheck, Checkpoint] = {}
+        self._compared: dict[tuple[int, int], None] = {}
         self._gone: dict[int, Graph] = {}
 
     def note(self, graph: Graph, checkpoint: Checkpoint) -> None:
@@ -37,6 +39,13 @@ class NodeCheckpoints:
             noted.pop(next(iter(noted)), None)
         noted[NodeCheck(graph.serial, graph.replays, checkpoint.at == "replay_end")] = checkpoint
 
+    def compared(self, graph: Graph) -> None:
+        """A replay begins whose shadow a launch copies now, and another one compares at its end: what the graph's nodes
+        say of the same ranges is no news."""
+        while len(self._compared) >= _MOST:
+            self._compared.pop(next(iter(self._compared)), None)
+        self._compared[graph.serial, graph.replays] = None
+
     def dropped(self, graph: Graph) -> None:
         """A graph is gone; evidence of its last replays may still arrive."""
         while len(self._gone) >= _GONE:
@@ -45,10 +54,13 @@ class NodeCheckpoints:
 
     def of(self, results: Sequence[Result]) -> list[Result]:
         """Results with a checkpoint as the tag of each."""
-        return [
-            result._replace(tag=self._checkpoint(result.tag)) if isinstance(result.tag, NodeCheck) else result
-            for result in results
-        ]
+        return [self._known(result, result.tag) if isinstance(result.tag, NodeCheck) else result for result in results]
+
+    def _known(self, result: Result, tag: NodeCheck) -> Result:
+        evidence = result.evidence
+        if (tag.graph, tag.replay) in self._compared:
+            evidence = tuple(each for each in evidence if isinstance(each.subject, Guard))
+        return result._replace(tag=self._checkpoint(tag) if evidence else Checkpoint("check"), evidence=evidence)
 
     def _checkpoint(self, tag: NodeCheck) -> Checkpoint:
         noted = self._noted.get(tag)

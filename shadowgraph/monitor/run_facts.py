@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shadowgraph.checks.base import Context
+from shadowgraph.checks.mutation.check import InGraphMutation
 from shadowgraph.graphs.dispatch.eager import anyone_rests
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Finding
@@ -84,6 +85,7 @@ def _limits(work: Monitor) -> tuple[str | None, ...]:
     """Report lines on what was not observed, not kept or not counted as a finding."""
     sampling = (
         *(_observation(work), work.novelty.sentence(), steps.sentence()),
+        *(work.checks[InGraphMutation].sentence(), work.node_shadows.sentence(work.observation.wanted)),
         *(_idle(work), _operators(work), _unlearnt(work)),
     )
     return (work.limit.sentence(), *sampling, _inferred(work), work.book.sentence(), *recorder.reasons)

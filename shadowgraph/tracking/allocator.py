@@ -16,6 +16,7 @@ import torch
 
 from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock, defer
 from shadowgraph.common.fork_safety import fork_safe
+from shadowgraph.common.internal_errors import error_barrier_all
 from shadowgraph.model.alignment import ALIGNMENT, round_up
 from shadowgraph.model.buffers import Buffer, Ledger, Role
 from shadowgraph.model.coverage import LargeGuards
@@ -297,6 +298,8 @@ class HostAllocator:
     def _release(self, block: Block, buffer: Buffer, pool: Pool) -> None:
         with self._lock.section:
             self.ledger.free(buffer)
+            with error_barrier_all("end of a buffer"):
+                self.guards.ended(buffer)
             if pool.users:
                 pool.give(block)
             else:

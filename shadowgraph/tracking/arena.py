@@ -126,6 +126,9 @@ class HostCanaries:
     def withdraw_guards(self, starts: Sequence[int]) -> None:
         """No effect: each check compares the guards that stand then."""
 
+    def withdraw_shadows(self, buffer: int) -> None:
+        """No effect: each check compares the bytes of living buffers."""
+
     def order_canaries(self) -> None:
         """No effect: nothing is queued on the host."""
 

@@ -49,6 +49,9 @@ class CanaryWriter(Protocol):
     def withdraw_guards(self, starts: Sequence[int]) -> None:
         """Let no check node compare guards that begin at these addresses: they are about to move or to end."""
 
+    def withdraw_shadows(self, buffer: int) -> None:
+        """Let no check node compare bytes of the buffer with this serial: they are about to go to another owner."""
+
 
 class ExternalPoolOwner(Protocol):
     """Finds room for guards in memory of another allocator, which may allocate it. Called with the allocator's lock."""
@@ -323,6 +326,11 @@ class GuardKeeper:
                         self._check(tenant)
                 self._withdraw(tenant)
             return tenant
+
+    def ended(self, buffer: Buffer) -> None:
+        """A buffer's tensor is gone, and its bytes are about to go to another owner: no check node reads them from here
+        on. Its guards stand until that owner comes. The caller holds the allocator's lock."""
+        self._canaries.withdraw_shadows(buffer.serial)
 
     # -- parts -------------------------------------------------------------------------------------------------
 

@@ -255,6 +255,12 @@ def wants_checks(graph: Graph) -> bool:
     return piece is None or piece.wanted
 
 
+def in_order(graph: Graph) -> bool:
+    """Whether the graph is a piece of a learnt order, so that its check nodes may be disabled."""
+    piece = _pieces.get(graph.serial)
+    return piece is not None and not piece.order.ended
+
+
 def switched(graph: Graph, on: bool, replay: int | None = None) -> None:
     """The check nodes of a piece are enabled, or disabled, from a replay on; by default from the one that begins."""
     piece = _pieces.get(graph.serial)

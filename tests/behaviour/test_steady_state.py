@@ -447,8 +447,3 @@ def test_a_constant_that_the_host_wrote_again_is_no_declaration(monkeypatch: pyt
         for _ in range(80):
             graph.replay()
         assert budget.observed - before == 10, "one in 8"
-        debugger.protect(table)
-        before = budget.observed
-        for _ in range(80):
-            graph.replay()
-        assert budget.observed - before == 80

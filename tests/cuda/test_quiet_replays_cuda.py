@@ -8,6 +8,7 @@ from helpers_cuda import only
 
 import shadowgraph as sg
 from shadowgraph.debugger import model_of
+from shadowgraph.demos.a1_indptr import TOKENS, Backend
 from shadowgraph.demos.a2_kv_indices import LENS, Draft
 from shadowgraph.demos.a3_page_table import ROWS, WIDTH, Metadata
 from shadowgraph.demos.device import Buffers, CudaDevice
@@ -81,4 +82,45 @@ def test_a_page_table_that_overflows_once(device: CudaDevice, fixed: bool) -> No
             found = only(debugger.check())
             assert (found.code, found.phase, found.replay) == ("SG101", "prepare", QUIET - 99)
             assert (found.buffer.name, found.past_end, found.culprit.name) == ("fa3.page_table", 8, "scatter_pages")
+        del kept
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("declared", [True, False])
+def test_index_pointers_that_a_replay_overwrites(device: CudaDevice, declared: bool, fixed: bool) -> None:
+    """Which the host reads for its next plan; the fixed program restores them, or plans from the real lengths."""
+    with sg.debug(backend="cuda", watch_eager="sampled") as debugger:
+        with debugger.guard():
+            backend = Backend(device, Buffers(device.device, 0))
+        debugger.name("attn", backend)
+        indptr = backend.metadata["flashinfer_kv_indptr"]
+        if declared:
+            debugger.protect(indptr)
+        graph = backend.graphs[4]
+        with device.capture(graph):
+            kept = backend.forward(4)
+
+        def step(length: int) -> None:
+            backend.lens.fill_(length)
+            if fixed and declared:
+                indptr[1:] = backend.lens.cumsum(0)
+            elif fixed:
+                indptr.copy_(backend.original)
+            backend.plan(4)
+            graph.replay()
+
+        for _ in range(QUIET):
+            step(TOKENS)
+        assert passing.on, "invalid: launches are observed still"
+        for _ in range(6):
+            step(TOKENS - 11)
+        found = [each for each in debugger.check() if each.code == "SG102"]
+        if fixed:
+            assert found == []
+        else:
+            first, model = only(found), model_of(graph)
+            assert model is not None
+            assert (first.phase, first.graph, first.replay) == ("replay", model.name, QUIET + 1)
+            assert first.buffer.name.endswith('metadata["flashinfer_kv_indptr"]')
+            assert first.culprit.name == "aten.copy_.default"
         del kept

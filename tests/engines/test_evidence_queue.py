@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from shadowgraph.engines.base import Result
+from shadowgraph.engines.base import NodeCheck, Result
 from shadowgraph.engines.evidence_queue import EvidenceQueue
 from shadowgraph.engines.ring import RECORD, SLOTS
 from shadowgraph.model.buffers import Buffer, Role
@@ -105,3 +105,19 @@ def test_a_check_without_a_free_slot_is_left_out_and_counted(played: Played) -> 
     again = played.enter("again")
     assert again % SLOTS == serials[5] % SLOTS, "the one slot that is free"
     assert again not in serials
+
+
+@pytest.mark.parametrize(("number", "subject"), [(7, "declared"), (8, None)])
+def test_a_check_node_names_a_range_by_its_number(number: int, subject: object) -> None:
+    records = np.zeros(SLOTS, dtype=RECORD)
+    memory: Any = SimpleNamespace(records=records, done=np.zeros(SLOTS, dtype=np.uint32).data)
+    queue = EvidenceQueue(cast(Any, None), memory, lambda *_: GUARDS[0], {7: "declared"}.get)
+    row = records[0]
+    row["graph"], row["replay"], row["is_part"], row["index"] = 3, 1001 << 1 | 1, 2, number
+    row["sequence"] = 1
+    results = queue.take(False, False)
+    if subject is None:
+        assert results == []
+        assert queue.dropped == 1
+    else:
+        assert [(each.tag, each.evidence[0].subject) for each in results] == [(NodeCheck(3, 1001, True), subject)]

@@ -9,10 +9,16 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from shadowgraph import engines
+from shadowgraph.engines.cupy_shadow import CHUNK, PART
+from shadowgraph.engines.graph_shadows import MARK, SHADOWED
+from shadowgraph.engines.graph_watches import WATCH
+from shadowgraph.engines.guard_table import GUARD
 from shadowgraph.engines.kernels import Kernels
+from shadowgraph.model.check_log import GRAPH_ROW, RECORD
 
 pytestmark = pytest.mark.skipif(
     (sys.platform, platform.machine()) != ("linux", "x86_64"), reason="NVRTC's wheel is for Linux on x86-64"
@@ -65,3 +71,30 @@ def test_a_mistake_would_be_seen() -> None:
 
 def test_the_engine_loads_what_stands_there() -> None:
     assert set(Kernels._fields) <= set(ENTRY.findall(SOURCE.read_text()))
+
+
+STRUCTS: dict[str, np.dtype[np.void]] = {
+    "Watch": WATCH,
+    "Shadowed": SHADOWED,
+    "Mark": MARK,
+    "Part": PART,
+    "Chunk": CHUNK,
+    "Guard": GUARD,
+    "Record": RECORD,
+    "GraphRow": GRAPH_ROW,
+}
+
+
+def test_structures_are_as_python_packs_them() -> None:
+    """Sizes, and the places of those fields that have one name on both sides; NVRTC has no ``offsetof`` of its own."""
+    said = []
+    for name, dtype in STRUCTS.items():
+        said.append(f'static_assert(sizeof({name}) == {dtype.itemsize}, "size of {name}");')
+        (fields,) = re.findall(rf"^struct {name} {{(.*?)}};", SOURCE.read_text(), re.MULTILINE | re.DOTALL)
+        assert dtype.fields is not None
+        for field, (_, at, *_) in dtype.fields.items():
+            if re.search(rf"\b{field}\b", fields):
+                said.append(f'static_assert(__INTADDR__(&(({name}*)0)->{field}) == {at}, "{name}.{field}");')
+    assert len(said) > 3 * len(STRUCTS), "precondition: fields are found"
+    code, log, _ = compiled("\n".join((SOURCE.read_text(), *said)), "-std=c++17", "--gpu-architecture=compute_90")
+    assert code == 0, log

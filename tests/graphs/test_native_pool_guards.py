@@ -39,6 +39,9 @@ class Writer:
     def withdraw_guards(self, starts: Sequence[int]) -> None:
         pass
 
+    def withdraw_shadows(self, buffer: int) -> None:
+        pass
+
     def order_canaries(self) -> None:
         self.waits += 1
 

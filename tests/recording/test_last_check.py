@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shadowgraph.model import check_log
 from shadowgraph.model.check_log import RECORD, CheckLog
 from shadowgraph.model.launch_log import LaunchLog
 from shadowgraph.model.recorded_files import CHECKS, LAUNCHES, Place, checks_of, in_folder
@@ -160,3 +161,62 @@ def test_a_check_log_is_read_where_it_lies(tmp_path: Path) -> None:
         assert read_last_check(tmp_path, place.run, "1-1").replay == 5
     finally:
         log.remove()
+
+
+@pytest.mark.parametrize("undecided", [False, True])
+def test_a_range_that_a_replay_changed_is_told_with_its_replay(logs: Logs, undecided: bool) -> None:
+    """A declared one as damage; one that the host plans from as what it is, as no check has seen the host read it."""
+    logs.graph(1, "decode")
+    logs.launches.buffer(4096, 64, "attn.indptr")
+    logs.begin(1, 1001)
+    logs.device(1, 1001, 1001)
+    made = np.zeros(1, RECORD)
+    made["graph"], made["replay"], made["is_part"] = 1, 1001 << 1 | 1, check_log.UNDECIDED if undecided else 1
+    made["first"], made["last"], made["count"], made["window"], made["window_len"] = 4100, 4103, 2, 4096, 64
+    made["expected"][0, 4], made["found"][0, 4] = 7, 9
+    logs.checks.record(made)
+    if not undecided:
+        logs.checks.damaged(logs.rows[1], 1001, True)
+    last = logs.read()
+    assert last.clean is undecided
+    (told,) = last.changes if undecided else last.damages
+    assert (last.damages if undecided else last.changes) == ()
+    assert (told.graph, told.replay, told.tail, told.buffer) == ("decode", 1001, True, "attn.indptr")
+    assert (told.first, told.last, told.count) == (4, 7, 2)
+    _, line, *_ = last_check_lines(last)
+    where = "2 bytes, at 4 to 7 of attn.indptr (64 bytes): "
+    if undecided:
+        assert line == (
+            f"changed by replay 1,001 of decode, which the host plans from: {where}before 07 00 00 00, "
+            "after 09 00 00 00; damage if a plan has been made from it since"
+        )
+    else:
+        assert line == (
+            f"damage: first found by the check at the end of replay 1,001 of decode: {where}expected 07 00 00 00, "
+            "found 09 00 00 00"
+        )
+
+
+@pytest.mark.parametrize("later", [16, 17])
+def test_a_change_that_many_replays_have_outlived_is_not_told(logs: Logs, later: int) -> None:
+    logs.graph(1, "decode")
+    logs.begin(1, 1000 + later)
+    logs.device(1, 1000 + later, 1000 + later)
+    made = np.zeros(1, RECORD)
+    made["graph"], made["replay"], made["is_part"], made["count"] = 1, 1000 << 1 | 1, check_log.UNDECIDED, 1
+    logs.checks.record(made)
+    assert len(logs.read().changes) == (later == 16)
+
+
+def test_damage_and_a_change_by_the_same_replay_are_told_apart(logs: Logs) -> None:
+    logs.graph(1, "decode")
+    logs.begin(1, 5)
+    logs.device(1, 5, 5)
+    for at, is_part in ((4100, check_log.UNDECIDED), (4200, 1)):
+        made = np.zeros(1, RECORD)
+        made["graph"], made["replay"], made["is_part"] = 1, 5 << 1 | 1, is_part
+        made["first"], made["last"], made["count"], made["window"] = at, at, 1, at
+        logs.checks.record(made)
+    logs.checks.damaged(logs.rows[1], 5, True)
+    last = logs.read()
+    assert [[each.first for each in told] for told in (last.damages, last.changes)] == [[4200], [4100]]

@@ -37,6 +37,47 @@ with sg.debug(backend="host") as debugger:
 """
 
 
+OVERWRITES = """
+import os, signal, sys, torch
+import shadowgraph as sg
+from shadowgraph.monitor.recorder.recorder import recorder
+with sg.debug(backend="host") as debugger:
+    with debugger.guard():
+        indptr, lens = torch.tensor([0, 4, 8]).int().clone(), torch.tensor([4, 4]).int().clone()
+    debugger.name("indptr", {"table": indptr})
+    if sys.argv[1] == "declared":
+        debugger.protect(indptr)
+    graph = sg.HostGraph()
+    with sg.host_graph(graph):
+        indptr[1:].copy_(lens.cumsum(0))
+    for length in (4, 4, 5, 6):
+        lens.fill_(length)
+        indptr.tolist()
+        graph.replay()
+    print(recorder.check_log().path, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("how", ["declared", "planned from"])
+def test_a_killed_program_leaves_what_a_replay_overwrote(how: str) -> None:
+    words = [sys.executable, "-c", OVERWRITES, how]
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    checks = Path(done.stdout.strip())
+    try:
+        found = check_log.read(checks)
+        (row,), (record, *more) = found.graphs, found.records
+        assert (row.ended, row.damaged) == (4, 3 if how == "declared" else 0)
+        assert (record["graph"], record["replay"]) == (row.serial, 3 << 1 | 1)
+        assert len(more) == (how == "declared"), "of what the host plans from the first change alone"
+        assert record["is_part"] == (1 if how == "declared" else check_log.UNDECIDED)
+        assert (int(record["last"] - record["first"]), int(record["count"])) == (4, 2)
+    finally:
+        checks.unlink(missing_ok=True)
+        checks.with_suffix(".launches").unlink(missing_ok=True)
+
+
 @pytest.mark.parametrize(("how", "code"), [("kill", -signal.SIGKILL), ("end", 0)])
 def test_without_wrap_the_logs_lie_in_shared_memory_until_an_orderly_end(how: str, code: int) -> None:
     words = [sys.executable, "-c", PROGRAM, how]

@@ -36,6 +36,9 @@ class Device:
     def withdraw_guards(self, starts: Sequence[int]) -> None:
         pass
 
+    def withdraw_shadows(self, buffer: int) -> None:
+        pass
+
     def order_canaries(self) -> None:
         self.log.append("order")
 

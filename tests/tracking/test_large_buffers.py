@@ -121,6 +121,9 @@ class Canaries:
     def withdraw_guards(self, starts: object) -> None:
         self.log.append("withdraw")
 
+    def withdraw_shadows(self, buffer: int) -> None:
+        pass
+
     def order_canaries(self) -> None:
         self.log.append("order")
 

@@ -10,14 +10,19 @@ host reads them again with no write of its own in between. Then one of three: an
 them; they were index pointers, and the graph does not make the new ones from the old; or the host wrote them, or the
 lengths between them, into another buffer that a graph reads as indices or offsets (`planning`).
 
+Check nodes compare declared buffers at every replay, and those that the host plans from: buffers with values of its own
+that it has read, and that no replay was seen to change. Whether the host reads such a change is seen only while it is
+observed. So the first change of each ends the steady state, and a finding that follows is dated to that replay.
+
 The hooks run as described in `checks.base`; `host_read` runs in the reading thread without the debugger's lock.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,7 +30,10 @@ from shadowgraph.checks.attribution import suspects
 from shadowgraph.checks.base import Check, Checkpoint, Context, Detection, host_reader
 from shadowgraph.checks.mutation import CODE
 from shadowgraph.checks.mutation.planning import Planning, Written
-from shadowgraph.engines.base import Evidence
+from shadowgraph.checks.mutation.story import Candidate, Dirty, Protected, Story
+from shadowgraph.common.finalizer_safe_lock import weak_callback
+from shadowgraph.common.words import plural
+from shadowgraph.engines.base import Evidence, NodePart
 from shadowgraph.model.buffers import Buffer, Role
 from shadowgraph.model.findings import Severity
 from shadowgraph.model.graphs import Access, Graph
@@ -45,79 +53,6 @@ PLANNER = "plan"  # `how` of a read by a planner, as reported by an adapter
 _EAGER_JUDGINGS = 8  # after these, a device's buffer that the host fills with constants is read ever more seldom
 
 
-@dataclass(frozen=True, slots=True)
-class _Protected:
-    """Key of a declared range."""
-
-    buffer: Buffer
-    where: ByteRange
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """Key of a buffer that may prove to be host-owned."""
-
-    buffer: Buffer
-
-
-@dataclass(slots=True)
-class _Dirty:
-    """Bytes that a replay changed and that neither the host nor a later replay has rewritten."""
-
-    draft: Detection
-    ranges: RangeSet
-    counter: bool
-
-
-@dataclass(slots=True)
-class _Story:
-    """The history of one buffer; ends with its free, so that the next allocation at the address inherits nothing.
-
-    Attributes
-    ----------
-    host_made
-        Whether the host wrote more than a constant into the buffer; None before the first look.
-    rewrites
-        Bytes that the host has written since the buffer was found to be constant.
-    openings
-        How often `rewrites` started anew.
-    graph_made
-        Bytes changed by a graph and not rewritten by the host since.
-    clean_reads
-        Bytes that the host read while they held its own values.
-    dirty
-        Changes by replays, the latest last; no byte is in two of them.
-    replayed
-        Serial of the graph whose writes are all in `graph_made`; 0 after any other write.
-    read
-        Reads by the host, since the last replay, of its own bytes that a replay had changed.
-    """
-
-    buffer: Buffer
-    host_made: bool | None = None
-    rewrites: RangeSet = field(default_factory=RangeSet)
-    openings: int = 0
-    graph_made: RangeSet = field(default_factory=RangeSet)
-    clean_reads: RangeSet = field(default_factory=RangeSet)
-    dirty: list[_Dirty] = field(default_factory=list)
-    replayed: int = 0
-    read: list[tuple[Detection, RangeSet]] = field(default_factory=list)
-
-    def clean_dirt(self, part: ByteRange) -> None:
-        """Forget the changes of replays in some bytes."""
-        for dirty in self.dirty:
-            dirty.ranges.discard(part)
-        self.dirty = [dirty for dirty in self.dirty if dirty.ranges]
-
-    def adopt(self) -> None:
-        """The buffer proved host-made late: graphs' writes to the bytes that the host did not rewrite were not tracked
-        until now."""
-        self.host_made = True
-        for part in RangeSet.of([self.buffer.range]) - self.rewrites:
-            self.graph_made.add(part)
-            self.clean_reads.discard(part)
-
-
 class InGraphMutation(Check):
     """Compares protected buffers and candidates across each replay.
 
@@ -125,18 +60,22 @@ class InGraphMutation(Check):
     ----------
     declared
         Incremented with every declaration, and with every host write that may make a buffer a candidate.
+    stirs
+        First changes by unobserved replays of what the host plans from: each is a reason to observe.
     """
 
     needs_every_write = True
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._protected: list[_Protected] = []
-        self._stories: dict[int, _Story] = {}
-        self._followed: dict[int, list[tuple[_Story, RangeSet]]] = {}  # by graph, with overwritten bytes
-        self._planning = Planning(context)
-        self.declared = 0
+        self._protected: list[Protected] = []
+        self._stories: dict[int, Story] = {}
+        self._followed: dict[int, list[tuple[Story, RangeSet]]] = {}  # by graph, with overwritten bytes
+        self._planning = Planning(context, weak_callback(self._dated))
+        self.declared = self.stirs = 0
+        self._versions = itertools.count(1)
         self._host_writes: deque[tuple[int, RangeSet]] = deque(maxlen=_HOST_WRITES)
+        self._begun = 0  # when the last observed replay began
         self._since = 0  # changes of replays before this may have been rewritten by the host, unseen
 
     def invalidate_writers(self) -> None:
@@ -146,17 +85,21 @@ class InGraphMutation(Check):
         """
         self._since = next(self.context.clock)
         for story in self._stories.values():
-            story.graph_made, story.dirty = RangeSet.of([story.buffer.range]), []
-
-    @property
-    def protects(self) -> bool:
-        """Whether any bytes were declared that no graph may change."""
-        return bool(self._protected)
+            story.invalidate_writers()
 
     def protect(self, buffer: Buffer, where: ByteRange) -> None:
         """Declare bytes that no graph may change."""
-        self._protected.append(_Protected(buffer, where))
+        self._protected.append(Protected(buffer, where))
         self.declared += 1
+        self._list_anew()
+
+    @property
+    def protects(self) -> bool:
+        """Whether any declaration holds."""
+        return any(declared.buffer.alive for declared in self._protected)
+
+    def _list_anew(self) -> None:
+        self.node_version = next(self._versions)
 
     def planned(self, view: TensorView, given: bytes) -> None:
         """An adapter saw a planner that was given these bytes, which are known to stand for the view."""
@@ -164,7 +107,7 @@ class InGraphMutation(Check):
             story = self._stories.get(buffer.serial)
             for draft, changed in tuple(story.read) if story is not None else ():
                 if changed.overlaps(view.hull) and _is_given(draft, view, given):
-                    self.context.report(_sure(draft))
+                    self.context.report(self._dated(_sure(draft)))
 
     def parts(self, graph: Graph) -> Iterable[tuple[object, ByteRange]]:
         self._drop_ended()
@@ -177,12 +120,29 @@ class InGraphMutation(Check):
         followed = []
         for buffer in self._candidates(graph, covered):
             followed.append((self._story(buffer), _overwritten(graph, buffer)))
-            yield _Candidate(buffer), buffer.range
+            yield Candidate(buffer), buffer.range
         self._followed = {serial: each for serial, each in self._followed.items() if serial in self.context.graphs}
         self._followed[graph.serial] = followed
 
+    def node_parts(self, graph: Graph) -> Iterator[NodePart]:
+        protected = [declared for declared in self._protected if declared.buffer.alive]
+        for declared in protected:
+            yield NodePart(declared, declared.where, declared.buffer.serial)
+        covered = RangeSet.of(declared.where for declared in protected)
+        for story in list(self._stories.values()):
+            buffer = story.buffer
+            if story.planned_from and not covered.overlaps(buffer.range) and self._is_written(buffer, graph):
+                yield NodePart(Candidate(buffer), buffer.range, buffer.serial, undecided=True)
+
+    def is_damage(self, key: object) -> bool | None:
+        if not isinstance(key, Candidate):
+            return True if isinstance(key, Protected) else None
+        story = self._stories.get(key.buffer.serial)
+        return False if story is not None and story.planned_from else None
+
     def replay_begins(self, checkpoint: Checkpoint) -> None:
         """From here on, the bytes that the graph overwrites count as the graph's, even where the values stay."""
+        self._begun = checkpoint.order
         serial = checkpoint.graph.serial if checkpoint.graph is not None else 0
         for story, overwritten in self._followed.get(serial, ()):
             story.read.clear()
@@ -196,7 +156,7 @@ class InGraphMutation(Check):
         return self.context.settings.infer and any(self._is_unread(buffer, graph) for buffer in self.context.ledger)
 
     def owns(self, key: object) -> bool:
-        return isinstance(key, _Protected | _Candidate | Written)
+        return isinstance(key, Protected | Candidate | Written)
 
     def fetched(self, key: object, data: bytes, checkpoint: Checkpoint) -> None:
         assert isinstance(key, Written)
@@ -204,24 +164,67 @@ class InGraphMutation(Check):
 
     def changed(self, evidence: Evidence[object], checkpoint: Checkpoint) -> None:
         subject = evidence.subject
-        assert isinstance(subject, _Protected | _Candidate)
+        assert isinstance(subject, Protected | Candidate)
         draft = self._draft(evidence, subject.buffer, checkpoint)
-        if isinstance(subject, _Protected):
+        if isinstance(subject, Protected):
             self.context.report(draft)
             return
-        if not subject.buffer.alive or checkpoint.order < self._since:
+        if not subject.buffer.alive:
             return
         story = self._story(subject.buffer)
+        first = self._is_first(story, draft)
+        if checkpoint.order < self._since:
+            return
         ranges = _elements(evidence.ranges, subject.buffer)
         beyond = _elements([(evidence.ranges[-1][0], evidence.last)], subject.buffer)  # more than 16 are not listed
         story.graph_made = story.graph_made | ranges | beyond
         for part in ranges:
             story.clean_dirt(part)
-        for order, written in self._host_writes:  # evidence may arrive after the host has written again
-            if order > checkpoint.order:
+        # Evidence may arrive after the host has written again; of an unobserved replay it is not known when it was.
+        since = checkpoint.order if checkpoint.observed else self._begun
+        for order, written in self._host_writes:
+            if order > since:
                 ranges, story.graph_made = ranges - written, story.graph_made - written
         if ranges:
-            story.dirty = [*story.dirty[1 - _DIRTY :], _Dirty(draft, ranges, _counts(evidence, draft))]
+            story.dirty = [*story.dirty[1 - _DIRTY :], Dirty(draft, ranges, _counts(evidence, draft), first)]
+
+    def _is_first(self, story: Story, draft: Detection) -> bool:
+        """Note a change; returns whether it is the first one of what the host plans from, and passed unobserved."""
+        if story.changed:
+            return False
+        planned, story.changed = story.planned_from, True
+        if planned:
+            self._list_anew()
+        if not planned or draft.checkpoint.observed:
+            return False
+        story.first, story.opens = draft, True
+        self.stirs += 1
+        return True
+
+    def _dated(self, draft: Detection) -> Detection:
+        """A finding on a change by an observed replay, dated to the unobserved one by the same graph that was the first
+        to change these bytes; its writer is the one that was observed."""
+        story = self._stories.get(draft.buffer.serial)
+        if story is None or story.first is None or not story.dates(draft):
+            return draft
+        return replace(
+            story.first,
+            checkpoint=draft.checkpoint,
+            culprits=draft.culprits or story.first.culprits,
+            reader=draft.reader,
+            severity=draft.severity,
+            confidence=draft.confidence,
+            inferred=draft.inferred,
+        )
+
+    def sentence(self) -> str | None:
+        """How often a first change ended the steady state, for the report; None for never."""
+        if not self.stirs:
+            return None
+        return (
+            f"{plural(self.stirs, 'buffer')} that the host plans from changed for the first time in a replay that "
+            "passed unobserved; the host was observed after that"
+        )
 
     def host_read(self, view: TensorView, how: str, stack: Stack, checkpoint: Checkpoint) -> None:
         where, _ = extent(view)
@@ -230,9 +233,12 @@ class InGraphMutation(Check):
                 continue
             story = self._story(buffer)
             self._judge_read(story, where, how, stack)
+            before = story.planned_from
             for part in where:
                 for piece in RangeSet.of(filter(None, [part.intersect(buffer.range)])) - story.graph_made:
                     story.clean_reads.add(piece)
+            if story.planned_from is not before:
+                self._list_anew()
 
     @property
     def wants_known_writes(self) -> bool:
@@ -249,23 +255,23 @@ class InGraphMutation(Check):
                 continue
             if story.host_made is False:
                 self._reopen(story, pieces)
-            story.replayed = 0
+            story.replayed, story.first = 0, None
             story.read.clear()
             for part in pieces:
                 story.graph_made.discard(part)
                 story.clean_dirt(part)
 
-    def _story(self, buffer: Buffer) -> _Story:
+    def _story(self, buffer: Buffer) -> Story:
         if buffer.serial not in self._stories:
             if len(self._stories) % 64 == 63:
                 self._drop_ended()
-            self._stories[buffer.serial] = _Story(buffer)
+            self._stories[buffer.serial] = Story(buffer)
         return self._stories[buffer.serial]
 
     def _drop_ended(self) -> None:
         self._stories = {serial: story for serial, story in self._stories.items() if story.buffer.alive}
 
-    def _reopen(self, story: _Story, pieces: list[ByteRange]) -> None:
+    def _reopen(self, story: Story, pieces: list[ByteRange]) -> None:
         """The host wrote a buffer that was constant: have it checked again before the next replay."""
         if not story.rewrites:
             story.openings += 1
@@ -277,8 +283,8 @@ class InGraphMutation(Check):
             story.clean_reads.discard(part)  # they were reads of a constant, or of an untracked write by a graph
             story.rewrites.add(part)
 
-    def _judge_read(self, story: _Story, where: RangeSet, how: str, stack: Stack) -> None:
-        latest: dict[str, tuple[_Dirty, list[ByteRange]]] = {}  # the last replay of a graph stands for the earlier ones
+    def _judge_read(self, story: Story, where: RangeSet, how: str, stack: Stack) -> None:
+        latest: dict[str, tuple[Dirty, list[ByteRange]]] = {}  # the last replay of a graph stands for the earlier ones
         for dirty in story.dirty:
             hit = [piece for part in where for piece in dirty.ranges.intersection(part)]
             if hit and not self._rewritten_unseen(dirty):
@@ -289,7 +295,7 @@ class InGraphMutation(Check):
             story.clean_dirt(part)
 
     def _report_read(
-        self, story: _Story, dirty: _Dirty, hit: list[ByteRange], where: RangeSet, how: str, stack: Stack
+        self, story: Story, dirty: Dirty, hit: list[ByteRange], where: RangeSet, how: str, stack: Stack
     ) -> None:
         draft, changed = dirty.draft, RangeSet.of(hit)
         draft = replace(
@@ -302,7 +308,7 @@ class InGraphMutation(Check):
         )
         own = not dirty.counter and any(story.clean_reads.overlaps(part) for part in hit)
         if own and (how == PLANNER or self._planning.held_offsets(draft, changed)):
-            draft = _sure(draft)
+            draft = self._dated(_sure(draft))
         elif own:
             story.read.append((draft, changed))
             mine = RangeSet.of(piece for part in where if (piece := part.intersect(story.buffer.range)))
@@ -345,12 +351,15 @@ class InGraphMutation(Check):
         if not self._is_written(buffer, graph):
             return False
         story = self._story(buffer)
+        before = story.planned_from
         if story.host_made is None:
             story.host_made = self._varies(buffer, RangeSet.of([buffer.range]))
         elif not story.host_made and story.rewrites:
             if self._varies(buffer, story.rewrites):
                 story.adopt()
             story.rewrites = RangeSet()
+        if story.planned_from is not before:
+            self._list_anew()
         return story.host_made
 
     def _varies(self, buffer: Buffer, where: RangeSet) -> bool:
@@ -363,7 +372,7 @@ class InGraphMutation(Check):
         elements = values.reshape(-1, size)[chosen.reshape(-1, size).any(axis=1)]
         return bool((elements != elements[:1]).any())
 
-    def _rewritten_unseen(self, dirty: _Dirty) -> bool:
+    def _rewritten_unseen(self, dirty: Dirty) -> bool:
         """Whether the bytes no longer hold the replay's values: the host wrote them in a way that was not seen."""
         start, found = dirty.draft.window, dirty.draft.found
         if start is None or not found:

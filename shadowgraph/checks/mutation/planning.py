@@ -6,7 +6,7 @@ read alone shows nothing: outputs, counters and tokens that are fed back are mea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -55,10 +55,16 @@ class Written:
 
 
 class Planning:
-    """Follows reads of integer buffers into the writes that come before the next replay."""
+    """Follows reads of integer buffers into the writes that come before the next replay.
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    Parameters
+    ----------
+    dated
+        A detection that is about to be reported, dated to the first replay of its kind.
+    """
+
+    def __init__(self, context: Context, dated: Callable[[Detection], Detection]) -> None:
+        self._context, self._dated = context, dated
         self._reads: dict[tuple[int, str], Followed] = {}  # by buffer and replay, until the next replay
         self._matches: dict[tuple[int, int, str], bytes] = {}  # by buffers and relation: bytes written once
 
@@ -136,7 +142,8 @@ class Planning:
         reader = key.read.draft.reader
         assert reader is not None
         told = msgspec.structs.replace(reader, wrote=name)
-        self._context.report(replace(key.read.draft, severity=Severity.ERROR, inferred=False, reader=told))
+        sure = replace(key.read.draft, severity=Severity.ERROR, inferred=False, reader=told)
+        self._context.report(self._dated(sure))
 
     def _is_sure(self, key: Written, how: str, data: bytes) -> bool:
         """Whether the match is no chance: several different values, or other values a second time."""

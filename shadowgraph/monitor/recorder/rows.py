@@ -14,7 +14,7 @@ from shadowgraph.checks.base import Checkpoint, Context
 from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.engines.base import Evidence
 from shadowgraph.model.buffers import Buffer
-from shadowgraph.model.check_log import RANGES, RECORD, WINDOW, CheckLog
+from shadowgraph.model.check_log import RANGES, RECORD, UNDECIDED, WINDOW, CheckLog
 from shadowgraph.model.graphs import Graph, Launch
 from shadowgraph.model.guards import Guard
 from shadowgraph.model.phases import Phase
@@ -121,20 +121,25 @@ class Rows:
 
     def broken(self, evidence: Evidence[object], checkpoint: Checkpoint) -> None:
         """A check of the host has found a guard broken."""
+        self.changed(evidence, checkpoint)
+
+    def changed(self, evidence: Evidence[object], checkpoint: Checkpoint, damage: bool = True) -> None:
+        """A check of the host has found bytes changed; `damage`: whether that is known to be damage."""
         if not self._by_host:
             return
         with error_barrier("check log"):
-            self._broken(evidence, checkpoint)
+            self._changed(evidence, checkpoint, damage)
 
-    def _broken(self, evidence: Evidence[object], checkpoint: Checkpoint) -> None:
+    def _changed(self, evidence: Evidence[object], checkpoint: Checkpoint, damage: bool) -> None:
         graph = checkpoint.graph
         checks, row = self._row(graph) if graph is not None else (recorder.check_log(), None)
         if checks is None:
             return
         tail = checkpoint.phase is Phase.REPLAY
-        checks.record(record_of(evidence, graph.serial if graph else 0, checkpoint.replay or 0, tail, recorder.redacts))
-        if row is not None and checkpoint.replay:
-            checks.damaged(row, checkpoint.replay, tail)
+        serial, replay = graph.serial if graph is not None else 0, checkpoint.replay or 0
+        checks.record(record_of(evidence, serial, replay, tail, recorder.redacts, damage))
+        if row is not None and replay and damage:
+            checks.damaged(row, replay, tail)
 
     def name(self, buffer: Buffer) -> None:
         """Name a buffer with damage."""
@@ -166,13 +171,14 @@ class Rows:
 
 
 def record_of(
-    evidence: Evidence[object], graph: int, replay: int, tail: bool, redact: bool
+    evidence: Evidence[object], graph: int, replay: int, tail: bool, redact: bool, damage: bool = True
 ) -> np.ndarray[tuple[int], np.dtype[np.void]]:
     """Evidence as a record of the check log, an array of one."""
     made = np.zeros(1, RECORD)
     one = made[0]
     one["graph"], one["replay"] = graph, replay << 1 | tail
-    one["truncated"], one["is_part"] = evidence.truncated, not isinstance(evidence.subject, Guard)
+    one["truncated"], part = evidence.truncated, not isinstance(evidence.subject, Guard)
+    one["is_part"] = UNDECIDED if part and not damage else part
     one["first"], one["last"], one["count"] = evidence.first, evidence.last, evidence.count
     one["window"], one["window_len"] = evidence.window, min(len(evidence.expected), WINDOW)
     one["ranges_listed"], one["ranges_total"] = min(len(evidence.ranges), RANGES), evidence.ranges_total

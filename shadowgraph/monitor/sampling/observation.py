@@ -1,9 +1,9 @@
 """When host launches are observed: always at first, and in periods once nothing has happened for long.
 
-Whether a guard changed is never sampled: check nodes look at every replay on the device. To observe eager operators
-takes a dispatch mode, in Python, which costs each of them microseconds: more than anything else that is done to a
-server. So in the steady state they pass unobserved, and with them the rules that follow from every write (SG102, SG103,
-SG108). Kernels that are launched, batches and plans are noted all the same, in a row each.
+Whether a guard or a declared buffer changed is never sampled: check nodes look at every replay on the device. To
+observe eager operators takes a dispatch mode, in Python, which costs each of them microseconds: more than anything else
+that is done to a server. So in the steady state they pass unobserved, and with them the rules that follow from every
+write (SG102, SG103, SG108). Kernels that are launched, batches and plans are noted all the same, in a row each.
 
 | state | host launches | left for |
 |---|---|---|
@@ -14,6 +14,7 @@ SG108). Kernels that are launched, batches and plans are noted all the same, in 
 | from `STEADY` to `OBSERVED` because of | for |
 |---|---|
 | an error, a capture, a declaration, a request (`observe_all`, `observe_here`) | `QUIET` replays without another one |
+| the first change, by a replay, of a buffer that the host plans from (`InGraphMutation.stirs`) | the same |
 | a step larger than all before it (`observe_step`) | a `WINDOW` |
 | a graph that was not observed often enough yet | a `WINDOW`, up to `PATIENCE` times until it replays again |
 | the end of a period: as long as windows take `SHARE` of the time, 1 to `LONGEST` times `PERIOD` replays | a `WINDOW` |
@@ -285,6 +286,6 @@ class Observation:
         every = WINDOW + self._period
         return (
             f"eager operators were observed around {WINDOW} replays in {every:,} after {QUIET} without news: "
-            "SG102, SG103, SG108 and reads by the host are known of these only; guards were checked at each replay "
-            "(--watch-eager always)"
+            "undeclared SG102, SG103, SG108 and reads by the host are known of these only; guards were checked at each "
+            "replay, as were declared buffers (--watch-eager always)"
         )

@@ -16,6 +16,7 @@ def last_check_lines(last: LastCheck, ended: bool = True) -> Iterator[str]:
     """What was checked last, what was found, and, unless the process still runs, what came after it."""
     yield f"last check: {_checked(last)}"
     yield from map(_damage, last.damages)
+    yield from map(_change, last.changes)
     if ended:
         yield from _after(last)
     yield from last.unread
@@ -59,10 +60,18 @@ def _damage(damage: Damage) -> str:
         where = f"damage: first found by the check at the {end} of replay {damage.replay:,} of {damage.graph}"
     else:
         where = "damage: found between replays"
-    if not damage.count:
-        return where
-    found = f", found {damage.found}" if damage.found else ""
-    return f"{where}: {plural(damage.count, 'byte')}, {_place(damage)}: expected {damage.expected}{found}"
+    return f"{where}: {_bytes(damage, 'expected', 'found')}" if damage.count else where
+
+
+def _change(change: Damage) -> str:
+    by = f"replay {change.replay:,} of {change.graph}"
+    said = f"changed by {by}, which the host plans from: {_bytes(change, 'before', 'after')}"
+    return f"{said}; damage if a plan has been made from it since"
+
+
+def _bytes(damage: Damage, before: str, after: str) -> str:
+    found = f", {after} {damage.found}" if damage.found else ""
+    return f"{plural(damage.count, 'byte')}, {_place(damage)}: {before} {damage.expected}{found}"
 
 
 def _place(damage: Damage) -> str:

@@ -23,6 +23,7 @@ from shadowgraph.model.recorded_files import LAUNCHES, checks_of, in_folder
 
 _LAUNCHES = 16  # of the unfinished phase that are kept, the latest
 _DAMAGES = 4
+_RECENT = 16  # replays for which a change is told that the host may have read
 _FAR = 4 << 20  # bytes between damage and the buffer whose guard it is in, at most
 _BYTES = 16  # expected and found bytes that are kept
 
@@ -39,7 +40,7 @@ class NotedLaunch(msgspec.Struct, frozen=True):
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """The first damage that checks of a graph found.
+    """The first damage that checks of a graph found, or a change of bytes that the host plans from.
 
     Attributes
     ----------
@@ -78,6 +79,8 @@ class LastCheck(msgspec.Struct, frozen=True):
         The last replay whose check at its end has finished; an empty name and 0 where none has.
     clean
         Whether no check up to then has found damage.
+    changes
+        First changes, by the last replays, of what the host plans from: damage if the host has read them since.
     running, running_replay
         The replay that had begun and was not checked at its end; an empty name and 0 for none.
     head_checked
@@ -96,6 +99,7 @@ class LastCheck(msgspec.Struct, frozen=True):
     replay: int = 0
     clean: bool = True
     damages: tuple[Damage, ...] = ()
+    changes: tuple[Damage, ...] = ()
     running: str = ""
     running_replay: int = 0
     head_checked: bool = False
@@ -164,6 +168,7 @@ class _Reading:
             replay=checked.replay if checked is not None else 0,
             clean=not damages,
             damages=damages,
+            changes=tuple(self._changes()),
             running=self._name(running.graph) if running is not None else "",
             running_replay=running.replay if running is not None else 0,
             head_checked=row is not None and running is not None and row.begun >= running.replay,
@@ -233,8 +238,16 @@ class _Reading:
         records = self._checks.records
         found = Damage(self._name(row.serial), row.damaged, row.tail)
         place = row.damaged << 1 | row.tail
-        of_it = records[(records["graph"] == row.serial) & (records["replay"] == place)]
+        known = records["is_part"] != check_log.UNDECIDED
+        of_it = records[(records["graph"] == row.serial) & (records["replay"] == place) & known]
         return self._described(found, of_it[0]) if len(of_it) else found
+
+    def _changes(self) -> Iterator[Damage]:
+        records = self._checks.records if self._checks is not None else ()
+        for record in [each for each in records if each["is_part"] == check_log.UNDECIDED][-_DAMAGES:]:
+            replay, row = int(record["replay"]), self._rows.get(int(record["graph"]))
+            if row is not None and row.ended - (replay >> 1) <= _RECENT:
+                yield self._described(Damage(self._name(row.serial), replay >> 1, bool(replay & 1)), record)
 
     def _described(self, damage: Damage, record: np.void) -> Damage:
         """With the bytes of a record and the buffer that they are next to."""
