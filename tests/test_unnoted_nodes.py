@@ -74,8 +74,9 @@ def test_a_kernel_that_no_launch_made_is_the_culprit_before_an_operator() -> Non
         changed(PAST, words=(), note=BLIND),
         changed(PAST, launch=0),
         changed(PAST, kind=NodeKind.MEMSET),
+        changed(PAST, stack=()),
     ],
-    ids=["another buffer", "a number", "unknown arguments", "the operator's own", "no kernel"],
+    ids=["another buffer", "a number", "unknown arguments", "the operator's own", "no kernel", "not attributed"],
 )
 def test_other_nodes_are_no_candidates(node: DeviceNode) -> None:
     assert with_unnoted_nodes(detection(OWN, node), context()).unnoted == ()
@@ -90,9 +91,19 @@ def test_other_nodes_are_no_candidates(node: DeviceNode) -> None:
         ({"located": (Culprit(Status.CONFIRMED, name="put"),)}, True),
         ({"culprits": (write_of(ADD, None, 0),)}, True),
         ({"launch": PUT}, True),
+        ({"launch": changed(ADD, name="mylib.scatter.default")}, True),
         ({}, False),
     ],
-    ids=["written inside", "not by the graph", "no graph", "located", "known", "a noted kernel", "host"],
+    ids=[
+        "written inside",
+        "not by the graph",
+        "no graph",
+        "located",
+        "known",
+        "a noted kernel",
+        "an operator of a library",
+        "host",
+    ],
 )
 def test_where_an_operator_or_another_kernel_is_likelier(facts: dict[str, Any], asynchronous: bool) -> None:
     assert with_unnoted_nodes(detection(OWN, PAST, **facts), context(asynchronous)).unnoted == ()

@@ -125,16 +125,18 @@ class CupyEngine:
 
     def withdraw_shadows(self, buffer: int) -> None:
         """Let no check node read the bytes of a buffer: work that is queued from now on may change them."""
-        self._while_alive(lambda: self._ordered(self.shadows.withdraw(buffer)))
+        if buffer in self.shadows.of_buffers:  # listed and freed under one lock
+            self._while_alive(lambda: self._ordered(self.shadows.withdraw(buffer)))
 
     def clear_shadows(self) -> None:
         """Let no check node compare a range."""
         self._while_alive(self.shadows.clear)
 
     def _part_of(self, id: int) -> object | None:
-        found: list[NodePart | None] = []
-        self._while_alive(lambda: found.append(self.shadows.part_of(id)))
-        return found[0].key if found and found[0] is not None else None
+        part, rows = self.shadows.part_of(id)  # of a lost device, too: that is when it is asked
+        if rows is not None:
+            self._while_alive(lambda: self.shadows.empty(rows))
+        return part.key if part is not None else None
 
     @property
     def checked_replays(self) -> int:

@@ -8,6 +8,7 @@ own allocator: it stays mapped to the process's end, and a buffer is withdrawn b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from shadowgraph.checks.base import Check, Context
 from shadowgraph.common.internal_errors import error_barrier
@@ -56,8 +57,11 @@ class NodeShadows:
         wanted = [part for check in self._checks for part in check.node_parts(graph)]
         with self._still:  # a buffer that ends after this is withdrawn
             living = [part for part in wanted if self._lives(part)]
-            chosen, self._left[graph.serial] = self._chosen(sorted(living, key=lambda part: part.undecided))
-            self._context.engine.list_shadows(graph.serial, chosen)
+            chosen, left = self._chosen(sorted(living, key=lambda part: part.undecided))
+            self._left[graph.serial] = {part: part.where.nbytes for part in living}  # where listing fails
+            with suppress(MemoryError):
+                self._context.engine.list_shadows(graph.serial, chosen)
+                self._left[graph.serial] = left
 
     def _chosen(self, wanted: Sequence[NodePart]) -> tuple[Sequence[NodePart], dict[NodePart, int]]:
         """What there is room for, and how many bytes of each range were left out."""

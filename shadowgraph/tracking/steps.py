@@ -370,7 +370,8 @@ def sentence() -> str | None:
     count, parts = unchecked(), []
     if count:
         parts.append(
-            f"{count:,} replays of pieces were checked with their step, by the checks around its first and last piece"
+            f"{count:,} replays of pieces were checked with their step, by the checks around its first and last piece, "
+            "as far as guards go: what the host plans from was compared around these two only"
         )
     parts += [f"{plural(len(graphs), 'graph')} in no step: {why}" for why, graphs in refused.items()]
     return "; ".join(parts) or None

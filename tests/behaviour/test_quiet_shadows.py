@@ -4,7 +4,7 @@ after a long quiet time is dated, and its launch named."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
@@ -163,6 +163,56 @@ def test_nor_does_it_soon_after(debugger: sg.Debugger, forgets: int) -> None:
             debugger.monitor.observation.observe_all()
     first = only([each for each in debugger.check() if each.code == "SG102"])
     assert first.replay >= forgets
+
+
+@pytest.mark.parametrize("overwrites", [False, True])
+def test_a_host_that_writes_the_same_values_unseen_plans_from_its_own(debugger: sg.Debugger, overwrites: bool) -> None:
+    """After the first change. Only what a replay overwrites once more, while the host is observed, is the graph's."""
+    server = Server(debugger, False)
+    own = torch.arange(len(server.indptr), dtype=server.indptr.dtype)
+    server.indptr.copy_(own * TOKENS)
+    for _ in range(MANY):
+        server.step()
+    assert passing.on
+    server.backend.lens.fill_(3)
+    server.graph.replay()
+    server.indptr.copy_(own * 3)
+    idle = sg.HostGraph()
+    with sg.host_graph(idle):
+        server.backend.lens.clone()
+    while passing.on:
+        idle.replay()
+    server.backend.plan(4)
+    assert debugger.check() == ()
+    if overwrites:
+        server.graph.replay()
+        server.backend.plan(4)
+        assert only(debugger.check()).replay == MANY + 1
+
+
+def test_where_nothing_can_be_listed_declared_bytes_are_compared_by_launches(
+    debugger: sg.Debugger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(engine: NumpyEngine, graph: int, parts: Sequence[NodePart]) -> None:
+        if parts:
+            raise MemoryError("tables of check nodes")
+
+    monkeypatch.setattr(NumpyEngine, "list_shadows", full)
+    declared, switch = table(debugger, 64), [False]
+    debugger.protect(declared)
+    graph = sg.HostGraph()
+    with sg.host_graph(graph):
+        graph.call(lambda: poke(declared, 8, 4) if switch[0] else None, writes=(declared,))
+    for _ in range(100):
+        graph.replay()
+    assert debugger.monitor.observation.unobserved
+    assert not passing.on, "each replay is looked at more closely"
+    switch[0] = True
+    graph.replay()
+    found = only(debugger.check())
+    assert (found.code, found.replay) == ("SG102", 101)
+    assert debugger.facts().faults == {}
+    assert any("256 bytes of 1 declared range" in line for line in debugger.facts().limits)
 
 
 # -- which bytes are listed ----------------------------------------------------------------------------------------

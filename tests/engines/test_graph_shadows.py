@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import pytest
 
 from shadowgraph.engines import graph_shadows
 from shadowgraph.engines.base import NodePart
+from shadowgraph.engines.cupy_engine import CupyEngine
 from shadowgraph.engines.cupy_shadow import PART
 from shadowgraph.engines.graph_shadows import MARK, PIECE, SHADOWED, GraphShadows
 from shadowgraph.model.ranges import ByteRange
@@ -31,9 +33,18 @@ class Played:
     def __init__(self) -> None:
         self.published: dict[int, tuple[int, int, int]] = {}  # by the address of a watch
         self.rooms: list[int] = []
-        self.context, self.arming = None, SimpleNamespace(ptr=7)
+        self.context, self.arming = SimpleNamespace(current=nullcontext), SimpleNamespace(ptr=7)
+        self.behind = True  # the device has done what was launched
+        self.events = 0  # that are in use
         kernels: Any = SimpleNamespace(set_shadows=self._set, empty_shadows=self._empty)
         self.shadows = GraphShadows(cast(Any, self), kernels, lambda graph: 1000 + graph if graph < 10 else None)
+
+    def event(self) -> Any:
+        self.events += 1
+        return _Event(self)
+
+    def done_with(self, event: Any) -> None:
+        self.events -= 1
 
     def zeros(self, nbytes: int) -> Memory:
         self.rooms.append(nbytes)
@@ -75,6 +86,18 @@ class Played:
                 changed |= {int(row["part"])} if sides[0] != sides[1] else set()
         assert all(int(parts[at]["shadow"]) % 16 == int(parts[at]["start"]) % 16 for at in changed)
         return [int(marks[at]["id"]) for at in sorted(changed)]
+
+
+class _Event:
+    def __init__(self, device: Played) -> None:
+        self._device = device
+
+    def record(self, stream: object) -> None:
+        assert stream is self._device.arming
+
+    @property
+    def done(self) -> bool:
+        return self._device.behind
 
 
 class _Launcher:
@@ -121,8 +144,10 @@ def test_each_byte_of_each_range_is_copied_and_compared(played: Played, serial: 
         assert played.tail(1, replay) == []
         buffers.change(serial, offset)
         (number,) = played.tail(1, replay)
-        found = played.shadows.part_of(number)
+        found, listed = played.shadows.part_of(number)
         assert found == buffers.parts[serial - 1]
+        assert listed is not None
+        played.shadows.empty(listed)
         assert played.tail(1, replay) == [], "one that was reported is compared no more"
         assert played.shadows.show(1, buffers.parts), "until it is listed again"
     rows, _, marks = played.table(1)
@@ -164,7 +189,7 @@ def test_a_buffer_that_ends_is_read_in_no_graph(played: Played) -> None:
     for graph in (1, 2):
         assert played.tail(graph, 1) == []
         assert [int(row["source"]) for row in played.table(graph)[0]][:2] == [0, 0]
-    assert played.shadows.part_of(number) == buffers.parts[0], "what was reported before counts"
+    assert played.shadows.part_of(number) == (buffers.parts[0], None), "what was reported before counts"
     buffers.change(2, 0)
     assert len(played.tail(2, 1)) == 1
 
@@ -184,7 +209,7 @@ def test_no_range_is_listed_after_all(played: Played) -> None:
     played.shadows.clear()
     buffers.change(1, 0)
     assert [played.tail(graph, 1) for graph in (1, 2)] == [[], []]
-    assert played.shadows.part_of(number) is None
+    assert played.shadows.part_of(number) == (None, None)
 
 
 def test_memory_of_a_table_is_used_again_after_a_rest(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,3 +228,83 @@ def test_memory_of_a_table_is_used_again_after_a_rest(played: Played, monkeypatc
     played.head(1, 3)
     buffers.change(2, 199)
     assert len(played.tail(1, 3)) == 1
+
+
+def test_memory_of_a_table_rests_until_the_device_has_another_one(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long its queue is: checks that are queued read what is published when they run."""
+    buffers = Buffers(100, 200)
+    monkeypatch.setattr(graph_shadows, "_REST", -1.0)
+    played.shadows.show(1, buffers.parts)
+    played.behind = False
+    for _ in range(3):
+        played.shadows.show(1, buffers.parts[:1])
+        played.shadows.show(1, buffers.parts)
+    assert len(played.rooms) == 7
+    assert played.events == 6
+    played.behind = True
+    for _ in range(3):
+        played.shadows.show(1, buffers.parts[:1])
+        played.shadows.show(1, buffers.parts)
+    assert len(played.rooms) == 7
+    assert played.events == 1, "that of the latest"
+
+
+def test_a_graph_that_ends_has_its_table_withdrawn(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last replays may be queued, while its watch is known no more."""
+    buffers = Buffers(100)
+    played.shadows.show(1, buffers.parts)
+    monkeypatch.setattr(played.shadows, "_watch_of", lambda graph: None)
+    assert played.shadows.show(1, ())
+    assert played.published[1001] == (0, 0, 0)
+    assert not played.shadows.show(1, ())
+
+
+def test_where_a_table_cannot_be_published_the_one_before_stays(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffers = Buffers(100, 200)
+    played.shadows.show(1, buffers.parts[:1])
+    before = played.published[1001]
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("refused")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(played.shadows._set, "launch", refuse)
+        with pytest.raises(RuntimeError, match="refused"):
+            played.shadows.show(1, buffers.parts)
+    assert played.published[1001] == before
+    played.head(1, 1)
+    buffers.change(1, 0)
+    (number,) = played.tail(1, 1)
+    assert played.shadows.part_of(number)[0] == buffers.parts[0]
+    assert played.shadows.show(1, buffers.parts), "it is tried again"
+    assert len(played.rooms) == 2, "in the memory of the first attempt"
+
+
+def test_all_tables_together_have_a_bound(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffers = Buffers(100, 200)
+    monkeypatch.setattr(graph_shadows, "MOST", 2 * 4096)
+    played.shadows.show(1, buffers.parts)
+    played.shadows.show(2, buffers.parts)
+    before = dict(played.published)
+    for graph in (1, 3):
+        with pytest.raises(MemoryError):
+            played.shadows.show(graph, buffers.parts[:1])
+    assert played.published == before
+
+
+def test_what_a_record_names_is_known_of_a_lost_device_too() -> None:
+    """That is when the last records are read: its rows are not emptied then."""
+    part = NodePart("key", ByteRange(0, 8), 1)
+    rows: Any = object()
+    engine = CupyEngine.__new__(CupyEngine)
+    emptied: list[object] = []
+    shadows: Any = SimpleNamespace(part_of=lambda id: (part, rows), empty=emptied.append)
+    engine.shadows = shadows
+    for lost, expected in ((None, [rows]), ("illegal access", [rows])):
+        engine.lost = lost
+        assert engine._part_of(5) == "key"
+        assert emptied == expected

@@ -146,6 +146,8 @@ class InGraphMutation(Check):
         serial = checkpoint.graph.serial if checkpoint.graph is not None else 0
         for story, overwritten in self._followed.get(serial, ()):
             story.read.clear()
+            if checkpoint.observed:
+                story.overwritten(serial)
             if story.replayed != serial:
                 story.graph_made, story.replayed = story.graph_made | overwritten, serial
 
@@ -291,7 +293,7 @@ class InGraphMutation(Check):
                 latest[dirty.draft.key] = dirty, hit
         for dirty, hit in latest.values():
             self._report_read(story, dirty, hit, where, how, stack)
-        for part in where if latest else ():
+        for part in where if any(not dirty.unsure for dirty, _ in latest.values()) else ():
             story.clean_dirt(part)
 
     def _report_read(
@@ -306,7 +308,7 @@ class InGraphMutation(Check):
             confidence="medium",
             inferred=True,
         )
-        own = not dirty.counter and any(story.clean_reads.overlaps(part) for part in hit)
+        own = not dirty.counter and not dirty.unsure and any(story.clean_reads.overlaps(part) for part in hit)
         if own and (how == PLANNER or self._planning.held_offsets(draft, changed)):
             draft = self._dated(_sure(draft))
         elif own:

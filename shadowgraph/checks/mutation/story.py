@@ -26,12 +26,22 @@ class Candidate:
 
 @dataclass(slots=True)
 class Dirty:
-    """Bytes that a replay changed and that neither the host nor a later replay has rewritten."""
+    """Bytes that a replay changed and that neither the host nor a later replay has rewritten.
+
+    Attributes
+    ----------
+    lasting
+        Kept when observation begins, as the change is the reason for it.
+    unsure
+        The host may have written the same values since, unseen. A read is no error then, until the graph has
+        overwritten the bytes once more.
+    """
 
     draft: Detection
     ranges: RangeSet
     counter: bool
-    lasting: bool = False  # kept when observation begins, as the change is the reason for it
+    lasting: bool = False
+    unsure: bool = False
 
 
 @dataclass(slots=True)
@@ -94,8 +104,14 @@ class Story:
     def invalidate_writers(self) -> None:
         """Writes by the host have passed unseen. A change that is the reason to observe stays on record, once."""
         self.graph_made = RangeSet.of([self.buffer.range])
-        self.dirty = [replace(dirty, lasting=False) for dirty in self.dirty if dirty.lasting]
+        self.dirty = [replace(dirty, lasting=False, unsure=True) for dirty in self.dirty if dirty.lasting]
         self.first, self.opens = (self.first if self.opens else None), False
+
+    def overwritten(self, graph: int) -> None:
+        """An observed replay of a graph, by serial, overwrites what it has changed before, with whatever values."""
+        if any(dirty.unsure for dirty in self.dirty):
+            key = str(graph)
+            self.dirty = [replace(d, unsure=False) if d.draft.key == key else d for d in self.dirty]
 
     def clean_dirt(self, part: ByteRange) -> None:
         """Forget the changes of replays in some bytes."""

@@ -179,7 +179,7 @@ class Observation:
             self._known = known
             self.observe_all()
         elif self.unobserved and serial not in self._familiar:
-            self._awaited, self._patience, self._left = serial, PATIENCE, WINDOW
+            self._awaited, self._patience, self._left, self._lasted = serial, PATIENCE, WINDOW, 0.0
             self._enter(State.OBSERVED)
         elif self._left <= 0:
             self._turn()
@@ -208,7 +208,7 @@ class Observation:
 
     def observe_all(self) -> None:
         """Something happened: observe for long, and in this thread at once."""
-        self._left = QUIET
+        self._left, self._lasted = QUIET, 0.0  # no window that tells what one takes
         self._enter(State.OBSERVED)
         if self.incomplete:
             self.resume()
