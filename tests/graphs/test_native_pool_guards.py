@@ -13,6 +13,7 @@ import torch
 from shadowgraph.graphs.cuda.allocator_history import is_complete
 from shadowgraph.graphs.cuda.in_place_pools import ENTERED, INCOMPLETE, InPlacePools
 from shadowgraph.graphs.cuda.pool_buffers import tenants_of
+from shadowgraph.graphs.dispatch import active_pools
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.guards import Guard, guards_of
 from shadowgraph.model.ranges import ByteRange
@@ -181,6 +182,14 @@ def test_no_guard_stands_where_the_program_allocates_by_itself(bench: Bench) -> 
     bench.captured(2, {0: 400})
     assert bench.pools.left_alone == {ENTERED: 1}
     assert not bench.pools.may_guard(POOL, False)
+
+
+def test_nor_does_one_while_it_allocates_there(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where that began before the pool had a graph."""
+    monkeypatch.setitem(active_pools._routes, (0, *POOL), None)
+    bench.captured(1, {0: 400})
+    assert not bench.allocator.guards.tenants
+    assert bench.pools.left_alone == {ENTERED: 1}
 
 
 def test_a_capture_that_is_not_entered_yet_counts_too(bench: Bench) -> None:

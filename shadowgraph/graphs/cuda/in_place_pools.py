@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from shadowgraph.graphs.cuda.pool_buffers import Made, Tenants, pool_buffer, stacks_at
+from shadowgraph.graphs.dispatch import active_pools
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.guards import Guard, guards_of
@@ -73,6 +74,9 @@ class InPlacePools:
 
     def captured(self, handle: PoolHandle, graph: Graph, tenants: Tenants, made: Made) -> None:
         """A capture into a pool is complete; guards are placed when they are first needed."""
+        if active_pools.leads_to(handle):
+            self.refuse(handle, ENTERED)
+            return
         with self._allocator.lock.section:
             pool = self._pools.get(handle)
             if pool is None:

@@ -50,6 +50,11 @@ def routed() -> bool:
     return bool(_routes) and any(thread in (None, threading.get_ident()) for thread in list(_routes.values()))
 
 
+def leads_to(pool: tuple[int, int]) -> bool:
+    """Whether allocations outside of captures may go to a pool now, by any thread."""
+    return any((key[1], key[2]) == pool for key in list(_routes))
+
+
 def _begin(key: tuple[Any, ...], thread: int | None) -> None:
     # A capture ends its pool's route itself, unseen; no allocation is moved in a capture anyway.
     if not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
