@@ -27,6 +27,11 @@ struct Tensors {
   std::vector<size_t> places;  // of each tensor's words
   uint64_t opaque = 0;  // tensors without an address
 
+  // Whether one of them has the storage at an address.
+  bool has(uint64_t address) const {
+    return std::any_of(places.begin(), places.end(), [&](size_t place) { return words[place + 1] == address; });
+  }
+
   void clear() {
     words.clear();
     storages.clear();

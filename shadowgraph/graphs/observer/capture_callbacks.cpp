@@ -1,8 +1,9 @@
 // The callback at the operators of a capture, and the recordings that are on.
 //
 // It runs in the program's threads, with or without the interpreter's lock, and throws nothing. Of an operator that consists
-// of others, those are recorded; of any other, its callees are not. Captures of a forked child are its parent's: none is
-// known there.
+// of others, those are recorded; of any other, its callees are not, but for what they make and leave. Autocast's kernel of an
+// operator consists of conversions and of the operator without autocast. Captures of a forked child are its parent's: none
+// is known there.
 
 namespace {
 namespace captures {
@@ -23,10 +24,13 @@ struct Call {
   Shared recorder;
   bool covers = false;
   Nodes newest;
+  Call* around = nullptr;  // the call around this one that covers its callees
+  bool inside = false;  // is covered by that one
+  std::vector<Inside> made;  // by those that this one covers
 };
 
 // Of this thread. Whether it has ended is no member: operators may run in destructors of other thread-local objects.
-thread_local bool covered = false;  // within an operator whose callees are not recorded
+thread_local Call* covering = nullptr;  // the operator that runs, if its callees are not recorded
 thread_local bool over = false;
 struct Local {
   ~Local() {
@@ -50,6 +54,7 @@ struct Running : at::ObserverContext {
     call->recorder.reset();
     call->ran.given.clear();
     call->ran.results.clear();
+    call->made.clear();
     if (!over && local.spare.size() < kSpare) {
       local.spare.push_back(std::move(call));
     }
@@ -108,26 +113,68 @@ c10::ArrayRef<const c10::IValue> last_of(c10::ArrayRef<const c10::IValue> values
   return values.slice(values.size() - count);
 }
 
-// An operator begins; false if it is not recorded.
-bool begins(const at::RecordFunction& function, const Operator& op, Call& call) {
-  Look seen = Look::kElsewhere;
-  Shared recorder = recorder_here(seen, call.newest);
-  if (recorder == nullptr) {
+// Whether autocast's own kernel of an operator is the one that runs.
+bool is_cast(const Operator& op, c10::Device device) {
+  auto key = device.is_cpu() ? c10::DispatchKey::AutocastCPU : c10::DispatchKey::AutocastCUDA;
+  if (c10::impl::tls_is_dispatch_key_excluded(key)) {
     return false;
   }
-  Ran& ran = call.ran;
+  auto known = c10::Dispatcher::singleton().findOp({op.name, op.overload});
+  return known.has_value() && known->hasKernelForDispatchKey(key) && !known->isKernelFallthroughKernel(key);
+}
+
+// Reads what an operator was given; false if the operators on that are recorded, or nothing can be.
+bool read_given(const at::RecordFunction& function, const Operator& op, const Recorder& recorder, Ran& ran) {
   auto given = function.inputs();
   if (given.size() < op.arguments) {
     note_failure();
     return false;
   }
-  Reader(ran.given, recorder->device.type()).add_all(last_of(given, op.arguments), 0);
-  if (ran.given.opaque != 0) {  // wrappers of tensors: the operators on those are recorded
-    return false;
-  }
   ran.op = &op;
   ran.trace = kNoTrace;
-  call.covers = !op.composite;
+  Reader(ran.given, recorder.device.type()).add_all(last_of(given, op.arguments), 0);
+  return ran.given.opaque == 0;  // else wrappers of tensors
+}
+
+void read_results(const at::RecordFunction& function, const Recorder& recorder, Ran& ran) {
+  const auto& returned = function.outputs();
+  if (returned.size() >= ran.op->returns) {
+    c10::ArrayRef<const c10::IValue> all(returned.data(), returned.size());
+    Reader(ran.results, recorder.device.type()).add_all(last_of(all, ran.op->returns), kResult);
+  }
+}
+
+// Whether this thread has not begun another recording within the operator that covers the one which begins.
+bool is_covered(const Call& outer) {
+  Shared own = local.own.lock();
+  return own == nullptr || own == outer.recorder || own->closed.load(std::memory_order_relaxed);
+}
+
+// A callee begins of an operator that covers it; false if it makes nothing.
+bool begins_inside(const at::RecordFunction& function, const Operator& op, const Call& outer, Call& call) {
+  call.inside = true;
+  return op.makes && read_given(function, op, *outer.recorder, call.ran);
+}
+
+// An operator begins; false if it is not recorded.
+bool begins(const at::RecordFunction& function, const Operator& op, Call& call) {
+  if (covering != nullptr && is_covered(*covering)) {
+    return begins_inside(function, op, *covering, call);
+  }
+  Look seen = Look::kElsewhere;
+  Shared recorder = recorder_here(seen, call.newest);
+  if (recorder == nullptr) {
+    return false;
+  }
+  if (covering != nullptr && recorder == covering->recorder) {
+    return begins_inside(function, op, *covering, call);
+  }
+  Ran& ran = call.ran;
+  if (!read_given(function, op, *recorder, ran)) {
+    return false;
+  }
+  call.inside = false;
+  call.covers = !op.composite && !is_cast(op, recorder->device);
   bool traced = false;
   uint64_t number = 0;
   {
@@ -151,7 +198,7 @@ bool begins(const at::RecordFunction& function, const Operator& op, Call& call) 
 
 std::unique_ptr<at::ObserverContext> operator_begins(const at::RecordFunction& function) {
   try {
-    if (covered || over || running.load(std::memory_order_acquire) == 0 || is_text(function)) {
+    if (over || running.load(std::memory_order_acquire) == 0 || is_text(function)) {
       return nullptr;
     }
     // A dispatch mode of the program's calls what it likes; what it calls comes here without it.
@@ -163,11 +210,27 @@ std::unique_ptr<at::ObserverContext> operator_begins(const at::RecordFunction& f
     if (!begins(function, *op, *context->call)) {
       return nullptr;
     }
-    covered = context->call->covers;
+    Call& call = *context->call;
+    call.around = covering;
+    if (!call.inside && call.covers) {
+      covering = &call;
+    }
     return context;
   } catch (...) {
     note_failure();
     return nullptr;
+  }
+}
+
+// A callee has ended of an operator that covers it.
+void ends_inside(const at::RecordFunction& function, Call& call) {
+  Ran& ran = call.ran;
+  read_results(function, *call.around->recorder, ran);
+  for (size_t at = 0; at < ran.results.places.size(); ++at) {
+    uint64_t address = ran.results.words[ran.results.places[at] + 1];
+    if (!ran.given.has(address)) {
+      call.around->made.push_back({ran.results.storages[at], address});
+    }
   }
 }
 
@@ -191,16 +254,13 @@ void ends(const at::RecordFunction& function, Call& call) {
     uint32_t refuted = 0;
     ran.trace = trace_of(recorder, kNoNumber, &refuted);
   }
-  const auto& returned = function.outputs();
-  if (returned.size() >= ran.op->returns) {
-    c10::ArrayRef<const c10::IValue> all(returned.data(), returned.size());
-    Reader(ran.results, recorder.device.type()).add_all(last_of(all, ran.op->returns), kResult);
-  }
+  read_results(function, recorder, ran);
   std::vector<Weak> keep;
   {
     std::lock_guard<std::mutex> guard(recorder.mutex);
     if (!recorder.closed) {
       put_row(recorder, ran, keep);
+      note_inside(recorder, call.made, keep);
     }
   }
   keep_all(recorder, keep);
@@ -211,11 +271,11 @@ void operator_ends(const at::RecordFunction& function, at::ObserverContext* cont
     return;
   }
   Call& call = *static_cast<Running*>(context)->call;
-  if (call.covers) {
-    covered = false;
+  if (!call.inside && call.covers) {
+    covering = call.around;
   }
   try {
-    ends(function, call);
+    call.inside ? ends_inside(function, call) : ends(function, call);
   } catch (...) {
     note_failure();
   }

@@ -276,11 +276,7 @@ void note_storages(Recorder& recorder, Tensors& all, uint64_t row, bool results,
 void find_fresh(Recorder& recorder, const Tensors& given, Tensors& results) {
   for (size_t place : results.places) {
     uint64_t address = results.words[place + 1];
-    bool is_known = false;
-    for (size_t each : given.places) {
-      is_known |= given.words[each + 1] == address;
-    }
-    if (!is_known) {
+    if (!given.has(address)) {
       results.words[place + 3] |= kFresh << 40;
       recorder.made.insert(address);
       recorder.fresh.push_back(address);
@@ -294,6 +290,25 @@ struct Ran {
   uint64_t token = 0, trace = kNoTrace;
   Tensors given, results;
 };
+
+// A storage that an operator made whose row is that of the one which called it.
+struct Inside {
+  Weak storage;
+  uint64_t address;
+};
+
+// Notes what an operator's callees made and has outlived it, such as a cache's: it is no input of the operators that come.
+void note_inside(Recorder& recorder, const std::vector<Inside>& made, std::vector<Weak>& keep) {
+  for (const auto& each : made) {
+    if (each.storage.expired()) {
+      continue;
+    }
+    recorder.made.insert(each.address);
+    if (recorder.keep && recorder.known.insert(each.storage._unsafe_get_target()).second) {
+      keep.push_back(each.storage);
+    }
+  }
+}
 
 void put_row(Recorder& recorder, Ran& ran, std::vector<Weak>& keep) {
   Tensors& results = ran.results;

@@ -61,6 +61,7 @@ struct Operator {
   bool native = false;  // torch's own: never registered again, and writes nothing but its arguments
   bool transparent = false;  // launches nothing itself: a view, or one of torch's that consists of other operators
   bool composite = false;  // may consist of other operators, which are called one by one
+  bool makes = false;  // may return tensors with memory of their own
 };
 
 // Of the current thread. No constructor, so that access costs no check.
@@ -191,6 +192,7 @@ std::unique_ptr<Operator> made(const char* key, const at::RecordFunction& call) 
   fresh->returns = static_cast<uint32_t>(schema->returns().size());
   for (const auto& result : schema->returns()) {
     fresh->transparent |= fresh->written == 0 && result.alias_info() != nullptr;
+    fresh->makes |= result.alias_info() == nullptr;
   }
   auto handle = c10::Dispatcher::singleton().findOp({fresh->name, fresh->overload});
   if (handle.has_value()) {
