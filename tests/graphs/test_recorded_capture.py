@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ from shadowgraph.graphs.observer import building
 from shadowgraph.graphs.observer.library import Library, loaded
 from shadowgraph.graphs.observer.observer import OperatorObserver
 from shadowgraph.graphs.observer.recorder import CaptureRecorder
-from shadowgraph.graphs.observer.recording import Recording
+from shadowgraph.graphs.observer.recording import Recording, Taught
 from shadowgraph.model.buffers import Ledger, Role
 from shadowgraph.model.graphs import Graph, Launch, LaunchKind
 from shadowgraph.model.launches import Access, Pointer
@@ -68,6 +69,8 @@ class Bench:
         finally:
             cuda_capture.leave(mode)
         mode.finish()
+        if mode.taught is not None:
+            self.lines.teach(mode.taught)
         self.lines.wanted = False
         return model, mode
 
@@ -245,7 +248,7 @@ def ended(
     made: Any = RecordedCapture.__new__(RecordedCapture)
     made.lines, made.traced = runner, runner.wanted
     made.marks = SimpleNamespace(strays=capture.get("strays", 0), called=capture.get("called", []))
-    made.origin = Recording.empty()
+    made.origin, made.taught = Recording.empty(), capture.get("taught")
     vars(made.origin)["log"] = capture.get("log", [])
     return lines.ended(None, model, made)
 
@@ -287,3 +290,28 @@ def test_runners_are_told_apart_by_the_lines_that_capture(monkeypatch: pytest.Mo
     found = [lines._lines() for _ in range(2)]
     assert found[0] is found[1]
     assert lines._lines() is not found[0]
+
+
+def test_only_a_capture_with_the_kernels_that_were_expected_teaches(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines, runner = CaptureLines(True, OperatorObserver()), Lines()
+    call, own = Called("run", gather()), [Taught((ctypes.c_uint64 * 0)(), {}, {}) for _ in range(3)]
+    facts = {"called": [call], "log": [((5,), call)]}
+    ended(lines, runner, NAMES, Graph(1, "graph#1"), monkeypatch, taught=own[0], **facts)
+    ended(lines, runner, NAMES, Graph(2, "graph#2"), monkeypatch, strays=1, taught=own[1])
+    ended(lines, runner, ["softmax"] * 7, Graph(3, "graph#3"), monkeypatch, strays=1, taught=own[2])
+    assert runner.taught == tuple(own[:2])
+
+
+def test_what_a_graph_has_taught_is_forgotten_when_its_kernels_turn_out_to_be_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As many nodes are taken for the same ones until a line is asked for."""
+    lines, runner = CaptureLines(True, OperatorObserver()), Lines()
+    call, own = Called("run", gather()), [Taught((ctypes.c_uint64 * 0)(), {}, {}) for _ in range(2)]
+    facts = {"called": [call], "log": [((5,), call)]}
+    ended(lines, runner, NAMES, Graph(1, "graph#1"), monkeypatch, taught=own[0], **facts)
+    model, others = Graph(2, "graph#2"), ["softmax"] * 5
+    taken = ended(lines, runner, others, model, monkeypatch, strays=1, taught=own[1])
+    assert (taken is not None, len(runner.taught)) == (True, 2)
+    taken.fill(model, others, [None] * 5)  # type: ignore[union-attr]
+    assert [each is own[0] for each in runner.taught] == [True]

@@ -63,17 +63,18 @@ class CaptureLines:
         """
         if not isinstance(capture, RecordedCapture):
             return None
-        lines = capture.lines
+        lines, taken = capture.lines, None
         with error_barrier("lines of a graph"):
             if capture.traced:
                 lines.wanted = False
                 if capture.strays or capture.marks.called:
                     _teach(lines, graph, model, capture)
             elif capture.strays:
-                taken = GraphLines(lines, capture.origin)
+                taken = GraphLines(lines, capture.origin, capture.taught)
                 model.unlearnt = not _covers(taken, graph, model)
-                return taken
-        return None
+            if capture.taught is not None and not model.unlearnt:
+                lines.teach(capture.taught)
+        return taken
 
     def _lines(self) -> Lines:
         """Of the runner that is capturing."""

@@ -16,7 +16,7 @@ from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.graphs.cuda.capture_watch import CaptureTracer
 from shadowgraph.graphs.cuda.runner_lines import Lines
 from shadowgraph.graphs.observer.recorder import CaptureRecorder
-from shadowgraph.graphs.observer.recording import Recording, Tensor
+from shadowgraph.graphs.observer.recording import Recording, Taught, Tensor
 from shadowgraph.model.buffers import Buffer, Ledger, Role
 from shadowgraph.model.graphs import Graph, Launch
 from shadowgraph.model.ranges import ByteRange
@@ -44,6 +44,8 @@ class RecordedCapture:
     made, origin
         Dtype, shape and stack of each tensor that the capture allocated, by address, and the owners of the graph's
         nodes; complete after `finish`.
+    taught
+        What later captures can learn from this one, if its kernels turn out to be those that were expected.
     """
 
     over = False
@@ -56,6 +58,7 @@ class RecordedCapture:
         self._began = ledger.next_serial()
         self._launched: dict[int, Launch] = {}
         self.made = self.origin = Recording.empty()
+        self.taught: Taught | None = None
 
     @property
     def strays(self) -> int:
@@ -89,9 +92,7 @@ class RecordedCapture:
                     self._note_input(tensor, storage)
             made = self.made = self.origin = self.marks.recording()
             made.launched = self._launched
-            taught = self.marks.teaches(self.model.name)
-            if taught is not None:
-                self.lines.teach(taught)
+            self.taught = self.marks.teaches(self.model.name)
             self.model.build_later(made.nodes)
         finally:
             self.marks.release()

@@ -71,6 +71,10 @@ class Lines:
         """Lines of operators for later captures."""
         self.taught = (*self.taught, taught)[-MOST_TAUGHT:]
 
+    def unteach(self, taught: Taught | None) -> None:
+        """Forget lines that were learnt in vain."""
+        self.taught = tuple(each for each in self.taught if each is not taught)
+
     def learn(self, graph: str, names: Sequence[str], owners: Sequence[Owner]) -> None:
         """Learn from a graph in whose capture each C function that launched was seen."""
         calls = {
@@ -125,6 +129,7 @@ class GraphLines(NamedTuple):
 
     runner: Lines
     recording: Recording
+    taught: Taught | None = None  # what it has taught in its turn
 
     def fill(self, model: Graph, names: Sequence[str], owners: list[Owner]) -> list[Owner]:
         """`Lines.fill`; where no known graph has these kernels, `refuse` and the owners as they are."""
@@ -139,7 +144,10 @@ class GraphLines(NamedTuple):
         functions launched other ones than ever, the code has gone another way, and no learnt line of an operator can
         be trusted."""
         self.runner.want()
-        if not self.runner.resembles(names, owners) and self.recording.forget_learnt():
+        if self.runner.resembles(names, owners):
+            return
+        self.runner.unteach(self.taught)
+        if self.recording.forget_learnt():
             model.build_later(self.recording.nodes)
 
 

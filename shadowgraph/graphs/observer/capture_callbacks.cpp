@@ -190,7 +190,7 @@ bool begins(const at::RecordFunction& function, const Operator& op, Call& call) 
     uint32_t refuted = 0;
     ran.trace = trace_of(*recorder, static_cast<long long>(number), &refuted);
     std::lock_guard<std::mutex> guard(recorder->mutex);
-    refute(*recorder, refuted);
+    refute(*recorder, number, refuted);
   }
   call.recorder = std::move(recorder);
   return true;

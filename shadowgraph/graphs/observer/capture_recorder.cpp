@@ -71,6 +71,7 @@ struct Recorder {
   std::vector<Taught> taught;
   uint32_t alike = 0;  // a bit for each of them that has had the same operators so far
   uint32_t last_alike = 0;  // the same, before none was left; without those that a stack refuted
+  uint64_t agreed = 0;  // operators before none was left
   bool traces = true;  // whether each operator gets a stack
   std::unordered_set<uint64_t> made;  // addresses of storages
   std::unordered_set<c10::StorageImpl*> known;  // inputs, and kept storages
@@ -235,6 +236,7 @@ bool needs_trace(Recorder& recorder, uint64_t op, uint64_t* number) {
   }
   if (alike == 0) {
     recorder.last_alike = recorder.alike;
+    recorder.agreed = at;
     recorder.alike = 0;
     recorder.traces = true;
     return true;
@@ -244,8 +246,12 @@ bool needs_trace(Recorder& recorder, uint64_t op, uint64_t* number) {
   return untold || at % kChecked == 0;
 }
 
-// An operator was called from elsewhere than in these earlier captures: nothing of theirs holds for this one.
-void refute(Recorder& recorder, uint32_t refuted) {
+// An operator was called from elsewhere than in these earlier captures: nothing of theirs holds for this one. After the
+// operators have parted that is no news, and what agreed before stands.
+void refute(Recorder& recorder, uint64_t number, uint32_t refuted) {
+  if (recorder.alike == 0 && number >= recorder.agreed) {
+    return;
+  }
   recorder.alike &= ~refuted;
   recorder.last_alike &= ~refuted;
   recorder.traces |= recorder.alike == 0;

@@ -202,16 +202,16 @@ int shadowgraph_capture_advanced(uint64_t number, uint64_t owner) {
 }
 
 // The earlier captures whose operators those of this one were, a bit each, at the end or before none was left, without
-// those that a stack refuted; and whether some were left.
-uint32_t shadowgraph_capture_alike(uint64_t number, int* all) {
+// those that a stack refuted; and how many operators there were until then.
+uint32_t shadowgraph_capture_alike(uint64_t number, uint64_t* agreed) {
   using namespace captures;
-  *all = 0;
+  *agreed = 0;
   Shared recorder = recording_of(number);
   if (recorder == nullptr) {
     return 0;
   }
   std::lock_guard<std::mutex> guard(recorder->mutex);
-  *all = recorder->alike != 0;
+  *agreed = recorder->alike != 0 ? recorder->ops.size() : recorder->agreed;
   return recorder->alike != 0 ? recorder->alike : recorder->last_alike;
 }
 

@@ -44,7 +44,7 @@ _CAPTURES: dict[str, tuple[Any, ...]] = {
     "shadowgraph_capture_begin": (
         _WORD, _WORD, _INT, _INT, _HANDLE, _INT, _INT, ctypes.py_object, _WORD, _HANDLE, _HANDLE,
     ),
-    "shadowgraph_capture_alike": (ctypes.c_uint32, _WORD, ctypes.POINTER(_INT)),
+    "shadowgraph_capture_alike": (ctypes.c_uint32, _WORD, _WORDS),
     "shadowgraph_capture_stop": (_WORD, _WORD),
     "shadowgraph_capture_free": (None, _WORD),
     "shadowgraph_captures_over": (_WORD,),

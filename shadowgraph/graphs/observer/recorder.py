@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -187,28 +187,30 @@ class CaptureRecorder:
 
     def recording(self) -> Recording:
         """What was recorded; call it once, after `stop`."""
+        learnt, _ = self._learnt()
         return Recording(
             self._words(_ROWS), self._words(_MARKS), frozenset(self._words(_FRESH)), self._stacks.traces, self._named,
-            self._library.name_of, self._learnt()[0],
+            self._library.name_of, learnt.traces if learnt is not None else {},
         )  # fmt: skip
 
     def teaches(self, graph: str) -> Taught | None:
         """What later captures can learn from this one of a graph; None where it had nothing but what others taught."""
-        learnt, whole = self._learnt()
-        before, own = learnt.traces if learnt is not None else {}, self._stacks.by_operator
-        if whole and before.keys() >= own.keys():
-            return None
+        learnt, agreed = self._learnt()
         words = self._words(_OPERATORS)
+        before = _until(agreed, learnt.traces) if learnt is not None else {}
+        own = {number: (trace, graph) for number, trace in self._stacks.by_operator.items()}
+        if not words or (learnt is not None and agreed == len(words) and before.keys() >= own.keys()):
+            return None
         traces = {**before, **own}
         told = (word if at in traces else word | _UNTOLD for at, word in enumerate(words))
-        places = {**(learnt.places if learnt is not None else {}), **self._stacks.places}
-        return Taught(graph, (ctypes.c_uint64 * len(words))(*told), traces, places) if words else None
+        places = {**(_until(agreed, learnt.places) if learnt is not None else {}), **self._stacks.places}
+        return Taught((ctypes.c_uint64 * len(words))(*told), traces, places)
 
-    def _learnt(self) -> tuple[Taught | None, bool]:
-        """The earlier capture that most operators were those of, the latest of several, and whether all were."""
-        whole = ctypes.c_int()
-        alike = int(self._calls.shadowgraph_capture_alike(self._number, ctypes.byref(whole)))
-        return (self._taught[alike.bit_length() - 1] if alike else None), bool(whole.value)
+    def _learnt(self) -> tuple[Taught | None, int]:
+        """The earlier capture that most operators were those of, the latest of several, and how many these were."""
+        agreed = ctypes.c_uint64()
+        alike = int(self._calls.shadowgraph_capture_alike(self._number, ctypes.byref(agreed)))
+        return (self._taught[alike.bit_length() - 1] if alike else None), agreed.value
 
     def release(self) -> None:
         """Release the recording and the storages that it keeps."""
@@ -227,6 +229,11 @@ class CaptureRecorder:
         words = (ctypes.c_uint64 * count)()
         self._calls.shadowgraph_capture_words(self._number, which, words, count)
         return memoryview(words).cast("B").cast("Q")
+
+
+def _until(number: int, found: Mapping[int, Any]) -> dict[int, Any]:
+    """What there is of the operators before a number."""
+    return {at: each for at, each in found.items() if at < number}
 
 
 def _calls_from(frame: FrameType | None) -> tuple[object, ...]:

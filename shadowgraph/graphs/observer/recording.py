@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -32,6 +33,7 @@ _LEARNT = 1 << 63  # see capture_recorder.cpp
 
 Words = Sequence[int]
 Newest = tuple[int, ...]
+Told = tuple[Trace, str]  # a stack, and the name of the graph in whose capture it was seen
 Form = tuple[torch.dtype, tuple[int, ...], Trace]
 
 
@@ -94,19 +96,16 @@ class Taught(NamedTuple):
 
     Attributes
     ----------
-    graph
-        The captured graph's name.
     operators
         Their numbers, in order; those without a stack are marked.
     traces
-        Their stacks, by place in that order.
+        Their stacks, by place in that order, and the graph that each is of.
     places
         Of some, the innermost calls that led to them.
     """
 
-    graph: str
     operators: ctypes.Array[ctypes.c_uint64]
-    traces: Mapping[int, Trace]
+    traces: Mapping[int, Told]
     places: Mapping[int, object]
 
 
@@ -158,7 +157,7 @@ class Recording(Mapping[int, Form]):
     name_of
         The name of an operator, and its overload.
     learnt
-        The earlier capture that has the stacks of operators without one.
+        Stacks of an earlier capture, for operators without one.
 
     Attributes
     ----------
@@ -174,7 +173,7 @@ class Recording(Mapping[int, Form]):
         traces: Sequence[Trace],
         owner_of: Callable[[int], Any],
         name_of: Callable[[int], tuple[str, str]],
-        learnt: Taught | None = None,
+        learnt: Mapping[int, Told] = MappingProxyType({}),
     ) -> None:
         self._rows, self._marks, self._fresh, self._traces = rows, marks, fresh, traces
         self._owner_of, self._name_of, self._learnt = owner_of, name_of, learnt
@@ -187,7 +186,7 @@ class Recording(Mapping[int, Form]):
 
     def forget_learnt(self) -> bool:
         """Have `nodes` tell no stack any more that an earlier capture's operator had. Returns whether one did."""
-        had, self._learnt = self._learnt is not None, None
+        had, self._learnt = bool(self._learnt), {}
         vars(self).pop("_decoded", None)
         return had
 
@@ -267,11 +266,10 @@ class Recording(Mapping[int, Form]):
             text_of(name, overload), schema_named(name, overload), inputs, fresh, *self._trace(trace)
         )  # fmt: skip
 
-    def _trace(self, number: int) -> tuple[Trace, str]:
+    def _trace(self, number: int) -> Told:
         """A stack, and the graph that it was learnt from."""
         if number == _NO_TRACE:
             return None, ""
         if not number & _LEARNT:
             return self._traces[number], ""
-        learnt = self._learnt
-        return (learnt.traces.get(number ^ _LEARNT), learnt.graph) if learnt is not None else (None, "")
+        return self._learnt.get(number ^ _LEARNT, (None, ""))

@@ -500,7 +500,7 @@ def test_nothing_learnt_is_left_of_a_recording_whose_kernels_are_others(library:
 def test_of_several_that_taught_the_same_the_latest_is_believed(library: Library) -> None:
     x = torch.ones(4)
     (taught, _, _) = capture(library, partial_steps(x))
-    again = taught._replace(graph="graph#2")
+    again = taught._replace(traces={at: (trace, "graph#2") for at, (trace, _) in taught.traces.items()})
     _, made, _ = capture(library, partial_steps(x), (taught, again))
     assert {graph for _, graph in lines(made)} <= {"", "graph#2"}
 
