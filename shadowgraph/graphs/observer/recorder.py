@@ -8,6 +8,7 @@ nothing. `recording` decodes what was recorded.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
@@ -50,7 +51,8 @@ class _Stacks:
 
     def __init__(self, taught: Sequence[Taught]) -> None:
         self._taught = taught
-        self.traces: list[Trace] = []
+        self._numbers = itertools.count()  # a handler of a signal, or another thread, may come in between
+        self.traces: dict[int, Trace] = {}
         self.by_operator: dict[int, Trace] = {}
         self.places: dict[int, object] = {}
 
@@ -66,12 +68,12 @@ class _Stacks:
             The operator's number in the capture; -1 for one that consists of others.
         """
         try:
-            trace = gather()
-            self.traces.append(trace)
+            trace, at = gather(), next(self._numbers)
+            self.traces[at] = trace
             if number < 0:
-                return len(self.traces) - 1
+                return at
             self.by_operator[number] = trace
-            return len(self.traces) - 1 | self._refuted(number) << 32
+            return at | self._refuted(number) << 32
         except BaseException as error:
             internal_errors.note("stack of an operator", error)
             return _NO_TRACE

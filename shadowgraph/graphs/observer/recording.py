@@ -151,7 +151,7 @@ class Recording(Mapping[int, Form]):
     fresh
         Addresses of the tensors that it made.
     traces
-        Stacks of the operators.
+        Stacks of the operators, by number.
     owner_of
         The owner of nodes by its number in the marks; the number itself for a launch.
     name_of
@@ -170,7 +170,7 @@ class Recording(Mapping[int, Form]):
         rows: Words,
         marks: Words,
         fresh: frozenset[int],
-        traces: Sequence[Trace],
+        traces: Mapping[int, Trace],
         owner_of: Callable[[int], Any],
         name_of: Callable[[int], tuple[str, str]],
         learnt: Mapping[int, Told] = MappingProxyType({}),
@@ -182,7 +182,7 @@ class Recording(Mapping[int, Form]):
     @classmethod
     def empty(cls) -> Recording:
         """That of a capture without launches."""
-        return cls((), (), frozenset(), (), lambda number: None, lambda operator: ("", ""))
+        return cls((), (), frozenset(), {}, lambda number: None, lambda operator: ("", ""))
 
     def forget_learnt(self) -> bool:
         """Have `nodes` tell no stack any more that an earlier capture's operator had. Returns whether one did."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from functools import partial
+from types import FrameType
 
 import pytest
 import torch
@@ -114,3 +116,29 @@ def test_what_agreed_stays_learnt_however_much_follows(library: Library, ways: t
     for extra, made in zip(ways, Runner(library).captures(long_tail, *ways), strict=True):
         assert lines(made, long_tail) == [2] * 20 + [4] * extra + [6, 7] * 40
     assert learnt_from(made)[1] == "graph#1"
+
+
+def test_an_operator_that_runs_while_another_gets_its_stack(library: Library) -> None:
+    """As in a signal handler, or in a second thread, between any two calls."""
+    x, inside, ran = torch.ones(4), torch.ones(4), list[str]()
+
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        if frame.f_code is recorder_module._Stacks.keep.__code__ and event in ("c_call", "c_return"):
+            sys.setprofile(None)
+            ran.append(event)
+            inside.neg_()
+            sys.setprofile(profile)
+
+    def program() -> None:
+        sys.setprofile(profile)
+        x.add_(1)
+        x.mul_(2)
+        sys.setprofile(None)
+
+    made = Runner(library).capture(program)
+    found = [(node.launch.name, node.launch.stack[0].function) for node in made.nodes()]
+    assert ran, "invalid: nothing ran meanwhile"
+    assert {each for each in found if "neg" not in each[0]} == {
+        ("aten.add_.Tensor", "program"), ("aten.mul_.Tensor", "program"),
+    }  # fmt: skip
+    assert {function for name, function in found if "neg" in name} == {"profile"}
