@@ -110,6 +110,42 @@ def test_alignments_are_as_long_as_can_be(seed: int) -> None:
     assert len(found) == longest[-1][-1]
 
 
+GEMMS = [f"void cutlass::device_kernel<Gemm{each}>(Params)" for each in "ABC"]
+
+
+def test_kernels_that_differ_in_template_arguments_do_not_stand_for_each_other() -> None:
+    """Two operations that one template makes, launched in another order."""
+    first = [*LAYER, GEMMS[0], "put", GEMMS[1], *LAYER]
+    later = [*LAYER, GEMMS[1], "put", GEMMS[0], *LAYER]
+    places = aligned(first, later)
+    assert places is not None
+    assert all(place is None or first[place] == later[at] for at, place in enumerate(places))
+    assert places[:6] + places[9:] == [*range(6), *range(9, 15)]
+
+
+def test_kernels_in_another_order_of_which_one_graph_has_more() -> None:
+    first = [*LAYER * 2, GEMMS[0], GEMMS[0], GEMMS[1], *LAYER]
+    later = [*LAYER * 2, GEMMS[1], GEMMS[1], GEMMS[0], *LAYER]
+    places = aligned(first, later)
+    assert places is not None
+    assert all(place is None or first[place] == later[at] for at, place in enumerate(places))
+
+
+def test_a_variant_that_the_other_graph_has_at_another_place_too() -> None:
+    """For a smaller batch the library chooses another GEMM for one of two operations."""
+    first, later = [*LAYER, GEMMS[0], "put", GEMMS[0]], [*LAYER, GEMMS[2], "put", GEMMS[0]]
+    assert aligned(first * 8, later * 8) == list(range(72))
+
+
+def test_a_name_is_no_family() -> None:
+    """`decode` itself, of which both graphs have one, is no variant of its templates."""
+    first, later = [*LAYER, *LAYER, "decode<1>"], [*LAYER, "decode<2>", *LAYER]
+    places = aligned(first, later)
+    assert places is not None
+    assert places[:6] == [*range(6)]
+    assert places[7:] == [*range(6, 12)]
+
+
 # -- what a runner has learnt -----------------------------------------------------------------------------------
 
 

@@ -1,14 +1,15 @@
 """Alignment of two graphs' nodes by the names of their kernels. Pure functions; any thread, no lock.
 
 Graphs of one runner, captured for one batch size after the other, mostly have the same kernels in the same order. A
-library may choose another variant for another size, or one kernel more.
+library may choose another variant for another size, or one kernel more. Kernels whose names differ in template
+arguments alone may be different operations: where both graphs have both, neither stands for the other.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import lru_cache
 
 FLOOR = 0.8  # share of the nodes that must correspond
@@ -33,9 +34,11 @@ def aligned(first: Sequence[str], later: Sequence[str]) -> list[int | None] | No
 
     None in all where too few correspond: the graphs are of different programs.
     """
-    a, b = [family(name) for name in first], [family(name) for name in later]
-    if (a or b) and not common(Counter(a), Counter(b)):
+    if (first or later) and not common(families(first), families(later)):
         return None
+    counts, later_counts = Counter(first), Counter(later)
+    as_many = {name for name, count in counts.items() if later_counts[name] == count}
+    a, b = ([_key(name, as_many) for name in names] for names in (first, later))
     head = _common(a, b)
     tail = min(_common(a[::-1], b[::-1]), len(a) - head, len(b) - head)
     found: list[int | None] = [None] * len(b)
@@ -43,8 +46,16 @@ def aligned(first: Sequence[str], later: Sequence[str]) -> list[int | None] | No
     found[len(b) - tail :] = range(len(a) - tail, len(a))
     for at_a, at_b in _matches(a[head : len(a) - tail], b[head : len(b) - tail]):
         found[head + at_b] = head + at_a
+    for at, place in enumerate(found):
+        if place is not None and first[place] != later[at] and first[place] in later_counts and later[at] in counts:
+            found[at] = None  # each is in both graphs
     matched = sum(place is not None for place in found)
     return found if matched >= FLOOR * max(len(a), len(b)) else None
+
+
+def _key(name: str, as_many: Container[str]) -> str:
+    """What corresponding kernels have in common: their name, if both graphs have as many of it, else the family."""
+    return f"= {name}" if name in as_many else family(name)
 
 
 def _matches(a: Sequence[str], b: Sequence[str]) -> Iterator[tuple[int, int]]:
