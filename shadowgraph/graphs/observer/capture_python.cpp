@@ -2,7 +2,7 @@
 //
 // A thread asks only if it has run Python before, and while the interpreter is not about to end: a thread that waits for
 // the interpreter's lock then never gets it, and is ended in the middle of torch. `shadowgraph_captures_over` is called
-// before that, and waits for the threads counted here.
+// before that, and waits for the threads counted here: a thread counts itself, and then looks whether the end has begun.
 //
 // No lock of this library is held while a thread waits for the interpreter's: the thread that has that one may be
 // waiting for ours.
@@ -34,9 +34,24 @@ namespace captures {
 
 std::atomic<int64_t> asking{0};  // threads that are in the interpreter, or wait for its lock
 
+std::atomic<bool> ending{false};  // the interpreter is about to end
+
+// A thread that is about to ask.
+class Asking {
+ public:
+  Asking() {
+    asking.fetch_add(1);
+  }
+  ~Asking() {
+    asking.fetch_sub(1);
+  }
+  Asking(const Asking&) = delete;
+  Asking& operator=(const Asking&) = delete;
+};
+
 // Whether this thread may ask for the interpreter's lock. A thread that has never run Python has no stack to ask for.
 bool may_ask() {
-  if (!Py_IsInitialized() || PyGILState_GetThisThreadState() == nullptr) {
+  if (ending.load() || !Py_IsInitialized() || PyGILState_GetThisThreadState() == nullptr) {
     return false;
   }
   if (Py_IsFinalizing != nullptr) {
@@ -49,14 +64,12 @@ bool may_ask() {
 class Interpreter {
  public:
   Interpreter() {
-    asking.fetch_add(1);
     state_ = PyGILState_Ensure();
     PyErr_Fetch(&kind_, &error_, &trace_);
   }
   ~Interpreter() {
     PyErr_Restore(kind_, error_, trace_);
     PyGILState_Release(state_);
-    asking.fetch_sub(1);
   }
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;

@@ -145,6 +145,7 @@ Look look(Recorder& recorder, Nodes& newest) {
 // Has Python keep the stack of an operator. It returns the stack's number, and from bit 32 on a bit for each earlier
 // capture whose operator here had another stack.
 uint64_t trace_of(Recorder& recorder, long long number, uint32_t* refuted) {
+  Asking counted;
   if (!may_ask()) {
     return kNoTrace;
   }

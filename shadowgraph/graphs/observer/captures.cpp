@@ -41,9 +41,12 @@ uint64_t stop(Recorder& recorder) {
   return strays;
 }
 
-// Makes a recording known, and turns it on. Returns its number, or 0 where too many are on.
+// Makes a recording known, and turns it on. Returns its number, or 0 where too many are on or the interpreter ends.
 uint64_t admit(const Shared& recorder) {
   std::lock_guard<std::mutex> guard(registry_mutex);
+  if (ending.load()) {
+    return 0;
+  }
   for (auto& slot : slots) {
     if (slot == nullptr) {
       if (running.load() == 0) {
@@ -132,12 +135,13 @@ void shadowgraph_capture_free(uint64_t number) {
   }
 }
 
-// Stops all recordings, before the interpreter ends. Returns how many threads of C++ are in it, or wait for its lock.
+// Stops all recordings, before the interpreter ends; there are no more from here on. Returns how many threads of C++ are in it, or wait for its lock.
 uint64_t shadowgraph_captures_over() {
   using namespace captures;
   std::array<Shared, kMost> all;
   {
     std::lock_guard<std::mutex> guard(registry_mutex);
+    ending.store(true);
     all = slots;
   }
   for (auto& recorder : all) {

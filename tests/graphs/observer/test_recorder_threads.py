@@ -90,6 +90,32 @@ sys.modules["late"] = Late()
     assert said == "True", "the thread waits for the lock for ever"
 
 
+def test_no_recording_begins_once_the_interpreter_is_about_to_end(native: Path, cache: Path) -> None:
+    """Such as a capture in a handler of the program's that runs after ours: a dispatch mode notes it."""
+    said = run(
+        """
+import atexit
+
+def late():
+    try:
+        recorder()
+    except RuntimeError as error:
+        print(error, library.captures.shadowgraph_captures_known())
+
+from shadowgraph.graphs.observer import library as loading
+atexit.register(late)
+atexit.unregister(loading._end_captures)
+atexit.register(loading._end_captures, library.captures.shadowgraph_captures_over)  # runs before it
+torch.ones(4).add_(1)
+before = recorder()
+before.stop()
+before.release()
+""",
+        native, cache,
+    )  # fmt: skip
+    assert said == "the capture cannot be recorded in C++ 0"
+
+
 def test_a_recording_that_lives_until_the_interpreter_ends(native: Path, cache: Path) -> None:
     said = run(
         """
