@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <stdexcept>
 #include <thread>
 
 namespace {
@@ -12,6 +13,8 @@ namespace {
 constexpr int64_t kStream = 5;
 constexpr uintptr_t kHandle = 0x5000;
 std::atomic<uintptr_t> asked{0};
+std::atomic<uint64_t> asks{0};
+std::atomic<bool> refuses{false};
 std::atomic<uint64_t> ran{0};
 std::atomic<bool> halted{false};
 std::atomic<int> inside{0};
@@ -41,9 +44,13 @@ void run(uint64_t count) {
 
 extern "C" {
 
-// As a driver of which every stream captures into graph 7, without nodes.
+// As a driver of which every stream captures into graph 7, without nodes. Throws as long as it refuses.
 int native_ask(void* stream, int* status, uint64_t* id, void** graph, void*** nodes, size_t* count) {
   static void* none = nullptr;
+  asks.fetch_add(1);
+  if (refuses) {
+    throw std::runtime_error("no handle of a stream");
+  }
   asked.store(reinterpret_cast<uintptr_t>(stream));
   *status = 1;
   *id = 1;
@@ -51,6 +58,14 @@ int native_ask(void* stream, int* status, uint64_t* id, void** graph, void*** no
   *nodes = &none;
   *count = 0;
   return 0;
+}
+
+void native_refuse(int wanted) {
+  refuses.store(wanted != 0);
+}
+
+uint64_t native_asks() {
+  return asks.load();
 }
 
 uint64_t native_asked() {

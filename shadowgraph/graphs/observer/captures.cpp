@@ -29,7 +29,14 @@ Result looking(uint64_t number, Result none, Work work) {
 // Stops a recording; returns how often there were new nodes that no launch made.
 uint64_t stop(Recorder& recorder) {
   Nodes newest;
-  Look seen = recorder.closed ? Look::kElsewhere : look(recorder, newest);
+  Look seen = Look::kElsewhere;
+  try {
+    if (!recorder.closed) {
+      seen = look(recorder, newest);
+    }
+  } catch (...) {  // the nodes are not known; the recording ends all the same
+    note_failure();
+  }
   uint64_t strays = 0;
   {
     std::lock_guard<std::mutex> guard(recorder.mutex);
@@ -122,6 +129,7 @@ void shadowgraph_capture_free(uint64_t number) {
     recorder = std::move(found->second);
     recordings.erase(found);
   }
+  turn_off(*recorder);
   decltype(recorder->kept) kept;
   void* gather = nullptr;
   {

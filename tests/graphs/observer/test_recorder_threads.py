@@ -170,3 +170,22 @@ print(len(place[0]._words(4)))
         native, cache,
     )  # fmt: skip
     assert said == "4 64"
+
+
+def test_a_recording_ends_where_its_nodes_cannot_be_asked_for(native: Path, cache: Path) -> None:
+    """Else it is on for good: sixteen may be at a time, and each operator of the program asks all of them."""
+    said = run(
+        """
+for _ in range(40):
+    made = recorder()
+    without.native_refuse(True)
+    made.stop()
+    made.release()
+    without.native_refuse(False)
+asked, failures = without.native_asks(), library.failures.value
+torch.ones(4).add_(1)
+print(without.native_asks() - asked, failures)
+""",
+        native, cache,
+    )  # fmt: skip
+    assert said == "0 40"
