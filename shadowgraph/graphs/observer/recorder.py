@@ -11,6 +11,7 @@ import ctypes
 import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -191,8 +192,8 @@ class CaptureRecorder:
         """What was recorded; call it once, after `stop`."""
         learnt, _ = self._learnt()
         return Recording(
-            self._words(_ROWS), self._words(_MARKS), frozenset(self._words(_FRESH)), self._stacks.traces, self._named,
-            self._library.name_of, learnt.traces if learnt is not None else {},
+            self._words(_ROWS), self._words(_MARKS), frozenset(self._words(_FRESH)), self._stacks.traces,
+            partial(_named, self.called), self._library.name_of, learnt.traces if learnt is not None else {},
         )  # fmt: skip
 
     def teaches(self, graph: str) -> Taught | None:
@@ -222,15 +223,16 @@ class CaptureRecorder:
         if self._number:
             self._free(self._number)
 
-    def _named(self, number: int) -> Any:
-        """The owner of nodes by its number in the marks."""
-        return self.called[number - _CALLED] if number >= _CALLED else number or None
-
     def _words(self, which: int) -> Sequence[int]:
         count = self._calls.shadowgraph_capture_words(self._number, which, None, 0)
         words = (ctypes.c_uint64 * count)()
         self._calls.shadowgraph_capture_words(self._number, which, words, count)
         return memoryview(words).cast("B").cast("Q")
+
+
+def _named(called: Sequence[Any], number: int) -> Any:
+    """The owner of nodes by its number in the marks."""
+    return called[number - _CALLED] if number >= _CALLED else number or None
 
 
 def _until(number: int, found: Mapping[int, Any]) -> dict[int, Any]:

@@ -6,6 +6,7 @@ import gc
 import signal
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -195,6 +196,19 @@ def test_a_recording_may_end_while_it_takes_a_stack(
         del recorder
         x.add_(1)
     assert not held
+
+
+def test_what_was_recorded_does_not_keep_the_recorder(library: Library, driver: CapturingDriver) -> None:
+    """It lives as long as the graph; its names, stacks and owners are all that it needs."""
+    with driver.recording(library) as recorder:
+        driver.nodes += 1
+        recorder.mark("a C function", ())
+        torch.zeros(4).add_(1)
+    made, alive = recorder.recording(), weakref.ref(recorder)
+    recorder.release()
+    del recorder
+    assert alive() is None
+    assert ([owner for _, owner in made.log], len(made.nodes())) == (["a C function"], 2)
 
 
 def test_a_recording_may_end_inside_of_an_operator(
