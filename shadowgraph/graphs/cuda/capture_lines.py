@@ -47,7 +47,7 @@ class CaptureLines:
         if self._learnt:
             with error_barrier("recording of a capture"):
                 library = self._observer.library
-                if library is not None and marks is not None:
+                if library is not None and library.captures is not None and marks is not None:
                     lines = self._lines()
                     return RecordedCapture(_recorder(library, marks, isolate, lines), model, ledger, lines)
             self._observer.captures_by_mode += 1

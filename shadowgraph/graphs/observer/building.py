@@ -17,6 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -73,15 +74,30 @@ def library() -> Path:
     BuildError
         With the reason, in one line.
     """
+    return _library(SOURCES)
+
+
+def library_without_captures() -> Path:
+    """The same without what records captures, which needs more of torch's headers.
+
+    Raises
+    ------
+    BuildError
+        With the reason, in one line.
+    """
+    return _library(SOURCES[:1])
+
+
+def _library(sources: Sequence[Path]) -> Path:
     try:
-        build = planned()
+        build = planned(sources)
         return build.library if is_private_file(build.library) else _built(build)
     except OSError as error:
         raise BuildError(str(error)) from error
 
 
-def planned() -> Build:
-    """What is to be built here, and where it belongs.
+def planned(sources: Sequence[Path] | None = None) -> Build:
+    """What is to be built here, and where it belongs; of all sources by default.
 
     Raises
     ------
@@ -92,7 +108,7 @@ def planned() -> Build:
     if not Path(torch.__path__[0], "include", "ATen", "record_function.h").is_file():
         raise BuildError("torch's headers are not installed")
     words = compiler()
-    source = b"".join(b'#line 1 "%s"\n%s' % (path.name.encode(), path.read_bytes()) for path in SOURCES)
+    source = b"".join(b'#line 1 "%s"\n%s' % (path.name.encode(), path.read_bytes()) for path in sources or SOURCES)
     return Build(words, source, cache_folder() / f"observer-{_key(words, source)}.so")
 
 

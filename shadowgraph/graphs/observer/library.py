@@ -68,6 +68,8 @@ class Library:
         Its value is the sequence number of the latest row of all threads.
     failures
         Its value counts operators that could not be noted.
+    captures
+        The functions in captures.cpp, for `recorder`; None where the library was built without them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -76,11 +78,7 @@ class Library:
             self.sequence = ctypes.c_uint64.in_dll(calls, "shadowgraph_sequence")
             self.failures = ctypes.c_uint64.in_dll(calls, "shadowgraph_failures")
             words = calls.shadowgraph_row_words
-            for name, (result, *arguments) in _CAPTURES.items():
-                function = getattr(calls, name)
-                function.restype, function.argtypes = result, arguments
-            self.captures = calls  # for `recorder`
-            atexit.register(_end_captures, calls.shadowgraph_captures_over)
+            self.captures = _captures_in(calls)
         except (OSError, AttributeError, ValueError) as error:
             raise BuildError(f"the library cannot be loaded: {error}") from error
         if words() * 8 != ROW.itemsize:
@@ -113,6 +111,16 @@ class Library:
         """The name of an operator, such as ``aten::copy_``, and its overload."""
         name, overload = self._calls.shadowgraph_operator(operator), self._calls.shadowgraph_overload(operator)
         return name.decode(), overload.decode()
+
+
+def _captures_in(calls: ctypes.PyDLL) -> Any:
+    if not hasattr(calls, "shadowgraph_capture_begin"):
+        return None
+    for name, (result, *arguments) in _CAPTURES.items():
+        function = getattr(calls, name)
+        function.restype, function.argtypes = result, arguments
+    atexit.register(_end_captures, calls.shadowgraph_captures_over)
+    return calls
 
 
 def _end_captures(over: Callable[[], int]) -> None:

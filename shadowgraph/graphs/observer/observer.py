@@ -7,6 +7,7 @@ the reading is for where evidence is looked at, in any thread, without a lock.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import threading
@@ -34,8 +35,9 @@ class OperatorObserver:
 
     Parameters
     ----------
-    build
-        Returns the path of the library; called in a thread of its own, which may wait.
+    builds
+        Return the path of a library, each if the one before it fails; called in a thread of its own, which may wait. By
+        default of the whole observer, and of one that records no captures.
 
     Attributes
     ----------
@@ -47,8 +49,8 @@ class OperatorObserver:
         Captures that a dispatch mode noted because there was no library.
     """
 
-    def __init__(self, build: Callable[[], Path] = building.library) -> None:
-        self._build = build
+    def __init__(self, *builds: Callable[[], Path]) -> None:
+        self._builds = builds or (building.library, building.library_without_captures)
         self._lock = fork_safe(threading.Lock())  # for starting, stopping and loading
         self._library: Library | None = None
         self._word = ctypes.c_uint64(0)
@@ -57,6 +59,7 @@ class OperatorObserver:
         self._began = 0.0
         self._ready: float | None = None  # seconds after the start
         self.reason: str | None = None
+        self._no_captures: str | None = None  # why the library records none
         self.dropped = 0
         self.captures_by_mode = 0
 
@@ -67,7 +70,7 @@ class OperatorObserver:
 
     @property
     def library(self) -> Library | None:
-        """The library that notes operators, or None; it records captures, too."""
+        """The library that notes operators, or None; it may record captures, too."""
         return self._library if self.active else None
 
     @property
@@ -113,7 +116,10 @@ class OperatorObserver:
             return f"{sampled}: {why}{f'; {captures}' if count else ''}"
         if self.failures:
             return f"the observer in C++ could not note {self.failures:,} operators"
-        return f"{captures}: the observer in C++ was not there yet" if count else None
+        why = f"the observer in C++ has no recorder of captures ({self._no_captures})"
+        if self._no_captures is None:
+            why = "the observer in C++ was not there yet"
+        return f"{captures}: {why}" if count else None
 
     def latest_sequence(self) -> int:
         """The sequence number of the latest operator, to be remembered at the end and at the beginning of a replay."""
@@ -155,7 +161,7 @@ class OperatorObserver:
     def _load(self) -> None:
         library, reason = None, None
         try:
-            library = loaded(self._build())
+            library = self._built()
         except BuildError as error:
             reason = str(error)
         except Exception as error:  # no caller is left; the report tells
@@ -166,6 +172,18 @@ class OperatorObserver:
                 self._library, self._word = library, library.sequence
                 if self._wanted:
                     self._activate(library)
+
+    def _built(self) -> Library:
+        whole, *others = self._builds
+        try:
+            return loaded(whole())
+        except BuildError as error:
+            for build in others:
+                with contextlib.suppress(BuildError):
+                    library = loaded(build())
+                    self._no_captures = str(error)
+                    return library
+            raise
 
     def _activate(self, library: Library) -> None:
         try:

@@ -12,14 +12,20 @@ import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from shadowgraph.common import private_cache
+from shadowgraph.graphs.cuda.capture import CaptureMode
+from shadowgraph.graphs.cuda.capture_lines import CaptureLines
 from shadowgraph.graphs.observer import building
 from shadowgraph.graphs.observer.building import BuildError
 from shadowgraph.graphs.observer.library import Library
 from shadowgraph.graphs.observer.observer import OperatorObserver
+from shadowgraph.model.buffers import Ledger
+from shadowgraph.model.graphs import Graph
 
 
 @pytest.fixture
@@ -121,8 +127,8 @@ def test_a_compiler_that_fails_is_quoted_and_not_tried_again(
     observer = OperatorObserver()
     assert "broken-c++ failed: a.cpp:1: fatal error: no such file" in refused(observer)
     assert "fatal error" in refused(observer)
-    assert calls.read_text() == "called\n"
-    assert left_in(home) == [".lock"]
+    assert calls.read_text() == "called\n" * 2, "for the whole of it, and without what records captures"
+    assert left_in(home) == [".lock", ".lock"]
 
 
 def test_a_compiler_that_dies_and_one_that_makes_rubbish(
@@ -140,6 +146,36 @@ def test_a_source_that_does_not_compile(home: Path, tmp_path: Path, monkeypatch:
     source.write_text("#include <no_such_header.h>\n")
     monkeypatch.setattr(building, "SOURCES", (source,))
     assert "no_such_header.h" in refused()
+
+
+def test_where_only_the_recorder_of_captures_does_not_compile_operators_are_noted(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = f"""
+        for each; do
+          case "$each" in *.cpp) if grep -q shadowgraph_capture_begin "$each"; then
+            echo "error: no member named 'values_'" >&2; exit 1
+          fi;; esac
+        done
+        exec {" ".join(building.compiler())} "$@"
+    """
+    monkeypatch.setenv("CXX", str(script(tmp_path / "older-c++", body)))
+    observer = OperatorObserver()
+    observer.start()
+    assert observer.wait(300), observer.sentence()
+    before = observer.latest_sequence()
+    torch.ones(4).add_(1)
+    assert [each.launch.name for each in observer.since(before)][-1] == "aten.add_.Tensor"
+    assert observer.sentence() is None, "as long as no capture is to be recorded"
+    assert observer.library is not None
+    assert observer.library.captures is None
+    made = CaptureLines(True, observer).begin(Graph(1, "graph#1"), Ledger(), False, SimpleNamespace())  # type: ignore[arg-type]
+    observer.stop()
+    assert isinstance(made, CaptureMode)
+    assert observer.sentence() == (
+        "1 capture went through a dispatch mode, which is slower: the observer in C++ has no recorder of captures "
+        "(older-c++ failed: error: no member named 'values_')"
+    )
 
 
 def test_a_torch_without_headers(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
