@@ -38,6 +38,7 @@ class NodeShadows:
         self._checks = [check for check in checks if type(check).node_parts is not Check.node_parts]
         self._listed: dict[int, tuple[int, ...]] = {}  # by the graph's serial: the checks' versions
         self._left: dict[int, dict[NodePart, int]] = {}  # bytes that were left out, by the graph's serial
+        self._dropped = context.engine.dropped
 
     def list(self, graph: Graph) -> None:
         """List a graph's ranges, if checks want others than before."""
@@ -47,9 +48,14 @@ class NodeShadows:
                 self._list(graph, version)
 
     def list_all(self) -> None:
-        """Replays pass unobserved from here on: list the ranges of all graphs, those that were reported, too."""
+        """Replays pass unobserved from here on: list the ranges of all graphs, also those that were reported, or may have
+        been in a record that was lost."""
+        engine = self._context.engine
+        before, self._dropped = self._dropped, engine.dropped
         for graph in list(self._context.graphs.values()):
             with error_barrier("shadows of a graph"):
+                if self._dropped != before:
+                    engine.list_shadows(graph.serial, ())
                 self._list(graph, tuple([check.node_version for check in self._checks]))
 
     def _list(self, graph: Graph, version: tuple[int, ...]) -> None:

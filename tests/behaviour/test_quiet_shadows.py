@@ -215,6 +215,37 @@ def test_where_nothing_can_be_listed_declared_bytes_are_compared_by_launches(
     assert any("256 bytes of 1 declared range" in line for line in debugger.facts().limits)
 
 
+def test_a_change_whose_record_was_lost_is_reported_in_the_next_period(
+    debugger: sg.Debugger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record in a full ring may be replaced before it is read; a range that was reported is silent until it is listed
+    again."""
+    engine, withdrawn = debugger.monitor.context.engine, list[int]()
+    assert isinstance(engine, NumpyEngine)
+    show = engine.list_shadows
+
+    def noted(graph: int, parts: Sequence[NodePart]) -> None:
+        withdrawn.extend([graph] if not parts else [])
+        show(graph, parts)
+
+    monkeypatch.setattr(engine, "list_shadows", noted)
+    declared = table(debugger, 64)
+    debugger.protect(declared)
+    graph = sg.HostGraph()
+    with sg.host_graph(graph):
+        graph.call(lambda: None, writes=(declared,))
+    until_passing(graph)
+    assert withdrawn == []
+    engine.dropped += 3
+    debugger.monitor.observation.observe_all()
+    until_passing(graph)
+    assert withdrawn == [graph.model.serial]
+    assert listed(debugger, graph) != []
+    debugger.monitor.observation.observe_all()
+    until_passing(graph)
+    assert withdrawn == [graph.model.serial]
+
+
 # -- which bytes are listed ----------------------------------------------------------------------------------------
 
 
