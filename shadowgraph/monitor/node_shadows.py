@@ -48,8 +48,8 @@ class NodeShadows:
                 self._list(graph, version)
 
     def list_all(self) -> None:
-        """Replays pass unobserved from here on: list the ranges of all graphs, also those that were reported, or may have
-        been in a record that was lost."""
+        """Replays pass unobserved from here on: list the ranges of all graphs, also those that were reported, or whose
+        record may be lost."""
         engine = self._context.engine
         before, self._dropped = self._dropped, engine.dropped
         for graph in list(self._context.graphs.values()):
