@@ -394,7 +394,7 @@ struct Watch { u64 row, serial, replays, done[2], checked; u64 shadows; u32 n_sh
 struct Shadowed { u64 source, shadow; u32 nbytes, part; u64 replay; };  // replay: the last one whose head has copied it
 struct Mark { u32 id, flags; };  // flags: 1 a change may be legal, 2 a change was reported
 
-// A row of the check log, in host memory: the last replay whose head check has begun; the last one whose tail check has
+// A row of the check log, in host memory: the last replay whose head check has run; the last one whose tail check has
 // run and compared; the first one with damage; how many have been checked at their ends.
 struct GraphRow { u64 serial, begun, ended, damaged, checked; };
 
@@ -455,7 +455,6 @@ extern "C" __global__ void __launch_bounds__(256) graph_check(Watch* w, Listed* 
   // Both counts change when all blocks have counted themselves.
   u64 replays = threadIdx.x ? 0 : __ldcg(&w->replays), checked = threadIdx.x ? 0 : __ldcg(&w->checked);
   GraphRow* row = threadIdx.x ? 0 : (GraphRow*)__ldcg(&w->row);
-  if (!end && !blockIdx.x && !threadIdx.x) *(volatile u64*)&row->begun = replays + 1;  // early: the host is far away
   if (threadIdx.x == 0) {
     uint4 published = __ldcg((const uint4*)&w->shadows);
     if (state.x) published.z = 0;
@@ -508,6 +507,7 @@ extern "C" __global__ void __launch_bounds__(256) graph_check(Watch* w, Listed* 
       if (far_blocks) listed->far_turn = state.y + far_blocks;
     } else {
       w->replays = replays + 1;
+      *(volatile u64*)&row->begun = replays + 1;
     }
   }
 }

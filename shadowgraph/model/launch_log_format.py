@@ -24,10 +24,9 @@ SLOTS_AT = TABLE_AT + TABLE
 NBYTES = SLOTS_AT + SLOTS * SLOT
 
 # Stream (or time, of an event), thread, kernel, site, grid, kind (and the number of pointers << 8), row number. Events
-# have `PAIR` in the place of the first pointer: graph and replay; and in that of the kernel the slot of their text.
-PAIR = struct.Struct("<QQ")
+# have graph and replay in the place of the first pointer, and the slot of their text in that of the kernel.
 TAIL = struct.Struct("<QQIIIIIIQ")
-EVENT_ROW = struct.Struct("<QQ80xdQIIIIIIQ")  # a whole row of an event
+EVENT_ROW = struct.Struct("<QQ80xdQIIIIIIQ")  # the whole row
 ENTRY = struct.Struct("<IIQ")  # kind and length of a text, its key; the first two are not 0 in a complete entry
 SLOT_HEAD = struct.Struct("<QI4x")
 TAIL_AT = ROW - TAIL.size

@@ -202,6 +202,16 @@ def test_buffers_come_and_go_while_two_graphs_replay(debugger: sg.Debugger) -> N
 # -- what the host plans from ----------------------------------------------------------------------------------------
 
 
+def first_change(debugger: sg.Debugger, it: Pointers, step: Callable[[], None]) -> tuple[Any, int]:
+    """The finding about pointers that a graph changes from the next step on, and the replay of that step."""
+    it.lens.fill_(5)
+    step()
+    broken = it.replays
+    for _ in range(4):
+        step()
+    return only([each for each in debugger.check() if each.code == "SG102"]), broken
+
+
 def test_the_first_change_of_what_the_host_plans_from_is_dated(debugger: sg.Debugger) -> None:
     it = Pointers(debugger)
 
@@ -211,12 +221,7 @@ def test_the_first_change_of_what_the_host_plans_from_is_dated(debugger: sg.Debu
 
     steady(step)
     assert tables(debugger, it.graph) == [it.indptr.data_ptr()]
-    it.lens.fill_(5)
-    step()
-    broken = it.replays
-    for _ in range(4):
-        step()
-    found = only([each for each in debugger.check() if each.code == "SG102"])
+    found, broken = first_change(debugger, it, step)
     assert (found.phase, found.replay, found.graph) == ("replay", broken, name_of(it.graph))
     assert (found.bytes.first, found.bytes.last, found.reader.kind) == (4, 16, "host")
     assert found.culprit.name == "aten.copy_.default"
@@ -257,12 +262,7 @@ def test_each_graph_has_its_own(debugger: sg.Debugger) -> None:
     assert tables(debugger, first.graph) == [first.indptr.data_ptr()]
     assert tables(debugger, second.graph) == [second.indptr.data_ptr()]
     assert tables(debugger, third) == [], "a graph without such buffers has none"
-    second.lens.fill_(6)
-    step()
-    broken = second.replays
-    for _ in range(4):
-        step()
-    found = only([each for each in debugger.check() if each.code == "SG102"])
+    found, broken = first_change(debugger, second, step)
     assert (found.replay, found.graph) == (broken, name_of(second.graph))
 
 

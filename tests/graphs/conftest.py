@@ -1,4 +1,4 @@
-"""The process's allocator for one test at a time."""
+"""The process's allocator for one test at a time, and the compiled observer for a module of tests."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import gc
 from collections.abc import Iterator
 
 import pytest
+from support.compiled_observer import cache_with_the_library
 
 from shadowgraph.common.finalizer_safe_lock import run_deferred
 from shadowgraph.common.internal_errors import internal_errors
+from shadowgraph.graphs.observer import building
+from shadowgraph.graphs.observer.library import Library, loaded
 from shadowgraph.model.guards import GuardPolicy
 from shadowgraph.tracking.allocator import HostAllocator, host_allocator
 
@@ -28,3 +31,12 @@ def allocator() -> Iterator[HostAllocator]:
 def policy(allocator: HostAllocator) -> GuardPolicy:
     allocator.policy = GuardPolicy(near=512, far=1024, budget=1 << 20)
     return allocator.policy
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
+    home = cache_with_the_library(tmp_path_factory)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(home))
+        patch.delenv("CXX", raising=False)
+        yield loaded(building.library())

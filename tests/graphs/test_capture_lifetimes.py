@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from observer.recording_bench import CapturingDriver
-from support.compiled_observer import cache_with_the_library
 
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.graphs.cuda import capture as cuda_capture
@@ -21,20 +20,10 @@ from shadowgraph.graphs.cuda.graph import CudaGraphs
 from shadowgraph.graphs.cuda.recorded_capture import RecordedCapture
 from shadowgraph.graphs.cuda.runner_lines import Lines
 from shadowgraph.graphs.dispatch import eager
-from shadowgraph.graphs.observer import building
-from shadowgraph.graphs.observer.library import Library, loaded
+from shadowgraph.graphs.observer.library import Library
 from shadowgraph.graphs.observer.recorder import CaptureRecorder
 from shadowgraph.model.buffers import Ledger
 from shadowgraph.tracking.captures import captures
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
-    home = cache_with_the_library(tmp_path_factory)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(home))
-        patch.delenv("CXX", raising=False)
-        yield loaded(building.library())
 
 
 class CapturedGraph:

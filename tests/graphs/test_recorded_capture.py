@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from observer.recording_bench import CapturingDriver
-from support.compiled_observer import cache_with_the_library
 
 from shadowgraph.graphs.cuda import capture as cuda_capture
 from shadowgraph.graphs.cuda import capture_lines
@@ -20,7 +19,7 @@ from shadowgraph.graphs.cuda.capture_watch import Called, CaptureTracer
 from shadowgraph.graphs.cuda.recorded_capture import RecordedCapture
 from shadowgraph.graphs.cuda.runner_lines import GraphLines, LearntCall, Lines
 from shadowgraph.graphs.observer import building
-from shadowgraph.graphs.observer.library import Library, loaded
+from shadowgraph.graphs.observer.library import Library
 from shadowgraph.graphs.observer.observer import OperatorObserver
 from shadowgraph.graphs.observer.recorder import CaptureRecorder
 from shadowgraph.graphs.observer.recording import Recording, Taught
@@ -30,15 +29,6 @@ from shadowgraph.model.launches import Access, Pointer
 from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.foreign import track_foreign
 from shadowgraph.tracking.traces import gather
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
-    home = cache_with_the_library(tmp_path_factory)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(home))
-        patch.delenv("CXX", raising=False)
-        yield loaded(building.library())
 
 
 class Bench:

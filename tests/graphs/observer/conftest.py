@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from support.compiled_observer import cache_with_the_library
 
+from shadowgraph.graphs.observer import building
+from shadowgraph.graphs.observer.library import Library, loaded
 from shadowgraph.graphs.observer.observer import OperatorObserver
 
 
@@ -22,6 +24,11 @@ def cached(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     monkeypatch.delenv("CXX", raising=False)
     return cache
+
+
+@pytest.fixture
+def library(cached: object) -> Library:
+    return loaded(building.library())
 
 
 @pytest.fixture

@@ -18,18 +18,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from shadowgraph.graphs.dispatch.schemas import schema_of
 from shadowgraph.graphs.dispatch.tensors import named_tensors, tensors_in
-from shadowgraph.graphs.observer import building
-from shadowgraph.graphs.observer.library import Library, loaded
+from shadowgraph.graphs.observer.library import Library
 from shadowgraph.graphs.observer.recorder import CaptureRecorder
 from shadowgraph.graphs.observer.recording import Recording
 from shadowgraph.model.views import TensorView
 
 Told = tuple[str, list[tuple[str, str, TensorView]]]
-
-
-@pytest.fixture
-def library(cached: object) -> Library:
-    return loaded(building.library())
 
 
 @pytest.fixture

@@ -14,17 +14,11 @@ from observer.recording_bench import CapturingDriver, recorded
 from observer.test_capture_recorder import Noted, anonymous, told
 
 from shadowgraph.graphs.dispatch.tensors import tensors_in
-from shadowgraph.graphs.observer import building
-from shadowgraph.graphs.observer.library import Library, loaded
+from shadowgraph.graphs.observer.library import Library
 from shadowgraph.graphs.observer.recording import Recording
 
 Program = Callable[[torch.Tensor, torch.Tensor], object]
 CLASSES = torch.arange(4)
-
-
-@pytest.fixture
-def library(cached: object) -> Library:
-    return loaded(building.library())
 
 
 def cast(x: torch.Tensor, w: torch.Tensor) -> None:

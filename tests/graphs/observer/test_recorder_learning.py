@@ -13,15 +13,9 @@ import torch
 from observer.recording_bench import CapturingDriver
 
 from shadowgraph.common.internal_errors import internal_errors
-from shadowgraph.graphs.observer import building
 from shadowgraph.graphs.observer import recorder as recorder_module
-from shadowgraph.graphs.observer.library import Library, loaded
+from shadowgraph.graphs.observer.library import Library
 from shadowgraph.graphs.observer.recording import Recording, Taught
-
-
-@pytest.fixture
-def library(cached: object) -> Library:
-    return loaded(building.library())
 
 
 class Runner:
