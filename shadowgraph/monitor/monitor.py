@@ -703,6 +703,8 @@ class Monitor(Listener):
             now = next(self.context.clock)
             self._rearming.observed_since = inf if unobserved else now
             if unobserved:
+                if self.flight_recorder.observer is not None:
+                    self.flight_recorder.observer.look()
                 self.node_shadows.list_all()
                 host_reads.rest(not self.checks[Invariants].declared)  # declared rules are checked at each host read
                 self.checks[Invariants].unobserved_since = now

@@ -17,6 +17,7 @@ std::unordered_map<uint64_t, Shared> recordings;  // by number, until they are f
 std::atomic<uint64_t> numbers{0};
 std::atomic<size_t> running{0};
 at::CallbackHandle callback = at::INVALID_CALLBACK_HANDLE;
+const char* no_overload = nullptr;  // what a name that is no operator's has in place of an overload
 
 // An operator that runs.
 struct Call {
@@ -194,6 +195,20 @@ bool begins(const at::RecordFunction& function, const Operator& op, Call& call) 
   }
   call.recorder = std::move(recorder);
   return true;
+}
+
+bool is_text(const at::RecordFunction& call) {
+  return call.overload_name() == no_overload;
+}
+
+// What a name that is no operator's has in place of an overload.
+void learn_names() {
+  at::RecordFunction text(at::RecordScope::LITE_INTERPRETER);
+  no_overload = text.overload_name();
+}
+
+const Operator* operator_of(const at::RecordFunction& call) {
+  return ::operator_of(call.overload_name(), call.name(), call.overload_name(), [&call] { return call.operator_schema(); });
 }
 
 std::unique_ptr<at::ObserverContext> operator_begins(const at::RecordFunction& function) {

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from shadowgraph.graphs.observer.building import BuildError
 
@@ -56,6 +57,7 @@ _CAPTURES: dict[str, tuple[Any, ...]] = {
     "shadowgraph_capture_words": (_WORD, _WORD, _INT, _WORDS, _WORD),
     "shadowgraph_capture_weak": (_WORD, _WORD, _WORD),
 }  # fmt: skip
+_PLACES = {"CPU", "CUDA", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"}
 _PATIENCE = 1.0  # seconds at most that the end of the interpreter waits for threads that run Python in a callback
 
 
@@ -86,17 +88,26 @@ class Library:
         calls.shadowgraph_read.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64]
         for call in (calls.shadowgraph_read, calls.shadowgraph_rows, calls.shadowgraph_lost):
             call.restype = ctypes.c_uint64
+        calls.shadowgraph_look.restype, calls.shadowgraph_note.argtypes = ctypes.c_int64, [ctypes.c_int]
+        calls.shadowgraph_leave.argtypes, calls.shadowgraph_leave.restype = [ctypes.c_char_p] * 2, None
         for call in (calls.shadowgraph_operator, calls.shadowgraph_overload):
             call.argtypes, call.restype = [ctypes.c_uint32], ctypes.c_char_p
 
     def start(self) -> None:
         """Note operators from here on, in all threads."""
-        if not self._calls.shadowgraph_start():
-            raise BuildError("torch refused the callback")
+        self.look()
+        self._calls.shadowgraph_note(1)
+
+    def look(self) -> None:
+        """Note the operators too that were registered since the last time. Calls are serialised by the caller."""
+        for name, overload in _overridden():
+            self._calls.shadowgraph_leave(name.encode(), overload.encode())
+        if self._calls.shadowgraph_look() < 0:
+            raise BuildError("torch refused kernels that stand in for its own")
 
     def stop(self) -> None:
-        """Note no more operators; those that run now end as they began."""
-        self._calls.shadowgraph_stop()
+        """Note no more operators."""
+        self._calls.shadowgraph_note(0)
 
     def read(self, after: int, until: int) -> tuple[Rows, int]:
         """The rows with sequence numbers after one and up to another, in order, and how many others replaced."""
@@ -111,6 +122,18 @@ class Library:
         """The name of an operator, such as ``aten::copy_``, and its overload."""
         name, overload = self._calls.shadowgraph_operator(operator), self._calls.shadowgraph_overload(operator)
         return name.decode(), overload.decode()
+
+
+def _overridden() -> list[tuple[str, str]]:
+    """Operators of torch's own that Python code has given another kernel, which goes when its `torch.library.Library`
+    does."""
+    found = []
+    for key in list(getattr(torch.library, "_impls", ())):
+        library, *rest = key.split("/")
+        if library == "aten" and len(rest) == 2 and rest[1] in _PLACES:
+            name, _, overload = rest[0].partition(".")
+            found.append((f"aten::{name}", overload))
+    return found
 
 
 def _captures_in(calls: ctypes.PyDLL) -> Any:

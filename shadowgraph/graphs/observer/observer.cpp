@@ -1,9 +1,10 @@
-// Notes the operators that write tensors, in every thread, without Python: a global `at::RecordFunction` callback that
-// puts one row for each into a ring of its thread. `observer.py` builds, loads and reads it.
+// Notes the operators that write tensors, in every thread, without Python: kernels of ours stand in the place of theirs,
+// and put a row for each call into a ring of its thread before they call the kernel whose place they took. Operators that
+// write nothing run as ever. `observer.py` builds, loads and reads it.
 //
-// The callbacks run in the program's threads, with or without the GIL, which they neither take nor need. They throw
-// nothing, take no lock, make no call of a device's runtime, and allocate only at a thread's first row and at the first
-// sight of an operator. Rings and operators are never freed: another thread may be reading them.
+// These kernels run in the program's threads, with or without the GIL, which they neither take nor need. Noting throws
+// nothing, takes no lock, makes no call of a device's runtime, and allocates only at a thread's first row. Rings and
+// operators are never freed: another thread may be reading them.
 //
 // A row is complete when its sequence number is stored, which happens last. A reader copies a row and looks at that
 // number again.
@@ -12,6 +13,7 @@
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/record_function.h>
+#include <c10/util/Exception.h>
 #include <c10/core/impl/COW.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
@@ -20,12 +22,16 @@
 #include <time.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace {
 
@@ -37,6 +43,7 @@ constexpr size_t kWords = kHead + kPlaces * kPlaceWords;
 constexpr size_t kParts = 64;        // rows for one call, at most
 constexpr size_t kOperators = 1 << 14;
 constexpr size_t kProbes = 64;
+enum Slot : size_t { kCpu, kCuda, kBoth, kSlots };  // whose place a kernel of ours takes: of the host's, of CUDA's, of any
 
 using Words = uint64_t[kWords];
 
@@ -62,6 +69,8 @@ struct Operator {
   bool transparent = false;  // launches nothing itself: a view, or one of torch's that consists of other operators
   bool composite = false;  // may consist of other operators, which are called one by one
   bool makes = false;  // may return tensors with memory of their own
+  bool looked = false;  // whether kernels of ours have taken what places there are
+  std::array<std::optional<c10::SafeKernelFunction>, kSlots> kernels;  // in whose place they stand
 };
 
 // Of the current thread. No constructor, so that access costs no check.
@@ -88,8 +97,7 @@ thread_local Thread thread;
 std::atomic<Ring*> rings{nullptr};
 std::atomic<uint64_t> ring_count{0};
 std::atomic<Operator*> operators[kOperators];
-const char* no_overload = nullptr;  // what a name that is no operator's has in place of an overload
-at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
+std::atomic<bool> noting{false};
 
 struct AtEnd {
   bool armed = false;
@@ -148,34 +156,19 @@ Ring* ring_here() {
   return thread.ring;
 }
 
-bool is_text(const at::RecordFunction& call) {
-  return call.overload_name() == no_overload;
+bool fits(const Operator& known, const char* key, std::string_view name, std::string_view overload) {
+  return known.key == key && (known.native || (known.name == name && known.overload == overload));
 }
 
-// What a name that is no operator's has in place of an overload.
-void learn_names() {
-  at::RecordFunction text(at::RecordScope::LITE_INTERPRETER);
-  no_overload = text.overload_name();
-}
-
-bool fits(const Operator& known, const char* key, const at::RecordFunction& call) {
-  return known.key == key &&
-      (known.native || (known.name == call.name() && known.overload == call.overload_name()));
-}
-
-std::unique_ptr<Operator> made(const char* key, const at::RecordFunction& call) {
-  auto schema = call.operator_schema();
-  if (!schema.has_value()) {
-    return nullptr;
-  }
+std::unique_ptr<Operator> made(const char* key, const c10::FunctionSchema& schema) {
   auto fresh = std::make_unique<Operator>();
   fresh->key = key;
-  fresh->name = schema->name();
-  fresh->overload = schema->overload_name();
+  fresh->name = schema.name();
+  fresh->overload = schema.overload_name();
   fresh->native = fresh->name.rfind("aten::", 0) == 0;
   bool batch_norm = fresh->name == "aten::native_batch_norm" || fresh->name == "aten::cudnn_batch_norm" ||
       fresh->name == "aten::miopen_batch_norm";
-  const auto& arguments = schema->arguments();
+  const auto& arguments = schema.arguments();
   fresh->arguments = static_cast<uint32_t>(arguments.size());
   for (size_t at = 0; at < std::min<size_t>(arguments.size(), 64); ++at) {
     const auto* alias = arguments[at].alias_info();
@@ -189,8 +182,8 @@ std::unique_ptr<Operator> made(const char* key, const at::RecordFunction& call) 
       fresh->training = static_cast<uint32_t>(at);
     }
   }
-  fresh->returns = static_cast<uint32_t>(schema->returns().size());
-  for (const auto& result : schema->returns()) {
+  fresh->returns = static_cast<uint32_t>(schema.returns().size());
+  for (const auto& result : schema.returns()) {
     fresh->transparent |= fresh->written == 0 && result.alias_info() != nullptr;
     fresh->makes |= result.alias_info() == nullptr;
   }
@@ -204,27 +197,38 @@ std::unique_ptr<Operator> made(const char* key, const at::RecordFunction& call) 
   return fresh;
 }
 
-const Operator* operator_of(const at::RecordFunction& call) {
-  const char* key = call.overload_name();
+// An operator, or null: there are too many. `schema` is asked at its first sight, and may have none.
+template <class Schema>
+Operator* operator_of(const char* key, std::string_view name, std::string_view overload, const Schema& schema) {
   size_t slot = (reinterpret_cast<uintptr_t>(key) * UINT64_C(0x9E3779B97F4A7C15)) >> 50;
   std::unique_ptr<Operator> fresh;
   for (size_t probe = 0; probe < kProbes; ++probe, slot = (slot + 1) % kOperators) {
     Operator* known = operators[slot].load(std::memory_order_acquire);
     if (known == nullptr) {
-      if (fresh == nullptr && (fresh = made(key, call)) == nullptr) {
-        return nullptr;
+      if (fresh == nullptr) {
+        auto facts = schema();
+        if (!facts.has_value()) {
+          return nullptr;
+        }
+        fresh = made(key, *facts);
       }
       fresh->id = static_cast<uint32_t>(slot);
       if (operators[slot].compare_exchange_strong(known, fresh.get(), std::memory_order_acq_rel)) {
         return fresh.release();
       }
     }
-    if (fits(*known, key, call)) {  // also one that another thread has just put there
+    if (fits(*known, key, name, overload)) {  // also one that another thread has just put there
       return known;
     }
   }
   shadowgraph_failures.fetch_add(1, std::memory_order_relaxed);
   return nullptr;
+}
+
+// The operator of a schema that the dispatcher holds.
+Operator* operator_of(const c10::FunctionSchema& schema) {
+  auto itself = [&schema] { return std::optional<c10::FunctionSchema>(schema); };
+  return operator_of(schema.overload_name().c_str(), schema.name(), schema.overload_name(), itself);
 }
 
 uint64_t now() {
@@ -356,21 +360,10 @@ void add_all(Ring& ring, const Operator& op, Call& call, c10::ArrayRef<const c10
   }
 }
 
-void note(const at::RecordFunction& function) {
-  const Operator* op = operator_of(function);
-  if (op == nullptr || (op->written | op->statistics) == 0) {
-    return;
-  }
-  auto given = function.inputs();
-  if (given.size() < op->arguments) {
-    shadowgraph_failures.fetch_add(1, std::memory_order_relaxed);
-    return;
-  }
-  given = given.slice(given.size() - op->arguments);  // TorchScript gives its whole stack
-  uint64_t written = op->written;
-  if (op->statistics != 0 && op->training < given.size() && given[op->training].isBool() &&
-      given[op->training].toBool()) {
-    written |= op->statistics;
+void note(const Operator& op, c10::ArrayRef<c10::IValue> given) {
+  uint64_t written = op.written;
+  if (op.statistics != 0 && given[op.training].isBool() && given[op.training].toBool()) {
+    written |= op.statistics;
   }
   if (written == 0) {
     return;
@@ -385,71 +378,140 @@ void note(const at::RecordFunction& function) {
   call.stream = -1;
   call.members = call.part = call.count = call.opaque = 0;
   call.writes = false;
-  add_all(*ring, *op, call, given, written, true);
-  if (!call.writes) {  // a wrapper of tensors: the operators on those are noted
+  add_all(*ring, op, call, given, written, true);
+  if (!call.writes) {  // nothing with an address
     return;
   }
-  add_all(*ring, *op, call, given, written, false);
-  put(*ring, *op, call);
+  add_all(*ring, op, call, given, written, false);
+  put(*ring, op, call);
   // A kernel in Python, or a dispatch mode of the program's, may write what is not among the arguments.
-  if (op->native && !c10::impl::TorchDispatchModeTLS::any_modes_set()) {
+  if (op.native && !c10::impl::TorchDispatchModeTLS::any_modes_set()) {
     thread.covered = thread.depth;
   }
 }
 
-std::unique_ptr<at::ObserverContext> began(const at::RecordFunction& function) {
-  try {
-    if (is_text(function)) {
-      return nullptr;
-    }
+// An operator that runs in this thread.
+struct Running {
+  Running(const Operator& op, const torch::jit::Stack& stack) {
     ++thread.depth;
-    if (thread.covered == 0) {
-      note(function);
+    if (thread.covered != 0 || !noting.load(std::memory_order_relaxed)) {
+      return;
     }
-  } catch (...) {
-    shadowgraph_failures.fetch_add(1, std::memory_order_relaxed);
+    try {
+      if (stack.size() < op.arguments) {
+        shadowgraph_failures.fetch_add(1, std::memory_order_relaxed);
+      } else {  // TorchScript gives its whole stack
+        note(op, c10::ArrayRef<c10::IValue>(stack).slice(stack.size() - op.arguments));
+      }
+    } catch (...) {
+      shadowgraph_failures.fetch_add(1, std::memory_order_relaxed);
+    }
   }
-  return nullptr;
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+  ~Running() {
+    if (thread.covered == thread.depth) {
+      thread.covered = 0;
+    }
+    --thread.depth;
+  }
+};
+
+// Registered as a function without state: a thread that calls the operator just then may meet this one with the state of
+// the kernel before it.
+template <Slot kSlot>
+void stands_in(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const Operator* op = operator_of(handle.schema());
+  TORCH_CHECK(op != nullptr && op->kernels[kSlot].has_value(), "no kernel to stand in for: ", handle.schema().name());
+  Running running(*op, *stack);
+  op->kernels[kSlot]->callBoxed(handle, keys, stack);
 }
 
-void ended(const at::RecordFunction& function, at::ObserverContext*) {
-  if (thread.depth == 0 || is_text(function)) {
-    return;
+// Torch warns once of kernels that are registered a second time.
+struct Silent : c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+
+// Takes the place of the kernel that is registered at `key`, and that calls for `runtime` reach.
+template <Slot kSlot>
+void stand_in(const c10::OperatorHandle& handle, Operator& op, c10::DispatchKey key, c10::DispatchKey runtime) {
+  op.kernels[kSlot].emplace(handle.getComputedKernelForDispatchKey(runtime));
+  static auto* kept = new std::vector<c10::RegistrationHandleRAII>();  // for the life of the process
+  kept->push_back(c10::Dispatcher::singleton().registerImpl(
+      handle.operator_name(), key, c10::KernelFunction::makeFromBoxedFunction<&stands_in<kSlot>>(), std::nullopt, nullptr,
+      "shadowgraph, which calls the kernel registered before"));
+}
+
+// Returns whether there was a kernel.
+bool stand_in_for(const c10::OperatorHandle& handle, Operator& op) {
+  using Key = c10::DispatchKey;
+  bool cpu = handle.hasKernelForDispatchKey(Key::CPU), cuda = handle.hasKernelForDispatchKey(Key::CUDA);
+  if (cpu) {
+    stand_in<kCpu>(handle, op, Key::CPU, Key::CPU);
   }
-  if (thread.covered == thread.depth) {
-    thread.covered = 0;
+  if (cuda) {
+    stand_in<kCuda>(handle, op, Key::CUDA, Key::CUDA);
   }
-  --thread.depth;
+  if (cpu && cuda) {
+    return true;
+  }
+  for (Key key : {Key::CompositeExplicitAutogradNonFunctional, Key::CompositeExplicitAutograd, Key::CompositeImplicitAutograd}) {
+    if (handle.hasKernelForDispatchKey(key)) {  // the first of them is reached
+      if (key != Key::CompositeImplicitAutograd || !op.native) {  // torch's own consist of others, which are noted
+        stand_in<kBoth>(handle, op, key, cpu ? Key::CUDA : Key::CPU);
+      }
+      return true;
+    }
+  }
+  return cpu || cuda;
 }
 
 }  // namespace
 
 extern "C" {
 
-// 1 once the callback is active. Starting and stopping are serialised by the caller.
-int shadowgraph_start() {
+// Has kernels of ours stand in for those of operators that were not there at the last call; returns for how many, or -1.
+// Calls are serialised by the caller. Operators may be called meanwhile.
+int64_t shadowgraph_look() {
   try {
-    if (handle != at::INVALID_CALLBACK_HANDLE) {
-      at::reenableCallback(handle);
-      return 1;
+    Silent silent;
+    c10::WarningUtils::WarningHandlerGuard guard(&silent);
+    static size_t known = 0;
+    int64_t found = 0;
+    const auto names = c10::Dispatcher::singleton().getAllOpNames();
+    if (names.size() == known) {
+      return 0;
     }
-    learn_names();
-    handle = at::addGlobalCallback(
-        at::RecordFunctionCallback(&began, &ended).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
-    return 1;
+    known = names.size();
+    for (const auto& name : names) {
+      auto handle = c10::Dispatcher::singleton().findSchema(name);
+      Operator* op = handle.has_value() ? operator_of(handle->schema()) : nullptr;
+      if (op != nullptr && !op->looked && (op->written | op->statistics) != 0) {
+        op->looked = stand_in_for(*handle, *op) || op->native;  // else it may get a kernel later
+        found += op->looked;
+      }
+    }
+    return found;
   } catch (...) {
-    return 0;
+    return -1;
   }
 }
 
-// Operators that run now end as they began; later ones are not noted.
-void shadowgraph_stop() {
+// An operator whose kernel the program may take back: it keeps that, and its calls are not noted. Before the first look.
+void shadowgraph_leave(const char* name, const char* overload) {
   try {
-    if (handle != at::INVALID_CALLBACK_HANDLE) {
-      at::disableCallback(handle);
+    auto handle = c10::Dispatcher::singleton().findSchema({name, overload});
+    Operator* op = handle.has_value() ? operator_of(handle->schema()) : nullptr;
+    if (op != nullptr) {
+      op->looked = true;
     }
   } catch (...) {
   }
+}
+
+// 0 notes no later operators.
+void shadowgraph_note(int on) {
+  noting.store(on != 0);
 }
 
 uint64_t shadowgraph_row_words() {

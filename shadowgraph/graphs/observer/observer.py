@@ -1,6 +1,6 @@
 """The observer of operators: whether it is wanted, built, loaded and on, and what it has noted.
 
-`observer` is the process's only one, since torch's callback is for all threads. A debugger starts and stops it; its
+`observer` is the process's only one, since torch's kernels are for all threads. A debugger starts and stops it; its
 own thread builds and loads the library meanwhile. `latest_sequence` is for replay paths and takes no lock; the rest of
 the reading is for where evidence is looked at, in any thread, without a lock.
 """
@@ -95,6 +95,17 @@ class OperatorObserver:
             self._wanted = False
             if self._library is not None:
                 self._library.stop()
+
+    def look(self) -> None:
+        """Note the operators too that libraries have registered meanwhile: a millisecond where there are none."""
+        library = self.library
+        if library is not None and self._lock.acquire(blocking=False):  # another thread is at it
+            try:
+                library.look()
+            except BuildError as error:
+                self.reason = str(error)
+            finally:
+                self._lock.release()
 
     def wait(self, seconds: float) -> bool:
         """Wait until the library is loaded, or is known not to be; returns whether operators are being noted."""
@@ -193,7 +204,7 @@ class OperatorObserver:
             self.reason = str(error)
 
     def _forked(self) -> None:
-        """In a forked child, which has no copy of the thread that builds. A callback that is active stays so."""
+        """In a forked child, which has no copy of the thread that builds. What was noted still is."""
         if self._thread is not None:
             self._thread, self.reason = None, _FORKED
 

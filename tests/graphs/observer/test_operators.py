@@ -19,6 +19,7 @@ Told = tuple[str, str, int, int]
 
 
 def observed(observer: OperatorObserver, run: Callable[[], object]) -> list[ObservedOperator]:
+    observer.look()  # at what a test has registered
     before = observer.latest_sequence()
     run()
     return observer.since(before)
@@ -232,7 +233,7 @@ def test_wrappers_are_told_by_the_tensors_inside(observer: OperatorObserver) -> 
 
 
 def test_a_wrapper_that_answers_for_its_sizes_is_not_asked(observer: OperatorObserver) -> None:
-    """It would answer in Python, and the callback has no right to run any."""
+    """It would answer in Python, and noting has no right to run any. What it answers itself reaches no kernel."""
     asked: list[str] = []
 
     class Sized(torch.Tensor):
@@ -247,13 +248,17 @@ def test_a_wrapper_that_answers_for_its_sizes_is_not_asked(observer: OperatorObs
             asked.append(str(func))
             return args[0]
 
-    wrapper = Sized(torch.zeros(3))
-    asked.clear()
-    observed(observer, lambda: torch.ops.aten.fill_.Scalar(wrapper, 1))
-    target = torch.zeros(3)
-    (copy,) = observed(observer, lambda: torch.ops.aten.add.out(wrapper, wrapper, out=target))
-    assert asked == ["aten.fill_.Scalar", "aten.add.out"]
-    assert (told(copy), copy.complete) == ([seen("out", "write", target)], False)
+    with torch.library._scoped_library("observed", "FRAGMENT") as library:
+        library.define("put_(Tensor wrapper, Tensor(a!) target) -> ()")
+        library.impl("put_", lambda wrapper, target: None, "CPU")
+        library.impl("put_", lambda wrapper, target: torch.ops.observed.put_.default(target, target), "Python")
+        wrapper = Sized(torch.zeros(3))
+        asked.clear()
+        assert not observed(observer, lambda: torch.ops.aten.fill_.Scalar(wrapper, 1))
+        target = torch.zeros(3)
+        (put,) = observed(observer, lambda: torch.ops.observed.put_(wrapper, target))
+    assert asked == ["aten.fill_.Scalar"]
+    assert told(put) == [seen("target", "read_write", target), seen("wrapper", "read", target)]
 
 
 def test_fake_meta_sparse_nested_and_functional_tensors_have_no_memory(observer: OperatorObserver) -> None:

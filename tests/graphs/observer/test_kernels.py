@@ -1,0 +1,64 @@
+"""Kernels that stand in for those of operators: same bits, same errors, same places in the dispatcher's tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# In a process of its own: kernels stay where they are until it ends.
+PROGRAM = """
+import json, sys, warnings
+from shadowgraph.graphs.observer.observer import OperatorObserver
+from operator_samples import Unusable, op_db, programs
+
+def outcome(program):
+    try:
+        return program.run()
+    except Unusable:
+        return None
+    except Exception as error:
+        return type(error).__name__, str(error)
+
+every = int(sys.argv[1])
+warnings.simplefilter("ignore")
+chosen = list(programs(each for at, each in enumerate(op_db()) if at % every == 0))
+plain = [(outcome(each), outcome(each)) for each in chosen]
+observer = OperatorObserver()
+observer.start()
+assert observer.wait(120), observer.sentence()
+before, count, apart = observer.latest_sequence(), 0, []
+for program, (first, again) in zip(chosen, plain):
+    if first is not None and first == again:
+        count += 1
+        if outcome(program) != first:
+            apart.append(program.name)
+noted = observer.latest_sequence() - before
+print(json.dumps({"count": count, "apart": apart, "noted": noted, "failures": observer.failures}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("every", "most"), [(12, 500), pytest.param(1, 5000, marks=pytest.mark.slow)], ids=["some", "all"]
+)
+def test_every_operator_gives_the_same_bits_and_errors(cached: Path, every: int, most: int) -> None:
+    pytest.importorskip("expecttest", reason="torch's operator database needs it")
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(every)],
+        capture_output=True, text=True, env=_environment(root), cwd=root,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found["apart"] == []
+    assert found["failures"] == 0
+    assert found["noted"] > found["count"] > most / 5, "invalid: too few programs ran"
+
+
+def _environment(root: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join((str(root), str(root / "tools")))}
