@@ -234,9 +234,9 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "operators", "mode", Choice(get_args(Operators)),
-        "what notes operators while dispatch modes let them pass unseen: mode, nothing; observer, a callback in C++, "
-        "in every thread; auto, observer with backend cuda",
-        "The callback is compiled in the background when it is first wanted (g++, c++ or clang++, some ten seconds of "
+        "what notes operators while dispatch modes let them pass unseen: mode, nothing; observer, kernels in C++ "
+        "that stand in for torch's, in every thread; auto, observer with backend cuda",
+        "The observer is compiled in the background when it is first wanted (g++, c++ or clang++, some ten seconds of "
         "one core) and kept in ``$XDG_CACHE_HOME/shadowgraph`` or ``~/.cache/shadowgraph``. Nothing waits for it; "
         "until it is there, and where it cannot be built, it is as with ``mode``, and the report says so.",
         flags={"wrap": Flag(("--operators",))},

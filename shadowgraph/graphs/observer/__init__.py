@@ -1,1 +1,1 @@
-"""Notes operators in C++, in every thread, where no dispatch mode is: a callback of torch's, compiled on first use."""
+"""Notes operators in C++, in every thread, where no dispatch mode is, by kernels that are compiled on first use."""

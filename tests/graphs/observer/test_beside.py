@@ -171,7 +171,7 @@ def test_a_forked_child_goes_on_and_the_parent_too(cached: Path) -> None:
         assert len(observer.since(before)) == 1
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(program)],  # Python 3.12's, of forks
         capture_output=True,
         text=True,
         timeout=120,
