@@ -21,6 +21,10 @@ from shadowgraph.monitor.recorder.rows import Rows
 from shadowgraph.tracking import steps
 
 
+def _address(evidence: Evidence[object]) -> int:
+    return evidence.first
+
+
 class _Local(threading.local):
     def __init__(self) -> None:
         self.busy = False
@@ -78,7 +82,7 @@ class EvidenceDispatcher:
     def _judgements(self, result: Result) -> Iterator[Callable[[], None]]:
         checkpoint = result.tag
         assert isinstance(checkpoint, Checkpoint)
-        for evidence in result.evidence:
+        for evidence in sorted(result.evidence, key=_address):  # threads of a device report in any order
             if isinstance(evidence.subject, Guard):
                 yield partial(self._broken, evidence, checkpoint)
                 continue

@@ -19,6 +19,14 @@ _MOST = 512  # checkpoints of observed replays that are kept: more than a stream
 _GONE = 64  # graphs that are gone
 
 
+def _by_address(results: Sequence[Result]) -> Sequence[Result]:
+    """Threads of a node report each range for itself, in any order."""
+    first: dict[NodeCheck, int] = {}
+    places = [first.setdefault(r.tag, at) if isinstance(r.tag, NodeCheck) else at for at, r in enumerate(results)]
+    addresses = [result.evidence[0].first if result.evidence else 0 for result in results]
+    return [results[at] for at in sorted(range(len(results)), key=lambda at: (places[at], addresses[at], at))]
+
+
 class NodeCheckpoints:
     """Finds the checkpoint of a check node: the one noted for its replay, else one that says how much is known.
 
@@ -53,8 +61,11 @@ class NodeCheckpoints:
         self._gone[graph.serial] = graph
 
     def of(self, results: Sequence[Result]) -> list[Result]:
-        """Results with a checkpoint as the tag of each."""
-        return [self._known(result, result.tag) if isinstance(result.tag, NodeCheck) else result for result in results]
+        """Results with a checkpoint as the tag of each; those of one node are in order of address."""
+        return [
+            self._known(result, result.tag) if isinstance(result.tag, NodeCheck) else result
+            for result in _by_address(results)
+        ]
 
     def _known(self, result: Result, tag: NodeCheck) -> Result:
         evidence = result.evidence
