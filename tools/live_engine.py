@@ -14,6 +14,7 @@ import random
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -148,9 +149,10 @@ def signal_scheduler(number: int) -> None:
     import psutil
 
     for child in psutil.Process().children(recursive=True):
-        if "scheduler" in " ".join(child.cmdline()) or "scheduler" in child.name():
-            print(f"{signal.Signals(number).name} to {child.pid}", flush=True)
-            os.kill(child.pid, number)
+        with suppress(psutil.NoSuchProcess):  # a worker that has ended meanwhile
+            if "scheduler" in " ".join(child.cmdline()) or "scheduler" in child.name():
+                print(f"{signal.Signals(number).name} to {child.pid}", flush=True)
+                os.kill(child.pid, number)
 
 
 def write_nowhere(*_: object) -> None:

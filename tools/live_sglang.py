@@ -60,7 +60,7 @@ TURNS = {
     "speculative": (*EAGLE, *SHORT, "--tokens", "24", "--context", "2048"),
     "piecewise": (*SHORT, "--tokens", "8", "--batch", "8", "--context", "1024", "--piecewise"),
 }
-WARM = {"small": 6, "large": 6, "speculative": 60, "piecewise": 60}  # rounds until few steps are observed any more
+WARM = {"small": 6, "large": 6, "speculative": 60, "piecewise": 130}  # rounds until few steps are observed any more
 PAIR = ("plain", "wrapped")
 
 
@@ -198,7 +198,8 @@ def summary(run: Path) -> dict[str, Any]:
         "findings": [{key: each.get(key) for key in kept} | places(each) for each in report.get("findings", ())],
         "notes": [each.get("message") for each in report.get("notes", ())],
         "coverage": report.get("coverage"),
-        "last_checks": [process["last_check"] for process in report.get("processes", ()) if process.get("last_check")],
+        "replays": report.get("replays"),
+        "last_checks": [each["last_check"] for each in report["run"]["processes"] if each.get("last_check")],
     }
 
 
