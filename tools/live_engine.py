@@ -127,6 +127,22 @@ def play_rounds(engine: Any, options: argparse.Namespace) -> None:
         print("ROUND " + json.dumps({"rate": rate, "outputs": digest(answers)}), flush=True)
 
 
+def play_until_ended(engine: Any, options: argparse.Namespace) -> None:
+    """Batches of mixed sizes and lengths until SIGTERM."""
+    rng, served, longest = random.Random(9), 0, options.context - options.tokens - 16
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        while True:
+            lengths = [rng.randint(4, longest) for _ in range(rng.randint(1, options.batch))]
+            batch = [[rng.randrange(3, VOCABULARY) for _ in range(length)] for length in lengths]
+            generated(engine, batch, rng.randint(1, options.tokens))
+            served += len(batch)
+            if served % 100 < len(batch):
+                print("SERVED " + json.dumps({"requests": served}), flush=True)
+    finally:
+        engine.shutdown()
+
+
 def play_quiet(engine: Any, options: argparse.Namespace) -> dict[str, float]:
     """Requests of 4 to 8 tokens, as quiet as a server's first hours; the seconds that they took."""
     if not options.quiet:
@@ -178,6 +194,7 @@ def main() -> None:
     parser.add_argument("--quiet", type=int, default=0, help="short requests first, then the full batch twice")
     parser.add_argument("--kill", action="store_true", help="end the scheduler with SIGKILL after the first batch")
     parser.add_argument("--fault", action="store_true", help="an illegal access in the scheduler after the first batch")
+    parser.add_argument("--on", action="store_true", help="serve mixed batches until SIGTERM, and nothing else")
     parser.add_argument("--told", action="store_true", help="time a full batch for each line of input")
     parser.add_argument("--tp", type=int, default=1, help="GPUs to split the model over (default: %(default)s)")
     options = parser.parse_args()
@@ -186,6 +203,8 @@ def main() -> None:
 
     engine = sglang.Engine(**engine_arguments(options))
     up = time.perf_counter() - began
+    if options.on:
+        play_until_ended(engine, options)
     longest = min(100, options.context - options.tokens - 16)
     outputs: list[list[int]] = []
     times: list[float] = []

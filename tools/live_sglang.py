@@ -19,6 +19,7 @@ Plans:
   speculative the same with the tiny model and EAGLE
   piecewise   the same with the tiny model and piecewise graphs, which sglang has on by default, for prompts
   two         eagle on two GPUs (TP=2), plain, wrapped
+  soak        EAGLE with mixed batches for `--minutes`, wrapped: whether memory of any process grows (`soak_wrap.py`)
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ TURNS = {
 }
 WARM = {"small": 6, "large": 6, "speculative": 60, "piecewise": 130}  # rounds until few steps are observed any more
 PAIR = ("plain", "wrapped")
+ON = (*EAGLE, "--on", "--tokens", "24", "--context", "2048", "--kv-tokens", "32768")
 
 
 class Step(NamedTuple):
@@ -147,6 +149,18 @@ def ran(step: Step, out: Path, options: list[str], limit: float) -> dict[str, An
     found |= {"until_then": part} if said is None else {}
     found |= {"quiet": quiet} if quiet is not None else {}
     return {**found, **(summary(run) if step.wrapped else {})}
+
+
+def soaked(out: Path, minutes: float) -> dict[str, Any]:
+    """A wrapped engine that serves for so long: what its memory did, and the requests."""
+    with surroundings() as (folder, environment):
+        program = [sys.executable, str(ROOT / "tools" / "live_engine.py"), "--models", str(folder / "models"), *ON]
+        words = [sys.executable, str(ROOT / "tools" / "soak_wrap.py"), "--minutes", str(minutes), "--json", "soak.json"]
+        with (out / "soak.log").open("w") as log:
+            subprocess.run([*words, "--", *program], cwd=folder, env=environment, stdout=log, stderr=log, check=False)
+        found: dict[str, Any] = json.loads((folder / "soak.json").read_text())
+    served = latest((out / "soak.log").read_text(errors="replace").splitlines(), "SERVED ")
+    return {**found, "command": " ".join(["tools/live_engine.py", *ON]), **(served or {})}
 
 
 def took_turns(
@@ -236,12 +250,13 @@ def restore_caches(path: Path, home: Path) -> None:
 
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plan", choices=("eagle", "longer", "triton", "many", "late", *TURNS, "two"))
+    parser.add_argument("plan", choices=("eagle", "longer", "triton", "many", "late", *TURNS, "two", "soak"))
     parser.add_argument("--out", type=Path, required=True, help="folder for results, logs, run folders and caches")
     parser.add_argument("--caches", type=Path, help="caches.txz of an earlier run")
     parser.add_argument("--steps", help="only these of the plan's steps, such as plain,wrapped")
     parser.add_argument("--together", action="store_true", help="run the steps at the same time, on one GPU")
     parser.add_argument("--blocks", type=int, default=24, help="of engines in turn: plain, wrapped, wrapped, plain")
+    parser.add_argument("--minutes", type=float, default=8, help="of the soak (default: %(default)s)")
     parser.add_argument("--until", type=float, default=3600, help="begin no step after this many seconds")
     parser.add_argument("--limit", type=float, default=420, help="end a step after this many seconds")
     parser.add_argument("wrap", nargs="*", help="options for `shadowgraph wrap`, after --")
@@ -285,6 +300,9 @@ def main() -> int:
         if not options.together and not (options.out / "caches.txz").exists():  # else others compile still
             save_caches(options.out / "caches.txz", HOME)
 
+    if options.plan == "soak":
+        path.write_text(json.dumps({**circumstances(command), **soaked(options.out, options.minutes)}, indent=1) + "\n")
+        return 0
     if options.plan in TURNS:
         try:
             steps, warm = steps_of(options.plan), WARM[options.plan]

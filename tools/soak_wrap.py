@@ -102,7 +102,7 @@ def soak(command: list[str], seconds: float, replays: bool) -> dict[str, Any]:
         words = [sys.executable, "-m", "shadowgraph", "wrap", "--run-dir", str(folder), "--status", "0", "--quiet"]
         series: dict[str, list[int]] = {}
         metrics, turns = "", 0
-        with subprocess.Popen([*words, "--", *command], env=env, stdout=subprocess.DEVNULL) as wrapped:
+        with subprocess.Popen([*words, "--", *command], env=env, stdout=sys.stderr) as wrapped:
             try:
                 url = wait_for(folder, "shadowgraph_replays_total 0\n" if replays else None)
                 began = turned = time.monotonic()
