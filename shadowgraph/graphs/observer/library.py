@@ -57,7 +57,8 @@ _CAPTURES: dict[str, tuple[Any, ...]] = {
     "shadowgraph_capture_words": (_WORD, _WORD, _INT, _WORDS, _WORD),
     "shadowgraph_capture_weak": (_WORD, _WORD, _WORD),
 }  # fmt: skip
-_PLACES = {"CPU", "CUDA", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"}
+_COMPOSITE = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+_PLACES = {"CPU", "CUDA", *_COMPOSITE}
 _PATIENCE = 1.0  # seconds at most that the end of the interpreter waits for threads that run Python in a callback
 
 
@@ -99,8 +100,10 @@ class Library:
         self._calls.shadowgraph_note(1)
 
     def look(self) -> None:
-        """Note the operators too that were registered since the last time. Calls are serialised by the caller."""
-        for name, overload in _overridden():
+        """Note the operators too that were registered since the last time. Calls are serialised by the caller.
+
+        Kernels of Python code are left where they are: the program may take them back, or register others."""
+        for name, overload in _registered_by_python():
             self._calls.shadowgraph_leave(name.encode(), overload.encode())
         if self._calls.shadowgraph_look() < 0:
             raise BuildError("torch refused kernels that stand in for its own")
@@ -124,15 +127,15 @@ class Library:
         return name.decode(), overload.decode()
 
 
-def _overridden() -> list[tuple[str, str]]:
-    """Operators of torch's own that Python code has given another kernel, which goes when its `torch.library.Library`
-    does."""
+def _registered_by_python() -> list[tuple[str, str]]:
+    """Operators that Python code has given a kernel, which goes when its `torch.library.Library` does. What such a kernel
+    calls is noted by itself."""
     found = []
     for key in list(getattr(torch.library, "_impls", ())):
         library, *rest = key.split("/")
-        if library == "aten" and len(rest) == 2 and rest[1] in _PLACES:
+        if len(rest) == 2 and rest[1] in _PLACES:
             name, _, overload = rest[0].partition(".")
-            found.append((f"aten::{name}", overload))
+            found.append((f"{library}::{name}", overload))
     return found
 
 

@@ -497,7 +497,7 @@ int64_t shadowgraph_look() {
   }
 }
 
-// An operator whose kernel the program may take back: it keeps that, and its calls are not noted. Before the first look.
+// An operator whose kernel the program may take back: it keeps that, and its calls are not noted. Before the look at it.
 void shadowgraph_leave(const char* name, const char* overload) {
   try {
     auto handle = c10::Dispatcher::singleton().findSchema({name, overload});

@@ -184,7 +184,7 @@ def test_what_a_mode_of_the_program_writes_itself_is_told(observer: OperatorObse
     assert any(seen("self", "read_write", log) in told(each) for each in found)
 
 
-def test_a_python_operator_with_what_it_writes_beside_its_arguments(observer: OperatorObserver) -> None:
+def test_a_python_operator_is_told_by_what_it_calls(observer: OperatorObserver) -> None:
     workspace = torch.zeros(4)
     with torch.library._scoped_library("observed", "FRAGMENT") as library:
         library.define("scale_(Tensor(a!) x, Tensor y) -> ()")
@@ -196,18 +196,34 @@ def test_a_python_operator_with_what_it_writes_beside_its_arguments(observer: Op
         library.impl("scale_", scale, "CPU")
         x, y = torch.ones(4), torch.ones(4)
         found = observed(observer, lambda: torch.ops.observed.scale_(x, y))
-        assert names(found) == ["observed.scale_.default", "aten.copy_.default", "aten.mul_.Tensor"]
-        assert told(found[0]) == [seen("x", "read_write", x), seen("y", "read", y)]
+    assert names(found) == ["aten.copy_.default", "aten.mul_.Tensor"]
+    assert told(found[1]) == [seen("self", "read_write", x), seen("other", "read", workspace)]
 
 
-def test_an_operator_that_is_registered_again_has_its_new_name(observer: OperatorObserver) -> None:
-    x = torch.ones(4)
-    for name in ("first_", "second_", "third_"):
+@pytest.mark.parametrize("key", ["CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd"])
+def test_a_kernel_that_python_code_takes_back_is_gone(observer: OperatorObserver, key: str) -> None:
+    """A cell of a notebook that runs again registers another one, maybe for another key; each runs its own."""
+    for at, other in enumerate((key, "CPU", key)):
         with torch.library._scoped_library("observed", "FRAGMENT") as library:
-            library.define(f"{name}(Tensor(a!) x) -> ()")
-            library.impl(name, lambda x: None, "CPU")
-            (found,) = observed(observer, lambda name=name: getattr(torch.ops.observed, name)(x))
-        assert found.launch.name == f"observed.{name}.default"
+            library.define("a_name_that_does_not_fit_into_the_string_itself_(Tensor(a!) x) -> ()")
+            name = "a_name_that_does_not_fit_into_the_string_itself_"
+            library.impl(name, lambda x, at=at: (x.fill_(at), None)[1], other)
+            x = torch.full((3,), -1.0)
+            observed(observer, lambda x=x: getattr(torch.ops.observed, name)(x))
+            assert x.tolist() == [at] * 3
+        with pytest.raises((NotImplementedError, AttributeError, RuntimeError)):
+            getattr(torch.ops.observed, name)(x)
+
+
+def test_an_override_of_an_operator_of_torch_is_taken_back(observer: OperatorObserver) -> None:
+    """It was there before the observer looked, or comes later."""
+    x = torch.zeros(3)
+    for _ in range(2):
+        with torch.library._scoped_library("aten", "IMPL") as library:
+            library.impl("nan_to_num.out", lambda x, nan=None, posinf=None, neginf=None, out=None: out, "CPU")
+            observer.look()
+            assert torch.nan_to_num(torch.ones(3), out=x).tolist() == [0] * 3
+        assert torch.nan_to_num(torch.ones(3), out=torch.zeros(3)).tolist() == [1] * 3
 
 
 def test_running_statistics_are_written_in_training_alone(observer: OperatorObserver) -> None:
@@ -248,17 +264,12 @@ def test_a_wrapper_that_answers_for_its_sizes_is_not_asked(observer: OperatorObs
             asked.append(str(func))
             return args[0]
 
-    with torch.library._scoped_library("observed", "FRAGMENT") as library:
-        library.define("put_(Tensor wrapper, Tensor(a!) target) -> ()")
-        library.impl("put_", lambda wrapper, target: None, "CPU")
-        library.impl("put_", lambda wrapper, target: torch.ops.observed.put_.default(target, target), "Python")
-        wrapper = Sized(torch.zeros(3))
-        asked.clear()
-        assert not observed(observer, lambda: torch.ops.aten.fill_.Scalar(wrapper, 1))
-        target = torch.zeros(3)
-        (put,) = observed(observer, lambda: torch.ops.observed.put_(wrapper, target))
-    assert asked == ["aten.fill_.Scalar"]
-    assert told(put) == [seen("target", "read_write", target), seen("wrapper", "read", target)]
+    wrapper = Sized(torch.zeros(3))
+    asked.clear()
+    target = torch.zeros(3)
+    assert not observed(observer, lambda: torch.ops.aten.fill_.Scalar(wrapper, 1))
+    assert not observed(observer, lambda: torch.ops.aten.add.out(wrapper, wrapper, out=target))
+    assert asked == ["aten.fill_.Scalar", "aten.add.out"]
 
 
 def test_fake_meta_sparse_nested_and_functional_tensors_have_no_memory(observer: OperatorObserver) -> None:
