@@ -128,8 +128,8 @@ class Library:
 
 
 def _registered_by_python() -> list[tuple[str, str]]:
-    """Operators that Python code has given a kernel, which goes when its `torch.library.Library` does. What such a kernel
-    calls is noted by itself."""
+    """Operators that Python code has given a kernel, which goes when its `torch.library.Library` does. What it calls is
+    noted by itself."""
     found = []
     for key in list(getattr(torch.library, "_impls", ())):
         library, *rest = key.split("/")

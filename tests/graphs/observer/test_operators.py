@@ -203,10 +203,10 @@ def test_a_python_operator_is_told_by_what_it_calls(observer: OperatorObserver) 
 @pytest.mark.parametrize("key", ["CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd"])
 def test_a_kernel_that_python_code_takes_back_is_gone(observer: OperatorObserver, key: str) -> None:
     """A cell of a notebook that runs again registers another one, maybe for another key; each runs its own."""
+    name = "a_name_that_does_not_fit_into_the_string_itself_"
     for at, other in enumerate((key, "CPU", key)):
         with torch.library._scoped_library("observed", "FRAGMENT") as library:
-            library.define("a_name_that_does_not_fit_into_the_string_itself_(Tensor(a!) x) -> ()")
-            name = "a_name_that_does_not_fit_into_the_string_itself_"
+            library.define(f"{name}(Tensor(a!) x) -> ()")
             library.impl(name, lambda x, at=at: (x.fill_(at), None)[1], other)
             x = torch.full((3,), -1.0)
             observed(observer, lambda x=x: getattr(torch.ops.observed, name)(x))
