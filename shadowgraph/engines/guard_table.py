@@ -49,16 +49,14 @@ def row_of(guard: Guard) -> tuple[int, int, int, int, int]:
 
 def table_of(device: Device, guards: Sequence[Guard]) -> GuardTable:
     """Upload the table of a tuple of guards; the host waits for the upload."""
-    rows = np.empty(len(guards), dtype=GUARD)
-    far: list[tuple[int, int, int, int]] = []
-    for index, guard in enumerate(guards):
-        near, whole, after = guard.near, guard.whole, guard.side is not Side.BEFORE
-        rows[index] = row_of(guard)
-        if whole.nbytes > near.nbytes:
-            far.append((near.stop if after else whole.start, whole.nbytes - near.nbytes, index, 0))
-    longest = max((nbytes for _, nbytes, _, _ in far), default=0)
-    beyond = np.array(far, dtype=FAR)
+    rows = np.array([row_of(guard) for guard in guards], dtype=GUARD)
+    (longer,) = np.nonzero(rows["nbytes"] > rows["near_nbytes"])
+    far, after = rows[longer], (rows["flags"][longer] & 1).astype(bool)
+    beyond = np.zeros(len(far), dtype=FAR)
+    beyond["start"] = np.where(after, far["near"] + far["near_nbytes"], far["whole"])
+    beyond["nbytes"], beyond["guard"] = far["nbytes"] - far["near_nbytes"], longer
+    longest = int(beyond["nbytes"].max(initial=0))
     memory = device.upload(np.frombuffer(rows.tobytes() + beyond.tobytes() + bytes(4 * len(guards)), dtype=np.uint8))
     start = int(memory.data.ptr)
     behind = start + rows.nbytes
-    return GuardTable(guards, memory, start, behind + beyond.nbytes, behind, len(far), -(-longest // FAR_BYTES))
+    return GuardTable(guards, memory, start, behind + beyond.nbytes, behind, len(beyond), -(-longest // FAR_BYTES))

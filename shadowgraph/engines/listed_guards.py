@@ -210,4 +210,4 @@ class ListedGuards:
 
 def _same(wanted: Guard | None, listed: Guard) -> bool:
     """Whether a guard stands as it was listed."""
-    return wanted is not None and row_of(wanted) == row_of(listed)
+    return wanted is listed or (wanted is not None and row_of(wanted) == row_of(listed))

@@ -81,8 +81,10 @@ class Boundaries:
         step: Step | None = None,
         observed: bool = True,
         launched: bool = False,
+        known: bool = False,
     ) -> Checkpoint:
-        """Check every guard, dispatch arrived evidence, start a new segment of writes.
+        """Check every guard, or with `known` those of `ActiveGuards.known`, dispatch arrived evidence, start a new segment
+        of writes.
 
         A graph that checks itself has its guards checked by its own nodes as a replay begins and ends; with `launched`
         by a launch before that, too.
@@ -99,8 +101,9 @@ class Boundaries:
         checkpoint = dated(Checkpoint(at, phase, graph, replay, writes, next(context.clock), step, observed))
         itself = _checks_itself(at, graph) and not (stepping or launched or self._sync)
         with self._still:
-            guards = self._guards(writes, stepping, in_full)
-            self._list()
+            guards = self._standing.known() if known else self._guards(writes, stepping, in_full)
+            if not known:
+                self._list()
             engine.check(checkpoint, () if itself else guards, take, compare, in_full)
         if graph is not None:
             self._note(graph, checkpoint, itself, take is not None)

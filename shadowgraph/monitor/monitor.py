@@ -228,15 +228,16 @@ class Monitor(Listener):
         graph: Graph | None = None,
         replay: int | None = None,
         in_full: bool = False,
+        known: bool = False,
     ) -> None:
-        """Check now, as the end of a phase; with `in_full`, guards over their whole length."""
+        """Check now, as the end of a phase; with `in_full`, guards over their whole length; with `known`, without those
+        that came to stand lately."""
         if not self.paused and self._replaying is None:
             drop_stale(self.context.ledger)  # freed or moved memory must not be read
             with self._lock.section:
                 self._enter_passed()
-                self._boundaries.close(
-                    at, phase, graph, replay, in_full=in_full, observed=not self.observation.incomplete
-                )
+                observed = not self.observation.incomplete
+                self._boundaries.close(at, phase, graph, replay, in_full=in_full, observed=observed, known=known)
 
     @delivers
     @event_handler
@@ -369,7 +370,7 @@ class Monitor(Listener):
     @delivers
     @event_handler
     def capture_began(self, graph: Graph) -> None:
-        self.flush("capture_begin")
+        self.flush("capture_begin", known=self.context.engine.asynchronous)
         if self.context.engine.asynchronous and not self.paused:
             self.drain(here=True)  # a capture has its own stream, and no launch of a later phase waits for it
         self._graphs.capture_began(graph)

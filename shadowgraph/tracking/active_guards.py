@@ -6,6 +6,7 @@ Phase boundaries ask for them at each check, with the allocator's lock held; tak
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import is_
 
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.guards import Guard, guards_of
@@ -14,6 +15,7 @@ from shadowgraph.tracking.guard_keeper import GuardKeeper
 from shadowgraph.tracking.writes import WriteLog
 
 _KNOWN = 8  # graphs that share a pool each leave it with other tenants
+_Form = tuple[int, int, int, int, int, bool]  # all that a buffer's guards depend on
 
 
 class ActiveGuards:
@@ -24,7 +26,9 @@ class ActiveGuards:
 
     def __init__(self, keeper: GuardKeeper, near: int) -> None:
         self._keeper, self._near = keeper, near
-        self._version = self._turns = -1
+        self._version = self._turns = self._withdrawals = -1
+        self._made: dict[int, tuple[_Form, Buffer, tuple[Guard, ...]]] = {}  # by the buffer's serial
+        self._own: tuple[tuple[Guard, ...], tuple[Guard, ...]] = (), ()  # all guards, and those in memory of our own
         self._known: list[tuple[list[Buffer], tuple[Guard, ...]]] = []  # the last results, the latest first
         self._guards: tuple[Guard, ...] = ()
         self._by_address: RangeIndex[Guard] | None = None
@@ -38,21 +42,48 @@ class ActiveGuards:
             self._look(keeper)
         return self._guards
 
+    def known(self) -> tuple[Guard, ...]:
+        """Guards in memory of our own, maybe without some that came to stand since `now`. Between two captures of many in
+        a row it is the same tuple, so that nothing is done anew for each."""
+        keeper = self._keeper
+        if keeper.waiting:
+            keeper.enter_waiting()
+        if (self._withdrawals, self._turns) != (keeper.withdrawals, keeper.turns):
+            self.now()
+        if self._own[0] is not self._guards:
+            own = tuple(guard for guard in self._guards if guard.rearm)
+            same = len(own) == len(self._own[1]) and all(map(is_, own, self._own[1]))
+            self._own = self._guards, self._own[1] if same else own
+        return self._own[1]
+
     def _look(self, keeper: GuardKeeper) -> None:
         """Recompute the guards, with a cache: a replay moves blocks from tenant to tenant and ends with the same
         ones."""
         if self._version != keeper.changes:
             self._known.clear()
-        self._version, self._turns = keeper.changes, keeper.turns
+        self._version, self._turns, self._withdrawals = keeper.changes, keeper.turns, keeper.withdrawals
         tenants = list(keeper.tenants.values())
         found = next((each for each in self._known if each[0] == tenants), None)
         if found is None:
-            found = tenants, tuple(guard for buffer in tenants for guard in guards_of(buffer, self._near))
+            found = tenants, self._guards_of(tenants)
         else:
             self._known.remove(found)
         self._known = [found, *self._known[: _KNOWN - 1]]
         if self._guards is not found[1]:
             self._guards, self._by_address = found[1], None
+
+    def _guards_of(self, tenants: list[Buffer]) -> tuple[Guard, ...]:
+        """The guards of all tenants; those of a tenant whose guards have not moved are the same objects again."""
+        before = self._made
+        made: dict[int, tuple[_Form, Buffer, tuple[Guard, ...]]] = {}
+        for buffer in tenants:
+            form = buffer.start, buffer.stop, buffer.head_guard, buffer.tail_guard, buffer.gap, buffer.lent
+            known = before.get(buffer.serial)
+            if known is None or known[0] != form or known[1] is not buffer:
+                known = form, buffer, guards_of(buffer, self._near)
+            made[buffer.serial] = known
+        self._made = made
+        return tuple(guard for _, _, guards in made.values() for guard in guards)
 
     def hit(self, writes: WriteLog) -> tuple[Guard, ...]:
         """Guards that known stores hit beyond the near part, for a full read at this check."""
