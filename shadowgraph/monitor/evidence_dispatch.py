@@ -21,8 +21,9 @@ from shadowgraph.monitor.recorder.rows import Rows
 from shadowgraph.tracking import steps
 
 
-def _address(evidence: Evidence[object]) -> int:
-    return evidence.first
+def place_of(evidence: Evidence[object]) -> tuple[int, int]:
+    """By which evidence of one check is put in order: buffers as they were allocated, the bytes of one by address."""
+    return getattr(getattr(evidence.subject, "buffer", None), "serial", 0), evidence.first
 
 
 class _Local(threading.local):
@@ -82,7 +83,7 @@ class EvidenceDispatcher:
     def _judgements(self, result: Result) -> Iterator[Callable[[], None]]:
         checkpoint = result.tag
         assert isinstance(checkpoint, Checkpoint)
-        for evidence in sorted(result.evidence, key=_address):  # threads of a device report in any order
+        for evidence in sorted(result.evidence, key=place_of):  # threads of a device report in any order
             if isinstance(evidence.subject, Guard):
                 yield partial(self._broken, evidence, checkpoint)
                 continue

@@ -13,18 +13,19 @@ from shadowgraph.engines.base import NodeCheck, Result
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.guards import Guard
 from shadowgraph.model.phases import Phase
+from shadowgraph.monitor.evidence_dispatch import place_of
 from shadowgraph.monitor.step_dates import dated
 
 _MOST = 512  # checkpoints of observed replays that are kept: more than a stream queues
 _GONE = 64  # graphs that are gone
 
 
-def _by_address(results: Sequence[Result]) -> Sequence[Result]:
+def _by_buffer(results: Sequence[Result]) -> Sequence[Result]:
     """Threads of a node report each range for itself, in any order."""
     first: dict[NodeCheck, int] = {}
     places = [first.setdefault(r.tag, at) if isinstance(r.tag, NodeCheck) else at for at, r in enumerate(results)]
-    addresses = [result.evidence[0].first if result.evidence else 0 for result in results]
-    return [results[at] for at in sorted(range(len(results)), key=lambda at: (places[at], addresses[at], at))]
+    inside = [place_of(result.evidence[0]) if result.evidence else (0, 0) for result in results]
+    return [results[at] for at in sorted(range(len(results)), key=lambda at: (places[at], inside[at], at))]
 
 
 class NodeCheckpoints:
@@ -61,10 +62,10 @@ class NodeCheckpoints:
         self._gone[graph.serial] = graph
 
     def of(self, results: Sequence[Result]) -> list[Result]:
-        """Results with a checkpoint as the tag of each; those of one node are in order of address."""
+        """Results with a checkpoint as the tag of each; those of one node are in order of buffers."""
         return [
             self._known(result, result.tag) if isinstance(result.tag, NodeCheck) else result
-            for result in _by_address(results)
+            for result in _by_buffer(results)
         ]
 
     def _known(self, result: Result, tag: NodeCheck) -> Result:

@@ -96,7 +96,12 @@ def test_a_table_has_each_guard_and_the_far_part_of_each_that_has_one() -> None:
     rows = np.frombuffer(held[: len(guards) * GUARD.itemsize], GUARD)
     assert [tuple(row) for row in rows.tolist()] == [tuple(map(int, row_of(guard))) for guard in guards]
     far = [
-        (guard.near.stop if guard.side is Side.AFTER else guard.whole.start, guard.whole.nbytes - guard.near.nbytes, at, 0)
+        (
+            guard.near.stop if guard.side is Side.AFTER else guard.whole.start,
+            guard.whole.nbytes - guard.near.nbytes,
+            at,
+            0,
+        )
         for at, guard in enumerate(guards)
         if guard.whole.nbytes > guard.near.nbytes
     ]
