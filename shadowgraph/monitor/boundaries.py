@@ -83,7 +83,7 @@ class Boundaries:
         launched: bool = False,
         known: bool = False,
     ) -> Checkpoint:
-        """Check every guard, or with `known` those of `ActiveGuards.known`, dispatch arrived evidence, start a new segment
+        """Check every guard, or with `known` those of `ActiveGuards.known`; dispatch arrived evidence, start a new segment
         of writes.
 
         A graph that checks itself has its guards checked by its own nodes as a replay begins and ends; with `launched`
@@ -102,8 +102,6 @@ class Boundaries:
         itself = _checks_itself(at, graph) and not (stepping or launched or self._sync)
         with self._still:
             guards = self._standing.known() if known else self._guards(writes, stepping, in_full)
-            if not known:
-                self._list()
             engine.check(checkpoint, () if itself else guards, take, compare, in_full)
         if graph is not None:
             self._note(graph, checkpoint, itself, take is not None)
@@ -148,9 +146,10 @@ class Boundaries:
             self._engine.list_guards(guards)
 
     def _guards(self, writes: WriteLog, stepping: bool, in_full: bool) -> tuple[Guard, ...]:
-        """The guards to check, the same tuple object while they are unchanged; on the host with those that known stores
-        hit beyond the near part."""
+        """The guards to check, the same tuple object while they are unchanged, which check nodes compare from here on; on
+        the host with those that known stores hit beyond the near part."""
         guards = self._standing.now()
+        self._list()
         if writes.entries and not in_full and not self._engine.asynchronous:
             hit = self._standing.hit(writes)
             guards = (*guards, *hit) if hit else guards
