@@ -83,8 +83,8 @@ class Boundaries:
         launched: bool = False,
         known: bool = False,
     ) -> Checkpoint:
-        """Check every guard, or with `known` those of `ActiveGuards.known`; dispatch arrived evidence, start a new segment
-        of writes.
+        """Check every guard, or with `known` those of `ActiveGuards.known`; dispatch arrived evidence; start a new
+        segment of writes.
 
         A graph that checks itself has its guards checked by its own nodes as a replay begins and ends; with `launched`
         by a launch before that, too.
@@ -146,8 +146,8 @@ class Boundaries:
             self._engine.list_guards(guards)
 
     def _guards(self, writes: WriteLog, stepping: bool, in_full: bool) -> tuple[Guard, ...]:
-        """The guards to check, the same tuple object while they are unchanged, which check nodes compare from here on; on
-        the host with those that known stores hit beyond the near part."""
+        """The guards to check, the same tuple object while they are unchanged, for check nodes too; on the host with
+        those that known stores hit beyond the near part."""
         guards = self._standing.now()
         self._list()
         if writes.entries and not in_full and not self._engine.asynchronous:

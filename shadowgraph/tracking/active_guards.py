@@ -43,8 +43,8 @@ class ActiveGuards:
         return self._guards
 
     def known(self) -> tuple[Guard, ...]:
-        """Guards in memory of our own, maybe without some that came to stand since `now`. Between captures in a row it is
-        the same tuple, so that nothing is done anew for each."""
+        """Guards in memory of our own, maybe without some that came to stand since `now`; between captures in a row the
+        same tuple, so that nothing is done anew for each."""
         keeper = self._keeper
         if keeper.waiting:
             keeper.enter_waiting()
