@@ -22,8 +22,8 @@ import torch
 import shadowgraph as sg
 from shadowgraph.graphs.dispatch import eager
 from shadowgraph.graphs.triton import cuda as triton
+from shadowgraph.integrations.flashinfer.adapter import Attachment
 from shadowgraph.integrations.flashinfer.hooks import Hooks as FlashinferHooks
-from shadowgraph.integrations.flashinfer.planner import ModuleAttribute
 from shadowgraph.integrations.flashinfer.versions import WRAPPERS
 from shadowgraph.integrations.sglang.hooks import Hooks as SglangHooks
 from shadowgraph.tracking import passing
@@ -60,7 +60,8 @@ def launches() -> dict[str, float]:
     return {"plain": microseconds(launch(Kernel.run)), "noted": microseconds(launch(hooked))}
 
 
-def batches(graph: sg.HostGraph, size: int) -> dict[str, float]:
+def server(graph: sg.HostGraph, size: int, spec_info: object = None) -> tuple[object, SimpleNamespace]:
+    """A graph runner of sglang's, and a batch of a size."""
     runner = type("Runner", (), {})()
     runner.capture_bs, runner.graphs = [256], {256: graph}
     batch = SimpleNamespace(
@@ -68,27 +69,64 @@ def batches(graph: sg.HostGraph, size: int) -> dict[str, float]:
         seq_lens_cpu=torch.arange(size) + 100,
         seq_lens_sum=size * 100,
         rids=[f"request-{number}" for number in range(size)],
-        spec_info=None,
+        spec_info=spec_info,
     )
-    hooks = SglangHooks()
+    return runner, batch
+
+
+def batches(graph: sg.HostGraph, size: int) -> dict[str, float]:
+    hooks, (runner, batch) = SglangHooks(), server(graph, size)
     return {
         "plain": microseconds(lambda: prepare(runner, batch)),
         "noted": microseconds(lambda: hooks.prepare(prepare, runner, batch)),
     }
 
 
-def plans(debugger: sg.Debugger, graph: sg.HostGraph) -> dict[str, float]:
-    module, host = SimpleNamespace(plan=prepare), torch.arange(9, dtype=torch.int32)
-    hooks, spaces = FlashinferHooks(), [torch.zeros(64, dtype=torch.uint8) for _ in range(3)]
-    wrapper = type("Wrapper", (), {"_cached_module": ModuleAttribute(hooks)})()
-    hooks.knows(type(wrapper), WRAPPERS[0])
-    wrapper._cached_module, wrapper._paged_kv_indptr_buf = module, torch.zeros(9, dtype=torch.int32)
-    debugger.adapter.bind(graph.model, wrapper, "_paged_kv_indptr_buf", wrapper._paged_kv_indptr_buf)
-    wrapper._cached_module.plan(*spaces, host, 8)  # its data are kept from here on
+def drafts(graph: sg.HostGraph, size: int) -> dict[str, float]:
+    """A draft step: `prepare_and_replay` around a method that calls another one, hooked by `before_replay`."""
+    hooks, accepted = SglangHooks(), SimpleNamespace(num_accept_tokens_cpu=[2] * size)
+    runner, batch = server(graph, size, accepted)
+
+    def plain(runner: object, batch: object) -> None:
+        prepare(runner)
+
+    def hooked(runner: object, batch: object) -> None:
+        hooks.before_replay(runner)
+        prepare(runner)
+
     return {
-        "plain": microseconds(lambda: module.plan(*spaces, host, 8)),
-        "noted": microseconds(lambda: wrapper._cached_module.plan(*spaces, host, 8)),
+        "plain": microseconds(lambda: plain(runner, batch)),
+        "noted": microseconds(lambda: hooks.prepare_and_replay(hooked, runner, batch)),
     }
+
+
+def plans(debugger: sg.Debugger, graph: sg.HostGraph) -> dict[str, dict[str, float]]:
+    """A plan through a wrapper's module, and its parts."""
+    module, host = SimpleNamespace(plan=prepare), torch.arange(9, dtype=torch.int32)
+    attachment, spaces = Attachment(FlashinferHooks()), [torch.zeros(64, dtype=torch.uint8) for _ in range(3)]
+
+    def plan(wrapper: Any) -> None:
+        wrapper._cached_module.plan(*spaces, host, 8)
+
+    wrapper, plain = type("Wrapper", (), {"plan": prepare})(), SimpleNamespace(_cached_module=module)
+    whole = type("Whole", (), {"plan": plan})()
+    attachment.hang((type(each), WRAPPERS[0]) for each in (wrapper, whole))
+    for each in (wrapper, whole):
+        each._cached_module, each._paged_kv_indptr_buf = module, torch.zeros(9, dtype=torch.int32)
+        debugger.adapter.bind(graph.model, each, "_paged_kv_indptr_buf", each._paged_kv_indptr_buf)
+        plan(each)  # its data are kept from here on
+    held = wrapper._cached_module
+    pairs: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+        "flashinfer attribute": (lambda: plain._cached_module, lambda: wrapper._cached_module),
+        "flashinfer planner": (lambda: module.plan(*spaces, host, 8), lambda: held.plan(*spaces, host, 8)),
+        "flashinfer hook around plan": (lambda: prepare(wrapper), lambda: wrapper.plan()),
+        "flashinfer plan, all three": (lambda: plan(plain), lambda: whole.plan()),
+    }
+    found = {
+        name: {"plain": microseconds(without), "noted": microseconds(noted)} for name, (without, noted) in pairs.items()
+    }
+    attachment.take_down()
+    return found
 
 
 @contextmanager
@@ -117,7 +155,8 @@ def main() -> None:
             "a size that is known": {"plain": 0.0, "noted": microseconds(lambda: sizes.see("size", 1, 0, 0, 0))},
             "Triton launch, 3 tensors": launches(),
             **{f"sglang batch of {size}": batches(graph, size) for size in (2, 16, 64, 256)},
-            "flashinfer plan": plans(debugger, graph),
+            "sglang draft step of 2": drafts(graph, 2),
+            **plans(debugger, graph),
         }
     for name, figures in found.items():
         print(f"{name:28} {figures['plain']:6.2f} us plain, {figures['noted']:6.2f} us noted")

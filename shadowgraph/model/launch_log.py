@@ -25,6 +25,7 @@ from shadowgraph.model.launch_log_format import (
     LONGEST_TEXT,
     MAGIC,
     NBYTES,
+    NUMBERS,
     POINTERS,
     ROW,
     ROWS,
@@ -57,6 +58,11 @@ _WORD = (1 << 64) - 1
 _PACK_MORE = tuple(struct.Struct("<" + "QQ" * number).pack_into for number in range(POINTERS + 1))
 _pack_1, _pack_2, _pack_3, _pack_4 = _PACK_MORE[1:5]
 _pack_tail, _pack_event = TAIL.pack_into, EVENT_ROW.pack_into
+_PACK_NUMBERS = tuple(  # of events
+    struct.Struct("<QQ" + "q" * number + f"{8 * (NUMBERS - number)}xdQII12xIQ").pack_into
+    for number in range(NUMBERS + 1)
+)
+_SHARED = SLOTS // 2  # a slot is shared until so many newer ones are written: the last row of its text outlives as many
 _PACK_ADDRESSES = tuple(  # whole rows
     struct.Struct("<" + "Q8x" * number + f"{TAIL_AT - 16 * number}x" + TAIL.format[1:]).pack_into
     for number in range(POINTERS + 1)
@@ -94,6 +100,25 @@ def _write_more(memory: memoryview, place: int, pointers: _Pointers) -> None:
 _WRITE = _write_none, _write_1, _write_2, _write_3, _write_4, _write_more, _write_more
 
 
+class SharedText:
+    """A text of batches or plans for `LaunchLog.note_shared`, written once for many rows.
+
+    Parameters
+    ----------
+    kind
+        `RowKind.BATCH` or `RowKind.PLAN`.
+    text, values
+        As of `LaunchLog.batch`, with `OPEN` for each number, and for all that are left at last.
+    """
+
+    __slots__ = ("kind", "log", "slot", "text", "values")
+
+    def __init__(self, kind: int, text: str, values: str) -> None:
+        self.kind, self.text, self.values = int(kind), text, values
+        self.log: LaunchLog | None = None  # which has it in this slot
+        self.slot = 0
+
+
 class LaunchLog:
     """The log of this process. No method raises; what could not be noted is counted.
 
@@ -117,6 +142,7 @@ class LaunchLog:
         self._redact = redact
         self._next = count(1).__next__
         self._next_slot = count(1).__next__
+        self._newest_slot = 0
         self._lock = fork_safe(RLock())  # a signal handler may launch, too
         self._ids: dict[tuple[int, int, str], int] = {}
         self._used = ENTRY.size  # 0 is no text
@@ -251,6 +277,23 @@ class LaunchLog:
         """Note a plan that host code is about to make from index pointers; parameters as of `batch`."""
         self._event(_PLAN, graph, number, text if self._redact else text + values)
 
+    def note_shared(self, said: SharedText, graph: int, number: int, numbers: Sequence[int]) -> None:
+        """Note a batch or a plan whose text an earlier row may have: parameters as of `batch`, with at most `NUMBERS`
+        numbers for the text, which are left out where the log is redacted."""
+        try:
+            if said.log is not self or self._newest_slot - said.slot > _SHARED:
+                said.slot = self._slot(said.text if self._redact else said.text + said.values)
+                said.log = self
+            if self._redact:
+                numbers = ()
+            row, some = self._next(), len(numbers)
+            place = ROWS_AT + row % ROWS * ROW
+            _PACK_NUMBERS[some](
+                self.memory, place, graph, number, *numbers, time(), get_ident(), said.slot, some, said.kind, row
+            )
+        except Exception:
+            self.lost += 1
+
     # -- reading in this process, while other threads write --------------------------------------------------------
 
     @property
@@ -283,7 +326,7 @@ class LaunchLog:
         room = SLOT - SLOT_HEAD.size
         if len(content) > room:
             content = content[: room - 4] + b" ..."
-        slot = self._next_slot()
+        slot = self._newest_slot = self._next_slot()
         place = SLOTS_AT + slot % SLOTS * SLOT
         SLOT_HEAD.pack_into(self.memory, place, 0, 0)
         self.memory[place + SLOT_HEAD.size : place + SLOT_HEAD.size + len(content)] = content

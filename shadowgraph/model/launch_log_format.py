@@ -4,7 +4,9 @@
 - `ROWS` rows of `ROW` bytes, a ring: the addresses and sizes of up to `POINTERS` pointers, then the fields of `TAIL`; a
   row's number is its last field and is written last;
 - the text table of `TABLE` bytes, only ever appended to; an entry's head is written last;
-- `SLOTS` slots of `SLOT` bytes, a ring, for texts that no other row shares: batches and plans.
+- `SLOTS` slots of `SLOT` bytes, a ring, for texts of batches and plans. Rows may share one and differ in their
+  numbers, up to `NUMBERS` in the place of the other pointers. These stand for the `OPEN` characters of the text: one
+  each, and all that are left, with commas between them, for the last.
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from __future__ import annotations
 import struct
 from enum import IntEnum
 
-MAGIC, VERSION = b"SGLAUNCH", 1
+MAGIC, VERSION = b"SGLAUNCH", 2
 HEADER = struct.Struct("<8sIIIIIIQ")  # magic, version, rows, row, table, slots, slot, pid
 HEADER_NBYTES = 4096
 ROWS, ROW, POINTERS = 8192, 144, 6
+NUMBERS, OPEN = 10, "\0"
 TABLE = 512 << 10
 SLOTS, SLOT = 128, 4096
 ROWS_AT = HEADER_NBYTES
@@ -24,7 +27,8 @@ SLOTS_AT = TABLE_AT + TABLE
 NBYTES = SLOTS_AT + SLOTS * SLOT
 
 # Stream (or time, of an event), thread, kernel, site, grid, kind (and the number of pointers << 8), row number. Events
-# have graph and replay in the place of the first pointer, and the slot of their text in that of the kernel.
+# have graph and replay in the place of the first pointer, the slot of their text in that of the kernel, and in that of
+# the site how many numbers follow the replay.
 TAIL = struct.Struct("<QQIIIIIIQ")
 EVENT_ROW = struct.Struct("<QQ80xdQIIIIIIQ")  # the whole row
 ENTRY = struct.Struct("<IIQ")  # kind and length of a text, its key; the first two are not 0 in a complete entry

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
+from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from shadowgraph.model.launch_log_format import (
     HEADER,
     MAGIC,
     NBYTES,
+    OPEN,
     POINTERS,
     ROW,
     ROWS,
@@ -210,7 +212,7 @@ class LaunchLogContents:
     def _event(self, row: Any) -> LoggedEvent:
         when = float(row["stream"].view("<f8"))
         graph, replay = row["pointers"][0].tolist()
-        text = self._slot(int(row["kernel"]))
+        text = _filled(self._slot(int(row["kernel"])), row["pointers"][1:].view("<i8").ravel()[: row["site"]].tolist())
         return LoggedEvent(
             int(row["number"]), RowKind(row["kind"] & 0xFF), graph, replay, text, when, int(row["thread"])
         )
@@ -272,6 +274,14 @@ def _sound_rows(memory: bytes) -> npt.NDArray[np.void]:
 
 def _text(content: bytes) -> str:
     return content.decode("utf-8", "replace")
+
+
+def _filled(text: str, numbers: list[int]) -> str:
+    """A text with its numbers: one for each place that is open, and for the last all that are left."""
+    parts = text.split(OPEN)
+    last = len(parts) - 2
+    said = [*map(str, numbers[:last]), ", ".join(map(str, numbers[last:]))] if last >= 0 else []
+    return "".join(chain.from_iterable(zip_longest(parts, said, fillvalue="")))
 
 
 def _site(line: int, text: str) -> Site:

@@ -162,7 +162,7 @@ class Draft:
         runner.graphs[2] = graph
         runner.output_buffers[2] = (out, out, out)
 
-    def step(self, lengths: Sequence[int], ids: Sequence[str] = (), accepted: list[int] | None = None) -> None:
+    def step(self, lengths: Sequence[int], ids: Sequence[str] = (), accepted: Any = None) -> None:
         """A whole draft step by the runner's own ``replay``."""
         count = len(lengths)
         tokens = count * self.topk

@@ -6,8 +6,10 @@ import copy
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from threading import Thread
 from typing import Any
 
+import planning_wrappers
 import pytest
 import torch
 from planning_backend import Backend, ints
@@ -16,10 +18,11 @@ import shadowgraph as sg
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.integrations.flashinfer.adapter import Attachment
 from shadowgraph.integrations.flashinfer.planner import StandIn
-from shadowgraph.integrations.flashinfer.steady_plans import SteadyModule
-from shadowgraph.model.host_plans import HostPlan, HostPlans
+from shadowgraph.integrations.flashinfer.steady_plans import PLANNED, SteadyModule
+from shadowgraph.model.host_plans import LARGEST, Again, HostPlan, HostPlans
 from shadowgraph.model.launch_log_format import RowKind
 from shadowgraph.model.launch_log_reader import LoggedEvent, LoggedLaunch, contents_of
+from shadowgraph.monitor.preparing import PrepareBlock
 from shadowgraph.monitor.sampling import observation
 from shadowgraph.tracking import launch_recording, passing
 
@@ -352,3 +355,66 @@ def test_a_captured_run_is_no_launch_of_the_host(debugger: sg.Debugger) -> None:
     kernels = [row.kernel for row in contents_of(log.memory).since(before) if isinstance(row, LoggedLaunch)]
     assert "flashinfer.DecodeWrapper.run" not in kernels
     assert "flashinfer.DecodeWrapper.plan" in kernels
+
+
+@pytest.mark.parametrize("count", [0, 1, 4096, 4097, 5000])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_index_pointers_of_any_number_are_told(debugger: sg.Debugger, count: int, dtype: torch.dtype) -> None:
+    backend, _ = with_module(debugger, 3)
+    planned(backend, 3, torch.tensor([0, 70_000], dtype=dtype))
+    given = torch.arange(count, dtype=dtype)
+    with replays_pass():
+        debugger.monitor.novelty.see(PLANNED, backend.graphs[3].model.serial, 10_000, 10_000)
+        assert type(backend.wrappers[3]._cached_module) is SteadyModule
+        planned(backend, 3, given)
+    plan, log = last_of(debugger), launch_recording.current
+    assert (plan.indptr, plan.entries) == (given.numpy().tobytes()[:LARGEST], count)
+    assert log is not None
+    row = contents_of(log.memory).last(RowKind.PLAN)
+    assert row is not None
+    assert row.text == f"DecodeWrapper (decode): {count - 1} requests, {max(0, count - 1)} entries"
+
+
+def test_a_block_of_another_thread_announces_nothing_to_this_one(debugger: sg.Debugger) -> None:
+    backend, _ = with_module(debugger, 3, 2)
+    blocks: list[PrepareBlock] = []
+    thread = Thread(target=lambda: blocks.append(debugger.adapter.prepare(backend.graphs[2].model)))
+    thread.start()
+    thread.join()
+    with replays_pass():
+        planned(backend, 3, ints(0, 7, 8, 10))
+    assert type(debugger.monitor.flight_recorder.host_plans._plans[-1]) is Again, "noted at little cost"
+    assert last_of(debugger).graph == backend.graphs[3].model.name
+    blocks[0].end()
+
+
+def test_the_hook_around_a_plan_has_nothing_to_do_while_replays_pass(
+    debugger: sg.Debugger, attached: Attachment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = Backend(debugger)
+    backend.capture(fast=False)
+    backend.plan(3, [4, 5, 6])  # its data are kept from here on
+    called: list[object] = []
+    monkeypatch.setattr(attached.hooks, "_prepare", lambda wrapper: called.append(wrapper))
+    with replays_pass():
+        backend.plan(3, [4, 5, 6])
+        assert called == []
+    assert type(backend.wrappers[3]).plan.__name__ == "plan"
+    backend.plan(3, [4, 5, 6])
+    assert called == [backend.wrappers[3]] * 2, "of the wrapper's plan, and of its planner"
+
+
+def test_a_plan_that_ends_the_quiet_in_the_hook_around_it_is_prepared_in_a_block(
+    sampled: sg.Debugger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = Backend(sampled)
+    backend.capture(fast=False)
+    for _ in range(5):
+        backend.step(3, [4, 5, 6])
+    assert passing.on, "precondition"
+    seen: list[object] = []
+    monkeypatch.setattr(planning_wrappers, "planner", lambda *args: seen.append(sampled.adapter.preparing.graph) or [0])
+    backend.plan(3, [10, 15, 24])
+    assert not passing.on
+    assert seen == [backend.graphs[3].model]
+    assert not sampled.adapter.preparing.anywhere

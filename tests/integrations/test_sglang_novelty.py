@@ -12,6 +12,7 @@ import sglang_runners as runners
 import torch
 
 import shadowgraph as sg
+from shadowgraph import session
 from shadowgraph.demos.sglang.host import SGLANG_VERSION, load, sglang_version
 from shadowgraph.integrations.sglang.hooks import BATCH, Hooks
 from shadowgraph.model.findings import Batch
@@ -98,6 +99,30 @@ def test_accepted_tokens_beyond_all_before_are_watched(debugger: sg.Debugger, ha
     assert passing.on
     draft.step([4, 5], accepted=[4, 1])
     assert not passing.on
+
+
+@pytest.mark.parametrize("given", [torch.tensor([4, 1]), (4, 1), []])
+def test_accepted_tokens_that_are_no_list_on_the_host_are_left_alone(
+    debugger: sg.Debugger, hang: Callable[[Any], Hooks], given: Any
+) -> None:
+    """A tensor's truth would be a read, and of several numbers an error."""
+    draft = drafted(debugger, hang)
+    draft.step([4, 5], ids=["a"], accepted=given)
+    assert passing.on
+    assert debugger.monitor.batches.of(next(iter(debugger.monitor.context.graphs.values())), 6) is not None
+    assert debugger.facts().faults == {}
+
+
+def test_nothing_is_kept_of_the_launch_log_of_a_debugger_that_has_ended(
+    monkeypatch: pytest.MonkeyPatch, hang: Callable[[Any], Hooks]
+) -> None:
+    draft = drafted(sg.current(), hang)
+    hooks = next(each for each in session.observers if isinstance(each, Hooks))
+    log = launch_recording.current
+    assert [said.log for said in hooks.batches._latest.texts.values()] == [log]
+    sg.uninstall()
+    assert hooks.batches._latest.texts == {}
+    draft.step([4, 5])
 
 
 def test_lengths_on_a_device_are_not_read(debugger: sg.Debugger, hang: Callable[[Any], Hooks]) -> None:

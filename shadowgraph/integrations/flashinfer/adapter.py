@@ -12,6 +12,7 @@ from importlib.machinery import PathFinder
 from typing import Any
 
 from shadowgraph import session
+from shadowgraph.adapter_interface import passing
 from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.imported_modules import imported
 from shadowgraph.common.patching import PatchSet
@@ -75,7 +76,7 @@ class Attachment:
         targets = []
         for cls, wrapper in found:
             self.hooks.knows(cls, wrapper)
-            targets += [(cls, name, self._prepares) for name in _PLANS if callable(vars(cls).get(name))]
+            targets += [(cls, name, self._plans) for name in _PLANS if callable(vars(cls).get(name))]
             if wrapper.by_attribute and callable(vars(cls).get("run")):
                 targets.append((cls, "run", self._runs))
             attribute = ModuleAttribute(self.hooks, vars(cls).get(MODULE))
@@ -114,8 +115,15 @@ class Attachment:
         if self.hooks in listeners:
             listeners.remove(self.hooks)
 
-    def _prepares(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        return _around(original, self.hooks.prepare)
+    def _plans(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        prepare = self.hooks.prepare
+
+        def call(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
+            if passing.on:  # nothing is noted here; one that is larger than all before opens its block at the planner
+                return original(wrapper, *args, **kwargs)
+            return prepare(original, wrapper, *args, **kwargs)
+
+        return _like(original, call)
 
     def _runs(self, original: Callable[..., Any]) -> Callable[..., Any]:
         return _around(original, self.hooks.run_by_attribute)
@@ -165,6 +173,11 @@ def _around(original: Callable[..., Any], hook: Callable[..., Any]) -> Callable[
     def call(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
         return hook(original, wrapper, *args, **kwargs)
 
+    return _like(original, call)
+
+
+def _like(original: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
+    """A function with the name and the docstring of another one, which it calls."""
     call.__name__, call.__doc__ = getattr(original, "__name__", "call"), original.__doc__
     call.__wrapped__ = original  # type: ignore[attr-defined]
     return call

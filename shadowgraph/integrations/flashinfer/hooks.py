@@ -23,12 +23,14 @@ from shadowgraph.graphs.dispatch.tensors import view_of_memory
 from shadowgraph.graphs.events import Listener
 from shadowgraph.integrations.flashinfer.planner import StandIn
 from shadowgraph.integrations.flashinfer.steady_plans import (
+    LAST,
     PLANNED,
     Steady,
     SteadyModule,
     last_entry,
     log_plan,
     named,
+    plan_said,
 )
 from shadowgraph.integrations.flashinfer.versions import FLOAT_WORKSPACE, INT_WORKSPACE, Wrapper
 from shadowgraph.model.host_plans import LARGEST, Again, HostPlan
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from shadowgraph.model.graphs import Graph
 
 _INTEGERS = {torch.int32: np.int32, torch.int64: np.int64}
+_new = object.__new__
 _WORKSPACES = 3  # leading arguments of a planner: float, int and pinned workspace
 
 
@@ -72,7 +75,9 @@ class Hooks(Listener):
         if passing.on:
             steady = self._steady.get(id(wrapper))
             if steady is not None and steady.wrapper() is wrapper:
-                return SteadyModule(module, wrapper, self, steady)
+                made: SteadyModule = _new(SteadyModule)  # a call of the class takes twice as long
+                made._module, made._wrapper, made._onlooker, made._steady = module, wrapper, self, steady
+                return made
         return StandIn(module, wrapper, self)
 
     # -- captures ----------------------------------------------------------------------------------------------
@@ -170,7 +175,7 @@ class Hooks(Listener):
         if graph is not None:
             adapter.novelty.see(PLANNED, graph.serial, plan.batch_size, entries)
         adapter.plans.note(plan)
-        log_plan(plan, plan.batch_size, entries, graph)
+        log_plan(plan_said(plan), plan.batch_size, entries, plan.serial, plan.replay)
         self._keep(wrapper, adapter, plan, graph, kv_indptr, _WORKSPACES + (qo_indptr is not None))
         if adapter.plans.compares:
             values = {layout.kv_indptr: kv_indptr, layout.qo_indptr: qo_indptr, layout.kv_lens: kv_lens}
@@ -196,7 +201,21 @@ class Hooks(Listener):
         plans, graphs = adapter.plans.recorded, adapter.graphs_of(wrapper)
         alone = (graphs[0] if len(graphs) == 1 else None) is graph
         self._steady[key] = Steady(
-            owner, plans, plan, place, given.dtype, facts, adapter.preparing, graph, alone, adapter.novelty
+            wrapper=owner,
+            plans=plans,
+            plan=plan,
+            said=plan_said(plan),
+            named=named(type(wrapper), "plan"),
+            place=place,
+            given=given.dtype,
+            width=given.itemsize,
+            last=LAST[given.itemsize],
+            attribute=plan.attribute,
+            into=facts,
+            preparing=adapter.preparing,
+            graph=graph,
+            alone=alone,
+            novelty=adapter.novelty,
         )
 
     def _prepare(self, wrapper: Any) -> PrepareBlock | None:

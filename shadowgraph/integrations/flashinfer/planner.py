@@ -73,7 +73,7 @@ class ModuleAttribute:
         if wrapper is None:
             return self
         try:
-            module = vars(wrapper)[MODULE]
+            module = wrapper.__dict__[MODULE]
         except KeyError:
             if self.before is not None:
                 return self.before

@@ -7,10 +7,14 @@ the planning thread; takes no lock.
 from __future__ import annotations
 
 import ctypes
+import struct
 import sys
 import weakref
+from collections.abc import Callable
+from ctypes import string_at
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -20,6 +24,8 @@ from shadowgraph.graphs import launch_rows
 from shadowgraph.integrations.flashinfer.planner import Onlooker, StandIn
 from shadowgraph.integrations.flashinfer.versions import PACKAGE
 from shadowgraph.model.host_plans import LARGEST, Again, HostPlan, HostPlans
+from shadowgraph.model.launch_log import SharedText
+from shadowgraph.model.launch_log_format import OPEN, RowKind
 
 if TYPE_CHECKING:
     from shadowgraph.model.graphs import Graph
@@ -27,6 +33,8 @@ if TYPE_CHECKING:
 
 _named: dict[tuple[type, str], SimpleNamespace] = {}  # of wrapper classes and functions, a few dozen at most
 PLANNED = "requests and entries of a plan"
+LAST = {4: struct.Struct("=i").unpack_from, 8: struct.Struct("=q").unpack_from}  # by the size of an index pointer
+_NO_KEYWORDS: dict[str, Any] = {}
 
 
 class Planner(Onlooker, Protocol):
@@ -36,7 +44,8 @@ class Planner(Onlooker, Protocol):
         """A planner raised."""
 
 
-class Steady(NamedTuple):
+@dataclass(slots=True, eq=False)  # whose fields cost less to read than a named tuple's
+class Steady:
     """A wrapper's last plan, and the conditions under which the next one differs in values only.
 
     Attributes
@@ -45,10 +54,12 @@ class Steady(NamedTuple):
         The planning wrapper.
     plans, plan
         The record of plans, and the last one in it.
-    place, given
-        Position of the index pointers among the planner's arguments, and their dtype.
-    into
-        Address, number of elements and dtype of the wrapper's own index pointers.
+    said, named
+        What the launch log says of the wrapper's plans, and the planner in it.
+    place, given, width, last
+        Position of the index pointers among the planner's arguments, their dtype, the size of one, and a reader of one.
+    attribute, into
+        The attribute with the wrapper's own index pointers, and their address, number of elements and dtype.
     preparing
         Open prepare blocks, which announce a graph to the planning thread.
     graph
@@ -62,8 +73,13 @@ class Steady(NamedTuple):
     wrapper: weakref.ref[Any]
     plans: HostPlans
     plan: HostPlan
+    said: SharedText
+    named: SimpleNamespace
     place: int
     given: torch.dtype
+    width: int
+    last: Callable[[bytes, int], tuple[Any, ...]]
+    attribute: str
     into: tuple[int, int, torch.dtype]
     preparing: Preparing
     graph: Graph | None
@@ -87,20 +103,16 @@ def named(cls: type, what: str) -> SimpleNamespace:
     return found
 
 
-def log_plan(like: HostPlan, requests: int, entries: int, graph: Graph | None) -> None:
-    """Note in the launch log a plan that is about to be made, for a graph's next replay where that is known.
+def plan_said(plan: HostPlan) -> SharedText:
+    """What the launch log says of plans of one planner."""
+    return SharedText(RowKind.PLAN, f"{plan.planner} ({plan.kind})", f": {OPEN} requests, {OPEN} entries")
 
-    Parameters
-    ----------
-    like
-        This plan, or an earlier one of the same planner.
-    requests, entries
-        Of this one.
-    """
+
+def log_plan(said: SharedText, requests: int, entries: int, serial: int, replay: int | None) -> None:
+    """Note in the launch log a plan that is about to be made, for a graph's next replay where that is known."""
     log = launch_recording.current
     if log is not None:
-        serial, replay = (graph.serial, graph.replays + 1) if graph is not None else (0, 0)
-        log.plan(f"{like.planner} ({like.kind})", f": {requests} requests, {entries} entries", serial, replay)
+        log.note_shared(said, serial, replay or 0, (requests, entries))
 
 
 class SteadyModule(StandIn):
@@ -126,26 +138,30 @@ class SteadyModule(StandIn):
     def _noted(self, args: tuple[Any, ...]) -> Again | None:
         """Record a plan that differs from the last one in values only; on the path of every plan."""
         steady = self._steady
-        graph = steady.graph
-        announced = steady.preparing
-        if announced.graph is not graph if announced else not steady.alone:  # planned for another graph
-            return None
+        graph, preparing = steady.graph, steady.preparing
+        # The blocks of all threads first: in most steps there is none.
+        if preparing.graph is not graph if preparing.anywhere and preparing else not steady.alone:
+            return None  # planned for another graph
         try:
-            given, into = args[steady.place], vars(self._wrapper).get(steady.plan.attribute)
+            given, into = args[steady.place], self._wrapper.__dict__.get(steady.attribute)
+            address, elements, dtype = steady.into
             if given.dtype is not steady.given or not given.is_cpu or not given.is_contiguous():
                 return None
-            if (into.data_ptr(), into.numel(), into.dtype) != steady.into:
+            if into.data_ptr() != address or into.numel() != elements or into.dtype is not dtype:
                 return None
-            data = ctypes.string_at(given.data_ptr(), min(given.nbytes, LARGEST))
-            replay = graph.replays + 1 if graph is not None else None
-            requests, entries = given.numel() - 1, last_entry(given)
+            count = given.numel()
+            nbytes = count * steady.width
+            data = string_at(given.data_ptr(), nbytes if nbytes < LARGEST else LARGEST)
+            entries = steady.last(data, nbytes - steady.width)[0] if 0 < nbytes <= LARGEST else last_entry(given)
+            serial, replay = 0, None
             if graph is not None:
-                steady.novelty.see(PLANNED, graph.serial, requests, entries)
+                serial, replay = graph.serial, graph.replays + 1
+                steady.novelty.see(PLANNED, serial, count - 1, entries)
                 if not passing.on:  # it was larger than all before: the plan is observed in full
                     return None
-            log_plan(steady.plan, requests, entries, graph)
-            launch_rows.note(named(type(self._wrapper), "plan"), args, {})
-            return steady.plans.note_again(steady.plan, data, given.numel(), replay)
+            log_plan(steady.said, count - 1, entries, serial, replay)
+            launch_rows.note(steady.named, args, _NO_KEYWORDS)
+            return steady.plans.note_again(steady.plan, data, count, replay)
         except (AttributeError, IndexError):  # not a tensor, or a missing argument or attribute
             return None
         except Exception as error:

@@ -6,22 +6,52 @@ recorded. Takes no lock.
 
 from __future__ import annotations
 
+import ctypes
 from collections import deque
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from shadowgraph.adapter_interface import launch_recording
 from shadowgraph.model.findings import Batch
 from shadowgraph.model.graphs import Graph
+from shadowgraph.model.launch_log import SharedText
+from shadowgraph.model.launch_log_format import OPEN, RowKind
 
 _KEPT = 256  # replays: evidence of a device arrives a few replays later
 _LOGGED, _LOGGED_IDS = 8, 64  # lengths and ids in the launch log
-_INTEGERS = {torch.int32, torch.int64}
+_FEW = 64  # up to so many lengths, a list costs less than a copy of the memory
+_INTEGERS = {torch.int32: np.int32, torch.int64: np.int64}
 _values = torch._C.TensorBase.tolist  # torch's own: checks would see `tolist` of a tensor as a read by the program
+_Tensor = torch.Tensor
+_largest = np.maximum.reduce
 
+Lengths = list[int] | npt.NDArray[np.signedinteger[Any]]
 # Serial and coming replay of a graph; size, padded size, lengths, ids.
-_Noted = tuple[int, int, int, int, list[int], tuple[object, ...]]
+_Noted = tuple[int, int, int, int, Lengths, tuple[object, ...]]
+
+
+class _Ids:
+    """The ids of a batch, which the batches of a step share, and those of most steps."""
+
+    __slots__ = ("given", "ids", "said", "texts")
+
+    def __init__(self, given: Any) -> None:
+        # The next ones are compared with it: a copy, as the program may change its own.
+        self.given = list(given) if isinstance(given, list) else given if isinstance(given, tuple) else None
+        self.ids: tuple[object, ...] = tuple(given or ())
+        said = ", ".join(map(str, self.ids[:_LOGGED_IDS])).replace(OPEN, " ")
+        self.said = f"; ids {said}" if self.ids else ""
+        self.texts: dict[tuple[int, int, bool], SharedText] = {}  # by both sizes, and whether there are lengths
+
+    def text(self, size: int, padded_to: int, has_lengths: bool) -> SharedText:
+        """Make the text for rows of the launch log."""
+        text = f"{size} request{'s' * (size != 1)}, padded to {padded_to}"
+        made = SharedText(RowKind.BATCH, text, f"; {OPEN} tokens{self.said}" if has_lengths else self.said)
+        self.texts[size, padded_to, has_lengths] = made
+        return made
 
 
 class Batches:
@@ -29,35 +59,61 @@ class Batches:
 
     def __init__(self) -> None:
         self._noted: deque[_Noted] = deque(maxlen=_KEPT)
-        self._said: tuple[tuple[object, ...], str] = (), ""  # the latest ids, and these in words
+        self._latest = _Ids(None)
 
-    def note(self, graph: Graph, padded_to: int, batch: Any) -> list[int]:
+    def forget_texts(self) -> None:
+        """No debugger watches any longer: let go of its launch log."""
+        self._latest = _Ids(None)
+
+    def note(self, graph: Graph, padded_to: int, batch: Any) -> tuple[int, int]:
         """Record the ``ForwardBatch`` of a graph's coming replay, whose lengths are read from the host's copy only.
 
         Returns
         -------
-        list of int
-            The lengths; empty if the host has none.
+        tuple of int
+            The longest length and the number of tokens; 0 for what the host does not know.
         """
-        given = getattr(batch, "seq_lens_cpu", None)
-        lengths: list[int] = []
-        if isinstance(given, torch.Tensor) and given.is_cpu and given.dtype in _INTEGERS and given.dim() == 1:
-            lengths = _values(given)
-        ids = tuple(getattr(batch, "rids", None) or ())
-        size, replay = batch.batch_size, graph.replays + 1
-        self._noted.append((graph.serial, replay, size, padded_to, lengths, ids))
+        size, serial, replay = batch.batch_size, graph.serial, graph.replays + 1
+        lengths, given, latest = _lengths(batch, size), getattr(batch, "rids", None), self._latest
+        if given != latest.given:
+            latest = self._latest = _Ids(given)
+        self._noted.append((serial, replay, size, padded_to, lengths, latest.ids))
+        longest, count = 0, len(lengths)
+        shown: Any = lengths
+        if count:  # `max` with a default costs three times as much
+            longest, shown = _of_many(lengths) if count > _LOGGED else (max(lengths), lengths)
         log = launch_recording.current
         if log is not None:  # what is known of it after the process's death
-            if ids != self._said[0]:
-                self._said = ids, f"; ids {', '.join(map(str, ids[:_LOGGED_IDS]))}"
-            tokens = f"; {', '.join(map(str, lengths[:_LOGGED]))} tokens" if lengths else ""
-            values = tokens + self._said[1]
-            log.batch(f"{size} request{'s' * (size != 1)}, padded to {padded_to}", values, graph.serial, replay)
-        return lengths
+            said = latest.texts.get((size, padded_to, count > 0)) or latest.text(size, padded_to, count > 0)
+            log.note_shared(said, serial, replay, shown)
+        tokens = getattr(batch, "seq_lens_sum", None)
+        return longest, tokens if type(tokens) is int else _total(lengths)
 
     def of(self, graph: Graph, replay: int) -> Batch | None:
         """The batch of a replay, if it is one of the latest."""
         for serial, number, size, padded_to, lengths, ids in reversed(self._noted.copy()):  # at once: others append
             if serial == graph.serial and number == replay:
-                return Batch(size, padded_to, tuple(lengths), tuple(map(str, ids)))
+                return Batch(size, padded_to, tuple(map(int, lengths)), tuple(map(str, ids)))
         return None
+
+
+def _lengths(batch: Any, size: int) -> Lengths:
+    """A copy of the lengths of a batch of a size; empty if the host has none."""
+    given = getattr(batch, "seq_lens_cpu", None)
+    if not isinstance(given, _Tensor) or not given.is_cpu:
+        return []
+    if size > _FEW and given.dtype in _INTEGERS and given.dim() == 1 and given.is_contiguous():
+        return np.frombuffer(ctypes.string_at(given.data_ptr(), given.nbytes), _INTEGERS[given.dtype])
+    lengths = _values(given)  # whose types tell as much as dtype and shape do, at less cost
+    return lengths if type(lengths) is list and lengths and type(lengths[0]) is int else []
+
+
+def _total(lengths: Lengths) -> int:
+    return sum(lengths) if isinstance(lengths, list) else int(lengths.sum(dtype=np.int64))
+
+
+def _of_many(lengths: Lengths) -> tuple[int, list[int]]:
+    """The longest, and the first that the launch log shows."""
+    if isinstance(lengths, list):
+        return max(lengths), lengths[:_LOGGED]
+    return int(_largest(lengths)), lengths[:_LOGGED].tolist()

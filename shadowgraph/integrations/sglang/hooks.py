@@ -10,7 +10,8 @@ import logging
 import weakref
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from shadowgraph.adapter_interface import AdapterInterface, PrepareBlock, passing
 from shadowgraph.common.internal_errors import error_barrier_all, internal_errors, log
@@ -39,7 +40,8 @@ _ACCEPTED = "num_accept_tokens_cpu", "accept_length_cpu"  # on the host, by vers
 BATCH, ACCEPTED = "requests, longest and tokens of a batch", "most and all accepted tokens of a batch"
 
 
-class Coming(NamedTuple):
+@dataclass(slots=True, eq=False)  # whose fields cost less to read than a named tuple's
+class Coming:
     """What a runner replays for a batch size: the graph, the size that the batch is padded to, and whether the batch
     has data of speculative decoding."""
 
@@ -149,6 +151,7 @@ class Hooks:
     def ended(self, debugger: Debugger) -> None:
         """The debugger watches no longer; no reference to it is kept."""
         self._coming.clear()
+        self.batches.forget_texts()
 
     def _debugger(self) -> Debugger | None:
         if self._current is None:  # without a run, the adapter does not import the debugger
@@ -193,38 +196,37 @@ class Hooks:
         """Note the batch of the coming replay, if its graph can be determined, and report its sizes; then open a
         prepare block for the calling thread, unless replays pass unobserved. On the path of every replay."""
         try:
-            debugger = self._debugger()
-            found = self._find(debugger.adapter, runner, batch) if debugger is not None else None
-            if debugger is None or found is None:
+            current = self._current
+            debugger = current() if current is not None else self._debugger()
+            if debugger is None:
                 return None
-            (graph, size, speculates), adapter = found, debugger.adapter
-            lengths, tokens = self.batches.note(graph, size, batch), getattr(batch, "seq_lens_sum", None)
-            longest, tokens = max(lengths, default=0), tokens if type(tokens) is int else sum(lengths)
-            adapter.novelty.see(BATCH, graph.serial, batch.batch_size, longest, tokens)
-            if speculates:
-                _see_accepted(adapter, graph, batch)
+            adapter, requests = debugger.adapter, batch.batch_size
+            coming = self._coming.get((id(runner), requests))
+            graph = model_of(coming.graph()) if coming is not None and coming.runner() is runner else None
+            if coming is None or graph is None:
+                coming, graph = self._find(adapter, runner, batch)
+                if coming is None or graph is None:
+                    return None
+            longest, tokens = self.batches.note(graph, coming.size, batch)
+            adapter.novelty.see(BATCH, graph.serial, requests, longest, tokens)
+            if coming.speculates:
+                _see_accepted(adapter, graph, batch.spec_info)
             return None if passing.on else adapter.prepare(graph)
         except Exception as error:  # as `harmless`, without its cost
             internal_errors.note(_WHERE, error)
             return None
 
-    def _find(self, adapter: AdapterInterface, runner: Any, batch: Any) -> tuple[Graph, int, bool] | None:
-        """The graph that a runner will replay for a batch, the size that the batch is padded to, and whether it
-        speculates. Searched once for each size and capture."""
-        key = id(runner), batch.batch_size
-        known = self._coming.get(key)
-        if known is not None and known.runner() is runner:
-            model = model_of(known.graph())
-            if model is not None:
-                return model, known.size, known.speculates
-        coming = _coming(runner, batch)
-        if coming is None:
-            return None
+    def _find(self, adapter: AdapterInterface, runner: Any, batch: Any) -> tuple[Coming | None, Graph | None]:
+        """What a runner will replay for a batch, and the graph's model. Searched once for each size and capture."""
+        found = _coming(runner, batch)
+        if found is None:
+            return None, None
         adapter.provide_batches(self.batches.of)
-        graph, model, size = coming
+        graph, model, size = found
         speculates = getattr(batch, "spec_info", None) is not None
-        self._coming[key] = Coming(weakref.ref(runner), weakref.ref(graph), size, speculates)
-        return model, size, speculates
+        coming = Coming(weakref.ref(runner), weakref.ref(graph), size, speculates)
+        self._coming[id(runner), batch.batch_size] = coming
+        return coming, model
 
 
 def tell_memory(adapter: AdapterInterface, tokens: object) -> None:
@@ -293,11 +295,13 @@ def _declare(adapter: AdapterInterface, runner: Any) -> None:
         sglang_padding.judge_padding(adapter, runner.buffers)
 
 
-def _see_accepted(adapter: AdapterInterface, graph: Graph, batch: Any) -> None:
+def _see_accepted(adapter: AdapterInterface, graph: Graph, spec_info: Any) -> None:
     """Report the numbers of accepted tokens of a batch, where they are on the host."""
-    accepted = next(filter(None, (getattr(batch.spec_info, name, None) for name in _ACCEPTED)), None)
-    if isinstance(accepted, list):
-        adapter.novelty.see(ACCEPTED, graph.serial, max(accepted), sum(accepted))
+    for name in _ACCEPTED:
+        accepted = getattr(spec_info, name, None)
+        if type(accepted) is list and accepted:
+            adapter.novelty.see(ACCEPTED, graph.serial, max(accepted), sum(accepted))
+            return
 
 
 def _coming(runner: Any, batch: Any) -> tuple[Any, Graph, int] | None:
