@@ -20,7 +20,10 @@ from typing import Any
 import torch
 
 import shadowgraph as sg
+from shadowgraph.graphs import launch_rows
 from shadowgraph.graphs.dispatch import eager
+from shadowgraph.graphs.observer import building
+from shadowgraph.graphs.observer.library import loaded
 from shadowgraph.graphs.triton import cuda as triton
 from shadowgraph.integrations.flashinfer.hooks import Hooks as FlashinferHooks
 from shadowgraph.integrations.flashinfer.planner import ModuleAttribute
@@ -50,7 +53,9 @@ def prepare(*_: object) -> None:
     pass
 
 
-def launches() -> dict[str, float]:
+def launches(note: Any) -> dict[str, float]:
+    """Of a Triton kernel, its row written by a function in Python or in C++."""
+    launch_rows.note = note
     kernel, given = Kernel(), [torch.zeros(4) for _ in range(3)]
     hooked = triton._wrap_run(Kernel.run)
 
@@ -91,6 +96,15 @@ def plans(debugger: sg.Debugger, graph: sg.HostGraph) -> dict[str, float]:
     }
 
 
+def written_in_cpp() -> Any:
+    """What the hooks of launchers call where the observer's library is; None where it cannot be built."""
+    try:
+        return launch_rows.written_in_cpp(loaded(building.library()))
+    except building.BuildError as error:
+        print(f"no library: {error}")
+        return None
+
+
 @contextmanager
 def steady() -> Iterator[tuple[sg.Debugger, sg.HostGraph]]:
     """A debugger under which everything passes unobserved, and a captured graph."""
@@ -111,11 +125,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    in_cpp = written_in_cpp()
     with steady() as (debugger, graph):
         sizes = debugger.adapter.novelty
         found: dict[str, dict[str, float]] = {
             "a size that is known": {"plain": 0.0, "noted": microseconds(lambda: sizes.see("size", 1, 0, 0, 0))},
-            "Triton launch, 3 tensors": launches(),
+            "Triton launch, row in Python": launches(launch_rows.note_in_python),
+            **({"Triton launch, row in C++": launches(in_cpp)} if in_cpp is not None else {}),
             **{f"sglang batch of {size}": batches(graph, size) for size in (2, 16, 64, 256)},
             "flashinfer plan": plans(debugger, graph),
         }

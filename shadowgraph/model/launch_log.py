@@ -106,16 +106,19 @@ class LaunchLog:
     ----------
     lost
         Rows and texts that could not be noted.
-    memory
-        The bytes, for a reader in this process.
+    memory, address
+        The bytes, for a reader in this process, and where they are.
+    rows
+        The counter of the rows' numbers, for another writer of rows in this process.
     """
 
     def __init__(self, mapped: MappedMemory, redact: bool = False) -> None:
         self._mapped = mapped
-        self.memory = mapped.view
+        self.memory, self.address = mapped.view, mapped.address
         self.lost = 0
         self._redact = redact
-        self._next = count(1).__next__
+        self.rows = count(1)
+        self._next = self.rows.__next__
         self._next_slot = count(1).__next__
         self._lock = fork_safe(RLock())  # a signal handler may launch, too
         self._ids: dict[tuple[int, int, str], int] = {}
@@ -197,6 +200,8 @@ class LaunchLog:
         self, kernel: int, site: int, stream: int, grid: tuple[int, int, int], addresses: Sequence[int]
     ) -> None:
         """As `launch`, of pointers whose sizes are not known."""
+        if len(addresses) > POINTERS:
+            addresses = addresses[:POINTERS]
         try:
             number, given = self._next(), len(addresses)
             x, y, z = grid

@@ -18,6 +18,8 @@ import numpy.typing as npt
 import torch
 
 from shadowgraph.graphs.observer.building import BuildError
+from shadowgraph.model.launch_log_format import POINTERS, ROWS, ROWS_AT
+from shadowgraph.model.launch_log_format import ROW as LAUNCH_ROW
 
 Rows = npt.NDArray[Any]
 ALONE = 0xFFFFFFFF  # `member` of an argument that is no list
@@ -57,6 +59,9 @@ _CAPTURES: dict[str, tuple[Any, ...]] = {
     "shadowgraph_capture_words": (_WORD, _WORD, _INT, _WORDS, _WORD),
     "shadowgraph_capture_weak": (_WORD, _WORD, _WORD),
 }  # fmt: skip
+# Of `shadowgraph_launch_rows`, and the sizes that it was compiled for.
+_LAUNCH_ROWS = *[ctypes.py_object] * 7, _WORD, _WORD
+_LAUNCH_ROW = ROWS_AT, ROWS, LAUNCH_ROW, POINTERS
 _PLACES = {"CPU", "CUDA", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"}
 _PATIENCE = 1.0  # seconds at most that the end of the interpreter waits for threads that run Python in a callback
 
@@ -117,6 +122,19 @@ class Library:
         found = np.sort(rows[:count], order="sequence")
         # Rows that are missing for another reason are being written.
         return found, wanted - count if self._calls.shadowgraph_lost() > after else 0
+
+    def launch_rows(self, *given: Any) -> Callable[..., None] | None:
+        """A builtin function that writes rows of launches; parameters as of `shadowgraph_launch_rows` in
+        launch_rows.cpp. None where the library or the interpreter does not fit."""
+        make = getattr(self._calls, "shadowgraph_launch_rows", None)
+        if make is None or tuple((_WORD * 4).in_dll(self._calls, "shadowgraph_launch_row")) != _LAUNCH_ROW:
+            return None
+        make.restype, make.argtypes = ctypes.py_object, _LAUNCH_ROWS
+        try:
+            made: Callable[..., None] = make(*given)
+        except TypeError:
+            return None
+        return made
 
     def name_of(self, operator: int) -> tuple[str, str]:
         """The name of an operator, such as ``aten::copy_``, and its overload."""
