@@ -2,9 +2,9 @@
 
 Called by the hooks of launchers, in the launching thread, before the launch. `note` is a function in C++ once the
 observer's library is loaded (`observer/launch_rows.cpp`), which costs half a microsecond, and until then one in Python,
-which costs ten times that (`tools/bench_steady_hooks.py`); both write the same rows. A row has the addresses of
-tensors; their sizes are those of the ledger when the row is read. No lock: two threads may at worst look up the same
-text twice.
+which costs ten times that (`tools/bench_steady_hooks.py`); both write the same rows. The library writes rows of events,
+too (`LaunchLog.put_event`). A row has the addresses of tensors; their sizes are those of the ledger when the row is
+read. No lock: two threads may at worst look up the same text twice.
 """
 
 from __future__ import annotations
@@ -168,10 +168,15 @@ def _number_of_line(log: LaunchLog, frame: FrameType) -> int:
 
 
 def written_in_cpp(library: Library, texts: int = _TEXTS) -> _Note | None:
-    """A `note` in C++ that remembers this many kernels and lines; None where the library does not fit."""
+    """A `note` in C++ that remembers this many kernels and lines; None where library or interpreter do not fit."""
+    if not library.writes_rows:
+        return None
     sample = torch.empty(0, device="meta")
     address, held = torch.Tensor.data_ptr, sample._cdata
-    return library.launch_rows(vars(launch_recording), *_PLAIN, address, _begin, _failed, sample, held, texts)
+    try:
+        return library.launch_rows(vars(launch_recording), *_PLAIN, address, _begin, _failed, sample, held, texts)
+    except TypeError:
+        return None
 
 
 def _begin(
@@ -193,7 +198,9 @@ def _write(log: LaunchLog, kernel: int, line: int, stream: Any, grid: Any, addre
 
 def _use(library: Library) -> None:
     global note
-    note = written_in_cpp(library) or note
+    written = written_in_cpp(library)
+    if written is not None:
+        note, LaunchLog.put_event = written, library.event_rows()
 
 
 observer.when_loaded(_use)

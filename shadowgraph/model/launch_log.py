@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, count
 from pathlib import Path
 from threading import RLock, get_ident
 from time import time
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.mapped_files import MappedMemory
@@ -108,9 +108,14 @@ class LaunchLog:
         Rows and texts that could not be noted.
     memory, address
         The bytes, for a reader in this process, and where they are.
-    rows
-        The counter of the rows' numbers, for another writer of rows in this process.
+    rows, slots
+        The counters of the rows' and the slots' numbers, for another writer in this process.
+    put_event
+        Writes the row of an event, of any log, where `graphs.launch_rows` has a function in C++ for it; tells whether
+        the values fitted.
     """
+
+    put_event: ClassVar[Callable[..., bool] | None] = None
 
     def __init__(self, mapped: MappedMemory, redact: bool = False) -> None:
         self._mapped = mapped
@@ -119,7 +124,8 @@ class LaunchLog:
         self._redact = redact
         self.rows = count(1)
         self._next = self.rows.__next__
-        self._next_slot = count(1).__next__
+        self.slots = count(1)
+        self._next_slot = self.slots.__next__
         self._lock = fork_safe(RLock())  # a signal handler may launch, too
         self._ids: dict[tuple[int, int, str], int] = {}
         self._used = ENTRY.size  # 0 is no text
@@ -227,6 +233,9 @@ class LaunchLog:
 
     def replay_passes(self, graph: int, number: int) -> None:
         """Note that a replay begins, and passes unobserved: on the path of each of these."""
+        put = LaunchLog.put_event
+        if put is not None and put(self.address, self.rows, self.slots, _BEGINS, graph, number, None):
+            return
         try:
             row = self._next()
             place = ROWS_AT + row % ROWS * ROW
@@ -274,6 +283,9 @@ class LaunchLog:
         self._mapped.remove()
 
     def _event(self, kind: int, graph: int, number: int = 0, text: str | None = None) -> None:
+        put = LaunchLog.put_event
+        if put is not None and put(self.address, self.rows, self.slots, kind, graph, number, text):
+            return
         try:
             slot = self._slot(text) if text else 0
             row = self._next()

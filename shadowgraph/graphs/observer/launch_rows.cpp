@@ -1,5 +1,6 @@
-// Writes the rows of launches that pass unobserved into the launch log, as `graphs/launch_rows.py` does where this
-// library is missing: the hooks of launchers call a function of the interpreter's own kind, in the launching thread.
+// Writes rows into the launch log: of launches that pass unobserved, as `graphs/launch_rows.py` does where this library
+// is missing, and of events, as `model/launch_log.py` does. Both call a function of the interpreter's own kind, in the
+// thread of the launch or the event.
 //
 // The interpreter's lock is held throughout, and is all that guards what is here. A call of Python, or the end of an
 // object, may let other threads run, and may come back here: nothing is pointed at across one but what is held by a
@@ -12,6 +13,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <new>
 #include <unordered_map>
 #include <utility>
@@ -24,7 +26,7 @@ struct ShadowgraphMethod {  // PyMethodDef
   int flags;
   const char* doc;
 };
-extern char PyLong_Type, PyTuple_Type, _Py_NoneStruct;
+extern char PyLong_Type, PyTuple_Type, PyUnicode_Type, _Py_NoneStruct, _Py_FalseStruct, _Py_TrueStruct;
 extern void *PyExc_Exception, *PyExc_TypeError;
 void* PyCFunction_NewEx(ShadowgraphMethod*, void*, void*);
 void* PyCapsule_New(void*, const char*, void (*)(void*));
@@ -58,6 +60,7 @@ void* PyThreadState_GetFrame(void*);
 unsigned long PyThread_get_thread_ident();
 void* PyTuple_GetItem(void*, intptr_t);
 intptr_t PyTuple_Size(void*);
+const char* PyUnicode_AsUTF8AndSize(void*, intptr_t*);
 void* PyUnicode_InternFromString(const char*);
 void Py_IncRef(void*);
 void Py_DecRef(void*);
@@ -68,6 +71,7 @@ namespace rows {
 
 // The layout in `launch_log_format.py`.
 constexpr uint64_t kRowsAt = 4096, kRows = 8192, kRow = 144, kPointers = 6;
+constexpr uint64_t kSlotsAt = kRowsAt + kRows * kRow + (512 << 10), kSlots = 128, kSlot = 4096, kSlotHead = 16;
 constexpr uint64_t kLaunch = 1;      // the kind of a row
 constexpr int kFastCall = 0x80;      // METH_FASTCALL
 constexpr long long kOfLibrary = -1;  // the number of a line whose frame is not the program's
@@ -388,35 +392,49 @@ bool write_in_python(const Numbers& numbers, const Row& row, void* grid, void* s
   return done.get() != nullptr;
 }
 
+constexpr size_t kTail = 2 * kPointers, kNumber = kRow / 8 - 1;  // words before the stream, and before the number
+using RowWords = uint64_t[kNumber];
+
 // A reader takes a row only if its number is the same before and after.
-void put(unsigned char* memory, const Row& row, uint64_t number) {
-  auto* words = reinterpret_cast<uint64_t*>(memory + kRowsAt + number % kRows * kRow);
-  auto word = [words](size_t at) { return std::atomic_ref<uint64_t>(words[at]); };
-  word(17).store(0, std::memory_order_relaxed);
+void put(unsigned char* memory, const RowWords& words, uint64_t number) {
+  auto* row = reinterpret_cast<uint64_t*>(memory + kRowsAt + number % kRows * kRow);
+  auto word = [row](size_t at) { return std::atomic_ref<uint64_t>(row[at]); };
+  word(kNumber).store(0, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
-  for (size_t at = 0; at < kPointers; ++at) {
-    word(2 * at).store(at < row.count ? row.addresses[at] : 0, std::memory_order_relaxed);
-    word(2 * at + 1).store(0, std::memory_order_relaxed);  // sizes are not known
+  for (size_t at = 0; at < kNumber; ++at) {
+    word(at).store(words[at], std::memory_order_relaxed);
   }
-  word(12).store(row.stream, std::memory_order_relaxed);
-  word(13).store(PyThread_get_thread_ident(), std::memory_order_relaxed);
-  word(14).store(
-      static_cast<uint32_t>(row.kernel) | static_cast<uint64_t>(row.line) << 32, std::memory_order_relaxed);
-  word(15).store(row.grid[0] | static_cast<uint64_t>(row.grid[1]) << 32, std::memory_order_relaxed);
-  word(16).store(row.grid[2] | (kLaunch | row.count << 8) << 32, std::memory_order_relaxed);
-  word(17).store(number, std::memory_order_release);
+  word(kNumber).store(number, std::memory_order_release);
+}
+
+void put_launch(unsigned char* memory, const Row& row, uint64_t number) {
+  RowWords words = {};  // sizes of what is pointed at are not known
+  for (size_t at = 0; at < row.count; ++at) {
+    words[2 * at] = row.addresses[at];
+  }
+  words[kTail] = row.stream;
+  words[kTail + 1] = PyThread_get_thread_ident();
+  words[kTail + 2] = static_cast<uint32_t>(row.kernel) | static_cast<uint64_t>(row.line) << 32;
+  words[kTail + 3] = row.grid[0] | static_cast<uint64_t>(row.grid[1]) << 32;
+  words[kTail + 4] = row.grid[2] | (kLaunch | row.count << 8) << 32;
+  put(memory, words, number);
+}
+
+// The next number of a counter; `UINT64_MAX` with an exception set.
+uint64_t counted(void* counter) {
+  Held next(PyIter_Next(counter));
+  return next.get() != nullptr ? PyLong_AsUnsignedLongLong(next.get()) : UINT64_MAX;
 }
 
 bool write(const Numbers& numbers, Row& row, void* grid, void* stream) {
   if ((stream != nullptr && !fits(stream, UINT64_MAX, row.stream)) || !grid_fits(grid, row)) {
     return write_in_python(numbers, row, grid, stream);
   }
-  Held counted(PyIter_Next(numbers.counter));
-  uint64_t number = counted.get() != nullptr ? PyLong_AsUnsignedLongLong(counted.get()) : UINT64_MAX;
+  uint64_t number = counted(numbers.counter);
   if (number == UINT64_MAX) {
     return false;
   }
-  put(numbers.memory, row, number);
+  put_launch(numbers.memory, row, number);
   return true;
 }
 
@@ -480,6 +498,67 @@ void* called(void* itself, void* const* given, intptr_t count) {
 ShadowgraphMethod method{
     "note", called, kFastCall, "note(kernel, args, kwargs, grid=None, stream=0, /)\n--\n\nWrite the row of a launch."};
 
+// An event: the log's address, counters of rows and of slots, kind, graph, replay, and a text or None.
+constexpr intptr_t kOfEvent = 7;
+
+// A text, in a slot of its own; 0 for none.
+uint64_t put_text(unsigned char* memory, void* slots, const char* text, uint64_t size) {
+  if (size == 0) {
+    return 0;
+  }
+  uint64_t slot = counted(slots);
+  unsigned char* place = memory + kSlotsAt + slot % kSlots * kSlot;
+  auto word = [place](size_t at) { return std::atomic_ref<uint64_t>(reinterpret_cast<uint64_t*>(place)[at]); };
+  word(0).store(0, std::memory_order_relaxed);
+  word(1).store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  std::memcpy(place + kSlotHead, text, size);
+  word(1).store(size, std::memory_order_release);
+  word(0).store(slot, std::memory_order_release);
+  return slot;
+}
+
+// Whether the row was written: values that do not fit are Python's to write.
+bool event(void* const* given, intptr_t count) {
+  uint64_t memory = 0, kind = 0, slot = 0;
+  RowWords words = {};
+  if (count != kOfEvent || !fits(given[0], UINT64_MAX, memory) || !fits(given[3], UINT8_MAX, kind) ||
+      !fits(given[4], UINT64_MAX, words[0]) || !fits(given[5], UINT64_MAX, words[1])) {
+    return false;
+  }
+  auto* bytes = reinterpret_cast<unsigned char*>(memory);
+  if (given[6] != &_Py_NoneStruct) {
+    intptr_t size = 0;
+    const char* text = type_of(given[6]) == &PyUnicode_Type ? PyUnicode_AsUTF8AndSize(given[6], &size) : nullptr;
+    if (text == nullptr || static_cast<uint64_t>(size) > kSlot - kSlotHead) {
+      return false;
+    }
+    slot = put_text(bytes, given[2], text, static_cast<uint64_t>(size));
+  }
+  words[kTail] = std::bit_cast<uint64_t>(static_cast<double>(now()) / 1e9);
+  words[kTail + 1] = PyThread_get_thread_ident();
+  words[kTail + 2] = slot;
+  words[kTail + 4] = kind << 32;
+  uint64_t number = counted(given[1]);
+  if (slot == UINT64_MAX || number == UINT64_MAX) {
+    return false;
+  }
+  put(bytes, words, number);
+  return true;
+}
+
+void* event_called(void*, void* const* given, intptr_t count) {
+  bool done = event(given, count);
+  if (!done && PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+  }
+  return shared(done ? &_Py_TrueStruct : &_Py_FalseStruct);
+}
+
+ShadowgraphMethod event_method{
+    "put_event", event_called, kFastCall,
+    "put_event(address, rows, slots, kind, graph, number, text, /)\n--\n\nWrite the row of an event, if it fits."};
+
 void end(void* capsule) {
   delete static_cast<Writer*>(PyCapsule_GetPointer(capsule, nullptr));
 }
@@ -489,7 +568,13 @@ void end(void* capsule) {
 
 extern "C" {
 
-extern const uint64_t shadowgraph_launch_row[4] = {rows::kRowsAt, rows::kRows, rows::kRow, rows::kPointers};
+extern const uint64_t shadowgraph_launch_row[8] = {
+    rows::kRowsAt, rows::kRows, rows::kRow, rows::kPointers, rows::kSlotsAt, rows::kSlots, rows::kSlot, rows::kSlotHead};
+
+// A function of Python's that writes rows of events into any log, or null with an exception set.
+void* shadowgraph_event_rows() {
+  return PyCFunction_NewEx(&rows::event_method, nullptr, nullptr);
+}
 
 // A function of Python's that writes rows into the log at `current` of a dictionary, or null with an exception set.
 // `address` gives that of an object of one of the types, of which `sample` is one, with its tensor at `held`; `begin` what is to be known of a log: its address, the counter

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from shadowgraph.graphs.observer.building import BuildError
-from shadowgraph.model.launch_log_format import POINTERS, ROWS, ROWS_AT
+from shadowgraph.model.launch_log_format import POINTERS, ROWS, ROWS_AT, SLOT, SLOT_HEAD, SLOTS, SLOTS_AT
 from shadowgraph.model.launch_log_format import ROW as LAUNCH_ROW
 
 Rows = npt.NDArray[Any]
@@ -59,9 +59,9 @@ _CAPTURES: dict[str, tuple[Any, ...]] = {
     "shadowgraph_capture_words": (_WORD, _WORD, _INT, _WORDS, _WORD),
     "shadowgraph_capture_weak": (_WORD, _WORD, _WORD),
 }  # fmt: skip
-# Of `shadowgraph_launch_rows`, and the sizes that it was compiled for.
-_LAUNCH_ROWS = *[ctypes.py_object] * 7, _WORD, _WORD
-_LAUNCH_ROW = ROWS_AT, ROWS, LAUNCH_ROW, POINTERS
+# Arguments of `shadowgraph_launch_rows`, and the sizes and places in the launch log that launch_rows.cpp writes.
+_LAUNCH_ROWS: tuple[Any, ...] = *[ctypes.py_object] * 7, _WORD, _WORD
+_LAUNCH_ROW = ROWS_AT, ROWS, LAUNCH_ROW, POINTERS, SLOTS_AT, SLOTS, SLOT, SLOT_HEAD.size
 _PLACES = {"CPU", "CUDA", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"}
 _PATIENCE = 1.0  # seconds at most that the end of the interpreter waits for threads that run Python in a callback
 
@@ -123,17 +123,32 @@ class Library:
         # Rows that are missing for another reason are being written.
         return found, wanted - count if self._calls.shadowgraph_lost() > after else 0
 
-    def launch_rows(self, *given: Any) -> Callable[..., None] | None:
+    @property
+    def writes_rows(self) -> bool:
+        """Whether it writes rows of the launch log in the format of today."""
+        if not hasattr(self._calls, "shadowgraph_launch_rows"):
+            return False
+        return tuple((_WORD * len(_LAUNCH_ROW)).in_dll(self._calls, "shadowgraph_launch_row")) == _LAUNCH_ROW
+
+    def launch_rows(self, *given: Any) -> Callable[..., None]:
         """A builtin function that writes rows of launches; parameters as of `shadowgraph_launch_rows` in
-        launch_rows.cpp. None where the library or the interpreter does not fit."""
-        make = getattr(self._calls, "shadowgraph_launch_rows", None)
-        if make is None or tuple((_WORD * 4).in_dll(self._calls, "shadowgraph_launch_row")) != _LAUNCH_ROW:
-            return None
+        launch_rows.cpp.
+
+        Raises
+        ------
+        TypeError
+            Where the interpreter lays out objects in another way.
+        """
+        make = self._calls.shadowgraph_launch_rows
         make.restype, make.argtypes = ctypes.py_object, _LAUNCH_ROWS
-        try:
-            made: Callable[..., None] = make(*given)
-        except TypeError:
-            return None
+        made: Callable[..., None] = make(*given)
+        return made
+
+    def event_rows(self) -> Callable[..., bool]:
+        """A builtin function that writes rows of events: `LaunchLog.put_event`."""
+        make = self._calls.shadowgraph_event_rows
+        make.restype, make.argtypes = ctypes.py_object, []
+        made: Callable[..., bool] = make()
         return made
 
     def name_of(self, operator: int) -> tuple[str, str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import struct
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -65,9 +67,9 @@ def follow(monkeypatch: pytest.MonkeyPatch, log: LaunchLog) -> LaunchLog:
     return log
 
 
-def dirty() -> LaunchLog:
+def dirty(redact: bool = False) -> LaunchLog:
     """A log whose ring went round once: rows are written over whole."""
-    log = LaunchLog.anonymous()
+    log = LaunchLog.anonymous(redact)
     for _ in range(form.ROWS):
         log.launch(1, 1, 0xFFFF, (7, 7, 7), [(1 << 40, 99)] * form.POINTERS)
     return log
@@ -257,6 +259,58 @@ def test_the_end_of_a_kernel_may_launch(library: Library, log: LaunchLog, monkey
     assert ends == 100
     assert len([name for log in (log, second) for name in names(log) if name.startswith("end of")]) == 100
     assert [name for name in names(log) if not name.startswith("end of")] == [str(number) for number in range(100)]
+
+
+# -- events --------------------------------------------------------------------------------------------------------
+
+ROOM = form.SLOT - form.SLOT_HEAD.size
+TEXTS = ["", "2 requests", "größer: 三", "x" * ROOM, "x" * (ROOM + 1), "ö" * ROOM, "lone \ud800", "nul \0 inside"]
+NUMBERS = [0, 1, (1 << 64) - 1, 1 << 64, -1, True, np.int64(3), None, 2.0]
+
+
+def events_of(log: LaunchLog) -> bytes:
+    """All bytes but the times, which are close to now."""
+    content = bytearray(log.memory)
+    for row in range(form.ROWS):
+        place = form.ROWS_AT + row * form.ROW
+        if int.from_bytes(content[place + form.ROW - 8 : place + form.ROW], "little") > form.ROWS:
+            (when,) = struct.unpack_from("<d", content, place + form.TAIL_AT)
+            assert abs(time.time() - when) < 60
+            content[place + form.TAIL_AT : place + form.TAIL_AT + 8] = bytes(8)
+    return bytes(content)
+
+
+@pytest.mark.parametrize("redact", [False, True])
+def test_rows_of_events_are_the_same(library: Library, monkeypatch: pytest.MonkeyPatch, redact: bool) -> None:
+    found = []
+    for put in (None, library.event_rows()):
+        monkeypatch.setattr(LaunchLog, "put_event", put)
+        log = dirty(redact)
+        for text in TEXTS * 20:  # the ring of texts goes round, too
+            log.batch(text, f"; values of {len(text)}", 7, 8)
+            log.plan(text)
+        for number in NUMBERS:
+            log.replay_passes(number, 5)  # type: ignore[arg-type]
+            log.replay(5, number, False, failed=True)  # type: ignore[arg-type]
+            log.batch("text", "", number, 1)  # type: ignore[arg-type]
+        log.capture(3, True)
+        log.capture(3, False)
+        found.append((log.lost, log.newest, events_of(log)))
+    assert found[0][:2] == found[1][:2]
+    assert found[0][2] == found[1][2]
+
+
+def test_a_row_of_an_event_is_written_by_the_library_alone_where_it_fits(
+    library: Library, log: LaunchLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = library.event_rows()
+    assert put(log.address, log.rows, log.slots, 6, 1, 2, "text")
+    assert put(log.address, log.rows, log.slots, 6, 1, 2, None)
+    before = log.newest
+    for given in [(6, -1, 2, "text"), (6, 1, 2, 3), (600, 1, 2, ""), (6, 1, 2, "x" * form.SLOT), (6, 1)]:
+        assert not put(log.address, log.rows, log.slots, *given)
+    log.batch("next")
+    assert (log.newest, log.lost) == (before + 1, 0), "what did not fit took no number"
 
 
 # -- threads and processes ----------------------------------------------------------------------------------------
@@ -484,6 +538,7 @@ def test_nothing_is_kept_but_what_is_remembered(note: Note, log: LaunchLog) -> N
 
 def test_hooks_call_it_once_the_library_is_loaded(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch_rows, "note", note_in_python)
+    monkeypatch.setattr(LaunchLog, "put_event", None)
     observer = OperatorObserver()
     observer.when_loaded(launch_rows._use)
     assert launch_rows.note is note_in_python
@@ -491,6 +546,7 @@ def test_hooks_call_it_once_the_library_is_loaded(cached: Path, monkeypatch: pyt
     assert observer.wait(60), observer.sentence()
     observer.stop()
     assert type(launch_rows.note).__name__ == "builtin_function_or_method"
+    assert type(LaunchLog.put_event).__name__ == "builtin_function_or_method"
     later: list[Library] = []
     observer.when_loaded(later.append)
     assert later == [observer._library]
@@ -514,6 +570,8 @@ def test_a_library_with_another_layout_is_not_used(library: Library, monkeypatch
     from shadowgraph.graphs.observer import library as module
 
     monkeypatch.setattr(launch_rows, "note", note_in_python)
-    monkeypatch.setattr(module, "_LAUNCH_ROW", (form.ROWS_AT, form.ROWS * 2, form.ROW, form.POINTERS))
+    monkeypatch.setattr(LaunchLog, "put_event", None)
+    monkeypatch.setattr(module, "_LAUNCH_ROW", (*module._LAUNCH_ROW[:-1], 99))
     launch_rows._use(library)
     assert launch_rows.note is note_in_python
+    assert LaunchLog.put_event is None
