@@ -40,7 +40,7 @@ class _Note(Protocol):
         Parameters
         ----------
         kernel
-            The launched function, the same object each time.
+            The launched function, or Triton's object for it: the same object each time.
         grid
             Anything but a tuple of numbers is left out.
         """
@@ -156,7 +156,7 @@ def _line(numbers: _Numbers) -> int:
 
 
 def _number_of_kernel(log: LaunchLog, kernel: Any) -> int:
-    return log.kernel(kernel.__name__)
+    return log.kernel(getattr(kernel, "fn", kernel).__name__)  # Triton's object, or the function itself
 
 
 def _number_of_line(log: LaunchLog, frame: FrameType) -> int:
