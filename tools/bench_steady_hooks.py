@@ -2,7 +2,8 @@
 
     python tools/bench_steady_hooks.py [--json FILE]
 
-Microseconds of processor time of a call, the least of many rounds: other programs on the machine only add to it.
+Microseconds of processor time of a call, the least of many rounds: other programs on the machine only add to it. What
+is noted is measured with rows of the launch log that are written in Python, and then in C++.
 """
 
 from __future__ import annotations
@@ -20,15 +21,20 @@ from typing import Any
 import torch
 
 import shadowgraph as sg
+from shadowgraph.graphs import launch_rows
 from shadowgraph.graphs.dispatch import eager
+from shadowgraph.graphs.observer.observer import observer
 from shadowgraph.graphs.triton import cuda as triton
 from shadowgraph.integrations.flashinfer.adapter import Attachment
 from shadowgraph.integrations.flashinfer.hooks import Hooks as FlashinferHooks
 from shadowgraph.integrations.flashinfer.versions import WRAPPERS
 from shadowgraph.integrations.sglang.hooks import Hooks as SglangHooks
-from shadowgraph.tracking import passing
+from shadowgraph.model.launch_log import SharedText
+from shadowgraph.model.launch_log_format import RowKind
+from shadowgraph.tracking import launch_recording, passing
 
 _CALLS, _ROUNDS = 1000, 200
+_PATIENCE = 300.0  # seconds for the compiler
 
 
 def microseconds(call: Callable[[], object]) -> float:
@@ -129,6 +135,42 @@ def plans(debugger: sg.Debugger, graph: sg.HostGraph) -> dict[str, dict[str, flo
     return found
 
 
+def rows() -> dict[str, dict[str, float]]:
+    """Of the launch log, without what calls it."""
+    log = launch_recording.current
+    assert log is not None
+    said = SharedText(RowKind.BATCH, "\0 requests, padded to \0", "; \0 tokens; ids a, b, c")
+    calls: dict[str, Callable[[], object]] = {
+        "row of a replay": lambda: log.replay_passes(1, 2),
+        "row of a batch": lambda: log.note_shared(said, 1, 2, (3, 4, 100, 101, 102)),
+    }
+    return {name: {"plain": 0.0, "noted": microseconds(call)} for name, call in calls.items()}
+
+
+def measured() -> dict[str, dict[str, float]]:
+    with steady() as (debugger, graph):
+        sizes = debugger.adapter.novelty
+        return {
+            "a size that is known": {"plain": 0.0, "noted": microseconds(lambda: sizes.see("size", 1, 0, 0, 0))},
+            **rows(),
+            "Triton launch, 3 tensors": launches(),
+            **{f"sglang batch of {size}": batches(graph, size) for size in (2, 16, 64, 256)},
+            "sglang draft step of 2": drafts(graph, 2),
+            **plans(debugger, graph),
+        }
+
+
+def with_rows_in_cpp() -> dict[str, dict[str, float]]:
+    """The same where the observer's library writes the rows, as on a device; nothing where it cannot be built."""
+    observer.start()
+    observer.wait(_PATIENCE)
+    observer.stop()
+    if launch_rows.note is launch_rows.note_in_python:
+        print(f"no rows in C++: {observer.sentence()}")
+        return {}
+    return measured()
+
+
 @contextmanager
 def steady() -> Iterator[tuple[sg.Debugger, sg.HostGraph]]:
     """A debugger under which everything passes unobserved, and a captured graph."""
@@ -149,17 +191,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    with steady() as (debugger, graph):
-        sizes = debugger.adapter.novelty
-        found: dict[str, dict[str, float]] = {
-            "a size that is known": {"plain": 0.0, "noted": microseconds(lambda: sizes.see("size", 1, 0, 0, 0))},
-            "Triton launch, 3 tensors": launches(),
-            **{f"sglang batch of {size}": batches(graph, size) for size in (2, 16, 64, 256)},
-            "sglang draft step of 2": drafts(graph, 2),
-            **plans(debugger, graph),
-        }
+    found = measured()
+    for name, figures in with_rows_in_cpp().items():
+        found[name]["noted, rows in C++"] = figures["noted"]
     for name, figures in found.items():
-        print(f"{name:28} {figures['plain']:6.2f} us plain, {figures['noted']:6.2f} us noted")
+        plain, *noted = figures.values()
+        print(f"{name:28} {plain:6.2f} us plain, {', '.join(f'{each:6.2f}' for each in noted)} us noted")
     if options.json is not None:
         options.json.write_text(json.dumps(found, indent=1))
 

@@ -1,26 +1,49 @@
 """Rows of the launch log for launches that pass unobserved: kernel, source line, stream, grid and pointers.
 
-Called by the hooks of launchers, in the launching thread, before the launch: it costs a few microseconds, about a tenth
-of what an observed launch costs (`tools/bench_steady_hooks.py`). A row has the addresses of tensors; their sizes are
-those of the ledger when the row is read. No lock: two threads may at worst look up the same text twice.
+Called by the hooks of launchers, in the launching thread, before the launch. `note` is a function in C++ once the
+observer's library is loaded (`observer/launch_rows.cpp`), which costs half a microsecond, and until then one in Python,
+which costs ten times that (`tools/bench_steady_hooks.py`); both write the same rows. The library writes rows of events,
+too (`LaunchLog.put_event`). A row has the addresses of tensors; their sizes are those of the ledger when the row is
+read. No lock: two threads may at worst look up the same text twice.
 """
 
 from __future__ import annotations
 
-from types import CodeType
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count
+from types import CodeType, FrameType
+from typing import Any, Protocol
 
 import torch
 
 from shadowgraph.common.internal_errors import internal_errors
+from shadowgraph.graphs.observer.library import Library
+from shadowgraph.graphs.observer.observer import observer
 from shadowgraph.model.launch_log import LaunchLog
-from shadowgraph.model.stacks import cell_label, current_frame
+from shadowgraph.model.stacks import cell_label, current_frame, is_machinery
 from shadowgraph.tracking import launch_recording, novelty
 
 GRID = "grid of a kernel"
 _TEXTS = 8192  # kernels and lines whose numbers are kept
-_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))  # others may have no memory of their own
+_PLAIN = torch.Tensor, torch.nn.Parameter  # others may have no memory of their own
 _NO_GRID = 0, 0, 0  # a function gives it, inside the launch
+_OF_LIBRARY = -1  # in place of the number of a line, for C++
+
+
+class _Note(Protocol):
+    def __call__(
+        self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any = None, stream: Any = 0, /
+    ) -> None:
+        """Write the row of a launch that passes unobserved; called by the function that stands for the launcher.
+
+        Parameters
+        ----------
+        kernel
+            The launched function, or Triton's object for it: the same object each time.
+        grid
+            Anything but a tuple of numbers is left out.
+        """
 
 
 class _Numbers:
@@ -32,29 +55,44 @@ class _Numbers:
         self.lines: dict[tuple[int, int], tuple[CodeType, int]] = {}
 
 
+class _Judged:
+    """Grids that are not larger than all before, with the kernel's id: seen once, a grid never is again."""
+
+    def __init__(self, sizes: novelty.Novelty | None) -> None:
+        self.sizes = sizes
+        self.grids: set[tuple[int, tuple[Any, ...]]] = set()
+
+
 _numbers = _Numbers(None)
+_judged = _Judged(None)
 
 
 def see_grid(kernel: object, grid: object) -> None:
     """Report the size of a launch that is about to run, observed or not: one beyond all before is observed."""
     sizes = novelty.current
-    if sizes is not None and type(grid) is tuple:
-        try:
-            sizes.see(GRID, id(kernel), *grid)
-        except Exception as error:  # no numbers, or more than three
-            internal_errors.note("size of a launch", error)
+    if sizes is None or type(grid) is not tuple:
+        return
+    try:
+        if _judged.sizes is not sizes or (id(kernel), grid) not in _judged.grids:
+            _judge(sizes, kernel, grid)
+    except Exception as error:  # no numbers, or more than three
+        internal_errors.note("size of a launch", error)
 
 
-def note(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any = None, stream: Any = 0) -> None:
-    """Write the row of a launch that passes unobserved; called by the function that stands for the launcher.
+def _judge(sizes: novelty.Novelty, kernel: object, grid: tuple[Any, ...]) -> None:
+    global _judged
+    if _judged.sizes is not sizes or len(_judged.grids) >= _TEXTS:
+        _judged = _Judged(sizes)
+    dropped = sizes.dropped
+    sizes.see(GRID, id(kernel), *grid)
+    if sizes.dropped == dropped:
+        _judged.grids.add((id(kernel), grid))
 
-    Parameters
-    ----------
-    kernel
-        The launched function, the same object each time.
-    grid
-        Anything but a tuple of numbers is left out.
-    """
+
+def note_in_python(
+    kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any = None, stream: Any = 0, /
+) -> None:
+    """`note` where there is no library."""
     log = launch_recording.current
     if log is None:
         return
@@ -67,7 +105,14 @@ def note(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any =
             given += [each.data_ptr() for each in kwargs.values() if type(each) in _PLAIN]
         log.launch_at(number, _line(numbers), stream, _extents(grid), given)
     except Exception as error:
-        internal_errors.note("row of a launch", error)
+        _failed(error)
+
+
+note: _Note = note_in_python
+
+
+def _failed(error: Exception) -> None:
+    internal_errors.note("row of a launch", error)
 
 
 def _extents(grid: Any) -> tuple[int, int, int]:
@@ -88,7 +133,7 @@ def _kernel(numbers: _Numbers, kernel: Any) -> int:
     assert numbers.log is not None
     if len(numbers.kernels) >= _TEXTS:
         numbers.kernels.clear()
-    number = numbers.log.kernel(kernel.__name__)
+    number = _number_of_kernel(numbers.log, kernel)
     numbers.kernels[id(kernel)] = kernel, number
     return number
 
@@ -105,6 +150,57 @@ def _line(numbers: _Numbers) -> int:
     assert numbers.log is not None
     if len(numbers.lines) >= _TEXTS:
         numbers.lines.clear()
-    number = numbers.log.site(cell_label(code.co_filename) or code.co_filename, frame.f_lineno, code.co_name)
+    number = _number_of_line(numbers.log, frame)
     numbers.lines[id(code), at] = code, number
     return number
+
+
+def _number_of_kernel(log: LaunchLog, kernel: Any) -> int:
+    return log.kernel(getattr(kernel, "fn", kernel).__name__)  # Triton's object, or the function itself
+
+
+def _number_of_line(log: LaunchLog, frame: FrameType) -> int:
+    code = frame.f_code
+    return log.site(cell_label(code.co_filename) or code.co_filename, frame.f_lineno, code.co_name)
+
+
+# -- what the writer in C++ asks of Python -------------------------------------------------------------------------
+
+
+def written_in_cpp(library: Library, texts: int = _TEXTS) -> _Note | None:
+    """A `note` in C++ that remembers this many kernels and lines; None where library or interpreter do not fit."""
+    if not library.writes_rows:
+        return None
+    sample = torch.empty(0, device="meta")
+    address, held = torch.Tensor.data_ptr, sample._cdata
+    try:
+        return library.launch_rows(vars(launch_recording), *_PLAIN, address, _begin, _failed, sample, held, texts)
+    except TypeError:
+        return None
+
+
+def _begin(
+    log: LaunchLog,
+) -> tuple[int, count[int], Callable[[Any], int], Callable[[FrameType], int], Callable[..., None]]:
+    """What is to be known of a log: the address, the counter of rows, what numbers a kernel and a frame's line, and
+    what writes a row whose values do not fit."""
+    kernel, line = partial(_number_of_kernel, log), partial(_number_of_program_line, log)
+    return log.address, log.rows, kernel, line, partial(_write, log)
+
+
+def _number_of_program_line(log: LaunchLog, frame: FrameType) -> int:
+    return _OF_LIBRARY if is_machinery(frame.f_code.co_filename) else _number_of_line(log, frame)
+
+
+def _write(log: LaunchLog, kernel: int, line: int, stream: Any, grid: Any, addresses: Sequence[int]) -> None:
+    log.launch_at(kernel, line, stream, _extents(grid), addresses)
+
+
+def _use(library: Library) -> None:
+    global note
+    written = written_in_cpp(library)
+    if written is not None:
+        note, LaunchLog.put_event = written, library.event_rows()
+
+
+observer.when_loaded(_use)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, count
 from pathlib import Path
 from threading import RLock, get_ident
 from time import time
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.mapped_files import MappedMemory
@@ -131,17 +131,26 @@ class LaunchLog:
     ----------
     lost
         Rows and texts that could not be noted.
-    memory
-        The bytes, for a reader in this process.
+    memory, address
+        The bytes, for a reader in this process, and where they are.
+    rows, slots
+        The counters of the rows' and the slots' numbers, for another writer in this process.
+    put_event
+        Writes the row of an event, of any log, where `graphs.launch_rows` has a function in C++ for it; tells whether
+        the values fitted.
     """
+
+    put_event: ClassVar[Callable[..., bool] | None] = None
 
     def __init__(self, mapped: MappedMemory, redact: bool = False) -> None:
         self._mapped = mapped
-        self.memory = mapped.view
+        self.memory, self.address = mapped.view, mapped.address
         self.lost = 0
         self._redact = redact
-        self._next = count(1).__next__
-        self._next_slot = count(1).__next__
+        self.rows = count(1)
+        self._next = self.rows.__next__
+        self.slots = count(1)
+        self._next_slot = self.slots.__next__
         self._newest_slot = 0
         self._lock = fork_safe(RLock())  # a signal handler may launch, too
         self._ids: dict[tuple[int, int, str], int] = {}
@@ -223,6 +232,8 @@ class LaunchLog:
         self, kernel: int, site: int, stream: int, grid: tuple[int, int, int], addresses: Sequence[int]
     ) -> None:
         """As `launch`, of pointers whose sizes are not known."""
+        if len(addresses) > POINTERS:
+            addresses = addresses[:POINTERS]
         try:
             number, given = self._next(), len(addresses)
             x, y, z = grid
@@ -248,6 +259,9 @@ class LaunchLog:
 
     def replay_passes(self, graph: int, number: int) -> None:
         """Note that a replay begins, and passes unobserved: on the path of each of these."""
+        put = LaunchLog.put_event
+        if put is not None and put(self.address, self.rows, self.slots, _BEGINS, graph, number, None):
+            return
         try:
             row = self._next()
             place = ROWS_AT + row % ROWS * ROW
@@ -312,6 +326,10 @@ class LaunchLog:
         self._mapped.remove()
 
     def _event(self, kind: int, graph: int, number: int = 0, text: str | None = None) -> None:
+        put = LaunchLog.put_event
+        if put is not None and put(self.address, self.rows, self.slots, kind, graph, number, text):
+            self._newest_slot += bool(text)
+            return
         try:
             slot = self._slot(text) if text else 0
             row = self._next()

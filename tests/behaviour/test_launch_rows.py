@@ -171,6 +171,10 @@ def kernel() -> None:
     """Stands for a launched function."""
 
 
+def other_kernel() -> None:
+    """Stands for another one."""
+
+
 def test_tensors_among_keywords_are_noted_and_others_are_not(log: LaunchLog) -> None:
     one, two = torch.zeros(4), torch.nn.Parameter(torch.zeros(2))
     launch_rows.note(kernel, (one, 3, None), {"out": two, "BLOCK": 4}, lambda meta: (1,), 5)
@@ -241,6 +245,38 @@ def test_a_launcher_of_a_device_writes_rows_while_replays_pass(log: LaunchLog) -
     assert {row.site.function for row in rows if row.site} == {
         "test_a_launcher_of_a_device_writes_rows_while_replays_pass"
     }
+
+
+def test_a_kernel_may_name_its_parameters_as_it_likes(log: LaunchLog) -> None:
+    for hooked in (triton_cuda._wrap_run(Launcher.run), triton_cuda._wrap_inductor(Launcher.run)):
+        for most in (100, 0):
+            passing.let(most)
+            try:
+                assert hooked(Launcher(), grid=(1,), warmup=False, kernel=1, original=2, launch=3) == "launched"
+            finally:
+                passing.let(0)
+
+
+def test_a_grid_is_judged_once_by_each_debugger(monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        asked: list[str] = []
+        sizes = novelty.Novelty(lambda: True, asked.append)
+        monkeypatch.setattr(novelty, "current", sizes)
+        for _ in range(3):
+            launch_rows.see_grid(kernel, (3, 2))
+        assert len(asked) == 1
+        launch_rows.see_grid(kernel, (3, 9))
+        launch_rows.see_grid(other_kernel, (3, 2))
+        assert len(asked) == 3, asked
+
+
+def test_a_grid_that_was_not_judged_is_asked_about_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(novelty, "_SOURCES", 0)
+    sizes = novelty.Novelty(lambda: True, lambda _: None)
+    monkeypatch.setattr(novelty, "current", sizes)
+    for _ in range(3):
+        launch_rows.see_grid(kernel, (3, 2))
+    assert sizes.dropped == 3
 
 
 @pytest.mark.usefixtures("replays_pass")

@@ -67,6 +67,7 @@ def test_addresses_are_read_as_pointers_without_sizes(log: LaunchLog, number: in
     assert isinstance(row, LoggedLaunch)
     assert (row.kernel, row.stream, row.grid) == ("fill", 0xDEADBEEF, (4, 5, 6))
     assert row.pointers == tuple((address, 0) for address in addresses[:6])
+    assert row.number == form.ROWS + 1, "one row for each launch"
     log.launch_at(0, 0, 0, None, [])  # type: ignore[arg-type]
     assert log.lost == 1
 

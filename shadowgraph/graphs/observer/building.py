@@ -27,7 +27,8 @@ import torch
 from shadowgraph.common.atomic_files import atomic_replace
 from shadowgraph.common.private_cache import cache_folder, is_private_file
 
-_NAMES = "observer", "capture_arguments", "capture_python", "capture_recorder", "capture_callbacks", "captures"
+_CAPTURES = "capture_arguments", "capture_python", "capture_recorder", "capture_callbacks", "captures"
+_NAMES = "observer", "launch_rows", *_CAPTURES
 SOURCES = tuple(Path(__file__).with_name(f"{name}.cpp") for name in _NAMES)  # in this order, one translation unit
 COMPILERS = "g++", "c++", "clang++"
 _PATIENCE = 900.0  # seconds that a process waits for another one that builds the same
@@ -85,7 +86,7 @@ def library_without_captures() -> Path:
     BuildError
         With the reason, in one line.
     """
-    return _library(SOURCES[:1])
+    return _library(SOURCES[: -len(_CAPTURES)] or SOURCES)
 
 
 def _library(sources: Sequence[Path]) -> Path:

@@ -18,6 +18,8 @@ import numpy.typing as npt
 import torch
 
 from shadowgraph.graphs.observer.building import BuildError
+from shadowgraph.model.launch_log_format import POINTERS, ROWS, ROWS_AT, SLOT, SLOT_HEAD, SLOTS, SLOTS_AT
+from shadowgraph.model.launch_log_format import ROW as LAUNCH_ROW
 
 Rows = npt.NDArray[Any]
 ALONE = 0xFFFFFFFF  # `member` of an argument that is no list
@@ -59,6 +61,9 @@ _CAPTURES: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 _COMPOSITE = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 _PLACES = {"CPU", "CUDA", *_COMPOSITE}
+# Arguments of `shadowgraph_launch_rows`, and the sizes and places in the launch log that launch_rows.cpp writes.
+_LAUNCH_ROWS: tuple[Any, ...] = *[ctypes.py_object] * 7, _WORD, _WORD
+_LAUNCH_ROW = ROWS_AT, ROWS, LAUNCH_ROW, POINTERS, SLOTS_AT, SLOTS, SLOT, SLOT_HEAD.size
 _PATIENCE = 1.0  # seconds at most that the end of the interpreter waits for threads that run Python in a callback
 
 
@@ -120,6 +125,34 @@ class Library:
         found = np.sort(rows[:count], order="sequence")
         # Rows that are missing for another reason are being written.
         return found, wanted - count if self._calls.shadowgraph_lost() > after else 0
+
+    @property
+    def writes_rows(self) -> bool:
+        """Whether it writes rows of the launch log in the format of today."""
+        if not hasattr(self._calls, "shadowgraph_launch_rows"):
+            return False
+        return tuple((_WORD * len(_LAUNCH_ROW)).in_dll(self._calls, "shadowgraph_launch_row")) == _LAUNCH_ROW
+
+    def launch_rows(self, *given: Any) -> Callable[..., None]:
+        """A builtin function that writes rows of launches; parameters as of `shadowgraph_launch_rows` in
+        launch_rows.cpp.
+
+        Raises
+        ------
+        TypeError
+            Where the interpreter lays out objects in another way.
+        """
+        make = self._calls.shadowgraph_launch_rows
+        make.restype, make.argtypes = ctypes.py_object, _LAUNCH_ROWS
+        made: Callable[..., None] = make(*given)
+        return made
+
+    def event_rows(self) -> Callable[..., bool]:
+        """A builtin function that writes rows of events: `LaunchLog.put_event`."""
+        make = self._calls.shadowgraph_event_rows
+        make.restype, make.argtypes = ctypes.py_object, []
+        made: Callable[..., bool] = make()
+        return made
 
     def name_of(self, operator: int) -> tuple[str, str]:
         """The name of an operator, such as ``aten::copy_``, and its overload."""

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from shadowgraph.common.fork_safety import fork_safe
+from shadowgraph.common.internal_errors import error_barrier_all
 from shadowgraph.graphs.observer import building
 from shadowgraph.graphs.observer.building import BuildError
 from shadowgraph.graphs.observer.library import Library, loaded
@@ -53,6 +54,7 @@ class OperatorObserver:
         self._builds = builds or (building.library, building.library_without_captures)
         self._lock = fork_safe(threading.Lock())  # for starting, stopping and loading
         self._library: Library | None = None
+        self._uses: list[Callable[[Library], None]] = []
         self._word = ctypes.c_uint64(0)
         self._thread: threading.Thread | None = None
         self._wanted = False
@@ -95,6 +97,16 @@ class OperatorObserver:
             self._wanted = False
             if self._library is not None:
                 self._library.stop()
+
+    def when_loaded(self, use: Callable[[Library], None]) -> None:
+        """Have the library used for something else too: at once, or once it is loaded, in the thread that loads.
+
+        `use` is called under the lock of starts and stops, and neither starts nor stops.
+        """
+        with self._lock:
+            self._uses.append(use)
+            if self._library is not None:
+                _used(use, self._library)
 
     def look(self) -> None:
         """Note the operators too that libraries have registered meanwhile: a millisecond where there are none."""
@@ -183,6 +195,8 @@ class OperatorObserver:
                 self._library, self._word = library, library.sequence
                 if self._wanted:
                     self._activate(library)
+                for use in self._uses:
+                    _used(use, library)
 
     def _built(self) -> Library:
         whole, *others = self._builds
@@ -207,6 +221,11 @@ class OperatorObserver:
         """In a forked child, which has no copy of the thread that builds. What was noted still is."""
         if self._thread is not None:
             self._thread, self.reason = None, _FORKED
+
+
+def _used(use: Callable[[Library], None], library: Library) -> None:
+    with error_barrier_all("use of the observer's library"):
+        use(library)
 
 
 observer = OperatorObserver()

@@ -54,16 +54,17 @@ def uninstall() -> None:
 
 
 def _wrap_run(original: Callable[..., Any]) -> Callable[..., Any]:
-    def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+    # The kernel is the first of the arguments throughout: taken apart and put together again, these would cost more.
+    def run(*args: Any, **kwargs: Any) -> Any:
         if not kwargs.get("warmup"):
-            grid = kwargs.get("grid")
+            kernel, grid = args[0], kwargs.get("grid")
             launch_rows.see_grid(kernel, grid)  # first: it may end the passing
             if passing.on:
-                launch_rows.note(getattr(kernel, "fn", kernel), args, kwargs, grid, _current_stream(_current_device()))
-                return original(kernel, *args, **kwargs)
-        return seen(kernel, *args, **kwargs)
+                launch_rows.note(kernel, args, kwargs, grid, _current_stream(_current_device()))
+                return original(*args, **kwargs)
+        return seen(*args, **kwargs)
 
-    def seen(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+    def seen(kernel: Any, /, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         launch: Launch | None = None
         mode = cuda_capture.current()
         if not warmup and (mode is not None or listeners):
@@ -83,10 +84,10 @@ def _wrap_run(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrap_inductor(original: Callable[..., Any]) -> Callable[..., Any]:
-    def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(kernel: Any, /, *args: Any, **kwargs: Any) -> Any:
         if passing.on:
             if not kwargs.get("benchmark_run"):
-                launch_rows.note(getattr(kernel, "fn", kernel), args, {}, None, kwargs.get("stream", 0))
+                launch_rows.note(kernel, args, {}, None, kwargs.get("stream", 0))
             return original(kernel, *args, **kwargs)
         launch: Launch | None = None
         mode = cuda_capture.current()

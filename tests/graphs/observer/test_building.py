@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from shadowgraph.common import private_cache
+from shadowgraph.graphs import launch_rows
 from shadowgraph.graphs.cuda.capture import CaptureMode
 from shadowgraph.graphs.cuda.capture_lines import CaptureLines
 from shadowgraph.graphs.observer import building
@@ -169,6 +170,7 @@ def test_where_only_the_recorder_of_captures_does_not_compile_operators_are_note
     assert observer.sentence() is None, "as long as no capture is to be recorded"
     assert observer.library is not None
     assert observer.library.captures is None
+    assert launch_rows.written_in_cpp(observer.library) is not None
     made = CaptureLines(True, observer).begin(Graph(1, "graph#1"), Ledger(), False, SimpleNamespace())  # type: ignore[arg-type]
     observer.stop()
     assert isinstance(made, CaptureMode)

@@ -1,0 +1,616 @@
+// Writes rows into the launch log: of launches that pass unobserved, as `graphs/launch_rows.py` does where this library
+// is missing, and of events, as `model/launch_log.py` does. Both call a function of the interpreter's own kind, in the
+// thread of the launch or the event.
+//
+// The interpreter's lock is held throughout, and is all that guards what is here. A call of Python, or the end of an
+// object, may let other threads run, and may come back here: nothing is pointed at across one but what is held by a
+// reference. The log's memory is never unmapped (`mapped_files.py`).
+
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <c10/core/TensorImpl.h>
+
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <unordered_map>
+#include <utility>
+
+// Of the interpreter, whose headers may be missing. Python 3.10 has no `PyFrame_GetLasti`.
+extern "C" {
+struct ShadowgraphMethod {  // PyMethodDef
+  const char* name;
+  void* (*function)(void*, void* const*, intptr_t);
+  int flags;
+  const char* doc;
+};
+extern char PyLong_Type, PyTuple_Type, PyUnicode_Type, _Py_NoneStruct, _Py_FalseStruct, _Py_TrueStruct;
+extern void *PyExc_Exception, *PyExc_TypeError;
+void* PyCFunction_NewEx(ShadowgraphMethod*, void*, void*);
+void* PyCapsule_New(void*, const char*, void (*)(void*));
+void* PyCapsule_GetPointer(void*, const char*);
+void* PyDict_GetItemWithError(void*, void*);
+int PyDict_Next(void*, intptr_t*, void**, void**);
+intptr_t PyDict_Size(void*);
+void* PyErr_NoMemory();
+void* PyErr_Occurred();
+int PyErr_ExceptionMatches(void*);
+void PyErr_Clear();
+void PyErr_Fetch(void**, void**, void**);
+void PyErr_NormalizeException(void**, void**, void**);
+void PyErr_SetString(void*, const char*);
+void PyErr_WriteUnraisable(void*);
+int PyException_SetTraceback(void*, void*);
+void* PyFrame_GetBack(void*);
+void* PyFrame_GetCode(void*);
+int PyFrame_GetLasti(void*) __attribute__((weak));
+void* PyIter_Next(void*);
+void* PyList_New(intptr_t);
+int PyList_Append(void*, void*);
+long long PyLong_AsLongLong(void*);
+void* PyLong_FromLongLong(long long);
+unsigned long long PyLong_AsUnsignedLongLong(void*);
+void* PyLong_FromUnsignedLongLong(unsigned long long);
+void* PyObject_CallFunctionObjArgs(void*, ...);
+void* PyObject_GetAttrString(void*, const char*);
+void* PyThreadState_Get();
+void* PyThreadState_GetFrame(void*);
+unsigned long PyThread_get_thread_ident();
+void* PyTuple_GetItem(void*, intptr_t);
+intptr_t PyTuple_Size(void*);
+const char* PyUnicode_AsUTF8AndSize(void*, intptr_t*);
+void* PyUnicode_InternFromString(const char*);
+void Py_IncRef(void*);
+void Py_DecRef(void*);
+}
+
+namespace {
+namespace rows {
+
+// The layout in `launch_log_format.py`.
+constexpr uint64_t kRowsAt = 4096, kRows = 8192, kRow = 144, kPointers = 6;
+constexpr uint64_t kSlotsAt = kRowsAt + kRows * kRow + (512 << 10), kSlots = 128, kSlot = 4096, kSlotHead = 16;
+constexpr uint64_t kLaunch = 1;      // the kind of a row
+constexpr int kFastCall = 0x80;      // METH_FASTCALL
+constexpr long long kOfLibrary = -1;  // the number of a line whose frame is not the program's
+static_assert(std::endian::native == std::endian::little);
+
+// A reference that is given up at the end.
+class Held {
+ public:
+  explicit Held(void* object = nullptr) : object_(object) {}
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  ~Held() {
+    drop(object_);
+  }
+  void take(void* object) {
+    drop(std::exchange(object_, object));
+  }
+  void* get() const {
+    return object_;
+  }
+
+ private:
+  static void drop(void* object) {
+    if (object != nullptr) {
+      Py_DecRef(object);
+    }
+  }
+  void* object_;
+};
+
+void* shared(void* object) {
+  Py_IncRef(object);
+  return object;
+}
+
+const void* type_of(void* object) {
+  struct Object {
+    intptr_t references;
+    void* type;
+  };
+  return static_cast<Object*>(object)->type;
+}
+
+struct Key {
+  void* object;
+  int at;  // an instruction of code; 0 for a kernel
+  bool operator==(const Key&) const = default;
+};
+
+struct Hash {
+  size_t operator()(const Key& key) const {
+    return ((reinterpret_cast<uintptr_t>(key.object) >> 4) + static_cast<size_t>(key.at)) * UINT64_C(0x9E3779B97F4A7C15) >> 20;
+  }
+};
+
+// Numbers by object, which is held by a reference, so that its address stays its own.
+class Map {
+ public:
+  Map() = default;
+  Map(const Map&) = delete;
+  Map& operator=(const Map&) = delete;
+  ~Map() {
+    drop(known_);
+  }
+
+  const long long* find(const Key& key) const {
+    auto found = known_.find(key);
+    return found != known_.end() ? &found->second : nullptr;
+  }
+
+  // Full, it begins anew. Ends of objects run last: they may come back here.
+  void add(const Key& key, long long number, size_t most) {
+    Known old;
+    if (known_.size() >= most) {
+      old.swap(known_);
+    }
+    if (known_.try_emplace(key, number).second) {
+      Py_IncRef(key.object);
+    }
+    drop(old);
+  }
+
+ private:
+  using Known = std::unordered_map<Key, long long, Hash>;
+  static void drop(Known& known) {
+    Known gone;
+    gone.swap(known);
+    for (const auto& each : gone) {
+      Py_DecRef(each.first.object);
+    }
+  }
+  Known known_;
+};
+
+// What is known of one log.
+struct Numbers {
+  int users = 1;
+  Held log, begun;  // `begun` holds what the following come from
+  unsigned char* memory = nullptr;
+  void *counter = nullptr, *name_kernel = nullptr, *name_line = nullptr, *write = nullptr;
+  Map kernels, lines;
+};
+
+class Using {
+ public:
+  explicit Using(Numbers* numbers) : numbers_(numbers) {
+    ++numbers->users;
+  }
+  Using(const Using&) = delete;
+  Using& operator=(const Using&) = delete;
+  ~Using() {
+    leave(numbers_);
+  }
+  static void leave(Numbers* numbers) {
+    if (numbers != nullptr && --numbers->users == 0) {
+      delete numbers;
+    }
+  }
+
+ private:
+  Numbers* numbers_;
+};
+
+// What a function of ours was made with.
+struct Writer {
+  Held recording, current, tensor, parameter, address, begin, failed;
+  size_t most = 0;
+  size_t tensor_at = 0;        // words before the tensor in an object of Python's; 0 where torch has another layout
+  Numbers* numbers = nullptr;  // of the latest log
+  ~Writer() {
+    Using::leave(numbers);
+  }
+};
+
+struct Row {
+  uint64_t addresses[kPointers];
+  uint64_t count = 0;
+  uint64_t stream = 0;
+  uint32_t grid[3] = {0, 0, 0};
+  long long kernel = 0, line = 0;
+};
+
+// Functions that return a number or a flag return -1 or false with an exception set, unless they say otherwise.
+
+long long answer(void* function, void* argument) {
+  Held made(PyObject_CallFunctionObjArgs(function, argument, static_cast<void*>(nullptr)));
+  return made.get() != nullptr ? PyLong_AsLongLong(made.get()) : -1;
+}
+
+// Begins anew for a log: that of another debugger, or of a forked child.
+bool begin(Writer& writer, void* log) {
+  Held facts(PyObject_CallFunctionObjArgs(writer.begin.get(), log, static_cast<void*>(nullptr)));
+  if (facts.get() == nullptr) {
+    return false;
+  }
+  auto* made = new Numbers;
+  made->log.take(shared(log));
+  made->begun.take(shared(facts.get()));
+  void* place = PyTuple_GetItem(facts.get(), 0);
+  made->memory = place != nullptr ? reinterpret_cast<unsigned char*>(PyLong_AsUnsignedLongLong(place)) : nullptr;
+  made->counter = PyTuple_GetItem(facts.get(), 1);
+  made->name_kernel = PyTuple_GetItem(facts.get(), 2);
+  made->name_line = PyTuple_GetItem(facts.get(), 3);
+  made->write = PyTuple_GetItem(facts.get(), 4);
+  if (PyErr_Occurred() != nullptr) {
+    Using::leave(made);
+    return false;
+  }
+  Using::leave(std::exchange(writer.numbers, made));
+  return true;
+}
+
+bool kernel_of(Numbers& numbers, void* kernel, size_t most, Row& row) {
+  const long long* known = numbers.kernels.find({kernel, 0});
+  if (known != nullptr) {
+    row.kernel = *known;
+    return true;
+  }
+  row.kernel = answer(numbers.name_kernel, kernel);
+  if (row.kernel < 0) {
+    return false;
+  }
+  numbers.kernels.add({kernel, 0}, row.kernel, most);
+  return true;
+}
+
+int instruction_of(void* frame) {
+  if (PyFrame_GetLasti != nullptr) {
+    return PyFrame_GetLasti(frame);
+  }
+  Held at(PyObject_GetAttrString(frame, "f_lasti"));
+  return at.get() != nullptr ? static_cast<int>(PyLong_AsLongLong(at.get())) : -1;
+}
+
+// The number of the program's line that launches; 0 where all frames are of libraries.
+bool line_here(Numbers& numbers, size_t most, Row& row) {
+  Held frame(PyThreadState_GetFrame(PyThreadState_Get()));
+  while (frame.get() != nullptr) {
+    Held code(PyFrame_GetCode(frame.get()));
+    Key key{code.get(), instruction_of(frame.get())};
+    const long long* known = numbers.lines.find(key);
+    long long number = known != nullptr ? *known : answer(numbers.name_line, frame.get());
+    if (known == nullptr) {
+      if (number < 0 && PyErr_Occurred() != nullptr) {
+        return false;
+      }
+      numbers.lines.add(key, number, most);
+    }
+    if (number != kOfLibrary) {
+      row.line = number;
+      return true;
+    }
+    frame.take(PyFrame_GetBack(frame.get()));
+  }
+  return true;
+}
+
+// The address of a tensor, as its method gives it. No answer where that may raise, or ask a mode of the program's.
+bool address_of(const Writer& writer, void* value, uint64_t& address) {
+  if (writer.tensor_at == 0 || at::impl::torch_function_mode_enabled()) {
+    return false;
+  }
+  auto* tensor = static_cast<c10::TensorImpl* const*>(value)[writer.tensor_at];
+  if (tensor == nullptr || !is_plain(*tensor)) {
+    return false;
+  }
+  try {
+    address = reinterpret_cast<uintptr_t>(tensor->mutable_data());
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+bool add_address(const Writer& writer, void* value, Row& row) {
+  const void* type = type_of(value);
+  if ((type != writer.tensor.get() && type != writer.parameter.get()) || row.count == kPointers) {
+    return true;
+  }
+  if (address_of(writer, value, row.addresses[row.count])) {
+    ++row.count;
+    return true;
+  }
+  Held keep(shared(value));  // a mode of the program's may be asked
+  Held made(PyObject_CallFunctionObjArgs(writer.address.get(), value, static_cast<void*>(nullptr)));
+  if (made.get() == nullptr) {
+    return false;
+  }
+  row.addresses[row.count] = PyLong_AsUnsignedLongLong(made.get());
+  return row.addresses[row.count++] != UINT64_MAX || PyErr_Occurred() == nullptr;
+}
+
+bool add_addresses(const Writer& writer, void* args, void* kwargs, Row& row) {
+  intptr_t size = PyTuple_Size(args);
+  for (intptr_t at = 0; at < size; ++at) {
+    if (!add_address(writer, PyTuple_GetItem(args, at), row)) {
+      return false;
+    }
+  }
+  intptr_t keywords = PyDict_Size(kwargs);
+  intptr_t at = 0;
+  void *name = nullptr, *value = nullptr;
+  while (keywords > 0 && PyDict_Next(kwargs, &at, &name, &value)) {
+    if (!add_address(writer, value, row)) {
+      return false;
+    }
+  }
+  return size >= 0 && keywords >= 0;
+}
+
+// Whether an object is a number that fits; no exception remains.
+bool fits(void* number, uint64_t largest, uint64_t& value) {
+  if (type_of(number) != &PyLong_Type) {
+    return false;
+  }
+  value = PyLong_AsUnsignedLongLong(number);
+  if (value == UINT64_MAX && PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    return false;
+  }
+  return value <= largest;
+}
+
+// The same for a grid; what is no tuple is left out.
+bool grid_fits(void* grid, Row& row) {
+  if (type_of(grid) != &PyTuple_Type) {
+    return true;
+  }
+  intptr_t size = PyTuple_Size(grid);
+  if (size < 1 || size > 3) {
+    return false;
+  }
+  row.grid[1] = row.grid[2] = 1;
+  for (intptr_t at = 0; at < size; ++at) {
+    uint64_t extent = 0;
+    if (!fits(PyTuple_GetItem(grid, at), UINT32_MAX, extent)) {
+      return false;
+    }
+    row.grid[at] = static_cast<uint32_t>(extent);
+  }
+  return true;
+}
+
+// Has Python write a row with values that do not fit.
+bool write_in_python(const Numbers& numbers, const Row& row, void* grid, void* stream) {
+  Held addresses(PyList_New(0)), kernel(PyLong_FromLongLong(row.kernel)), line(PyLong_FromLongLong(row.line));
+  for (uint64_t at = 0; addresses.get() != nullptr && at < row.count; ++at) {
+    Held address(PyLong_FromUnsignedLongLong(row.addresses[at]));
+    if (address.get() == nullptr || PyList_Append(addresses.get(), address.get()) != 0) {
+      return false;
+    }
+  }
+  if (addresses.get() == nullptr || kernel.get() == nullptr || line.get() == nullptr) {
+    return false;
+  }
+  Held done(PyObject_CallFunctionObjArgs(
+      numbers.write, kernel.get(), line.get(), stream, grid, addresses.get(), static_cast<void*>(nullptr)));
+  return done.get() != nullptr;
+}
+
+constexpr size_t kTail = 2 * kPointers, kNumber = kRow / 8 - 1;  // words before the stream, and before the number
+using RowWords = uint64_t[kNumber];
+
+// A reader takes a row only if its number is the same before and after.
+void put(unsigned char* memory, const RowWords& words, uint64_t number) {
+  auto* row = reinterpret_cast<uint64_t*>(memory + kRowsAt + number % kRows * kRow);
+  auto word = [row](size_t at) { return std::atomic_ref<uint64_t>(row[at]); };
+  word(kNumber).store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  for (size_t at = 0; at < kNumber; ++at) {
+    word(at).store(words[at], std::memory_order_relaxed);
+  }
+  word(kNumber).store(number, std::memory_order_release);
+}
+
+void put_launch(unsigned char* memory, const Row& row, uint64_t number) {
+  RowWords words = {};  // sizes of what is pointed at are not known
+  for (size_t at = 0; at < row.count; ++at) {
+    words[2 * at] = row.addresses[at];
+  }
+  words[kTail] = row.stream;
+  words[kTail + 1] = PyThread_get_thread_ident();
+  words[kTail + 2] = static_cast<uint32_t>(row.kernel) | static_cast<uint64_t>(row.line) << 32;
+  words[kTail + 3] = row.grid[0] | static_cast<uint64_t>(row.grid[1]) << 32;
+  words[kTail + 4] = row.grid[2] | (kLaunch | row.count << 8) << 32;
+  put(memory, words, number);
+}
+
+// The next number of a counter; `UINT64_MAX` with an exception set.
+uint64_t counted(void* counter) {
+  Held next(PyIter_Next(counter));
+  return next.get() != nullptr ? PyLong_AsUnsignedLongLong(next.get()) : UINT64_MAX;
+}
+
+bool write(const Numbers& numbers, Row& row, void* grid, void* stream) {
+  if ((stream != nullptr && !fits(stream, UINT64_MAX, row.stream)) || !grid_fits(grid, row)) {
+    return write_in_python(numbers, row, grid, stream);
+  }
+  uint64_t number = counted(numbers.counter);
+  if (number == UINT64_MAX) {
+    return false;
+  }
+  put_launch(numbers.memory, row, number);
+  return true;
+}
+
+bool note(Writer& writer, void* const* given, intptr_t count) {
+  void* log = PyDict_GetItemWithError(writer.recording.get(), writer.current.get());
+  if (log == nullptr || log == &_Py_NoneStruct) {
+    return PyErr_Occurred() == nullptr;
+  }
+  if (count < 3 || count > 5) {
+    PyErr_SetString(PyExc_TypeError, "a launch has a kernel, arguments, keywords, a grid and a stream");
+    return false;
+  }
+  Held keep(shared(log));
+  if ((writer.numbers == nullptr || writer.numbers->log.get() != log) && !begin(writer, log)) {
+    return false;
+  }
+  Numbers* numbers = writer.numbers;  // by now of a later log, maybe
+  Using using_numbers(numbers);
+  Row row;
+  return kernel_of(*numbers, given[0], writer.most, row) && add_addresses(writer, given[1], given[2], row) &&
+      line_here(*numbers, writer.most, row) &&
+      write(*numbers, row, count > 3 ? given[3] : &_Py_NoneStruct, count > 4 ? given[4] : nullptr);
+}
+
+// Reports the exception that is set. Only what is no error goes on to the program, such as a signal handler's.
+bool reported(const Writer& writer) {
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+    return false;
+  }
+  void *kind = nullptr, *error = nullptr, *trace = nullptr;
+  PyErr_Fetch(&kind, &error, &trace);
+  PyErr_NormalizeException(&kind, &error, &trace);
+  Held kind_held(kind), error_held(error), trace_held(trace);
+  if (trace != nullptr) {
+    PyException_SetTraceback(error, trace);
+  }
+  Held done(PyObject_CallFunctionObjArgs(writer.failed.get(), error, static_cast<void*>(nullptr)));
+  if (done.get() == nullptr) {
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+      return false;
+    }
+    PyErr_WriteUnraisable(writer.failed.get());
+  }
+  return true;
+}
+
+void* called(void* itself, void* const* given, intptr_t count) {
+  auto* writer = static_cast<Writer*>(PyCapsule_GetPointer(itself, nullptr));
+  if (writer == nullptr) {
+    return nullptr;
+  }
+  bool done = false;
+  try {
+    done = note(*writer, given, count);
+  } catch (...) {
+    PyErr_NoMemory();
+  }
+  return done || reported(*writer) ? shared(&_Py_NoneStruct) : nullptr;
+}
+
+ShadowgraphMethod method{
+    "note", called, kFastCall, "note(kernel, args, kwargs, grid=None, stream=0, /)\n--\n\nWrite the row of a launch."};
+
+// An event: the log's address, counters of rows and of slots, kind, graph, replay, and a text or None.
+constexpr intptr_t kOfEvent = 7;
+
+// A text, in a slot of its own; 0 for none.
+uint64_t put_text(unsigned char* memory, void* slots, const char* text, uint64_t size) {
+  if (size == 0) {
+    return 0;
+  }
+  uint64_t slot = counted(slots);
+  unsigned char* place = memory + kSlotsAt + slot % kSlots * kSlot;
+  auto word = [place](size_t at) { return std::atomic_ref<uint64_t>(reinterpret_cast<uint64_t*>(place)[at]); };
+  word(0).store(0, std::memory_order_relaxed);
+  word(1).store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  std::memcpy(place + kSlotHead, text, size);
+  word(1).store(size, std::memory_order_release);
+  word(0).store(slot, std::memory_order_release);
+  return slot;
+}
+
+// Whether the row was written: values that do not fit are Python's to write.
+bool event(void* const* given, intptr_t count) {
+  uint64_t memory = 0, kind = 0, slot = 0;
+  RowWords words = {};
+  if (count != kOfEvent || !fits(given[0], UINT64_MAX, memory) || !fits(given[3], UINT8_MAX, kind) ||
+      !fits(given[4], UINT64_MAX, words[0]) || !fits(given[5], UINT64_MAX, words[1])) {
+    return false;
+  }
+  auto* bytes = reinterpret_cast<unsigned char*>(memory);
+  if (given[6] != &_Py_NoneStruct) {
+    intptr_t size = 0;
+    const char* text = type_of(given[6]) == &PyUnicode_Type ? PyUnicode_AsUTF8AndSize(given[6], &size) : nullptr;
+    if (text == nullptr || static_cast<uint64_t>(size) > kSlot - kSlotHead) {
+      return false;
+    }
+    slot = put_text(bytes, given[2], text, static_cast<uint64_t>(size));
+  }
+  words[kTail] = std::bit_cast<uint64_t>(static_cast<double>(now()) / 1e9);
+  words[kTail + 1] = PyThread_get_thread_ident();
+  words[kTail + 2] = slot;
+  words[kTail + 4] = kind << 32;
+  uint64_t number = counted(given[1]);
+  if (slot == UINT64_MAX || number == UINT64_MAX) {
+    return false;
+  }
+  put(bytes, words, number);
+  return true;
+}
+
+void* event_called(void*, void* const* given, intptr_t count) {
+  bool done = event(given, count);
+  if (!done && PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+  }
+  return shared(done ? &_Py_TrueStruct : &_Py_FalseStruct);
+}
+
+ShadowgraphMethod event_method{
+    "put_event", event_called, kFastCall,
+    "put_event(address, rows, slots, kind, graph, number, text, /)\n--\n\nWrite the row of an event, if it fits."};
+
+void end(void* capsule) {
+  delete static_cast<Writer*>(PyCapsule_GetPointer(capsule, nullptr));
+}
+
+}  // namespace rows
+}  // namespace
+
+extern "C" {
+
+extern const uint64_t shadowgraph_launch_row[8] = {
+    rows::kRowsAt, rows::kRows, rows::kRow, rows::kPointers, rows::kSlotsAt, rows::kSlots, rows::kSlot, rows::kSlotHead};
+
+// A function of Python's that writes rows of events into any log, or null with an exception set.
+void* shadowgraph_event_rows() {
+  return PyCFunction_NewEx(&rows::event_method, nullptr, nullptr);
+}
+
+// A function of Python's that writes rows into the log at `current` of a dictionary, or null with an exception set.
+// `address` gives that of an object of one of the types, of which `sample` is one, with its tensor at `held`; `begin` what is to be known of a log: its address, the counter
+// of its rows, and functions that number a kernel and the line of a frame (-1 for a library's) and write a row; `failed`
+// is called with an error. `most` kernels and lines are remembered.
+void* shadowgraph_launch_rows(
+    void* recording, void* tensor, void* parameter, void* address, void* begin, void* failed, void* sample, uint64_t held,
+    uint64_t most) {
+  rows::Held one(PyLong_FromLongLong(1));
+  if (one.get() == nullptr || rows::type_of(one.get()) != &PyLong_Type) {
+    PyErr_SetString(PyExc_TypeError, "objects of this interpreter are laid out in another way");
+    return nullptr;
+  }
+  auto* writer = new (std::nothrow) rows::Writer;
+  if (writer == nullptr) {
+    return PyErr_NoMemory();
+  }
+  writer->recording.take(rows::shared(recording));
+  writer->current.take(PyUnicode_InternFromString("current"));
+  writer->tensor.take(rows::shared(tensor));
+  writer->parameter.take(rows::shared(parameter));
+  writer->address.take(rows::shared(address));
+  writer->begin.take(rows::shared(begin));
+  writer->failed.take(rows::shared(failed));
+  writer->most = most;
+  for (size_t at : {2, 3}) {  // behind the head of an object, and a flag that torch may have there
+    if (static_cast<const uint64_t*>(sample)[at] == held) {
+      writer->tensor_at = at;
+    }
+  }
+  void* made = writer->current.get() != nullptr ? PyCapsule_New(writer, nullptr, rows::end) : nullptr;
+  if (made == nullptr) {
+    delete writer;
+    return nullptr;
+  }
+  rows::Held capsule(made);
+  return PyCFunction_NewEx(&rows::method, capsule.get(), nullptr);
+}
+}
