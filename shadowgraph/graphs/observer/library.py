@@ -20,6 +20,7 @@ import torch
 from shadowgraph.graphs.observer.building import BuildError
 
 Rows = npt.NDArray[Any]
+Words = npt.NDArray[np.uint64]
 ALONE = 0xFFFFFFFF  # `member` of an argument that is no list
 HOST = -1  # `device` of a tensor in host memory
 # The words that `put` and `add` in observer.cpp write.
@@ -114,14 +115,27 @@ class Library:
         wanted = max(0, until - after)
         rows = np.empty(min(wanted, self._calls.shadowgraph_rows()), ROW)
         count = self._calls.shadowgraph_read(after, until, rows.ctypes.data, len(rows))
-        found = np.sort(rows[:count], order="sequence")
         # Rows that are missing for another reason are being written.
-        return found, wanted - count if self._calls.shadowgraph_lost() > after else 0
+        return _in_order(rows[:count]), wanted - count if self.lost() > after else 0
+
+    def lost(self) -> int:
+        """The largest sequence number of a row that another has replaced."""
+        return int(self._calls.shadowgraph_lost())
 
     def name_of(self, operator: int) -> tuple[str, str]:
         """The name of an operator, such as ``aten::copy_``, and its overload."""
         name, overload = self._calls.shadowgraph_operator(operator), self._calls.shadowgraph_overload(operator)
         return name.decode(), overload.decode()
+
+
+def words_of(rows: Rows) -> Words:
+    """The same memory, as words: to take rows is many times faster so."""
+    return rows.view(np.uint64).reshape(len(rows), ROW.itemsize // 8)
+
+
+def _in_order(rows: Rows) -> Rows:
+    order = np.argsort(rows["sequence"], kind="stable")
+    return np.take(words_of(rows), order, axis=0).reshape(-1).view(ROW)
 
 
 def _overridden() -> list[tuple[str, str]]:
