@@ -56,10 +56,10 @@ def writes_in(words: Words, starts: Words, stops: Words) -> Writes:
         row = np.flatnonzero((count > place) & ((words[:, at + 2] & _WRITES) != 0))
         if not len(row):
             break  # what a call writes comes first
-        begin = words[row, at]
-        stop = begin + words[row, at + 1]
+        begin, nbytes = (np.take(words[:, word], row) for word in (at, at + 1))
+        stop = begin + nbytes
         first = np.searchsorted(stops, begin, "right")
-        hit = np.flatnonzero(bounds[first] < stop)
+        hit = np.flatnonzero(np.take(bounds, first) < stop)
         if len(hit):
             last = np.searchsorted(starts, stop[hit], "left")
             found.append(_each_span(row[hit], first[hit], last, at))

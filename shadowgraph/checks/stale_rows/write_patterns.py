@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -28,6 +28,7 @@ from shadowgraph.checks.stale_rows.check import Situation, StaleRows
 from shadowgraph.checks.stale_rows.row_writes import Places, Writes, patterns, times_of, writes_in
 from shadowgraph.checks.stale_rows.rules import InputKey, key_of, suspects
 from shadowgraph.checks.stale_rows.static_inputs import REBINDS, Input, Story, note
+from shadowgraph.checks.stale_rows.write_groups import NO_WORDS, Group, Spans, State
 from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.common.words import plural
@@ -43,14 +44,6 @@ OFTEN = 8  # reasons to observe that an input may give before it gives them ever
 _REPLAYS = 4096
 _PENDING = 4096  # writes that wait for the replay that they prepare
 _OLD, _FRESH = 0, 1  # times: before the last replay that reads the buffer, and since
-_NO_WORDS, _NO_VALUES = words_of(np.empty(0, ROW)), np.empty(0, np.uint64)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _State:
-    """Runs of each buffer before a replay, by the buffer's serial; equal ones are one object."""
-
-    runs: dict[int, list[Run]]
 
 
 @dataclass(slots=True, eq=False)
@@ -63,112 +56,9 @@ class _Known:
         In which it occurred.
     """
 
-    after: _State
+    after: State
     suspected: tuple[InputKey, ...]
     looks: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class _Group:
-    """Graphs that read the same written buffers.
-
-    Attributes
-    ----------
-    stories
-        These buffers.
-    inputs
-        Rows that each graph reads of them.
-    words, values
-        Writes since the last replay of any of the graphs.
-    since
-        From when on these writes are all known, or negative where no earlier one was lost.
-    """
-
-    stories: list[Story]
-    inputs: dict[int, list[Input]]
-    state: _State
-    words: Words = field(default_factory=lambda: _NO_WORDS)
-    values: Words = field(default_factory=lambda: _NO_VALUES)
-    since: float = -1.0
-
-    def forget(self, state: _State, since: float) -> None:
-        """Nothing is known of the rows, and from `since` on all writes are."""
-        self.state, self.words, self.values, self.since = state, _NO_WORDS, _NO_VALUES, since
-
-
-class _Spans:
-    """Where graphs read rows, as spans that do not overlap.
-
-    Attributes
-    ----------
-    starts, stops
-        Of each span.
-    groups
-        Of the spans that were seen to be written.
-    of_span, of_graph
-        Index of the group of each span, -1 for none; by the graph's serial.
-    """
-
-    def __init__(self, inputs: Mapping[int, Sequence[Input]]) -> None:
-        self._readers: dict[int, list[tuple[int, Input]]] = {}  # by the buffer's serial
-        bounds: dict[int, tuple[int, int, Story]] = {}
-        for graph, each in ((graph, each) for graph, read in inputs.items() for each in read):
-            serial, rows = each.story.buffer.serial, each.rows
-            if each.story.buffer.alive:
-                first, last, _ = bounds.get(serial, (rows.start, rows.stop, None))
-                bounds[serial] = min(first, rows.start), max(last, rows.stop), each.story
-                self._readers.setdefault(serial, []).append((graph, each))
-        self._held = _merged(bounds.values())
-        self.starts = np.array([start for start, _, _ in self._held], np.uint64)
-        self.stops = np.array([stop for _, stop, _ in self._held], np.uint64)
-        self.groups: list[_Group] = []
-        self.of_graph: dict[int, int] = {}
-        self.of_span = np.full(len(self._held), -1)
-
-    def group(self, written: set[int], state: _State) -> None:
-        """Put graphs that read the same written spans into one group.
-
-        Parameters
-        ----------
-        written
-            First bytes of these spans.
-        """
-        self.groups, self.of_graph = [], {}
-        for at, (start, _, stories) in enumerate(self._held):
-            if start in written:
-                self._add(at, stories, state)
-
-    def _add(self, at: int, stories: list[Story], state: _State) -> None:
-        read = [reader for story in stories for reader in self._readers[story.buffer.serial]]
-        into, *others = sorted({self.of_graph[graph] for graph, _ in read if graph in self.of_graph}) or [
-            len(self.groups)
-        ]
-        if into == len(self.groups):
-            self.groups.append(_Group([], {}, state))
-        group = self.groups[into]
-        self.of_span[at] = into
-        for other in others:  # which stays, with nothing in it
-            merged, self.groups[other] = self.groups[other], _Group([], {}, state)
-            group.stories += merged.stories
-            group.inputs |= merged.inputs
-            self.of_graph.update(dict.fromkeys(merged.inputs, into))
-            self.of_span[self.of_span == other] = into
-        group.stories += stories
-        for graph, each in read:
-            group.inputs.setdefault(graph, []).append(each)
-            self.of_graph[graph] = into
-
-
-def _merged(spans: Iterable[tuple[int, int, Story]]) -> list[tuple[int, int, list[Story]]]:
-    """Spans in order, those that overlap as one."""
-    found: list[tuple[int, int, list[Story]]] = []
-    for start, stop, story in sorted(spans, key=lambda span: span[:2]):
-        if found and start < found[-1][1]:
-            first, last, stories = found[-1]
-            found[-1] = first, max(last, stop), [*stories, story]
-        else:
-            found.append((start, stop, [story]))
-    return found
 
 
 class WritePatterns:
@@ -197,10 +87,10 @@ class WritePatterns:
         self._after = 0  # sequence number of the latest row that was read
         self._version, self._situation = (-1, -1), Situation({}, frozenset())
         self._written: set[int] = set()
-        self._nothing = _State({})
-        self._spans = _Spans({})
-        self._states: dict[object, _State] = {}
-        self._memory: dict[tuple[_State, int, int], _Known] = {}
+        self._nothing = State({})
+        self._spans = Spans({})
+        self._states: dict[object, State] = {}
+        self._memory: dict[tuple[State, int, int], _Known] = {}
         self._reasons: dict[InputKey, int] = {}
         self.stirs = self.skipped = self._learnt = 0
 
@@ -265,8 +155,7 @@ class WritePatterns:
         self._learnt, found = 0, dict[int, _Known]()
         for number, group in enumerate(self._spans.groups):
             mine = np.flatnonzero(self._spans.of_span[writes.span] == number)
-            group.words = np.concatenate([group.words, words[writes.row[mine]]])
-            group.values = np.concatenate([group.values, writes.value[mine]])
+            group.wait_for(np.take(words, writes.row[mine], axis=0), writes.value[mine])
             theirs = [each for each in replays if self._spans.of_graph.get(each[0]) == number]
             self._judge_group(observer, group, theirs, found)
         self._stir(found.values())
@@ -279,7 +168,7 @@ class WritePatterns:
         version = self._check.version  # before the situation, which may change meanwhile
         if version != self._version:
             if version[0] != self._version[0]:
-                self._spans, self._written = _Spans(self._check.inputs()), set()
+                self._spans, self._written = Spans(self._check.inputs()), set()
                 words = _joined(before, words)
             self._version, self._situation = version, self._check.situation()
             self._forget()
@@ -302,7 +191,7 @@ class WritePatterns:
         self._states.clear()
 
     def _judge_group(
-        self, observer: OperatorObserver, group: _Group, replays: Sequence[tuple[int, float]], found: dict[int, _Known]
+        self, observer: OperatorObserver, group: Group, replays: Sequence[tuple[int, float]], found: dict[int, _Known]
     ) -> None:
         """Judge replays in order, and keep the writes after them."""
         ends = np.maximum.accumulate(np.array([time for _, time in replays], np.float64))
@@ -344,7 +233,7 @@ class WritePatterns:
 
     # -- one pattern -------------------------------------------------------------------------------------------
 
-    def _learn(self, observer: OperatorObserver, group: _Group, key: tuple[_State, int, int], words: Words) -> _Known:
+    def _learn(self, observer: OperatorObserver, group: Group, key: tuple[State, int, int], words: Words) -> _Known:
         """Judge a pattern that is not known yet, by its rows."""
         self._learnt += 1
         if len(self._memory) >= KNOWN:
@@ -368,7 +257,7 @@ class WritePatterns:
         known = self._memory[key] = _Known(self._state(after), tuple(suspected))
         return known
 
-    def _state(self, runs: dict[int, list[Run]]) -> _State:
+    def _state(self, runs: dict[int, list[Run]]) -> State:
         """The one object for a state; writes count only as far as they are told apart."""
         facts = []
         for buffer, each in sorted(runs.items()):
@@ -376,16 +265,16 @@ class WritePatterns:
             facts.append(
                 (buffer, *((*run[:3], writers.setdefault(id(run.write), len(writers)), *run[4:]) for run in each))
             )
-        return self._states.setdefault(tuple(facts), _State(runs)) if facts else self._nothing
+        return self._states.setdefault(tuple(facts), State(runs)) if facts else self._nothing
 
 
-def _joined(groups: Iterable[_Group], words: Words) -> Words:
+def _joined(groups: Iterable[Group], words: Words) -> Words:
     """Rows that wait for a replay, in front of others."""
-    waited = np.concatenate([_NO_WORDS, *(group.words for group in groups)])
+    waited = np.concatenate([NO_WORDS, *(group.words for group in groups)])
     return np.concatenate([waited[np.unique(waited[:, 0], return_index=True)[1]], words])
 
 
-def _first_known(group: _Group, ends: npt.NDArray[np.float64]) -> int:
+def _first_known(group: Group, ends: npt.NDArray[np.float64]) -> int:
     """Index of the first replay of which all writes are known: the second one to end since they are."""
     if group.since < 0:
         return 0
@@ -402,7 +291,7 @@ def _of(words: Words, replay: Places, at: int) -> Words:
     return mine[np.flatnonzero(np.diff(mine[:, 0], prepend=np.uint64(0)))]
 
 
-def _copy(story: Story, state: _State) -> Story:
+def _copy(story: Story, state: State) -> Story:
     """A buffer's history that ends in a state."""
     epochs = Epochs()
     epochs.runs, epochs.last = state.runs.get(story.buffer.serial, []), _OLD
