@@ -14,7 +14,8 @@ from shadowgraph.checks.invariants.check import Invariants
 from shadowgraph.checks.invariants.rules import Rule, rule_of
 from shadowgraph.checks.mutation.check import InGraphMutation
 from shadowgraph.checks.rebound.check import ReboundInputs
-from shadowgraph.checks.stale_rows.check import POLICIES, StaleRows
+from shadowgraph.checks.stale_rows.check import StaleRows
+from shadowgraph.checks.stale_rows.rules import POLICIES
 from shadowgraph.common.errors import UnknownBufferError, UsageError
 from shadowgraph.graphs.dispatch.tensors import is_plain
 from shadowgraph.graphs.host.graph import HostGraph

@@ -168,12 +168,12 @@ class FlightRecorder:
         ran = self.launches_between(max(0, until - RECENT), until, (where,))
         return tuple(each.launch for each in ran if since <= each.time <= replays[places[-1]].time)
 
-    def enter_passed(self, clock: Iterator[int]) -> int:
-        """Enter the replays that passed until now, before the next one that is observed; returns how many."""
+    def enter_passed(self, clock: Iterator[int]) -> list[Passed]:
+        """Enter the replays that passed until now, before the next one that is observed, and return them."""
         found = passing.taken()
         for each in found:
             self.passed(each, next(clock))
-        return len(found)
+        return found
 
     def passed(self, replay: Passed, order: int) -> None:
         """Note a replay that passed unobserved."""

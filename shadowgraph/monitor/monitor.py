@@ -25,6 +25,7 @@ from shadowgraph.checks.mutation.check import InGraphMutation
 from shadowgraph.checks.out_of_bounds.check import OutOfBounds
 from shadowgraph.checks.registry import Checks
 from shadowgraph.checks.stale_rows.check import StaleRows
+from shadowgraph.checks.stale_rows.write_patterns import WritePatterns
 from shadowgraph.common.errors import FindingsError
 from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock, run_deferred, weak_callback
 from shadowgraph.common.internal_errors import error_barrier, log
@@ -117,6 +118,8 @@ class Monitor(Listener):
         Which eager allocations are guarded, or None.
     observation, idleness
         When eager operators pass unobserved, with graphs and without.
+    write_patterns
+        Judges the writes before replays that pass.
     novelty
         The largest sizes of steps so far; a larger step is observed in full.
     """
@@ -173,14 +176,18 @@ class Monitor(Listener):
         self._capturing = capturing = self._graphs.capturing  # empty during most events
         # Only checks that override the hook: this is the replay path.
         self._beginners = [c for c in self._all if type(c).replay_begins is not Check.replay_begins]
+        self.write_patterns = patterns = WritePatterns(
+            self.checks[StaleRows], partial(getattr, self.flight_recorder, "observer")
+        )
         self.observation = Observation(
             settings.watch_eager == "sampled" and engine.asynchronous,
-            partial(_news, take, self.checks[InGraphMutation]),
+            partial(_news, take, self.checks[InGraphMutation], patterns),
             lambda: bool(stepper.armed or budget.guards_eager or preparing.anywhere or capturing),
             weak_callback(self._observation_changed),
             weak_callback(self._is_exact),
             lambda: budget.limit.stride,
             self._boundaries.due(),
+            partial(getattr, patterns, "active"),
         )
         self.novelty = Novelty(partial(getattr, self.observation, "steady"), weak_callback(self.watch_step))
         self.idleness = Idleness(
@@ -450,6 +457,8 @@ class Monitor(Listener):
             self._graphs.introduce()
             self._rows.name_buffers()
         self._enter_passed()
+        if self.observation.unobserved:
+            self.write_patterns.replayed(graph.serial, time.time())
         shadow = self.shadows.of(graph, self._declared)
         self.node_shadows.list(graph)
         outer, observed = self._replaying, not self.observation.incomplete
@@ -515,6 +524,7 @@ class Monitor(Listener):
                 self._boundaries.relist()
                 self._boundaries.poll()
                 self.observation.replays_passed(graph.serial, count)
+        self.write_patterns.judge()
         run_deferred()
 
     @event_handler
@@ -577,6 +587,8 @@ class Monitor(Listener):
             if graph.serial in self.locator.armed:
                 self._looked(graph, meanwhile)
         run_deferred()
+        if self.write_patterns.due:
+            self.write_patterns.judge()
         self.budget.replay_ended(bool(graph.check_nodes) or not steps.checks(graph))
         if self.observation.wanted or self.observation.incomplete or rests:
             self.observation.replay_ended(graph.serial)
@@ -671,10 +683,12 @@ class Monitor(Listener):
 
     def _take_passed(self) -> int:
         """The same for a caller that reports them to `observation`; returns how many."""
-        count = self.flight_recorder.enter_passed(self.context.clock)
-        if count:
-            self.budget.replays_passed(count)
-        return count
+        passed = self.flight_recorder.enter_passed(self.context.clock)
+        if passed:
+            self.budget.replays_passed(len(passed))
+            for each in passed:
+                self.write_patterns.replayed(each.graph.serial, each.time)
+        return len(passed)
 
     @property
     def _captures_here(self) -> bool:
@@ -706,6 +720,7 @@ class Monitor(Listener):
             if unobserved:
                 if self.flight_recorder.observer is not None:
                     self.flight_recorder.observer.look()
+                self.write_patterns.begin()
                 self.node_shadows.list_all()
                 host_reads.rest(not self.checks[Invariants].declared)  # declared rules are checked at each host read
                 self.checks[Invariants].unobserved_since = now
@@ -766,6 +781,6 @@ class Monitor(Listener):
             self._boundaries.poll()
 
 
-def _news(take: FindingPipeline, mutation: InGraphMutation) -> int:
+def _news(take: FindingPipeline, mutation: InGraphMutation, patterns: WritePatterns) -> int:
     """A number that changes with each event that is a reason to observe."""
-    return take.book.stirs + mutation.stirs
+    return take.book.stirs + mutation.stirs + patterns.stirs

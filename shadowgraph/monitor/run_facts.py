@@ -86,6 +86,7 @@ def _limits(work: Monitor) -> tuple[str | None, ...]:
     sampling = (
         *(_observation(work), work.novelty.sentence(), steps.sentence()),
         *(work.checks[InGraphMutation].sentence(), work.node_shadows.sentence(work.observation.wanted)),
+        work.write_patterns.sentence(),
         *(_idle(work), _operators(work), _unlearnt(work)),
     )
     return (work.limit.sentence(), *sampling, _inferred(work), work.book.sentence(), *recorder.reasons)

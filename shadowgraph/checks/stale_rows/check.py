@@ -17,16 +17,18 @@ fill. The hooks run as described in `checks.base`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import msgspec
 
 from shadowgraph.checks.base import Check, Checkpoint, Context, Detection
-from shadowgraph.checks.row_epochs import Mixture, Rows, Run, masks, mixture, pads, stretches
+from shadowgraph.checks.row_epochs import Mixture, Rows, Run, masks, stretches
 from shadowgraph.checks.stale_rows import CODE
 from shadowgraph.checks.stale_rows.details import Stale
 from shadowgraph.checks.stale_rows.row_log import Begun, RowLog, copied
+from shadowgraph.checks.stale_rows.rules import POLICIES, Declared, InputKey, Suspect, key_of, suspects
 from shadowgraph.checks.stale_rows.static_inputs import Input, StaticInputs
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Severity
@@ -40,8 +42,6 @@ _REPLAYS = 4096  # replays to which a row's value can be dated
 _BESIDE = 1 << 15  # bytes of a witness compared on each side of the cut
 _LOOKS = 8  # after these, a finding's rows are read ever more seldom
 _Replay = tuple[int, int, int]  # a replay: its time, the graph's serial, its number
-POLICIES = ("refresh", "dont_care", "judged")  # values that `Debugger.padding` takes
-_WHOLE = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"}
 
 
 @dataclass(slots=True, eq=False)
@@ -85,13 +85,19 @@ class _Witness:
     before: int
 
 
-@dataclass(slots=True)
-class _Declared:
-    """The user's declarations for a buffer's bytes: the bytes of each policy, the last declaration counting."""
+class Situation(NamedTuple):
+    """What suspicions depend on besides inputs and writes.
 
-    refresh: RangeSet = field(default_factory=RangeSet)
-    dont_care: RangeSet = field(default_factory=RangeSet)
-    judged: RangeSet = field(default_factory=RangeSet)
+    Attributes
+    ----------
+    declared
+        Declarations, by the buffers' serials.
+    masks
+        Inputs that were masks when they were last read as witnesses.
+    """
+
+    declared: dict[int, Declared]
+    masks: frozenset[InputKey]
 
 
 class StaleRows(Check):
@@ -114,16 +120,33 @@ class StaleRows(Check):
         self._replays: deque[_Replay] = deque(maxlen=_REPLAYS)
         self._names: dict[int, str] = {}  # graph names, by serial
         self._looks: dict[tuple[int, str], int] = {}
-        self._declared: dict[int, _Declared] = {}  # by the buffer's serial
+        self._declared: dict[int, Declared] = {}  # by the buffer's serial
+        self._masks: set[InputKey] = set()  # inputs that were masks when they were last read as witnesses
+        self._changes = 0  # of these two
         self._seen: dict[int, int] = {}  # `StaticInputs.writes` when a graph last began to replay
         self._log = RowLog()
 
     def declare(self, buffer: Buffer, where: ByteRange, policy: str) -> None:
         """Declare the policy for padded rows in a part of a buffer, one of `POLICIES`."""
-        known = self._declared.setdefault(buffer.serial, _Declared())
+        known = self._declared.setdefault(buffer.serial, Declared())
         for name in POLICIES:
             said: RangeSet = getattr(known, name)
             (said.add if name == policy else said.discard)(where)
+        self._changes += 1
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Numbers that change with what `inputs` and `situation` give, after it has changed."""
+        return self._inputs.version, self._changes
+
+    def inputs(self) -> dict[int, list[Input]]:
+        """The rows that live graphs read, by the graphs' serials; any thread."""
+        return self._inputs.known()
+
+    def situation(self) -> Situation:
+        """What suspicions depend on besides inputs and writes; any thread."""
+        declared = {serial: each.copy() for serial, each in self._declared.copy().items()}
+        return Situation(declared, frozenset(self._masks.copy()))
 
     def invalidate_writers(self) -> None:
         """After unseen writes: no row's writer is known."""
@@ -165,51 +188,18 @@ class StaleRows(Check):
         if untouched:
             return  # no refresh since it last began; on the host a snapshot may show one
         self._seen[graph.serial] = self._inputs.writes
-        mixed = [each for each in inputs if each.story.epochs.mixed(each.rows)]
-        if mixed:
-            self._judge(mixed, inputs, checkpoint)
+        for found in suspects(inputs, self._declared, checkpoint.order):
+            suspicion = self._suspicion(found, checkpoint)
+            if self._worth_a_look(suspicion.draft):
+                self.context.engine.fetch(checkpoint, [*_asked(suspicion), (suspicion, suspicion.where)])
         for story in stories:
             story.epochs.last = checkpoint.order
 
-    def _judge(self, mixed: list[Input], inputs: list[Input], checkpoint: Checkpoint) -> None:
-        told: set[int] = set()
-        for each in mixed:
-            if each.rows.start in told or each.story.unseen == checkpoint.order:
-                continue
-            suspicion = self._suspicion(each, inputs, checkpoint)
-            if suspicion is not None:
-                told.add(each.rows.start)
-                if self._worth_a_look(suspicion.draft):
-                    self.context.engine.fetch(checkpoint, [*_asked(suspicion), (suspicion, suspicion.where)])
-
-    def _suspicion(self, each: Input, inputs: list[Input], checkpoint: Checkpoint) -> _Suspicion | None:
-        rows, epochs = each.rows, each.story.epochs
-        seen = mixture(epochs.by_row(rows), epochs.last)
-        known = self._declared.get(each.story.buffer.serial, _Declared())
-        stale = _unexempt(each, seen.stale, known)
-        if not stale or not seen.fresh:
-            return None
-        declared = _refreshed(rows, stale, known)
-        padded, full = ([], []) if declared else self._witnesses(each, inputs, seen)
-        if not declared and not padded and not full:
-            return None
-        stale = declared or stale
-        draft, where = self._draft(each, seen, checkpoint), rows.span(min(stale), max(stale))
-        fault = bool(declared) or not self.lenient or _judged(rows, stale, known)
-        return _Suspicion(each, draft, stale, where, fault, bool(declared), padded, full)
-
-    def _witnesses(self, each: Input, inputs: list[Input], seen: Mixture) -> tuple[list[Input], list[Input]]:
-        """Other inputs in which this step wrote these very rows: as padding, and in full."""
-        cut = seen.cut
-        padded: list[Input] = []
-        full: list[Input] = []
-        for other in inputs if cut is not None else ():
-            alike = other.rows.count == each.rows.count and other.rows.start != each.rows.start
-            if cut is not None and alike and other.rows.view.dtype != "bool":
-                found = pads(other.story.epochs.by_row(other.rows), other.story.epochs.last, cut)
-                if found is not False:
-                    (padded if found else full).append(other)
-        return padded, full if each.rows.view.dtype in _WHOLE else []
+    def _suspicion(self, found: Suspect, checkpoint: Checkpoint) -> _Suspicion:
+        where = found.input.rows.span(min(found.stale), max(found.stale))
+        fault = found.declared or found.judged or not self.lenient
+        draft = self._draft(found.input, found.seen, checkpoint)
+        return _Suspicion(found.input, draft, found.stale, where, fault, found.declared, found.padded, found.full)
 
     def _draft(self, each: Input, seen: Mixture, checkpoint: Checkpoint) -> Detection:
         """The detection without bytes and witnesses, which are known once the values have arrived."""
@@ -251,8 +241,7 @@ class StaleRows(Check):
 
     def fetched(self, key: object, data: bytes, checkpoint: Checkpoint) -> None:
         if isinstance(key, _Witness):  # witnesses arrive before the rows that they belong to
-            if masks(key.input.rows, data, key.before):
-                key.of.masks.append(key.input)
+            self._note_mask(key, masks(key.input.rows, data, key.before))
             return
         assert isinstance(key, _Suspicion)
         rows, first = key.input.rows, min(key.runs)
@@ -260,6 +249,14 @@ class StaleRows(Check):
         filled = [row for row in key.runs if any(data[begins[row] : begins[row] + rows.nbytes])]
         if filled:
             self._told(key, filled, checkpoint)
+
+    def _note_mask(self, key: _Witness, is_mask: bool) -> None:
+        if is_mask:
+            key.of.masks.append(key.input)
+        name = key_of(key.input)
+        if is_mask is not (name in self._masks):
+            (self._masks.add if is_mask else self._masks.discard)(name)
+            self._changes += 1
 
     def _told(self, key: _Suspicion, filled: list[int], checkpoint: Checkpoint) -> None:
         """Stale rows hold values: report them if a witness is left, or none is needed."""
@@ -317,32 +314,11 @@ def _asked(suspicion: _Suspicion) -> Iterator[tuple[_Witness, ByteRange]]:
         yield _Witness(suspicion, each, cut - first), each.rows.span(first, last)
 
 
-def _unexempt(each: Input, stale: dict[int, Run], known: _Declared) -> dict[int, Run]:
-    """Stale rows that no graph writes and that were not declared not to matter."""
-    found = {}
-    for row, run in stale.items():
-        where = each.rows.span(row, row)
-        if not known.dont_care.overlaps(where) and not each.story.made.overlaps(where):
-            found[row] = run
-    return found
-
-
-def _refreshed(rows: Rows, stale: dict[int, Run], known: _Declared) -> dict[int, Run]:
-    """Stale rows that were declared to be refreshed."""
-    return {row: run for row, run in stale.items() if known.refresh.overlaps(rows.span(row, row))}
-
-
 def _weight(sure: bool, fault: bool) -> tuple[Severity, str]:
     """Severity and confidence of a finding."""
     if fault:
         return Severity.ERROR, "high"
     return Severity.NOTE, "medium" if sure else "low"
-
-
-def _judged(rows: Rows, stale: Iterable[int], known: _Declared) -> bool:
-    """Whether all the rows were declared to be judged."""
-    spans = [rows.span(row, row) for row in stale]
-    return all(known.judged.intersection(span) == [span] for span in spans)
 
 
 def _begins(rows: Rows, buffer: Buffer) -> bool:

@@ -20,7 +20,7 @@ from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.writes import Write, extent
 
 _RECENT = 1024  # writes kept for graphs that the checks meet later
-_REBINDS = "aten.set_."  # gives a tensor object other memory and writes none of it
+REBINDS = "aten.set_."  # gives a tensor object other memory and writes none of it
 _SNAPSHOT = 4096  # bytes of a buffer that are compared from replay to replay on the host
 
 
@@ -61,11 +61,13 @@ class StaticInputs:
     ----------
     writes
         Eager writes so far that hit any of these buffers.
+    version
+        Changes with what `known` gives, after it has changed.
     """
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.writes = 0
+        self.writes = self.version = 0
         self._stories: dict[int, Story] = {}  # by the buffer's serial
         self._index: RangeIndex[Story] = RangeIndex()
         self._inputs: dict[int, list[Input]] = {}  # by the graph's serial
@@ -114,6 +116,7 @@ class StaticInputs:
         for story in self._stories.values():
             for part in self._made[graph.serial].intersection(story.buffer.range):
                 story.made.add(part)
+        self.version += 1
 
     def _inputs_of(self, graph: Graph) -> tuple[list[Input], list[ByteRange]]:
         """The rows that a graph reads of static buffers, and the bytes of those buffers that it may write."""
@@ -142,7 +145,7 @@ class StaticInputs:
                     story.made.add(part)
             for time, write in self._recent:  # on a device the checks meet a graph at its first replay
                 if time > graph.captured_at:
-                    _note(story, write, time)
+                    note(story, write, time)
         story.readers.add(graph.serial)
         return story
 
@@ -154,12 +157,13 @@ class StaticInputs:
         self._made = {serial: self._made[serial] for serial in live}
         self._inputs = {s: [each for each in self._inputs[s] if each.story.buffer.alive] for s in live}
         self._read = {s: _living(self._read[s]) for s in live}
+        self.version += 1
 
     def written(self, write: Write, graph: Graph | None) -> None:
         """A launch wrote tracked memory; `graph` for a node of its replay."""
         if graph is not None and (write.stores is None or not self._stories):
             return  # the writes of its signature are known
-        if write.launch.name.startswith(_REBINDS):
+        if write.launch.name.startswith(REBINDS):
             return
         time = next(self.context.clock)
         if graph is not None:
@@ -179,7 +183,9 @@ class StaticInputs:
     def _note_made(self, write: Write) -> None:
         for part in write.ranges:
             for _, story in self._index.overlapping(part.start, part.stop):
+                known = story.made.nbytes
                 story.made.add(part)
+                self.version += story.made.nbytes != known
 
 
 def _static(graph: Graph) -> RangeIndex[Buffer]:
@@ -205,7 +211,8 @@ def _uses(graph: Graph, stores_seen: bool) -> Iterable[tuple[TensorView, bool, b
     return [(view, reads, writes) for view, (reads, writes) in found.items()]
 
 
-def _note(story: Story, write: Write, time: float) -> None:
+def note(story: Story, write: Write, time: float) -> None:
+    """Add a write to a buffer's history, as far as it hits the buffer."""
     sure, constant = is_sure(write), is_constant(write)
     for part in write.ranges.intersection(story.buffer.range):
         story.epochs.note(Run(part.start, part.stop, time, write, sure, constant))

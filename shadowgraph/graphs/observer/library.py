@@ -22,6 +22,7 @@ from shadowgraph.model.launch_log_format import POINTERS, ROWS, ROWS_AT, SLOT, S
 from shadowgraph.model.launch_log_format import ROW as LAUNCH_ROW
 
 Rows = npt.NDArray[Any]
+Words = npt.NDArray[np.uint64]
 ALONE = 0xFFFFFFFF  # `member` of an argument that is no list
 HOST = -1  # `device` of a tensor in host memory
 # The words that `put` and `add` in observer.cpp write.
@@ -122,9 +123,12 @@ class Library:
         wanted = max(0, until - after)
         rows = np.empty(min(wanted, self._calls.shadowgraph_rows()), ROW)
         count = self._calls.shadowgraph_read(after, until, rows.ctypes.data, len(rows))
-        found = np.sort(rows[:count], order="sequence")
         # Rows that are missing for another reason are being written.
-        return found, wanted - count if self._calls.shadowgraph_lost() > after else 0
+        return _in_order(rows[:count]), wanted - count if self.lost() > after else 0
+
+    def lost(self) -> int:
+        """The largest sequence number of a row that another has replaced."""
+        return int(self._calls.shadowgraph_lost())
 
     @property
     def writes_rows(self) -> bool:
@@ -163,6 +167,21 @@ class Library:
 def _registered_by_python() -> list[tuple[str, str]]:
     """Operators that Python code has given a kernel, which goes when its `torch.library.Library` does. What it calls is
     noted by itself."""
+
+
+def words_of(rows: Rows) -> Words:
+    """The same memory, as words: to take rows is many times faster so."""
+    return rows.view(np.uint64).reshape(len(rows), ROW.itemsize // 8)
+
+
+def _in_order(rows: Rows) -> Rows:
+    order = np.argsort(rows["sequence"], kind="stable")
+    return np.take(words_of(rows), order, axis=0).reshape(-1).view(ROW)
+
+
+def _overridden() -> list[tuple[str, str]]:
+    """Operators of torch's own that Python code has given another kernel, which goes when its `torch.library.Library`
+    does."""
     found = []
     for key in list(getattr(torch.library, "_impls", ())):
         library, *rest = key.split("/")

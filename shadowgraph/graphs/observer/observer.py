@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.internal_errors import error_barrier_all
 from shadowgraph.graphs.observer import building
 from shadowgraph.graphs.observer.building import BuildError
-from shadowgraph.graphs.observer.library import Library, loaded
+from shadowgraph.graphs.observer.library import ROW, Library, Rows, loaded
 from shadowgraph.graphs.observer.operators import ObservedOperator, operators_in, touching
 from shadowgraph.model.ranges import ByteRange
 
@@ -172,6 +174,20 @@ class OperatorObserver:
         if writing is not None:
             rows = touching(rows, writing)
         return operators_in(rows, library.name_of)
+
+    def rows_between(self, after: int, until: int) -> tuple[Rows, bool]:
+        """The same as rows, in order, from where on none was replaced; and whether that is from the beginning."""
+        library = self._library
+        if library is None or until <= after:
+            return np.empty(0, ROW), True
+        rows, dropped = library.read(after, until)
+        self.dropped += dropped
+        lost = library.lost()
+        return rows[np.searchsorted(rows["sequence"], lost, "right") :], lost <= after
+
+    def name_of(self, operator: int) -> tuple[str, str]:
+        """The name of a row's operator, and its overload."""
+        return self._library.name_of(operator) if self._library is not None else ("", "")
 
     def _make(self) -> None:
         """Have the library built and loaded by a thread."""

@@ -3,7 +3,9 @@
 Whether a guard or a declared buffer changed is never sampled: check nodes look at every replay on the device. To
 observe eager operators takes a dispatch mode, in Python, which costs each of them microseconds: more than anything else
 that is done to a server. So in the steady state they pass unobserved, and with them the rules that follow from every
-write (SG102, SG103, SG108). Kernels that are launched, batches and plans are noted all the same, in a row each.
+write (SG102, SG103, SG108). Kernels that are launched, batches and plans are noted all the same, in a row each. So are
+operators where the observer in C++ is on: patterns of them that SG103 suspects are a reason to observe
+(`shadowgraph.checks.stale_rows.write_patterns`).
 
 | state | host launches | left for |
 |---|---|---|
@@ -15,6 +17,7 @@ write (SG102, SG103, SG108). Kernels that are launched, batches and plans are no
 |---|---|
 | an error, a capture, a declaration, a request (`observe_all`, `observe_here`) | `QUIET` replays without another one |
 | the first change, by a replay, of a buffer that the host plans from (`InGraphMutation.stirs`) | the same |
+| writes that look like forgotten padding (`WritePatterns.stirs`) | the same |
 | a step larger than all before it (`observe_step`) | a `WINDOW` |
 | a graph that was not observed often enough yet | a `WINDOW`, up to `PATIENCE` times until it replays again |
 | the end of a period: as long as windows take `SHARE` of the time, 1 to `LONGEST` times `PERIOD` replays | a `WINDOW` |
@@ -71,6 +74,8 @@ class Observation:
         Replays from one closer look to the next, at least.
     due
         Whether evidence of a check node has arrived.
+    judges
+        Whether patterns of unobserved writes are judged (SG103).
 
     Attributes
     ----------
@@ -96,10 +101,11 @@ class Observation:
         exact: Callable[[], bool] = lambda: False,
         every: Callable[[], int] = lambda: 1,
         due: Callable[[], bool] = bool,
+        judges: Callable[[], bool] = bool,
     ) -> None:
         self.wanted, self.state, self.incomplete = wanted, State.OBSERVED, False
         self._news, self._busy, self._changed, self._exact, self._every = news, busy, changed, exact, every
-        self._due = due
+        self._due, self._judges = due, judges
         self._left, self._known, self.periods = QUIET, 0, 0
         self._period = 0  # replays of the latest period
         self._since = self._lasted = 0.0  # when that period or the window behind it began; how long the period was
@@ -284,8 +290,14 @@ class Observation:
         if not self.periods:
             return None
         every = WINDOW + self._period
+        of_these = "SG102, SG103, SG108 and reads by the host are known of these only"
+        if self._judges():
+            of_these = (
+                "SG102, SG108 and reads by the host are known of these only, and SG103 of these and where a step that "
+                f"keeps stale rows comes again, behind a full one, within {QUIET} replays"
+            )
         return (
             f"eager operators were observed around {WINDOW} replays in {every:,} after {QUIET} without news: "
-            "undeclared SG102, SG103, SG108 and reads by the host are known of these only; guards were checked at each "
-            "replay, as were declared buffers (--watch-eager always)"
+            f"undeclared {of_these}; guards were checked at each replay, as were declared buffers "
+            "(--watch-eager always)"
         )
