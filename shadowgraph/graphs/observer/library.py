@@ -167,6 +167,13 @@ class Library:
 def _registered_by_python() -> list[tuple[str, str]]:
     """Operators that Python code has given a kernel, which goes when its `torch.library.Library` does. What it calls is
     noted by itself."""
+    found = []
+    for key in list(getattr(torch.library, "_impls", ())):
+        library, *rest = key.split("/")
+        if len(rest) == 2 and rest[1] in _PLACES:
+            name, _, overload = rest[0].partition(".")
+            found.append((f"{library}::{name}", overload))
+    return found
 
 
 def words_of(rows: Rows) -> Words:
@@ -177,18 +184,6 @@ def words_of(rows: Rows) -> Words:
 def _in_order(rows: Rows) -> Rows:
     order = np.argsort(rows["sequence"], kind="stable")
     return np.take(words_of(rows), order, axis=0).reshape(-1).view(ROW)
-
-
-def _overridden() -> list[tuple[str, str]]:
-    """Operators of torch's own that Python code has given another kernel, which goes when its `torch.library.Library`
-    does."""
-    found = []
-    for key in list(getattr(torch.library, "_impls", ())):
-        library, *rest = key.split("/")
-        if len(rest) == 2 and rest[1] in _PLACES:
-            name, _, overload = rest[0].partition(".")
-            found.append((f"{library}::{name}", overload))
-    return found
 
 
 def _captures_in(calls: ctypes.PyDLL) -> Any:
