@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from shadowgraph.engines.device import Device
 from shadowgraph.model.guards import Guard, Side
 
 GUARD = np.dtype([("near", "<u8"), ("near_nbytes", "<u4"), ("flags", "<u4"), ("whole", "<u8"), ("nbytes", "<u8")])
+_ROW = struct.Struct("<QIIQQ")  # as `GUARD`
 FAR = np.dtype([("start", "<u8"), ("nbytes", "<u8"), ("guard", "<u4"), ("unused", "<u4")])
 FAR_BYTES = 8192  # as in kernels.cu
 
@@ -47,9 +49,16 @@ def row_of(guard: Guard) -> tuple[int, int, int, int, int]:
     return near.start, near.nbytes, after | (not guard.rearm) << 1, whole.start, whole.nbytes
 
 
+def _packed(guard: Guard) -> bytes:
+    """The same as bytes, made once: a table is made anew for each change of one guard."""
+    row = _ROW.pack(*row_of(guard))
+    object.__setattr__(guard, "row", row)
+    return row
+
+
 def table_of(device: Device, guards: Sequence[Guard]) -> GuardTable:
     """Upload the table of a tuple of guards; the host waits for the upload."""
-    rows = np.array([row_of(guard) for guard in guards], dtype=GUARD)
+    rows = np.frombuffer(b"".join([guard.row or _packed(guard) for guard in guards]), dtype=GUARD)
     (longer,) = np.nonzero(rows["nbytes"] > rows["near_nbytes"])
     far, after = rows[longer], (rows["flags"][longer] & 1).astype(bool)
     beyond = np.zeros(len(far), dtype=FAR)

@@ -7,7 +7,7 @@ frees calls it.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from shadowgraph.common.fork_safety import fork_safe
@@ -43,6 +43,9 @@ class Guard:
     near: ByteRange
     whole: ByteRange
     rearm: bool = True
+    row: bytes = field(
+        default=b"", init=False, compare=False, repr=False
+    )  # of an engine's table, once it has been made
 
 
 def guards_of(buffer: Buffer, near: int) -> tuple[Guard, ...]:

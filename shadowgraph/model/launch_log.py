@@ -111,12 +111,11 @@ class SharedText:
         As of `LaunchLog.batch`, with `OPEN` for each number, and for all that are left at last.
     """
 
-    __slots__ = ("kind", "log", "slot", "text", "values")
+    __slots__ = ("kind", "text", "values", "where")
 
     def __init__(self, kind: int, text: str, values: str) -> None:
         self.kind, self.text, self.values = int(kind), text, values
-        self.log: LaunchLog | None = None  # which has it in this slot
-        self.slot = 0
+        self.where: tuple[LaunchLog | None, int] = None, 0  # the log that has it, and in which slot
 
 
 class LaunchLog:
@@ -295,15 +294,16 @@ class LaunchLog:
         """Note a batch or a plan whose text an earlier row may have: parameters as of `batch`, with at most `NUMBERS`
         numbers for the text, which are left out where the log is redacted."""
         try:
-            if said.log is not self or self._newest_slot - said.slot > _SHARED:
-                said.slot = self._slot(said.text if self._redact else said.text + said.values)
-                said.log = self
+            log, slot = said.where
+            if log is not self or self._newest_slot - slot > _SHARED:
+                slot = self._slot(said.text if self._redact else said.text + said.values)
+                said.where = self, slot
             if self._redact:
                 numbers = ()
             row, some = self._next(), len(numbers)
             place = ROWS_AT + row % ROWS * ROW
             _PACK_NUMBERS[some](
-                self.memory, place, graph, number, *numbers, time(), get_ident(), said.slot, some, said.kind, row
+                self.memory, place, graph, number, *numbers, time(), get_ident(), slot, some, said.kind, row
             )
         except Exception:
             self.lost += 1

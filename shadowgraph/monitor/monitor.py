@@ -235,16 +235,16 @@ class Monitor(Listener):
         graph: Graph | None = None,
         replay: int | None = None,
         in_full: bool = False,
-        known: bool = False,
+        lists: bool = True,
     ) -> None:
-        """Check now, as the end of a phase; with `in_full`, guards over their whole length; with `known`, without those
-        that came to stand lately."""
+        """Check now, as the end of a phase; with `in_full`, guards over their whole length. Without `lists` check nodes
+        get to know of new guards later: captures come in a row."""
         if not self.paused and self._replaying is None:
             drop_stale(self.context.ledger)  # freed or moved memory must not be read
             with self._lock.section:
                 self._enter_passed()
                 observed = not self.observation.incomplete
-                self._boundaries.close(at, phase, graph, replay, in_full=in_full, observed=observed, known=known)
+                self._boundaries.close(at, phase, graph, replay, in_full=in_full, observed=observed, lists=lists)
 
     @delivers
     @event_handler
@@ -377,7 +377,7 @@ class Monitor(Listener):
     @delivers
     @event_handler
     def capture_began(self, graph: Graph) -> None:
-        self.flush("capture_begin", known=self.context.engine.asynchronous)
+        self.flush("capture_begin", lists=not self.context.engine.asynchronous)
         if self.context.engine.asynchronous and not self.paused:
             self.drain(here=True)  # a capture has its own stream, and no launch of a later phase waits for it
         self._graphs.capture_began(graph)
@@ -718,9 +718,6 @@ class Monitor(Listener):
             now = next(self.context.clock)
             self._rearming.observed_since = inf if unobserved else now
             if unobserved:
-                if self.flight_recorder.observer is not None:
-                    self.flight_recorder.observer.look()
-                self.write_patterns.begin()
                 self.node_shadows.list_all()
                 host_reads.rest(not self.checks[Invariants].declared)  # declared rules are checked at each host read
                 self.checks[Invariants].unobserved_since = now
@@ -729,8 +726,14 @@ class Monitor(Listener):
                 self.checks.invalidate_writers()
                 self.observation.observed_since = time.time()
             self.observation.incomplete = unobserved
+            if unobserved:
+                with error_barrier("patterns of writes"):
+                    self.write_patterns.begin()
         if not unobserved:
             self.idleness.again()
+        elif self.flight_recorder.observer is not None:
+            with error_barrier("operators of new libraries"):
+                self.flight_recorder.observer.look()
         if unobserved and self.observation.periods == 1:
             self.subscriptions.report_lines.post(str(self.observation.sentence()))
 

@@ -6,7 +6,6 @@ Phase boundaries ask for them at each check, with the allocator's lock held; tak
 from __future__ import annotations
 
 from dataclasses import replace
-from operator import is_
 
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.guards import Guard, guards_of
@@ -26,9 +25,8 @@ class ActiveGuards:
 
     def __init__(self, keeper: GuardKeeper, near: int) -> None:
         self._keeper, self._near = keeper, near
-        self._version = self._turns = self._withdrawals = -1
+        self._version = self._turns = -1
         self._made: dict[int, tuple[_Form, Buffer, tuple[Guard, ...]]] = {}  # by the buffer's serial
-        self._own: tuple[tuple[Guard, ...], tuple[Guard, ...]] = (), ()  # all guards, and those in memory of our own
         self._known: list[tuple[list[Buffer], tuple[Guard, ...]]] = []  # the last results, the latest first
         self._guards: tuple[Guard, ...] = ()
         self._by_address: RangeIndex[Guard] | None = None
@@ -42,26 +40,12 @@ class ActiveGuards:
             self._look(keeper)
         return self._guards
 
-    def known(self) -> tuple[Guard, ...]:
-        """Guards in memory of our own, maybe without some that came to stand since `now`; between captures in a row the
-        same tuple, so that nothing is done anew for each."""
-        keeper = self._keeper
-        if keeper.waiting:
-            keeper.enter_waiting()
-        if (self._withdrawals, self._turns) != (keeper.withdrawals, keeper.turns):
-            self.now()
-        if self._own[0] is not self._guards:
-            own = tuple(guard for guard in self._guards if guard.rearm)
-            same = len(own) == len(self._own[1]) and all(map(is_, own, self._own[1]))
-            self._own = self._guards, self._own[1] if same else own
-        return self._own[1]
-
     def _look(self, keeper: GuardKeeper) -> None:
         """Recompute the guards, with a cache: a replay moves blocks from tenant to tenant and ends with the same
         ones."""
         if self._version != keeper.changes:
             self._known.clear()
-        self._version, self._turns, self._withdrawals = keeper.changes, keeper.turns, keeper.withdrawals
+        self._version, self._turns = keeper.changes, keeper.turns
         tenants = list(keeper.tenants.values())
         found = next((each for each in self._known if each[0] == tenants), None)
         if found is None:

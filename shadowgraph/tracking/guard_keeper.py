@@ -93,9 +93,6 @@ class GuardKeeper:
         Changes of tenants and of guard positions so far, without those in `turns`.
     turns
         Tenant changes that a replay repeats each time.
-    withdrawals
-        How often guards that stood were withdrawn or went to another buffer: where that is unchanged, guards that stood
-        once stand still.
     last_check
         Checks the guards of a tenant, which are about to be moved or retired; set by the debugger, called with the
         allocator's lock held.
@@ -110,7 +107,6 @@ class GuardKeeper:
         self.tenants: dict[int, Buffer] = {}
         self.changes = 0
         self.turns = 0
-        self.withdrawals = 0
         self.last_check: Callable[[Buffer], None] | None = None
         self.external: ExternalPoolOwner | None = None
         self.waiting: deque[Callable[[], None]] = deque()
@@ -203,7 +199,6 @@ class GuardKeeper:
             if self.tenants.get(before.start) is before:
                 self.tenants[buffer.start] = buffer
                 self.changes += 1
-                self.withdrawals += 1
 
     def claim(self, buffer: Buffer) -> Tenancy:
         """Record that a graph writes a buffer at each replay, for as long as the caller holds the result."""
@@ -340,7 +335,6 @@ class GuardKeeper:
     # -- parts -------------------------------------------------------------------------------------------------
 
     def _withdraw(self, buffer: Buffer) -> None:
-        self.withdrawals += 1
         self._canaries.withdraw_guards((buffer.start - buffer.head_guard, buffer.guard_start))
 
     def _write_guards(self, buffer: Buffer) -> None:

@@ -54,32 +54,6 @@ def test_guards_that_have_not_moved_are_the_same_objects(keeper: GuardKeeper) ->
     assert {id(each) for each in moved if each.buffer is second} == {id(each) for each in after[2:]}
 
 
-def test_another_capture_reads_the_same_guards_until_one_is_withdrawn(keeper: GuardKeeper) -> None:
-    standing, first = ActiveGuards(keeper, NEAR), buffer(1)
-    keeper.arm(first)
-    known = standing.known()
-    assert [each.buffer for each in known] == [first, first]
-    keeper.arm(buffer(2))
-    keeper.waiting.append(lambda: keeper.arm(buffer(3)))  # what a capture leaves to do
-    assert standing.known() is known
-    assert not keeper.waiting
-    keeper.move(buffer(4, lent=True), Placement(128, 512))
-    assert len(standing.now()) == 8
-    assert [each.buffer.serial for each in standing.known()] == [1, 1, 2, 2, 3, 3], "none in memory of the program"
-    keeper.retire(first.start)
-    assert [each.buffer.serial for each in standing.known()] == [2, 2, 3, 3]
-
-
-def test_a_change_in_the_programs_own_memory_leaves_the_tuple(keeper: GuardKeeper) -> None:
-    standing, pool = ActiveGuards(keeper, NEAR), buffer(2, lent=True)
-    keeper.arm(buffer(1))
-    keeper.move(pool, Placement(128, 512))
-    known = standing.known()
-    keeper.move(pool, Placement(128, 256))
-    assert standing.known() is known
-    assert min(each.whole.nbytes for each in standing.now() if each.buffer is pool and each.side is Side.AFTER) == 256
-
-
 def test_a_table_has_each_guard_and_the_far_part_of_each_that_has_one() -> None:
     owner, rng = buffer(1), np.random.default_rng(3)
     guards = []

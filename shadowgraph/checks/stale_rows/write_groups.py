@@ -14,6 +14,7 @@ from shadowgraph.checks.row_epochs import Run
 from shadowgraph.checks.stale_rows.static_inputs import Input, Story
 from shadowgraph.graphs.observer.library import ROW, Words, words_of
 
+_TRIED = 256  # patterns of a group that are learnt whether or not they come again
 NO_WORDS, NO_VALUES = words_of(np.empty(0, ROW)), np.empty(0, np.uint64)
 
 
@@ -38,6 +39,8 @@ class Group:
         Writes since the last replay of any of the graphs.
     since
         From when on these writes are all known, or negative where no earlier one was lost.
+    learnt, met
+        Patterns that were new, and those that were known.
     """
 
     stories: list[Story]
@@ -46,6 +49,12 @@ class Group:
     words: Words = field(default_factory=lambda: NO_WORDS)
     values: Words = field(default_factory=lambda: NO_VALUES)
     since: float = -1.0
+    learnt: int = 0
+    met: int = 0
+
+    def patience(self, most: int) -> int:
+        """How many new patterns to learn in one look: next to none where hardly one comes again."""
+        return most if self.learnt < _TRIED or self.met > self.learnt else 1
 
     def wait_for(self, words: Words, values: Words) -> None:
         """Add writes."""

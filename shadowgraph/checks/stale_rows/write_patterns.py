@@ -18,7 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import inf
+from time import time
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,7 @@ from shadowgraph.graphs.observer.operators import operators_in
 from shadowgraph.tracking.writes import write_of
 
 KNOWN = 4096  # patterns that are remembered
-LEARNT = 8  # patterns judged anew in one look, at most; each takes about a millisecond
+LEARNT = 8  # patterns of a group judged anew in one look, at most; each takes about a millisecond
 WAITING = 64  # replays that were looked at one by one, after which they are judged
 OFTEN, IN_ALL = 8, 24  # reasons to observe that an input, and all of them, may give before they come ever more seldom
 _REPLAYS = 4096
@@ -147,13 +147,14 @@ class WritePatterns:
         replays = [self._replays.popleft() for _ in range(len(self._replays))]
         rows, whole = observer.rows_between(after, self._after)
         words = words_of(rows)
-        since = -1.0 if whole else float(times_of(words[:1])[0]) if len(words) else inf
+        since = -1.0 if whole else float(times_of(words[:1])[0]) if len(words) else time()
         if seen != begun or not whole:
             for group in self._spans.groups:
                 group.forget(self._nothing, since)
         words, writes = self._writes(words, since)
-        self._learnt, found = 0, dict[int, _Known]()
+        found = dict[int, _Known]()
         for number, group in enumerate(self._spans.groups):
+            self._learnt = 0
             mine = np.flatnonzero(self._spans.of_span[writes.span] == number)
             group.wait_for(np.take(words, writes.row[mine], axis=0), writes.value[mine])
             theirs = [each for each in replays if self._spans.of_graph.get(each[0]) == number]
@@ -203,8 +204,11 @@ class WritePatterns:
         for at in range(first, len(replays)):
             key = state, replays[at][0], numbers[at]
             known = self._memory.get(key)
-            if known is None and self._learnt < LEARNT:
+            if known is not None:
+                group.met += 1
+            elif self._learnt < group.patience(LEARNT):
                 known = self._learn(observer, group, key, _of(group.words, replay, at))
+                group.learnt += 1
             if known is None:
                 self.skipped += 1
                 state = self._nothing
