@@ -35,7 +35,7 @@ def test_rows_of_a_text_differ_in_their_numbers() -> None:
     )  # fmt: skip
     assert (second.kind, second.text) == (RowKind.PLAN, "P: 2 requests, -112 entries")
     assert (third.replay, third.text) == (19, "2 requests; 104 tokens; ids a, b")
-    assert said.slot == 1
+    assert said.where[1] == 1
     assert log.lost == 0
 
 
