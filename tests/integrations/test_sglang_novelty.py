@@ -119,7 +119,7 @@ def test_nothing_is_kept_of_the_launch_log_of_a_debugger_that_has_ended(
     draft = drafted(sg.current(), hang)
     hooks = next(each for each in session.observers if isinstance(each, Hooks))
     log = launch_recording.current
-    assert [said.log for said in hooks.batches._latest.texts.values()] == [log]
+    assert [said.where[0] for said in hooks.batches._latest.texts.values()] == [log]
     sg.uninstall()
     assert hooks.batches._latest.texts == {}
     draft.step([4, 5])
