@@ -731,9 +731,6 @@ class Monitor(Listener):
                     self.write_patterns.begin()
         if not unobserved:
             self.idleness.again()
-        elif self.flight_recorder.observer is not None:
-            with error_barrier("operators of new libraries"):
-                self.flight_recorder.observer.look()
         if unobserved and self.observation.periods == 1:
             self.subscriptions.report_lines.post(str(self.observation.sentence()))
 

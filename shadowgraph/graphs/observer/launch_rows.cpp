@@ -461,6 +461,9 @@ bool note(Writer& writer, void* const* given, intptr_t count) {
 
 // Reports the exception that is set. Only what is no error goes on to the program, such as a signal handler's.
 bool reported(const Writer& writer) {
+  if (PyErr_Occurred() == nullptr) {
+    return true;
+  }
   if (!PyErr_ExceptionMatches(PyExc_Exception)) {
     return false;
   }

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from shadowgraph.graphs.observer.building import BuildError
 from shadowgraph.model.launch_log_format import POINTERS, ROWS, ROWS_AT, SLOT, SLOT_HEAD, SLOTS, SLOTS_AT
@@ -60,8 +59,6 @@ _CAPTURES: dict[str, tuple[Any, ...]] = {
     "shadowgraph_capture_words": (_WORD, _WORD, _INT, _WORDS, _WORD),
     "shadowgraph_capture_weak": (_WORD, _WORD, _WORD),
 }  # fmt: skip
-_COMPOSITE = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
-_PLACES = {"CPU", "CUDA", *_COMPOSITE}
 # Arguments of `shadowgraph_launch_rows`, and the sizes and places in the launch log that launch_rows.cpp writes.
 _LAUNCH_ROWS: tuple[Any, ...] = *[ctypes.py_object] * 7, _WORD, _WORD
 _LAUNCH_ROW = ROWS_AT, ROWS, LAUNCH_ROW, POINTERS, SLOTS_AT, SLOTS, SLOT, SLOT_HEAD.size
@@ -96,23 +93,17 @@ class Library:
         for call in (calls.shadowgraph_read, calls.shadowgraph_rows, calls.shadowgraph_lost):
             call.restype = ctypes.c_uint64
         calls.shadowgraph_look.restype, calls.shadowgraph_note.argtypes = ctypes.c_int64, [ctypes.c_int]
-        calls.shadowgraph_leave.argtypes, calls.shadowgraph_leave.restype = [ctypes.c_char_p] * 2, None
         for call in (calls.shadowgraph_operator, calls.shadowgraph_overload):
             call.argtypes, call.restype = [ctypes.c_uint32], ctypes.c_char_p
 
     def start(self) -> None:
         """Note operators from here on, in all threads."""
-        self.look()
-        self._calls.shadowgraph_note(1)
-
-    def look(self) -> None:
-        """Note the operators too that were registered since the last time. Calls are serialised by the caller.
-
-        Kernels of Python code are left where they are: the program may take them back, or register others."""
-        for name, overload in _registered_by_python():
-            self._calls.shadowgraph_leave(name.encode(), overload.encode())
-        if self._calls.shadowgraph_look() < 0:
+        left = 1
+        while left > 0:  # other threads run between two calls
+            left = self._calls.shadowgraph_look()
+        if left < 0:
             raise BuildError("torch refused kernels that stand in for its own")
+        self._calls.shadowgraph_note(1)
 
     def stop(self) -> None:
         """Note no more operators."""
@@ -162,18 +153,6 @@ class Library:
         """The name of an operator, such as ``aten::copy_``, and its overload."""
         name, overload = self._calls.shadowgraph_operator(operator), self._calls.shadowgraph_overload(operator)
         return name.decode(), overload.decode()
-
-
-def _registered_by_python() -> list[tuple[str, str]]:
-    """Operators that Python code has given a kernel, which goes when its `torch.library.Library` does. What it calls is
-    noted by itself."""
-    found = []
-    for key in list(getattr(torch.library, "_impls", ())):
-        library, *rest = key.split("/")
-        if len(rest) == 2 and rest[1] in _PLACES:
-            name, _, overload = rest[0].partition(".")
-            found.append((f"{library}::{name}", overload))
-    return found
 
 
 def words_of(rows: Rows) -> Words:

@@ -43,6 +43,7 @@ constexpr size_t kWords = kHead + kPlaces * kPlaceWords;
 constexpr size_t kParts = 64;        // rows for one call, at most
 constexpr size_t kOperators = 1 << 14;
 constexpr size_t kProbes = 64;
+constexpr size_t kLooked = 128;  // operators looked at in one call
 enum Slot : size_t { kCpu, kCuda, kBoth, kSlots };  // whose place a kernel of ours takes: of the host's, of CUDA's, of any
 
 using Words = uint64_t[kWords];
@@ -69,7 +70,6 @@ struct Operator {
   bool transparent = false;  // launches nothing itself: a view, or one of torch's that consists of other operators
   bool composite = false;  // may consist of other operators, which are called one by one
   bool makes = false;  // may return tensors with memory of their own
-  bool looked = false;  // whether kernels of ours have taken what places there are
   std::array<std::optional<c10::SafeKernelFunction>, kSlots> kernels;  // in whose place they stand
 };
 
@@ -417,17 +417,18 @@ struct Running {
   }
 };
 
-// Registered as a function without state: a thread that calls the operator just then may meet this one with the state of
-// the kernel before it.
+// A thread that calls an operator while its kernel is replaced may see a mixture of the two: one's function with the
+// other's state, or with none. So only kernels without state take part: this one, and those that torch generates.
 template <Slot kSlot>
 void stands_in(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  std::atomic_thread_fence(std::memory_order_acquire);
   const Operator* op = operator_of(handle.schema());
   TORCH_CHECK(op != nullptr && op->kernels[kSlot].has_value(), "no kernel to stand in for: ", handle.schema().name());
   Running running(*op, *stack);
   op->kernels[kSlot]->callBoxed(handle, keys, stack);
 }
 
-// Torch warns once of kernels that are registered a second time.
+// Torch warns once of kernels that are registered a second time. The program's own warning of that kind is still to come.
 struct Silent : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
@@ -435,15 +436,24 @@ struct Silent : c10::WarningHandler {
 // Takes the place of the kernel that is registered at `key`, and that calls for `runtime` reach.
 template <Slot kSlot>
 void stand_in(const c10::OperatorHandle& handle, Operator& op, c10::DispatchKey key, c10::DispatchKey runtime) {
-  op.kernels[kSlot].emplace(handle.getComputedKernelForDispatchKey(runtime));
+  auto kernel = handle.getComputedKernelForDispatchKey(runtime);
+  if (handle.isKernelFallthroughKernel(key) || kernel.debug().find("/ATen/Register") == std::string::npos) {
+    return;  // not torch's own: of Python code, which may take it back, or of a library
+  }
+  op.kernels[kSlot].emplace(kernel);
+  std::atomic_thread_fence(std::memory_order_release);
   static auto* kept = new std::vector<c10::RegistrationHandleRAII>();  // for the life of the process
   kept->push_back(c10::Dispatcher::singleton().registerImpl(
       handle.operator_name(), key, c10::KernelFunction::makeFromBoxedFunction<&stands_in<kSlot>>(), std::nullopt, nullptr,
-      "shadowgraph, which calls the kernel registered before"));
+      kernel.debug()));
 }
 
-// Returns whether there was a kernel.
-bool stand_in_for(const c10::OperatorHandle& handle, Operator& op) {
+// Whether a boxed call would return another tensor: such a one is taken to return its first argument.
+bool returns_another(const Operator& op) {
+  return op.overload == "out" && op.name.find("resize") != std::string::npos;
+}
+
+void stand_in_for(const c10::OperatorHandle& handle, Operator& op) {
   using Key = c10::DispatchKey;
   bool cpu = handle.hasKernelForDispatchKey(Key::CPU), cuda = handle.hasKernelForDispatchKey(Key::CUDA);
   if (cpu) {
@@ -453,59 +463,40 @@ bool stand_in_for(const c10::OperatorHandle& handle, Operator& op) {
     stand_in<kCuda>(handle, op, Key::CUDA, Key::CUDA);
   }
   if (cpu && cuda) {
-    return true;
+    return;
   }
-  for (Key key : {Key::CompositeExplicitAutogradNonFunctional, Key::CompositeExplicitAutograd, Key::CompositeImplicitAutograd}) {
-    if (handle.hasKernelForDispatchKey(key)) {  // the first of them is reached
-      if (key != Key::CompositeImplicitAutograd || !op.native) {  // torch's own consist of others, which are noted
-        stand_in<kBoth>(handle, op, key, cpu ? Key::CUDA : Key::CPU);
-      }
-      return true;
+  for (Key key : {Key::CompositeExplicitAutogradNonFunctional, Key::CompositeExplicitAutograd}) {
+    if (handle.hasKernelForDispatchKey(key)) {  // the first of them is reached; others consist of operators
+      stand_in<kBoth>(handle, op, key, cpu ? Key::CUDA : Key::CPU);
+      return;
     }
   }
-  return cpu || cuda;
 }
 
 }  // namespace
 
 extern "C" {
 
-// Has kernels of ours stand in for those of operators that were not there at the last call; returns for how many, or -1.
-// Calls are serialised by the caller. Operators may be called meanwhile.
+// Has kernels of ours stand in for those of some of torch's operators, so that no caller waits for long; returns how many
+// operators are left to be looked at, or -1. Calls are serialised by the caller. Operators may be called meanwhile.
 int64_t shadowgraph_look() {
   try {
+    static const auto names = c10::Dispatcher::singleton().getAllOpNames();
+    static size_t at = 0;
     Silent silent;
     c10::WarningUtils::WarningHandlerGuard guard(&silent);
-    static size_t known = 0;
-    int64_t found = 0;
-    const auto names = c10::Dispatcher::singleton().getAllOpNames();
-    if (names.size() == known) {
-      return 0;
-    }
-    known = names.size();
-    for (const auto& name : names) {
-      auto handle = c10::Dispatcher::singleton().findSchema(name);
+    c10::WarningUtils::WarnAlways always;  // so that the once of torch's warning is not spent
+    for (size_t until = std::min(names.size(), at + kLooked); at < until;) {
+      const auto& name = names[at++];
+      auto handle = name.name.rfind("aten::", 0) == 0 ? c10::Dispatcher::singleton().findSchema(name) : std::nullopt;
       Operator* op = handle.has_value() ? operator_of(handle->schema()) : nullptr;
-      if (op != nullptr && !op->looked && (op->written | op->statistics) != 0) {
-        op->looked = stand_in_for(*handle, *op) || op->native;  // else it may get a kernel later
-        found += op->looked;
+      if (op != nullptr && (op->written | op->statistics) != 0 && !returns_another(*op)) {
+        stand_in_for(*handle, *op);
       }
     }
-    return found;
+    return static_cast<int64_t>(names.size() - at);
   } catch (...) {
     return -1;
-  }
-}
-
-// An operator whose kernel the program may take back: it keeps that, and its calls are not noted. Before the look at it.
-void shadowgraph_leave(const char* name, const char* overload) {
-  try {
-    auto handle = c10::Dispatcher::singleton().findSchema({name, overload});
-    Operator* op = handle.has_value() ? operator_of(handle->schema()) : nullptr;
-    if (op != nullptr) {
-      op->looked = true;
-    }
-  } catch (...) {
   }
 }
 

@@ -110,17 +110,6 @@ class OperatorObserver:
             if self._library is not None:
                 _used(use, self._library)
 
-    def look(self) -> None:
-        """Note the operators too that libraries have registered meanwhile: a millisecond where there are none."""
-        library = self.library
-        if library is not None and self._lock.acquire(blocking=False):  # another thread is at it
-            try:
-                library.look()
-            except BuildError as error:
-                self.reason = str(error)
-            finally:
-                self._lock.release()
-
     def wait(self, seconds: float) -> bool:
         """Wait until the library is loaded, or is known not to be; returns whether operators are being noted."""
         thread = self._thread

@@ -60,7 +60,8 @@ def _wrap_run(original: Callable[..., Any]) -> Callable[..., Any]:
             kernel, grid = args[0], kwargs.get("grid")
             launch_rows.see_grid(kernel, grid)  # first: it may end the passing
             if passing.on:
-                launch_rows.note(kernel, args, kwargs, grid, _current_stream(_current_device()))
+                function = getattr(kernel, "fn", kernel)  # which rows keep alive: the rest of it is large
+                launch_rows.note(function, args, kwargs, grid, _current_stream(_current_device()))
                 return original(*args, **kwargs)
         return seen(*args, **kwargs)
 
@@ -87,7 +88,7 @@ def _wrap_inductor(original: Callable[..., Any]) -> Callable[..., Any]:
     def run(kernel: Any, /, *args: Any, **kwargs: Any) -> Any:
         if passing.on:
             if not kwargs.get("benchmark_run"):
-                launch_rows.note(kernel, args, {}, None, kwargs.get("stream", 0))
+                launch_rows.note(getattr(kernel, "fn", kernel), args, {}, None, kwargs.get("stream", 0))
             return original(kernel, *args, **kwargs)
         launch: Launch | None = None
         mode = cuda_capture.current()

@@ -60,5 +60,72 @@ def test_every_operator_gives_the_same_bits_and_errors(cached: Path, every: int,
     assert found["noted"] > found["count"] > most / 5, "invalid: too few programs ran"
 
 
+BEFORE = """
+import warnings
+import torch
+from shadowgraph.graphs.observer.observer import OperatorObserver
+
+def override(library, to):
+    library.impl("fill_.Scalar", lambda x, value: x.zero_().add_(to), "CPU")
+
+x = torch.ones(3)
+earlier = torch.library.Library("aten", "IMPL")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    earlier.impl("fill_.Tensor", lambda x, value: x.zero_().add_(7), "CPU")
+observer = OperatorObserver()
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    observer.start()
+    assert observer.wait(120), observer.sentence()
+assert not told, told
+assert x.fill_(torch.tensor(1.0)).tolist() == [7] * 3, "the program's kernel is left where it is"
+earlier._destroy()
+assert x.fill_(torch.tensor(2.0)).tolist() == [2] * 3, "and is gone when the program takes it back"
+later = torch.library.Library("aten", "IMPL")
+override(later, 8)
+assert x.fill_(1).tolist() == [8] * 3
+before = observer.latest_sequence()
+later._destroy()
+assert x.fill_(3).tolist() == [3] * 3
+assert [each.launch.name for each in observer.since(before)] == ["aten.fill_.Scalar"]
+print("over", flush=True)
+"""
+
+
+def test_kernels_of_the_program_are_its_own(cached: Path) -> None:
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", BEFORE], capture_output=True, text=True, env=_environment(root), cwd=root
+    )
+    assert (done.returncode, done.stdout) == (0, "over\n"), done.stderr
+
+
+WARNED = """
+import sys
+import torch
+from shadowgraph.graphs.observer.observer import OperatorObserver
+
+observer = OperatorObserver()
+if sys.argv[1] == "observed":
+    observer.start()
+    assert observer.wait(120), observer.sentence()
+torch.library.Library("aten", "IMPL").impl("fill_.Scalar", lambda x, value: x, "CPU")
+"""
+
+
+def test_torch_warns_of_the_programs_override_as_ever(cached: Path) -> None:
+    root = Path(__file__).resolve().parents[3]
+    said = [
+        subprocess.run(
+            [sys.executable, "-W", "always", "-c", WARNED, how],
+            capture_output=True, text=True, env=_environment(root), cwd=root,
+        ).stderr
+        for how in ("plain", "observed")
+    ]  # fmt: skip
+    assert "Overriding a previously registered kernel" in said[0], "invalid: torch does not warn"
+    assert "Overriding a previously registered kernel" in said[1]
+
+
 def _environment(root: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join((str(root), str(root / "tools")))}
