@@ -84,10 +84,11 @@ class ListedGuards:
             gone = [start for start, (_, guard) in self._slots.items() if not _same(wanted.get(start), guard)]
             self.withdraw(gone)
             self._add([guard for start, guard in wanted.items() if start not in self._slots])
-            for start, guard in wanted.items():  # equal ones may be of another buffer by now
-                slot, _ = self._slots[start]
-                self._slots[start] = slot, guard
-                self._at[slot] = guard
+            for start, guard in wanted.items():
+                slot, listed = self._slots[start]
+                if guard is not listed:  # an equal one may be of another buffer by now
+                    self._slots[start] = slot, guard
+                    self._at[slot] = guard
             self.guards = guards
 
     def withdraw(self, starts: Iterable[int]) -> bool:

@@ -81,12 +81,11 @@ class Boundaries:
         step: Step | None = None,
         observed: bool = True,
         launched: bool = False,
-        lists: bool = True,
     ) -> Checkpoint:
         """Check every guard, dispatch arrived evidence, start a new segment of writes.
 
         A graph that checks itself has its guards checked by its own nodes as a replay begins and ends; with `launched`
-        by a launch before that, too. Without `lists` check nodes get to know of new guards later, before a replay.
+        by a launch before that, too.
         """
         context, engine = self._context, self._engine
         writes = context.writes
@@ -100,7 +99,8 @@ class Boundaries:
         checkpoint = dated(Checkpoint(at, phase, graph, replay, writes, next(context.clock), step, observed))
         itself = _checks_itself(at, graph) and not (stepping or launched or self._sync)
         with self._still:
-            guards = self._guards(writes, stepping, in_full, lists)
+            guards = self._guards(writes, stepping, in_full)
+            self._list()
             engine.check(checkpoint, () if itself else guards, take, compare, in_full)
         if graph is not None:
             self._note(graph, checkpoint, itself, take is not None)
@@ -144,12 +144,10 @@ class Boundaries:
             self._listed.changes = self._keeper.changes
             self._engine.list_guards(guards)
 
-    def _guards(self, writes: WriteLog, stepping: bool, in_full: bool, lists: bool) -> tuple[Guard, ...]:
-        """The guards to check, the same tuple object while they are unchanged, for check nodes too; on the host with
-        those that known stores hit beyond the near part."""
+    def _guards(self, writes: WriteLog, stepping: bool, in_full: bool) -> tuple[Guard, ...]:
+        """The guards to check, the same tuple object while they are unchanged; on the host with those that known stores
+        hit beyond the near part."""
         guards = self._standing.now()
-        if lists:
-            self._list()
         if writes.entries and not in_full and not self._engine.asynchronous:
             hit = self._standing.hit(writes)
             guards = (*guards, *hit) if hit else guards

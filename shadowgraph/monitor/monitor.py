@@ -235,16 +235,14 @@ class Monitor(Listener):
         graph: Graph | None = None,
         replay: int | None = None,
         in_full: bool = False,
-        lists: bool = True,
     ) -> None:
-        """Check now, as the end of a phase; with `in_full`, guards over their whole length. Without `lists` check nodes
-        get to know of new guards later: captures come in a row."""
+        """Check now, as the end of a phase; with `in_full`, guards over their whole length."""
         if not self.paused and self._replaying is None:
             drop_stale(self.context.ledger)  # freed or moved memory must not be read
             with self._lock.section:
                 self._enter_passed()
                 observed = not self.observation.incomplete
-                self._boundaries.close(at, phase, graph, replay, in_full=in_full, observed=observed, lists=lists)
+                self._boundaries.close(at, phase, graph, replay, in_full=in_full, observed=observed)
 
     @delivers
     @event_handler
@@ -377,7 +375,7 @@ class Monitor(Listener):
     @delivers
     @event_handler
     def capture_began(self, graph: Graph) -> None:
-        self.flush("capture_begin", lists=not self.context.engine.asynchronous)
+        self.flush("capture_begin")
         if self.context.engine.asynchronous and not self.paused:
             self.drain(here=True)  # a capture has its own stream, and no launch of a later phase waits for it
         self._graphs.capture_began(graph)
