@@ -1,8 +1,8 @@
 """Rows of the launch log for launches that pass unobserved: kernel, source line, stream, grid and pointers.
 
 Called by the hooks of launchers, in the launching thread, before the launch. `note` is a function in C++ once the
-observer's library is loaded (`observer/launch_rows.cpp`), which costs half a microsecond, and until then one in Python,
-which costs ten times that (`tools/bench_steady_hooks.py`); both write the same rows. The library writes rows of events,
+observer's library is loaded (`observer/launch_rows.cpp`), and until then one in Python, which costs many times as much
+(`tools/bench_steady_hooks.py`); both write the same rows. The library writes rows of events,
 too (`LaunchLog.put_event`). A row has the addresses of tensors; their sizes are those of the ledger when the row is
 read. No lock: two threads may at worst look up the same text twice.
 """
