@@ -36,7 +36,7 @@ before, count, apart = observer.latest_sequence(), 0, []
 for program, (first, again) in zip(chosen, plain):
     if first is not None and first == again:
         count += 1
-        if outcome(program) != first:
+        if all(outcome(program) != first for _ in range(4)):  # some look at how their memory is aligned
             apart.append(program.name)
 noted = observer.latest_sequence() - before
 print(json.dumps({"count": count, "apart": apart, "noted": noted, "failures": observer.failures}))
