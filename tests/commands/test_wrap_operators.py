@@ -19,6 +19,7 @@ with sg.host_graph(graph):
 graph.replay()
 from shadowgraph.graphs.observer.observer import observer
 observer.wait(60)
+x.add_(1)
 print(observer.active, observer.latest_sequence() > 0)
 """
 

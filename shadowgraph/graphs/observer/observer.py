@@ -70,7 +70,7 @@ class OperatorObserver:
     @property
     def active(self) -> bool:
         """Whether operators are being noted."""
-        return self._wanted and self._library is not None and self.reason is None
+        return self._wanted and self._library is not None and self._ready is not None and self.reason is None
 
     @property
     def library(self) -> Library | None:
@@ -195,13 +195,14 @@ class OperatorObserver:
         except Exception as error:  # no caller is left; the report tells
             reason = f"{type(error).__name__}: {error}".split("\n", 1)[0]
         with self._lock:
-            self._thread, self.reason = None, reason
+            self.reason = reason
             if library is not None:
                 self._library, self._word = library, library.sequence
                 if self._wanted:
                     self._activate(library)
                 for use in self._uses:
                     _used(use, library)
+            self._thread = None  # last: `wait` is for all of it
 
     def _built(self) -> Library:
         whole, *others = self._builds
