@@ -36,6 +36,8 @@ class Guard:
     ----------
     rearm
         Whether a check that finds it broken may rewrite it; else the host does, once it knows that the bytes are free.
+    row
+        The guard in the layout of an engine's table, kept from the first table on (`engines.guard_table`).
     """
 
     buffer: Buffer
@@ -43,9 +45,7 @@ class Guard:
     near: ByteRange
     whole: ByteRange
     rearm: bool = True
-    row: bytes = field(
-        default=b"", init=False, compare=False, repr=False
-    )  # of an engine's table, once it has been made
+    row: bytes = field(default=b"", init=False, compare=False, repr=False)
 
 
 def guards_of(buffer: Buffer, near: int) -> tuple[Guard, ...]:

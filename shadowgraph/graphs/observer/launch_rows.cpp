@@ -580,9 +580,10 @@ void* shadowgraph_event_rows() {
 }
 
 // A function of Python's that writes rows into the log at `current` of a dictionary, or null with an exception set.
-// `address` gives that of an object of one of the types, of which `sample` is one, with its tensor at `held`; `begin` what is to be known of a log: its address, the counter
-// of its rows, and functions that number a kernel and the line of a frame (-1 for a library's) and write a row; `failed`
-// is called with an error. `most` kernels and lines are remembered.
+// `address` is the method that gives a tensor's address; `sample` is an object of type `tensor` whose `TensorImpl` is at
+// `held`. `begin` returns for a log its address, the counter of its rows, and functions that number a kernel, number the
+// line of a frame (-1 for a library's), and write a row. `failed` is called with an error. `most` kernels and lines are
+// remembered.
 void* shadowgraph_launch_rows(
     void* recording, void* tensor, void* parameter, void* address, void* begin, void* failed, void* sample, uint64_t held,
     uint64_t most) {
