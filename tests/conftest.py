@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         always = {"deadline": None, "suppress_health_check": list(HealthCheck)}
         settings.register_profile(PUSH, max_examples=20, **always)
-        settings.register_profile(DEEP, max_examples=300, **always)
+        settings.register_profile(DEEP, max_examples=120, **always)
         settings.load_profile(DEEP if config.getoption("--slow") else PUSH)
 
 

@@ -25,9 +25,9 @@ SAMPLE = 40  # one in so many of each source but the patterns, which run in full
 CUDA_ONLY = 5 + 3 + 8 + 1  # streams, graphed callables, compiled functions, pinned memory
 
 
-def ran(folder: Path, *options: str) -> list[dict[str, Any]]:
+def ran(folder: Path, *options: str, sources: str = SOURCES) -> list[dict[str, Any]]:
     """The slice, by the command that runs the whole; all of it, in two processes."""
-    command = [sys.executable, str(driver.TOOL), "run", "--out", str(folder), "--source", SOURCES]
+    command = [sys.executable, str(driver.TOOL), "run", "--out", str(folder), "--source", sources]
     command += ["--sample", str(SAMPLE), "--workers", "2", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
@@ -88,11 +88,11 @@ def test_notes_are_rare(clean: list[dict[str, Any]]) -> None:
 
 
 def test_a_planted_write_is_found_in_each(tmp_path: Path) -> None:
-    results = ran(tmp_path, "--planted")
+    results = ran(tmp_path, "--planted", sources="patterns,fuzz")
     assert [result["id"] for result in results if result["status"] not in ("planted", "skipped")] == []
     for variant, counted in Runs(tmp_path).summary()["planted"]["variants"].items():
         planted = counted["ran"] - counted.get("not planted", 0)
-        assert planted > 200, "what was not planted cannot be found"
+        assert planted > 150, "what was not planted cannot be found"
         assert counted["not_found"].keys() - {"not planted: no buffer that owns its memory"} == set(), variant
         assert counted["found"] == planted
         assert counted["kernel_named"] == planted
