@@ -71,6 +71,7 @@ class PatchSet:
         self._lock = fork_safe(threading.RLock())
         self._depth = 0
         self._undo: list[tuple[type | ModuleType, str, Any, bool]] = []
+        self._placed: list[tuple[Target, Any, Any]] = []  # with the attribute as it was, and what stands there
         self._originals: dict[tuple[type | ModuleType, str], Callable[..., Any]] = {}
 
     @property
@@ -106,18 +107,34 @@ class PatchSet:
             if not self._depth:
                 self._restore()
 
+    def renew(self) -> None:
+        """Wrap every original once more, where a wrap gives something else by now. Left alone is what the program has
+        patched meanwhile."""
+        with self._lock:
+            for at, (target, raw, placed) in enumerate(self._placed):
+                owner, name, wrap = target
+                if vars(owner).get(name) is placed:
+                    made = self._wrapped(raw, wrap, self._originals[owner, name])
+                    setattr(owner, name, made)
+                    self._placed[at] = target, raw, made
+
     def _replace(self, owner: type | ModuleType, name: str, wrap: Wrap) -> None:
         default = (_nothing,) if name in self._optional else ()
         raw = inspect.getattr_static(owner, name, *default)
         method = isinstance(raw, staticmethod | classmethod)
         original = raw.__func__ if method else getattr(owner, name, raw)
-        replacement: Any = type(raw)(wrap(original)) if method else wrap(original)
-        if self._instances_only:
-            replacement = InstanceMethod(raw, replacement)
+        replacement = self._wrapped(raw, wrap, original)
         before = vars(owner).get(name), name in vars(owner)
         setattr(owner, name, replacement)
         self._undo.append((owner, name, *before))
+        self._placed.append(((owner, name, wrap), raw, replacement))
         self._originals.setdefault((owner, name), original)
+
+    def _wrapped(self, raw: Any, wrap: Wrap, original: Callable[..., Any]) -> Any:
+        made: Any = wrap(original)
+        if isinstance(raw, staticmethod | classmethod):
+            made = type(raw)(made)
+        return InstanceMethod(raw, made) if self._instances_only else made
 
     def _restore(self) -> None:
         for owner, name, before, own in reversed(self._undo):
@@ -126,6 +143,7 @@ class PatchSet:
             else:
                 delattr(owner, name)
         self._undo.clear()
+        self._placed.clear()
         self._originals.clear()
 
     def original(self, owner: type | ModuleType, name: str) -> Callable[..., Any] | None:

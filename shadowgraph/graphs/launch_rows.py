@@ -22,10 +22,13 @@ from shadowgraph.graphs.observer.library import Library
 from shadowgraph.graphs.observer.observer import observer
 from shadowgraph.model.launch_log import LaunchLog
 from shadowgraph.model.stacks import cell_label, current_frame, is_machinery
-from shadowgraph.tracking import launch_recording, novelty
+from shadowgraph.tracking import launch_recording, novelty, passing
 
 GRID = "grid of a kernel"
 _TEXTS = 8192  # kernels and lines whose numbers are kept
+# Of the stream on which Triton launches. Absent where torch is built without CUDA, which launches nothing here.
+_current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", int)
+_current_device = getattr(torch._C, "_cuda_getDevice", int)
 _PLAIN = torch.Tensor, torch.nn.Parameter  # others may have no memory of their own
 _NO_GRID = 0, 0, 0  # a function gives it, inside the launch
 _OF_LIBRARY = -1  # in place of the number of a line, for C++
@@ -67,26 +70,35 @@ _numbers = _Numbers(None)
 _judged = _Judged(None)
 
 
-def see_grid(kernel: object, grid: object) -> None:
-    """Report the size of a launch that is about to run, observed or not: one beyond all before is observed."""
+def see_grid(kernel: object, grid: object) -> bool:
+    """Report the size of a launch that is about to run, observed or not: one beyond all before is observed.
+
+    Returns
+    -------
+    bool
+        Whether this grid need not be reported again.
+    """
     sizes = novelty.current
     if sizes is None or type(grid) is not tuple:
-        return
+        return False
     try:
-        if _judged.sizes is not sizes or (id(kernel), grid) not in _judged.grids:
-            _judge(sizes, kernel, grid)
+        known = _judged.sizes is sizes and (id(kernel), grid) in _judged.grids
+        return known or _judge(sizes, kernel, grid)
     except Exception as error:  # no numbers, or more than three
         internal_errors.note("size of a launch", error)
+        return False
 
 
-def _judge(sizes: novelty.Novelty, kernel: object, grid: tuple[Any, ...]) -> None:
+def _judge(sizes: novelty.Novelty, kernel: object, grid: tuple[Any, ...]) -> bool:
     global _judged
     if _judged.sizes is not sizes or len(_judged.grids) >= _TEXTS:
         _judged = _Judged(sizes)
     dropped = sizes.dropped
     sizes.see(GRID, id(kernel), *grid)
-    if sizes.dropped == dropped:
-        _judged.grids.add((id(kernel), grid))
+    if sizes.dropped != dropped:
+        return False
+    _judged.grids.add((id(kernel), grid))
+    return True
 
 
 def note_in_python(
@@ -109,6 +121,7 @@ def note_in_python(
 
 
 note: _Note = note_in_python
+_library: Library | None = None  # whose function `note` is
 
 
 def _failed(error: Exception) -> None:
@@ -179,6 +192,22 @@ def written_in_cpp(library: Library, texts: int = _TEXTS) -> _Note | None:
         return None
 
 
+def launcher(original: Callable[..., Any], seen: Callable[..., Any], compiled: bool = False) -> Any:
+    """A method in C++ that stands for a launcher: notes what passes, and hands the rest to `seen`; None without the
+    library.
+
+    Parameters
+    ----------
+    original
+        The launcher, which takes the kernel first.
+    compiled
+        Whether it launches compiled code of torch, which gives the stream as a keyword and has no grid of numbers.
+    """
+    if _library is None:
+        return None
+    return _library.launcher(note, original, seen, see_grid, stream, vars(passing), vars(novelty), compiled)
+
+
 def _begin(
     log: LaunchLog,
 ) -> tuple[int, count[int], Callable[[Any], int], Callable[[FrameType], int], Callable[..., None]]:
@@ -196,11 +225,16 @@ def _write(log: LaunchLog, kernel: int, line: int, stream: Any, grid: Any, addre
     log.launch_at(kernel, line, stream, _extents(grid), addresses)
 
 
+def stream() -> int:
+    """The handle of the stream on which Triton would launch in this thread."""
+    return int(_current_stream(_current_device()))
+
+
 def _use(library: Library) -> None:
-    global note
+    global note, _library
     written = written_in_cpp(library)
     if written is not None:
-        note, LaunchLog.put_event = written, library.event_rows()
+        note, LaunchLog.put_event, _library = written, library.event_rows(), library
 
 
 observer.when_loaded(_use)

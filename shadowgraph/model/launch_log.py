@@ -108,7 +108,8 @@ class SharedText:
     kind
         `RowKind.BATCH` or `RowKind.PLAN`.
     text, values
-        As of `LaunchLog.batch`, with `OPEN` for each number, and for all that are left at last.
+        What to say of it, with `OPEN` for each number, the last one for all that are left. `values` is left out where
+        the log is redacted.
     """
 
     __slots__ = ("kind", "text", "values", "where")
@@ -132,8 +133,8 @@ class LaunchLog:
         Rows and texts that could not be noted.
     memory, address
         The bytes, for a reader in this process, and where they are.
-    rows, slots
-        The counters of the rows' and the slots' numbers, for another writer in this process.
+    rows
+        The counter of the rows' numbers, for another writer in this process.
     put_event
         Writes the row of an event, of any log, where `graphs.launch_rows` has a function in C++ for it; tells whether
         the values fitted.
@@ -148,8 +149,7 @@ class LaunchLog:
         self._redact = redact
         self.rows = count(1)
         self._next = self.rows.__next__
-        self.slots = count(1)
-        self._next_slot = self.slots.__next__
+        self._next_slot = count(1).__next__
         self._newest_slot = 0
         self._lock = fork_safe(RLock())  # a signal handler may launch, too
         self._ids: dict[tuple[int, int, str], int] = {}
@@ -258,15 +258,7 @@ class LaunchLog:
 
     def replay_passes(self, graph: int, number: int) -> None:
         """Note that a replay begins, and passes unobserved: on the path of each of these."""
-        put = LaunchLog.put_event
-        if put is not None and put(self.address, self.rows, self.slots, _BEGINS, graph, number, None):
-            return
-        try:
-            row = self._next()
-            place = ROWS_AT + row % ROWS * ROW
-            _pack_event(self.memory, place, graph, number, time(), get_ident(), 0, 0, 0, 0, 0, _BEGINS, row)
-        except Exception:
-            self.lost += 1
+        self._event(_BEGINS, graph, number)
 
     def replay(self, graph: int, number: int, begins: bool, failed: bool = False) -> None:
         """Note that a replay of a graph, by serial, begins, or has ended or raised."""
@@ -276,23 +268,14 @@ class LaunchLog:
         """Note that a capture begins or has ended."""
         self._event(RowKind.CAPTURE_BEGINS if begins else RowKind.CAPTURE_ENDED, graph)
 
-    def batch(self, text: str, values: str = "", graph: int = 0, number: int = 0) -> None:
-        """Note the batch of requests that is worked on from here on; for a replay where it is known.
+    def note_shared(self, said: SharedText, graph: int, number: int, numbers: list[int] | tuple[int, ...]) -> None:
+        """Note a batch that is worked on from here on, or a plan that is about to be made, for a replay where known.
 
         Parameters
         ----------
-        text, values
-            What to say of it; `values` is left out where the log is redacted.
+        numbers
+            At most `NUMBERS` for the text; left out where the log is redacted.
         """
-        self._event(_BATCH, graph, number, text if self._redact else text + values)
-
-    def plan(self, text: str, values: str = "", graph: int = 0, number: int = 0) -> None:
-        """Note a plan that host code is about to make from index pointers; parameters as of `batch`."""
-        self._event(_PLAN, graph, number, text if self._redact else text + values)
-
-    def note_shared(self, said: SharedText, graph: int, number: int, numbers: Sequence[int]) -> None:
-        """Note a batch or a plan whose text an earlier row may have: parameters as of `batch`, with at most `NUMBERS`
-        numbers for the text, which are left out where the log is redacted."""
         try:
             log, slot = said.where
             if log is not self or self._newest_slot - slot > _SHARED:
@@ -300,6 +283,9 @@ class LaunchLog:
                 said.where = self, slot
             if self._redact:
                 numbers = ()
+            put = LaunchLog.put_event
+            if put is not None and put(self.address, self.rows, said.kind, graph, number, slot, numbers):
+                return
             row, some = self._next(), len(numbers)
             place = ROWS_AT + row % ROWS * ROW
             _PACK_NUMBERS[some](
@@ -325,16 +311,14 @@ class LaunchLog:
         """Remove the file; the memory stays, as other threads may be writing."""
         self._mapped.remove()
 
-    def _event(self, kind: int, graph: int, number: int = 0, text: str | None = None) -> None:
+    def _event(self, kind: int, graph: int, number: int = 0) -> None:
         put = LaunchLog.put_event
-        if put is not None and put(self.address, self.rows, self.slots, kind, graph, number, text):
-            self._newest_slot += bool(text)
+        if put is not None and put(self.address, self.rows, kind, graph, number, 0, ()):
             return
         try:
-            slot = self._slot(text) if text else 0
             row = self._next()
             place = ROWS_AT + row % ROWS * ROW
-            _pack_event(self.memory, place, graph, number, time(), get_ident(), slot, 0, 0, 0, 0, kind, row)
+            _pack_event(self.memory, place, graph, number, time(), get_ident(), 0, 0, 0, 0, 0, kind, row)
         except Exception:
             self.lost += 1
 

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.launch_logs import note_batch
 from support.wrapping import Wrapped, environment, program, wrap, wrap_words
 
 from shadowgraph.commands.main import main
@@ -271,7 +272,7 @@ def test_texts_of_a_hostile_log_reach_no_terminal(one_run: Path, tmp_path: Path)
     log = LaunchLog.create(path)
     log.graph(1, "\x1b[31mred\x07")
     log.replay(1, 3, False)
-    log.batch("\x1b]0;title\x07 \u202e")
+    note_batch(log, "\x1b]0;title\x07 \u202e")
     log.launch(log.kernel("a\nb"), log.site("\x1b.py", 1, "f"), 0, (1, 1, 1), [])
     report = str(RunReport(read_run(folder)))
     assert "red" in report

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.launch_logs import note_batch, note_plan
 
 from shadowgraph.common.errors import RecordedLogError
 from shadowgraph.model import launch_log_format as form
@@ -132,9 +133,9 @@ def test_the_launches_of_a_phase_are_those_since_the_last_replay(log: LaunchLog)
 
 
 def test_batches_and_plans_are_kept_with_their_texts(log: LaunchLog) -> None:
-    log.batch("requests", " a, b", 3, 18)
-    log.plan("decode of 2")
-    log.batch("é" * 5000)
+    note_batch(log, "requests", " a, b", 3, 18)
+    note_plan(log, "decode of 2")
+    note_batch(log, "é" * 5000)
     seen = reread(log)
     last, plan = seen.last(RowKind.BATCH), seen.last(RowKind.PLAN)
     assert last is not None
@@ -149,8 +150,8 @@ def test_batches_and_plans_are_kept_with_their_texts(log: LaunchLog) -> None:
 
 def test_texts_that_hold_values_are_left_out_of_a_redacted_log(tmp_path: Path) -> None:
     log = LaunchLog.create(tmp_path / "a.launches", redact=True)
-    log.batch("2 requests", "; ids secret")
-    log.plan("decode plan", "; secret lengths 4, 9")
+    note_batch(log, "2 requests", "; ids secret")
+    note_plan(log, "decode plan", "; secret lengths 4, 9")
     rows = [row for row in reread(log).since(0) if isinstance(row, LoggedEvent)]
     assert [(row.kind, row.text) for row in rows] == [(6, "2 requests"), (7, "decode plan")]
     assert b"secret" not in (tmp_path / "a.launches").read_bytes()

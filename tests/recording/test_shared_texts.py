@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from support.launch_logs import note_batch, note_plan
+
 from shadowgraph.model import launch_log_format as form
 from shadowgraph.model.launch_log import LaunchLog, SharedText
 from shadowgraph.model.launch_log_format import OPEN, RowKind
@@ -50,20 +52,20 @@ def test_a_shared_text_is_written_again_before_others_take_its_slot() -> None:
     log, said = LaunchLog.anonymous(), batch()
     for at in range(3 * form.SLOTS):
         log.note_shared(said, 1, at, [at])
-        log.plan(f"plan {at}")
+        note_plan(log, f"plan {at}")
     batches = [row for row in events(log) if row.kind is RowKind.BATCH]
     assert [row.text for row in batches[-60:]] == [
         f"2 requests; {row.replay} tokens; ids a, b" for row in batches[-60:]
     ]
     for at in range(form.SLOTS // 2 - 2):  # the last row outlives as many
-        log.plan(f"plan {at}")
+        note_plan(log, f"plan {at}")
     assert batches[-1] in events(log)
 
 
 def test_another_log_has_the_text_too() -> None:
     said = batch()
     for log in (LaunchLog.anonymous(), LaunchLog.anonymous()):
-        log.batch("another")
+        note_batch(log, "another")
         log.note_shared(said, 1, 1, [5])
         assert texts(log) == ["another", "2 requests; 5 tokens; ids a, b"]
 
@@ -82,7 +84,7 @@ def test_a_log_of_any_origin_may_have_other_numbers_than_its_text() -> None:
     log.note_shared(many, 1, 1, [])
     log.note_shared(many, 1, 1, [1])
     log.note_shared(SharedText(RowKind.PLAN, "no place", ""), 1, 1, [1, 2])
-    log.batch("many ", OPEN * 4000)
+    note_batch(log, "many ", OPEN * 4000)
     for site in (1 << 31, 11):  # more numbers than a row has
         place = form.ROWS_AT + log.newest * form.ROW + form.TAIL_AT + 20
         log.memory[place : place + 4] = site.to_bytes(4, "little")

@@ -1,6 +1,6 @@
-// Writes rows into the launch log: of launches that pass unobserved, as `graphs/launch_rows.py` does where this library
-// is missing, and of events, as `model/launch_log.py` does. Both call a function of the interpreter's own kind, in the
-// thread of the launch or the event.
+// Writes rows of launches that pass unobserved into the launch log, as `graphs/launch_rows.py` does where this library is
+// missing, which calls a function of the interpreter's own kind in the thread of the launch. Hooks run once a step, with
+// the caches full of the program's: what counts is how much memory they touch (`tools/bench_steady_hooks.py`).
 //
 // The interpreter's lock is held throughout, and is all that guards what is here. A call of Python, or the end of an
 // object, may let other threads run, and may come back here: nothing is pointed at across one but what is held by a
@@ -54,6 +54,7 @@ void* PyLong_FromLongLong(long long);
 unsigned long long PyLong_AsUnsignedLongLong(void*);
 void* PyLong_FromUnsignedLongLong(unsigned long long);
 void* PyObject_CallFunctionObjArgs(void*, ...);
+void* PyObject_GetAttr(void*, void*);
 void* PyObject_GetAttrString(void*, const char*);
 void* PyThreadState_Get();
 void* PyThreadState_GetFrame(void*);
@@ -71,7 +72,7 @@ namespace rows {
 
 // The layout in `launch_log_format.py`.
 constexpr uint64_t kRowsAt = 4096, kRows = 8192, kRow = 144, kPointers = 6;
-constexpr uint64_t kSlotsAt = kRowsAt + kRows * kRow + (512 << 10), kSlots = 128, kSlot = 4096, kSlotHead = 16;
+constexpr uint64_t kNumbers = 10;    // of an event
 constexpr uint64_t kLaunch = 1;      // the kind of a row
 constexpr int kFastCall = 0x80;      // METH_FASTCALL
 constexpr long long kOfLibrary = -1;  // the number of a line whose frame is not the program's
@@ -438,14 +439,12 @@ bool write(const Numbers& numbers, Row& row, void* grid, void* stream) {
   return true;
 }
 
-bool note(Writer& writer, void* const* given, intptr_t count) {
+// Writes the row of a launch; `add` adds the addresses of what it is given.
+template <class Add>
+bool note_row(Writer& writer, void* kernel, void* grid, void* stream, Add add) {
   void* log = PyDict_GetItemWithError(writer.recording.get(), writer.current.get());
   if (log == nullptr || log == &_Py_NoneStruct) {
     return PyErr_Occurred() == nullptr;
-  }
-  if (count < 3 || count > 5) {
-    PyErr_SetString(PyExc_TypeError, "a launch has a kernel, arguments, keywords, a grid and a stream");
-    return false;
   }
   Held keep(shared(log));
   if ((writer.numbers == nullptr || writer.numbers->log.get() != log) && !begin(writer, log)) {
@@ -454,9 +453,18 @@ bool note(Writer& writer, void* const* given, intptr_t count) {
   Numbers* numbers = writer.numbers;  // by now of a later log, maybe
   Using using_numbers(numbers);
   Row row;
-  return kernel_of(*numbers, given[0], writer.most, row) && add_addresses(writer, given[1], given[2], row) &&
-      line_here(*numbers, writer.most, row) &&
-      write(*numbers, row, count > 3 ? given[3] : &_Py_NoneStruct, count > 4 ? given[4] : nullptr);
+  return kernel_of(*numbers, kernel, writer.most, row) && add(row) && line_here(*numbers, writer.most, row) &&
+      write(*numbers, row, grid, stream);
+}
+
+bool note(Writer& writer, void* const* given, intptr_t count) {
+  if (count < 3 || count > 5) {
+    PyErr_SetString(PyExc_TypeError, "a launch has a kernel, arguments, keywords, a grid and a stream");
+    return false;
+  }
+  return note_row(
+      writer, given[0], count > 3 ? given[3] : &_Py_NoneStruct, count > 4 ? given[4] : nullptr,
+      [&](Row& row) { return add_addresses(writer, given[1], given[2], row); });
 }
 
 // Reports the exception that is set. Only what is no error goes on to the program, such as a signal handler's.
@@ -501,67 +509,6 @@ void* called(void* itself, void* const* given, intptr_t count) {
 ShadowgraphMethod method{
     "note", called, kFastCall, "note(kernel, args, kwargs, grid=None, stream=0, /)\n--\n\nWrite the row of a launch."};
 
-// An event: the log's address, counters of rows and of slots, kind, graph, replay, and a text or None.
-constexpr intptr_t kOfEvent = 7;
-
-// A text, in a slot of its own; 0 for none.
-uint64_t put_text(unsigned char* memory, void* slots, const char* text, uint64_t size) {
-  if (size == 0) {
-    return 0;
-  }
-  uint64_t slot = counted(slots);
-  unsigned char* place = memory + kSlotsAt + slot % kSlots * kSlot;
-  auto word = [place](size_t at) { return std::atomic_ref<uint64_t>(reinterpret_cast<uint64_t*>(place)[at]); };
-  word(0).store(0, std::memory_order_relaxed);
-  word(1).store(0, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  std::memcpy(place + kSlotHead, text, size);
-  word(1).store(size, std::memory_order_release);
-  word(0).store(slot, std::memory_order_release);
-  return slot;
-}
-
-// Whether the row was written: values that do not fit are Python's to write.
-bool event(void* const* given, intptr_t count) {
-  uint64_t memory = 0, kind = 0, slot = 0;
-  RowWords words = {};
-  if (count != kOfEvent || !fits(given[0], UINT64_MAX, memory) || !fits(given[3], UINT8_MAX, kind) ||
-      !fits(given[4], UINT64_MAX, words[0]) || !fits(given[5], UINT64_MAX, words[1])) {
-    return false;
-  }
-  auto* bytes = reinterpret_cast<unsigned char*>(memory);
-  if (given[6] != &_Py_NoneStruct) {
-    intptr_t size = 0;
-    const char* text = type_of(given[6]) == &PyUnicode_Type ? PyUnicode_AsUTF8AndSize(given[6], &size) : nullptr;
-    if (text == nullptr || static_cast<uint64_t>(size) > kSlot - kSlotHead) {
-      return false;
-    }
-    slot = put_text(bytes, given[2], text, static_cast<uint64_t>(size));
-  }
-  words[kTail] = std::bit_cast<uint64_t>(static_cast<double>(now()) / 1e9);
-  words[kTail + 1] = PyThread_get_thread_ident();
-  words[kTail + 2] = slot;
-  words[kTail + 4] = kind << 32;
-  uint64_t number = counted(given[1]);
-  if (slot == UINT64_MAX || number == UINT64_MAX) {
-    return false;
-  }
-  put(bytes, words, number);
-  return true;
-}
-
-void* event_called(void*, void* const* given, intptr_t count) {
-  bool done = event(given, count);
-  if (!done && PyErr_Occurred() != nullptr) {
-    PyErr_Clear();
-  }
-  return shared(done ? &_Py_TrueStruct : &_Py_FalseStruct);
-}
-
-ShadowgraphMethod event_method{
-    "put_event", event_called, kFastCall,
-    "put_event(address, rows, slots, kind, graph, number, text, /)\n--\n\nWrite the row of an event, if it fits."};
-
 void end(void* capsule) {
   delete static_cast<Writer*>(PyCapsule_GetPointer(capsule, nullptr));
 }
@@ -571,13 +518,8 @@ void end(void* capsule) {
 
 extern "C" {
 
-extern const uint64_t shadowgraph_launch_row[8] = {
-    rows::kRowsAt, rows::kRows, rows::kRow, rows::kPointers, rows::kSlotsAt, rows::kSlots, rows::kSlot, rows::kSlotHead};
-
-// A function of Python's that writes rows of events into any log, or null with an exception set.
-void* shadowgraph_event_rows() {
-  return PyCFunction_NewEx(&rows::event_method, nullptr, nullptr);
-}
+extern const uint64_t shadowgraph_launch_row[5] = {
+    rows::kRowsAt, rows::kRows, rows::kRow, rows::kPointers, rows::kNumbers};
 
 // A function of Python's that writes rows into the log at `current` of a dictionary, or null with an exception set.
 // `address` is the method that gives a tensor's address; `sample` is an object of type `tensor` whose `TensorImpl` is at

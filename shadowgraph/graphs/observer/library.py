@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shadowgraph.graphs.observer.building import BuildError
-from shadowgraph.model.launch_log_format import POINTERS, ROWS, ROWS_AT, SLOT, SLOT_HEAD, SLOTS, SLOTS_AT
+from shadowgraph.model.launch_log_format import NUMBERS, POINTERS, ROWS, ROWS_AT
 from shadowgraph.model.launch_log_format import ROW as LAUNCH_ROW
 
 Rows = npt.NDArray[Any]
@@ -61,7 +61,8 @@ _CAPTURES: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 # Arguments of `shadowgraph_launch_rows`, and the sizes and places in the launch log that launch_rows.cpp writes.
 _LAUNCH_ROWS: tuple[Any, ...] = *[ctypes.py_object] * 7, _WORD, _WORD
-_LAUNCH_ROW = ROWS_AT, ROWS, LAUNCH_ROW, POINTERS, SLOTS_AT, SLOTS, SLOT, SLOT_HEAD.size
+_LAUNCHER: tuple[Any, ...] = *[ctypes.py_object] * 7, ctypes.c_int
+_LAUNCH_ROW = ROWS_AT, ROWS, LAUNCH_ROW, POINTERS, NUMBERS
 _PATIENCE = 1.0  # seconds at most that the end of the interpreter waits for threads that run Python in a callback
 
 
@@ -148,6 +149,18 @@ class Library:
         make.restype, make.argtypes = ctypes.py_object, []
         made: Callable[..., bool] = make()
         return made
+
+    def launcher(self, *given: Any) -> Any:
+        """A method that stands for a launcher; parameters as of `shadowgraph_launcher` in launchers.cpp."""
+        make = self._calls.shadowgraph_launcher
+        make.restype, make.argtypes = ctypes.py_object, _LAUNCHER
+        return make(*given)
+
+    def host_tensors(self, note: Callable[..., None]) -> tuple[Callable[..., Any], ...]:
+        """The functions of `graphs.host_tensors`, in its order, for a function of `launch_rows`."""
+        make = self._calls.shadowgraph_host_tensors
+        make.restype, make.argtypes = ctypes.py_object, [ctypes.py_object, ctypes.c_int]
+        return tuple(make(note, which) for which in range(3))
 
     def name_of(self, operator: int) -> tuple[str, str]:
         """The name of an operator, such as ``aten::copy_``, and its overload."""

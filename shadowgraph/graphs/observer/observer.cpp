@@ -1,10 +1,9 @@
-// Notes the operators that write tensors, in every thread, without Python: kernels of ours stand in the place of theirs,
-// and put a row for each call into a ring of its thread before they call the kernel whose place they took. Operators that
-// write nothing run as ever. `observer.py` builds, loads and reads it.
+// Rows of operators that write tensors: for each call one or more, in a ring of its thread. `stand_ins.cpp` has them
+// written, `observer.py` builds, loads and reads it.
 //
-// These kernels run in the program's threads, with or without the GIL, which they neither take nor need. Noting throws
-// nothing, takes no lock, makes no call of a device's runtime, and allocates only at a thread's first row. Rings and
-// operators are never freed: another thread may be reading them.
+// Rows are written in the program's threads, with or without the GIL, which is neither taken nor needed. Noting takes no
+// lock, makes no call of a device's runtime, and allocates only at a thread's first row. Rings and operators are never
+// freed: another thread may be reading them.
 //
 // A row is complete when its sequence number is stored, which happens last. A reader copies a row and looks at that
 // number again.
@@ -341,30 +340,68 @@ void add(Ring& ring, const Operator& op, Call& call, const at::Tensor& tensor, s
 
 constexpr size_t kAlone = 0xFFFFFFFF;  // an argument that is no list
 
-void add_all(Ring& ring, const Operator& op, Call& call, c10::ArrayRef<const c10::IValue> given, uint64_t written, bool writes) {
-  for (size_t at = 0; at < std::min<size_t>(given.size(), 64); ++at) {
-    if (((written >> at) & 1) != static_cast<uint64_t>(writes)) {
-      continue;
+// Adds the tensors among the arguments of a call that it writes, or the others.
+class Adder {
+ public:
+  Adder(Ring& ring, const Operator& op, Call& call, uint64_t written, bool writes)
+      : ring_(ring), op_(op), call_(call), written_(written), writes_(writes) {}
+
+  void operator()(size_t at, const at::Tensor& tensor) {
+    if (wanted(at)) {
+      add(ring_, op_, call_, tensor, at, kAlone, writes_);
     }
-    const c10::IValue& value = given[at];
-    if (value.isTensor()) {
-      add(ring, op, call, value.toTensor(), at, kAlone, writes);
+  }
+
+  void operator()(size_t at, at::TensorList tensors) {
+    for (size_t member = 0; wanted(at) && member < tensors.size(); ++member) {
+      add(ring_, op_, call_, tensors[member], at, member, writes_);
+    }
+  }
+
+  void operator()(size_t at, const c10::IValue& value) {
+    if (!wanted(at)) {
+    } else if (value.isTensor()) {
+      add(ring_, op_, call_, value.toTensor(), at, kAlone, writes_);
     } else if (value.isList()) {
-      auto members = value.toListRef();
-      for (size_t member = 0; member < members.size(); ++member) {
-        if (members[member].isTensor()) {
-          add(ring, op, call, members[member].toTensor(), at, member, writes);
-        }
+      members(at, value.toListRef());
+    }
+  }
+
+  void operator()(size_t at, const c10::List<std::optional<at::Tensor>>& tensors) {
+    for (size_t member = 0; wanted(at) && member < tensors.size(); ++member) {
+      std::optional<at::Tensor> tensor = tensors.get(member);
+      if (tensor.has_value()) {
+        add(ring_, op_, call_, *tensor, at, member, writes_);
       }
     }
   }
-}
 
-void note(const Operator& op, c10::ArrayRef<c10::IValue> given) {
-  uint64_t written = op.written;
-  if (op.statistics != 0 && given[op.training].isBool() && given[op.training].toBool()) {
-    written |= op.statistics;
+  template <class NoTensor>
+  void operator()(size_t, const NoTensor&) {}
+
+ private:
+  bool wanted(size_t at) const {
+    return at < 64 && ((written_ >> at) & 1) == static_cast<uint64_t>(writes_);
   }
+
+  void members(size_t at, c10::ArrayRef<c10::IValue> values) {
+    for (size_t member = 0; member < values.size(); ++member) {
+      if (values[member].isTensor()) {
+        add(ring_, op_, call_, values[member].toTensor(), at, member, writes_);
+      }
+    }
+  }
+
+  Ring& ring_;
+  const Operator& op_;
+  Call& call_;
+  uint64_t written_;
+  bool writes_;
+};
+
+// Notes a call that writes the arguments of `written`; `give` gives an `Adder` each argument with its place.
+template <class Give>
+void note(const Operator& op, uint64_t written, Give give) {
   if (written == 0) {
     return;
   }
@@ -378,11 +415,11 @@ void note(const Operator& op, c10::ArrayRef<c10::IValue> given) {
   call.stream = -1;
   call.members = call.part = call.count = call.opaque = 0;
   call.writes = false;
-  add_all(*ring, op, call, given, written, true);
+  give(Adder(*ring, op, call, written, true));
   if (!call.writes) {  // nothing with an address
     return;
   }
-  add_all(*ring, op, call, given, written, false);
+  give(Adder(*ring, op, call, written, false));
   put(*ring, op, call);
   // A kernel in Python, or a dispatch mode of the program's, may write what is not among the arguments.
   if (op.native && !c10::impl::TorchDispatchModeTLS::any_modes_set()) {
@@ -390,115 +427,9 @@ void note(const Operator& op, c10::ArrayRef<c10::IValue> given) {
   }
 }
 
-// An operator that runs in this thread.
-struct Running {
-  Running(const Operator& op, const torch::jit::Stack& stack) {
-    ++thread.depth;
-    if (thread.covered != 0 || !noting.load(std::memory_order_relaxed)) {
-      return;
-    }
-    try {
-      if (stack.size() < op.arguments) {
-        shadowgraph_failures.fetch_add(1, std::memory_order_relaxed);
-      } else {  // TorchScript gives its whole stack
-        note(op, c10::ArrayRef<c10::IValue>(stack).slice(stack.size() - op.arguments));
-      }
-    } catch (...) {
-      shadowgraph_failures.fetch_add(1, std::memory_order_relaxed);
-    }
-  }
-  Running(const Running&) = delete;
-  Running& operator=(const Running&) = delete;
-  ~Running() {
-    if (thread.covered == thread.depth) {
-      thread.covered = 0;
-    }
-    --thread.depth;
-  }
-};
-
-// A thread that calls an operator while its kernel is replaced may see a mixture of the two: one's function with the
-// other's state, or with none. So only kernels without state take part: this one, and those that torch generates.
-template <Slot kSlot>
-void stands_in(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  std::atomic_thread_fence(std::memory_order_acquire);
-  const Operator* op = operator_of(handle.schema());
-  TORCH_CHECK(op != nullptr && op->kernels[kSlot].has_value(), "no kernel to stand in for: ", handle.schema().name());
-  Running running(*op, *stack);
-  op->kernels[kSlot]->callBoxed(handle, keys, stack);
-}
-
-// Torch warns once of kernels that are registered a second time. The program's own warning of that kind is still to come.
-struct Silent : c10::WarningHandler {
-  void process(const c10::Warning&) override {}
-};
-
-// Takes the place of the kernel that is registered at `key`, and that calls for `runtime` reach.
-template <Slot kSlot>
-void stand_in(const c10::OperatorHandle& handle, Operator& op, c10::DispatchKey key, c10::DispatchKey runtime) {
-  auto kernel = handle.getComputedKernelForDispatchKey(runtime);
-  if (handle.isKernelFallthroughKernel(key) || kernel.debug().find("/ATen/Register") == std::string::npos) {
-    return;  // not torch's own: of Python code, which may take it back, or of a library
-  }
-  op.kernels[kSlot].emplace(kernel);
-  std::atomic_thread_fence(std::memory_order_release);
-  static auto* kept = new std::vector<c10::RegistrationHandleRAII>();  // for the life of the process
-  kept->push_back(c10::Dispatcher::singleton().registerImpl(
-      handle.operator_name(), key, c10::KernelFunction::makeFromBoxedFunction<&stands_in<kSlot>>(), std::nullopt, nullptr,
-      kernel.debug()));
-}
-
-// Whether a boxed call would return another tensor: such a one is taken to return its first argument.
-bool returns_another(const Operator& op) {
-  return op.overload == "out" && op.name.find("resize") != std::string::npos;
-}
-
-void stand_in_for(const c10::OperatorHandle& handle, Operator& op) {
-  using Key = c10::DispatchKey;
-  bool cpu = handle.hasKernelForDispatchKey(Key::CPU), cuda = handle.hasKernelForDispatchKey(Key::CUDA);
-  if (cpu) {
-    stand_in<kCpu>(handle, op, Key::CPU, Key::CPU);
-  }
-  if (cuda) {
-    stand_in<kCuda>(handle, op, Key::CUDA, Key::CUDA);
-  }
-  if (cpu && cuda) {
-    return;
-  }
-  for (Key key : {Key::CompositeExplicitAutogradNonFunctional, Key::CompositeExplicitAutograd}) {
-    if (handle.hasKernelForDispatchKey(key)) {  // the first of them is reached; others consist of operators
-      stand_in<kBoth>(handle, op, key, cpu ? Key::CUDA : Key::CPU);
-      return;
-    }
-  }
-}
-
 }  // namespace
 
 extern "C" {
-
-// Has kernels of ours stand in for those of some of torch's operators, so that no caller waits for long; returns how many
-// operators are left to be looked at, or -1. Calls are serialised by the caller. Operators may be called meanwhile.
-int64_t shadowgraph_look() {
-  try {
-    static const auto names = c10::Dispatcher::singleton().getAllOpNames();
-    static size_t at = 0;
-    Silent silent;
-    c10::WarningUtils::WarningHandlerGuard guard(&silent);
-    c10::WarningUtils::WarnAlways always;  // so that the once of torch's warning is not spent
-    for (size_t until = std::min(names.size(), at + kLooked); at < until;) {
-      const auto& name = names[at++];
-      auto handle = name.name.rfind("aten::", 0) == 0 ? c10::Dispatcher::singleton().findSchema(name) : std::nullopt;
-      Operator* op = handle.has_value() ? operator_of(handle->schema()) : nullptr;
-      if (op != nullptr && (op->written | op->statistics) != 0 && !returns_another(*op)) {
-        stand_in_for(*handle, *op);
-      }
-    }
-    return static_cast<int64_t>(names.size() - at);
-  } catch (...) {
-    return -1;
-  }
-}
 
 // 0 notes no later operators.
 void shadowgraph_note(int on) {

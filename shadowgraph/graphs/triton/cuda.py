@@ -16,15 +16,13 @@ from shadowgraph.graphs import launch_rows
 from shadowgraph.graphs.cuda import capture as cuda_capture
 from shadowgraph.graphs.dispatch.tensors import is_plain, named_tensors, opened, place_of, view_facts
 from shadowgraph.graphs.events import events, listeners
+from shadowgraph.graphs.observer.observer import observer
 from shadowgraph.model.graphs import Access, Launch, LaunchKind, Pointer
 from shadowgraph.model.launches import CompiledCall
 from shadowgraph.model.stacks import cell_label, current_stack
 from shadowgraph.tracking import passing
 
 _patches = PatchSet()
-# Of the stream on which Triton launches. Absent where torch is built without CUDA, which launches nothing here.
-_current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", int)
-_current_device = getattr(torch._C, "_cuda_getDevice", int)
 _KERNELS = 4096  # most kernels with cached parameters
 _Signature = tuple[Any, tuple[str, ...], str, int]  # the code, its parameters, its file and line
 _signatures: dict[int, _Signature] = {}
@@ -53,6 +51,9 @@ def uninstall() -> None:
     _patches.uninstall()
 
 
+observer.when_loaded(lambda _: _patches.renew())  # after `launch_rows`, which has it first
+
+
 def _wrap_run(original: Callable[..., Any]) -> Callable[..., Any]:
     # The kernel is the first of the arguments throughout: taken apart and put together again, these would cost more.
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -61,7 +62,7 @@ def _wrap_run(original: Callable[..., Any]) -> Callable[..., Any]:
             launch_rows.see_grid(kernel, grid)  # first: it may end the passing
             if passing.on:
                 function = getattr(kernel, "fn", kernel)  # which rows keep alive: the rest of it is large
-                launch_rows.note(function, args, kwargs, grid, _current_stream(_current_device()))
+                launch_rows.note(function, args, kwargs, grid, launch_rows.stream())
                 return original(*args, **kwargs)
         return seen(*args, **kwargs)
 
@@ -81,15 +82,17 @@ def _wrap_run(original: Callable[..., Any]) -> Callable[..., Any]:
         events.launch_ran(launch, None)
         return result
 
-    return run
+    return launch_rows.launcher(original, seen) or run
 
 
 def _wrap_inductor(original: Callable[..., Any]) -> Callable[..., Any]:
     def run(kernel: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if passing.on:
-            if not kwargs.get("benchmark_run"):
-                launch_rows.note(getattr(kernel, "fn", kernel), args, {}, None, kwargs.get("stream", 0))
+        if passing.on and not kwargs.get("benchmark_run"):
+            launch_rows.note(getattr(kernel, "fn", kernel), args, {}, None, kwargs.get("stream", 0))
             return original(kernel, *args, **kwargs)
+        return seen(kernel, *args, **kwargs)
+
+    def seen(kernel: Any, /, *args: Any, **kwargs: Any) -> Any:
         launch: Launch | None = None
         mode = cuda_capture.current()
         if (mode is not None or listeners) and not kwargs.get("benchmark_run"):
@@ -105,7 +108,7 @@ def _wrap_inductor(original: Callable[..., Any]) -> Callable[..., Any]:
         events.launch_ran(launch, None)
         return result
 
-    return run
+    return launch_rows.launcher(original, seen, compiled=True) or run
 
 
 def _describe_compiled(kernel: Any, args: tuple[Any, ...]) -> Launch:

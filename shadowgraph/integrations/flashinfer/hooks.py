@@ -18,12 +18,11 @@ import torch
 from shadowgraph import session
 from shadowgraph.adapter_interface import AdapterInterface, PlannerInterface, PrepareBlock, passing
 from shadowgraph.common.internal_errors import error_barrier_all
-from shadowgraph.graphs import launch_rows
+from shadowgraph.graphs import host_tensors, launch_rows
 from shadowgraph.graphs.dispatch.tensors import view_of_memory
 from shadowgraph.graphs.events import Listener
 from shadowgraph.integrations.flashinfer.planner import StandIn
 from shadowgraph.integrations.flashinfer.steady_plans import (
-    LAST,
     PLANNED,
     Steady,
     SteadyModule,
@@ -193,11 +192,11 @@ class Hooks(Listener):
     ) -> None:
         """Keep the data that the wrapper's next plan is compared with during unobserved replays."""
         into, key = vars(wrapper).get(plan.attribute), id(wrapper)
-        if not isinstance(into, torch.Tensor):
+        facts = host_tensors.facts(given, into)
+        if facts is None:
             self._steady.pop(key, None)
             return
         owner = weakref.ref(wrapper, lambda _: self._steady.pop(key, None) and None)
-        facts = into.data_ptr(), into.numel(), into.dtype
         plans, graphs = adapter.plans.recorded, adapter.graphs_of(wrapper)
         alone = (graphs[0] if len(graphs) == 1 else None) is graph
         self._steady[key] = Steady(
@@ -207,11 +206,8 @@ class Hooks(Listener):
             said=plan_said(plan),
             named=named(type(wrapper), "plan"),
             place=place,
-            given=given.dtype,
-            width=given.itemsize,
-            last=LAST[given.itemsize],
             attribute=plan.attribute,
-            into=facts,
+            facts=facts,
             preparing=adapter.preparing,
             graph=graph,
             alone=alone,

@@ -7,11 +7,8 @@ the planning thread; takes no lock.
 from __future__ import annotations
 
 import ctypes
-import struct
 import sys
 import weakref
-from collections.abc import Callable
-from ctypes import string_at
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,7 +17,7 @@ import torch
 
 from shadowgraph.adapter_interface import Novelty, Preparing, launch_recording, passing
 from shadowgraph.common.internal_errors import internal_errors
-from shadowgraph.graphs import launch_rows
+from shadowgraph.graphs import host_tensors, launch_rows
 from shadowgraph.integrations.flashinfer.planner import Onlooker, StandIn
 from shadowgraph.integrations.flashinfer.versions import PACKAGE
 from shadowgraph.model.host_plans import LARGEST, Again, HostPlan, HostPlans
@@ -33,7 +30,6 @@ if TYPE_CHECKING:
 
 _named: dict[tuple[type, str], SimpleNamespace] = {}  # of wrapper classes and functions, a few dozen at most
 PLANNED = "requests and entries of a plan"
-LAST = {4: struct.Struct("=i").unpack_from, 8: struct.Struct("=q").unpack_from}  # by the size of an index pointer
 _NO_KEYWORDS: dict[str, Any] = {}
 
 
@@ -56,10 +52,10 @@ class Steady:
         The record of plans, and the last one in it.
     said, named
         What the launch log says of the wrapper's plans, and the planner in it.
-    place, given, width, last
-        Position of the index pointers among the planner's arguments, their dtype, the size of one, and a reader of one.
-    attribute, into
-        The attribute with the wrapper's own index pointers, and their address, number of elements and dtype.
+    place, attribute
+        Position of the index pointers among the planner's arguments, and the attribute with the wrapper's own.
+    facts
+        Of both, from `host_tensors.facts`.
     preparing
         Open prepare blocks, which announce a graph to the planning thread.
     graph
@@ -76,11 +72,8 @@ class Steady:
     said: SharedText
     named: SimpleNamespace
     place: int
-    given: torch.dtype
-    width: int
-    last: Callable[[bytes, int], tuple[Any, ...]]
     attribute: str
-    into: tuple[int, int, torch.dtype]
+    facts: object
     preparing: Preparing
     graph: Graph | None
     alone: bool
@@ -143,16 +136,11 @@ class SteadyModule(StandIn):
         if preparing.graph is not graph if preparing.anywhere and preparing else not steady.alone:
             return None  # planned for another graph
         try:
-            given, into = args[steady.place], self._wrapper.__dict__.get(steady.attribute)
-            address, elements, dtype = steady.into
-            if given.dtype is not steady.given or not given.is_cpu or not given.is_contiguous():
+            into = self._wrapper.__dict__.get(steady.attribute)
+            found = host_tensors.taken(steady.facts, args[steady.place], into, LARGEST)
+            if found is None:
                 return None
-            if into.data_ptr() != address or into.numel() != elements or into.dtype is not dtype:
-                return None
-            count = given.numel()
-            nbytes = count * steady.width
-            data = string_at(given.data_ptr(), nbytes if nbytes < LARGEST else LARGEST)
-            entries = steady.last(data, nbytes - steady.width)[0] if 0 < nbytes <= LARGEST else last_entry(given)
+            data, count, entries = found
             serial, replay = 0, None
             if graph is not None:
                 serial, replay = graph.serial, graph.replays + 1
@@ -162,7 +150,7 @@ class SteadyModule(StandIn):
             log_plan(steady.said, count - 1, entries, serial, replay)
             launch_rows.note(steady.named, args, _NO_KEYWORDS)
             return steady.plans.note_again(steady.plan, data, count, replay)
-        except (AttributeError, IndexError):  # not a tensor, or a missing argument or attribute
+        except IndexError:  # a missing argument
             return None
         except Exception as error:
             internal_errors.note("flashinfer adapter", error)

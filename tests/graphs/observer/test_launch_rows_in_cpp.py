@@ -27,7 +27,7 @@ from shadowgraph.graphs.launch_rows import note_in_python, written_in_cpp
 from shadowgraph.graphs.observer.library import Library
 from shadowgraph.graphs.observer.observer import OperatorObserver
 from shadowgraph.model import launch_log_format as form
-from shadowgraph.model.launch_log import LaunchLog
+from shadowgraph.model.launch_log import LaunchLog, SharedText
 from shadowgraph.model.launch_log_reader import LoggedLaunch, contents_of
 from shadowgraph.tracking import launch_recording
 
@@ -263,8 +263,19 @@ def test_the_end_of_a_kernel_may_launch(library: Library, log: LaunchLog, monkey
 
 # -- events --------------------------------------------------------------------------------------------------------
 
-ROOM = form.SLOT - form.SLOT_HEAD.size
-TEXTS = ["", "2 requests", "größer: 三", "x" * ROOM, "x" * (ROOM + 1), "ö" * ROOM, "lone \ud800", "nul \0 inside"]
+GIVEN: list[Any] = [
+    (),
+    [],
+    (1,),
+    [1, 2, 3],
+    list(range(10)),
+    tuple(range(10)),
+    list(range(11)),
+    [1, -2],
+    [1 << 63],
+    "ab",
+    3,
+]
 NUMBERS = [0, 1, (1 << 64) - 1, 1 << 64, -1, True, np.int64(3), None, 2.0]
 
 
@@ -286,13 +297,13 @@ def test_rows_of_events_are_the_same(library: Library, monkeypatch: pytest.Monke
     for put in (None, library.event_rows()):
         monkeypatch.setattr(LaunchLog, "put_event", put)
         log = dirty(redact)
-        for text in TEXTS * 20:  # the ring of texts goes round, too
-            log.batch(text, f"; values of {len(text)}", 7, 8)
-            log.plan(text)
+        said = SharedText(form.RowKind.PLAN, f"{form.OPEN} requests", f"; {form.OPEN} entries")
+        for given in GIVEN:
+            log.note_shared(said, 7, 8, given)
         for number in NUMBERS:
             log.replay_passes(number, 5)  # type: ignore[arg-type]
             log.replay(5, number, False, failed=True)  # type: ignore[arg-type]
-            log.batch("text", "", number, 1)  # type: ignore[arg-type]
+            log.note_shared(said, number, 1, (1, number))  # type: ignore[arg-type]
         log.capture(3, True)
         log.capture(3, False)
         found.append((log.lost, log.newest, events_of(log)))
@@ -304,12 +315,19 @@ def test_a_row_of_an_event_is_written_by_the_library_alone_where_it_fits(
     library: Library, log: LaunchLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put = library.event_rows()
-    assert put(log.address, log.rows, log.slots, 6, 1, 2, "text")
-    assert put(log.address, log.rows, log.slots, 6, 1, 2, None)
+    assert put(log.address, log.rows, 6, 1, 2, 1, [3, 4])
+    assert put(log.address, log.rows, 6, 1, 2, 0, ())
     before = log.newest
-    for given in [(6, -1, 2, "text"), (6, 1, 2, 3), (600, 1, 2, ""), (6, 1, 2, "x" * form.SLOT), (6, 1)]:
-        assert not put(log.address, log.rows, log.slots, *given)
-    log.batch("next")
+    for given in [
+        (6, -1, 2, 1, ()),
+        (6, 1, 2, "1", ()),
+        (600, 1, 2, 1, ()),
+        (6, 1, 2, 1, 3),
+        (6, 1, 2, 1, [-1]),
+        (6, 1),
+    ]:
+        assert not put(log.address, log.rows, *given)
+    log.replay(1, 2, begins=True)
     assert (log.newest, log.lost) == (before + 1, 0), "what did not fit took no number"
 
 
@@ -431,7 +449,7 @@ def test_a_process_that_ends_while_it_launches(cached: Path) -> None:
         from shadowgraph.graphs import launch_rows
         from shadowgraph.graphs.observer import building
         from shadowgraph.graphs.observer.library import loaded
-        from shadowgraph.model.launch_log import LaunchLog
+        from shadowgraph.model.launch_log import LaunchLog, SharedText
         from shadowgraph.tracking import launch_recording
 
         def kernel(): pass

@@ -1,0 +1,144 @@
+// Reads integers of tensors on the host, as the functions in `graphs/host_tensors.py` do where this library is missing. In
+// the thread of the caller, with the interpreter's lock.
+
+extern "C" {
+int PyBytes_AsStringAndSize(void*, char**, intptr_t*);
+void* PyBytes_FromStringAndSize(const char*, intptr_t);
+int PyList_SetItem(void*, intptr_t, void*);
+void* PyTuple_Pack(intptr_t, ...);
+extern char PyBytes_Type;
+}
+
+namespace {
+namespace rows {
+
+// What a plan is compared with: the type of what the planner is given, and where the wrapper has its own.
+struct Facts {
+  int64_t given_type, into_type, into_elements;
+  uint64_t into;
+  bool operator==(const Facts&) const = default;
+};
+
+// The tensor in an object of Python's; null for anything but a plain one.
+const c10::TensorImpl* tensor_in(const Writer& writer, void* value) {
+  const void* type = type_of(value);
+  if (writer.tensor_at == 0 || (type != writer.tensor.get() && type != writer.parameter.get())) {
+    return nullptr;
+  }
+  auto* tensor = static_cast<c10::TensorImpl* const*>(value)[writer.tensor_at];
+  return tensor != nullptr && is_plain(*tensor) ? tensor : nullptr;
+}
+
+// The bytes of integers of the host that lie one behind the other; null for other tensors.
+const char* integers_in(const c10::TensorImpl* tensor) {
+  if (tensor == nullptr || !tensor->device().is_cpu() || !tensor->is_contiguous() || tensor->is_neg()) {
+    return nullptr;
+  }
+  auto type = c10::typeMetaToScalarType(tensor->dtype());
+  return type == c10::ScalarType::Int || type == c10::ScalarType::Long ? static_cast<const char*>(tensor->data()) : nullptr;
+}
+
+long long integer_at(const char* data, size_t width, int64_t at) {
+  int32_t narrow = 0;
+  int64_t wide = 0;
+  std::memcpy(width == 4 ? static_cast<void*>(&narrow) : &wide, data + static_cast<size_t>(at) * width, width);
+  return width == 4 ? narrow : wide;
+}
+
+bool facts_of(const Writer& writer, void* given, void* into, Facts& facts) {
+  const auto* from = tensor_in(writer, given);
+  const auto* to = tensor_in(writer, into);
+  if (from == nullptr || to == nullptr) {
+    return false;
+  }
+  facts.given_type = static_cast<int64_t>(c10::typeMetaToScalarType(from->dtype()));
+  facts.into_type = static_cast<int64_t>(c10::typeMetaToScalarType(to->dtype()));
+  facts.into_elements = to->numel();
+  facts.into = reinterpret_cast<uintptr_t>(to->data());
+  return true;
+}
+
+// The functions below return `None` for tensors of other kinds, and null with an exception set.
+
+void* facts(const Writer& writer, void* const* given, intptr_t count) {
+  Facts found;
+  if (count != 2 || !facts_of(writer, given[0], given[1], found)) {
+    return shared(&_Py_NoneStruct);
+  }
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(&found), sizeof found);
+}
+
+void* taken(const Writer& writer, void* const* given, intptr_t count) {
+  char* expected = nullptr;
+  intptr_t size = 0;
+  uint64_t most = 0;
+  Facts found;
+  if (count != 4 || type_of(given[0]) != &PyBytes_Type || PyBytes_AsStringAndSize(given[0], &expected, &size) != 0 ||
+      size != sizeof found || !facts_of(writer, given[1], given[2], found) ||
+      std::memcmp(expected, &found, sizeof found) != 0 || !fits(given[3], UINT32_MAX, most)) {
+    return shared(&_Py_NoneStruct);
+  }
+  const auto* tensor = tensor_in(writer, given[1]);
+  const char* data = integers_in(tensor);
+  int64_t elements = tensor->numel();
+  if (data == nullptr && elements != 0) {
+    return shared(&_Py_NoneStruct);
+  }
+  size_t width = tensor->itemsize();
+  auto kept = std::min<uint64_t>(static_cast<uint64_t>(elements) * width, most);
+  Held bytes(PyBytes_FromStringAndSize(data, static_cast<intptr_t>(kept))), number(PyLong_FromLongLong(elements));
+  Held last(PyLong_FromLongLong(elements != 0 ? integer_at(data, width, elements - 1) : 0));
+  if (bytes.get() == nullptr || number.get() == nullptr || last.get() == nullptr) {
+    return nullptr;
+  }
+  return PyTuple_Pack(3, bytes.get(), number.get(), last.get());
+}
+
+void* numbers(const Writer& writer, void* const* given, intptr_t count) {
+  const auto* tensor = count == 2 ? tensor_in(writer, given[0]) : nullptr;
+  const char* data = integers_in(tensor);
+  uint64_t most = 0;
+  if (data == nullptr || tensor->dim() != 1 || !fits(given[1], UINT32_MAX, most) ||
+      static_cast<uint64_t>(tensor->numel()) > most) {
+    return shared(&_Py_NoneStruct);
+  }
+  Held made(PyList_New(tensor->numel()));
+  for (int64_t at = 0; made.get() != nullptr && at < tensor->numel(); ++at) {
+    void* number = PyLong_FromLongLong(integer_at(data, tensor->itemsize(), at));
+    if (number == nullptr || PyList_SetItem(made.get(), at, number) != 0) {
+      return nullptr;
+    }
+  }
+  return made.get() != nullptr ? shared(made.get()) : nullptr;
+}
+
+template <void* (*kFunction)(const Writer&, void* const*, intptr_t)>
+void* reads(void* itself, void* const* given, intptr_t count) {
+  auto* writer = static_cast<Writer*>(PyCapsule_GetPointer(itself, nullptr));
+  if (writer == nullptr) {
+    return nullptr;
+  }
+  try {
+    return kFunction(*writer, given, count);
+  } catch (...) {
+    return shared(&_Py_NoneStruct);
+  }
+}
+
+ShadowgraphMethod readers[] = {
+    {"facts", reads<facts>, kFastCall, "facts(given, into, /)\n--\n\nWhat `taken` compares."},
+    {"taken", reads<taken>, kFastCall, "taken(facts, given, into, most, /)\n--\n\nThe integers, if the facts hold."},
+    {"numbers", reads<numbers>, kFastCall, "numbers(tensor, most, /)\n--\n\nThe integers of a short tensor."},
+};
+
+}  // namespace rows
+}  // namespace
+
+extern "C" {
+
+// One of three functions of Python's, or null with an exception set. `note` is one that `shadowgraph_launch_rows` made.
+void* shadowgraph_host_tensors(void* note, int which) {
+  rows::Held capsule(PyObject_GetAttrString(note, "__self__"));
+  return capsule.get() != nullptr ? PyCFunction_NewEx(&rows::readers[which], capsule.get(), nullptr) : nullptr;
+}
+}
