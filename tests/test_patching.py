@@ -184,3 +184,39 @@ def test_a_function_is_found_in_every_module_that_imported_it(monkeypatch: pytes
     assert [module.work() for module in (home, importer, other)] == ["done!", "done!", "other"]  # type: ignore[attr-defined]
     patches.uninstall()
     assert importer.work() == "done"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("instances_only", [False, True])
+def test_lifted_patches_are_the_originals_until_they_are_laid_again(instances_only: bool) -> None:
+    patches, one, before = PatchSet(instances_only=instances_only), Child(), (dict(vars(Base)), dict(vars(Child)))
+    patches.install([(Base, "say", louder), (Child, "other", louder)])
+    patches.lift()
+    patches.lift()
+    assert (dict(vars(Base)), dict(vars(Child))) == before
+    patches.lay()
+    patches.lay()
+    assert (one.say("x"), one.other()) == ("base x!", "other!")
+    patches.lift()
+    patches.uninstall()
+    assert (dict(vars(Base)), dict(vars(Child))) == before
+    patches.lay()
+    assert one.say("x") == "base x"
+
+
+def test_what_the_program_patches_meanwhile_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    patches, one = PatchSet(), Base()
+    patches.install([(Base, "say", louder), (Base, "other", louder)])
+    with monkeypatch.context() as program:
+        program.setattr(Base, "say", lambda self, word="": "mine")
+        patches.lift()
+        assert (one.say("x"), one.other()) == ("mine", "other")
+        patches.lay()
+        assert (one.say("x"), one.other()) == ("mine", "other!")
+    assert one.say("x") == "base x!"
+    patches.lift()
+    with monkeypatch.context() as program:
+        program.setattr(Base, "say", lambda self, word="": "mine")
+        patches.lay()
+        assert (one.say("x"), one.other()) == ("mine", "other!")
+    patches.uninstall()
+    assert (one.say("x"), one.other()) == ("base x", "other")

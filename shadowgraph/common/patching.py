@@ -55,6 +55,13 @@ def _nothing(*_: object, **__: object) -> None:
     """Stands in for a method that a class lacks."""
 
 
+def _put_back(owner: type | ModuleType, name: str, before: Any, own: bool) -> None:
+    if own:
+        setattr(owner, name, before)
+    elif name in vars(owner):
+        delattr(owner, name)
+
+
 class PatchSet:
     """A set of patches installed and removed together; nested installs are counted.
 
@@ -71,7 +78,7 @@ class PatchSet:
         self._lock = fork_safe(threading.RLock())
         self._depth = 0
         self._undo: list[tuple[type | ModuleType, str, Any, bool]] = []
-        self._placed: list[tuple[Target, Any, Any]] = []  # with the attribute as it was, and what stands there
+        self._placed: list[Any] = []  # what stands there, in the order of `_undo`
         self._originals: dict[tuple[type | ModuleType, str], Callable[..., Any]] = {}
 
     @property
@@ -107,41 +114,37 @@ class PatchSet:
             if not self._depth:
                 self._restore()
 
-    def renew(self) -> None:
-        """Wrap every original once more, where a wrap gives something else by now. Left alone is what the program has
-        patched meanwhile."""
+    def lift(self) -> None:
+        """Put the originals back until `lay`, installed or not. Later patches by the program stay."""
         with self._lock:
-            for at, (target, raw, placed) in enumerate(self._placed):
-                owner, name, wrap = target
+            for placed, (owner, name, before, own) in zip(self._placed, self._undo, strict=True):
                 if vars(owner).get(name) is placed:
-                    made = self._wrapped(raw, wrap, self._originals[owner, name])
-                    setattr(owner, name, made)
-                    self._placed[at] = target, raw, made
+                    _put_back(owner, name, before, own)
+
+    def lay(self) -> None:
+        """Undo `lift`."""
+        with self._lock:
+            for placed, (owner, name, before, own) in zip(self._placed, self._undo, strict=True):
+                if vars(owner).get(name) is before and (name in vars(owner)) is own:
+                    setattr(owner, name, placed)
 
     def _replace(self, owner: type | ModuleType, name: str, wrap: Wrap) -> None:
         default = (_nothing,) if name in self._optional else ()
         raw = inspect.getattr_static(owner, name, *default)
         method = isinstance(raw, staticmethod | classmethod)
         original = raw.__func__ if method else getattr(owner, name, raw)
-        replacement = self._wrapped(raw, wrap, original)
+        replacement: Any = type(raw)(wrap(original)) if method else wrap(original)
+        if self._instances_only:
+            replacement = InstanceMethod(raw, replacement)
         before = vars(owner).get(name), name in vars(owner)
         setattr(owner, name, replacement)
         self._undo.append((owner, name, *before))
-        self._placed.append(((owner, name, wrap), raw, replacement))
+        self._placed.append(replacement)
         self._originals.setdefault((owner, name), original)
 
-    def _wrapped(self, raw: Any, wrap: Wrap, original: Callable[..., Any]) -> Any:
-        made: Any = wrap(original)
-        if isinstance(raw, staticmethod | classmethod):
-            made = type(raw)(made)
-        return InstanceMethod(raw, made) if self._instances_only else made
-
     def _restore(self) -> None:
-        for owner, name, before, own in reversed(self._undo):
-            if own:
-                setattr(owner, name, before)
-            else:
-                delattr(owner, name)
+        for undone in reversed(self._undo):
+            _put_back(*undone)
         self._undo.clear()
         self._placed.clear()
         self._originals.clear()

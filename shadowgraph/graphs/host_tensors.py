@@ -35,7 +35,10 @@ class _Reader:
         None for what are no plain tensors."""
         if type(given) not in _PLAIN or type(into) not in _PLAIN:
             return None
-        return _Facts(given.dtype, into.data_ptr(), into.numel(), into.dtype)
+        try:
+            return _Facts(given.dtype, into.data_ptr(), into.numel(), into.dtype)
+        except RuntimeError:  # without memory of its own
+            return None
 
     def taken(self, facts: Any, given: Any, into: Any, most: int, /) -> tuple[bytes, int, int] | None:
         """The integers that a planner is given, at most so many bytes of them; how many there are; the last one, or 0.
@@ -62,7 +65,17 @@ class _Reader:
 
 
 def _readable(tensor: torch.Tensor) -> bool:
-    return tensor.is_cpu and tensor.dtype in _INTEGERS and tensor.is_contiguous() and not tensor.is_neg()
+    """Whether these are integers of the host, one behind the other, in memory that is there."""
+    if not tensor.is_cpu or tensor.dtype not in _INTEGERS:
+        return False
+    try:
+        if not tensor.is_contiguous() or tensor.is_neg():
+            return False
+        end = (tensor.storage_offset() + tensor.numel()) * tensor.itemsize
+        storage = tensor.untyped_storage()
+        return not tensor.numel() or (storage.data_ptr() != 0 and storage.nbytes() >= end)
+    except RuntimeError:  # without memory of its own
+        return False
 
 
 _values = torch._C.TensorBase.tolist  # torch's own: checks would see `tolist` of a tensor as a read by the program

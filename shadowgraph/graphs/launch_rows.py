@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from types import CodeType, FrameType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -122,6 +123,9 @@ def note_in_python(
 
 note: _Note = note_in_python
 _library: Library | None = None  # whose function `note` is
+_Run = TypeVar("_Run", bound=Callable[..., Any])
+_StandIn = tuple[Callable[..., Any], Callable[..., Any], bool]  # `original`, `seen` and `compiled` of `quickened`
+_stand_ins: WeakKeyDictionary[Callable[..., Any], _StandIn] = WeakKeyDictionary()
 
 
 def _failed(error: Exception) -> None:
@@ -192,9 +196,9 @@ def written_in_cpp(library: Library, texts: int = _TEXTS) -> _Note | None:
         return None
 
 
-def launcher(original: Callable[..., Any], seen: Callable[..., Any], compiled: bool = False) -> Any:
-    """A method in C++ that stands for a launcher: notes what passes, and hands the rest to `seen`; None without the
-    library.
+def quickened(run: _Run, original: Callable[..., Any], seen: Callable[..., Any], compiled: bool = False) -> _Run:
+    """Have calls of a function that stands for a launcher run in C++, now or once the library is there: what passes is
+    noted, and all else is handed to `seen`, as the function does.
 
     Parameters
     ----------
@@ -203,9 +207,15 @@ def launcher(original: Callable[..., Any], seen: Callable[..., Any], compiled: b
     compiled
         Whether it launches compiled code of torch, which gives the stream as a keyword and has no grid of numbers.
     """
-    if _library is None:
-        return None
-    return _library.launcher(note, original, seen, see_grid, stream, vars(passing), vars(novelty), compiled)
+    _stand_ins[run] = original, seen, compiled
+    if _library is not None:
+        _quicken(run, _library)
+    return run
+
+
+def _quicken(run: Callable[..., Any], library: Library) -> None:
+    original, seen, compiled = _stand_ins[run]
+    library.quicken(note, run, original, seen, see_grid, stream, vars(passing), vars(novelty), compiled)
 
 
 def _begin(
@@ -235,6 +245,8 @@ def _use(library: Library) -> None:
     written = written_in_cpp(library)
     if written is not None:
         note, LaunchLog.put_event, _library = written, library.event_rows(), library
+        for run in list(_stand_ins):
+            _quicken(run, library)
 
 
 observer.when_loaded(_use)

@@ -1,8 +1,8 @@
 """Hooks for host reads that no dispatch mode sees: methods of torch.Tensor that return bytes to Python.
 
 Patched for instances only. Tensors are queried here with ``__torch_function__`` disabled: the program's subclasses and
-torch function modes see only the calls that the program makes, with torch's own functions. Runs in the reading thread;
-no lock.
+torch function modes see only the calls that the program makes, with torch's own functions. Runs in the reading thread
+without a lock; `_settling` is held while methods are replaced.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.common.patching import PatchSet
 from shadowgraph.graphs.dispatch.tensors import is_plain, view_of_memory
@@ -31,12 +32,20 @@ class _Local(threading.local):
 _local = _Local()
 _patches = PatchSet(instances_only=True)
 _resting = False
+_refusers = 0  # threads that refuse reads now
+_lifts = 0
+_MOST_LIFTS = 200  # Python gives a class versions for its caches a limited number of times, 1,000 since 3.13
+_settling = fork_safe(threading.RLock())
 _of_host_memory = 0  # number of installs that also observe reads of host memory
 
 
 def set_refuser(refuse: Callable[[str, torch.Tensor], None] | None) -> None:
     """Set a function that is called with the method's name before a host read, during a capture in this thread."""
-    _local.refuse = refuse
+    global _refusers
+    with _settling:
+        _refusers += (refuse is not None) - (_local.refuse is not None)
+        _local.refuse = refuse
+        _settle()
 
 
 def install(of_host_memory: bool = True) -> None:
@@ -60,9 +69,21 @@ def uninstall(of_host_memory: bool = True) -> None:
 
 
 def rest(on: bool) -> None:
-    """Stop or resume reporting reads; a capture still refuses them."""
+    """Stop or resume reporting reads; a capture still refuses them. The methods are torch's own meanwhile: even to pass
+    a call on costs microseconds, at each of a server's reads."""
     global _resting
-    _resting = on
+    with _settling:
+        _resting = on
+        _settle()
+
+
+def _settle() -> None:
+    global _lifts
+    if not _resting or _refusers:
+        _patches.lay()
+    elif _lifts < _MOST_LIFTS:
+        _lifts += 1
+        _patches.lift()
 
 
 def resting() -> bool:

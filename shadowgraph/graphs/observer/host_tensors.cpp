@@ -29,13 +29,24 @@ const c10::TensorImpl* tensor_in(const Writer& writer, void* value) {
   return tensor != nullptr && is_plain(*tensor) ? tensor : nullptr;
 }
 
-// The bytes of integers of the host that lie one behind the other; null for other tensors.
+// The bytes of integers of the host that lie one behind the other; null for other tensors. Those of none are not read.
 const char* integers_in(const c10::TensorImpl* tensor) {
   if (tensor == nullptr || !tensor->device().is_cpu() || !tensor->is_contiguous() || tensor->is_neg()) {
     return nullptr;
   }
   auto type = c10::typeMetaToScalarType(tensor->dtype());
-  return type == c10::ScalarType::Int || type == c10::ScalarType::Long ? static_cast<const char*>(tensor->data()) : nullptr;
+  if (type != c10::ScalarType::Int && type != c10::ScalarType::Long) {
+    return nullptr;
+  }
+  if (tensor->numel() == 0) {
+    return "";
+  }
+  const auto& storage = tensor->unsafe_storage();  // which may have let go of its memory
+  auto end = static_cast<size_t>(tensor->storage_offset() + tensor->numel()) * tensor->itemsize();
+  if (storage.data() == nullptr || storage.nbytes() < end) {
+    return nullptr;
+  }
+  return static_cast<const char*>(tensor->data());
 }
 
 long long integer_at(const char* data, size_t width, int64_t at) {
@@ -54,7 +65,8 @@ bool facts_of(const Writer& writer, void* given, void* into, Facts& facts) {
   facts.given_type = static_cast<int64_t>(c10::typeMetaToScalarType(from->dtype()));
   facts.into_type = static_cast<int64_t>(c10::typeMetaToScalarType(to->dtype()));
   facts.into_elements = to->numel();
-  facts.into = reinterpret_cast<uintptr_t>(to->data());
+  facts.into = reinterpret_cast<uintptr_t>(to->unsafe_storage().data()) +
+      static_cast<uint64_t>(to->storage_offset()) * to->itemsize();
   return true;
 }
 
@@ -81,7 +93,7 @@ void* taken(const Writer& writer, void* const* given, intptr_t count) {
   const auto* tensor = tensor_in(writer, given[1]);
   const char* data = integers_in(tensor);
   int64_t elements = tensor->numel();
-  if (data == nullptr && elements != 0) {
+  if (data == nullptr) {
     return shared(&_Py_NoneStruct);
   }
   size_t width = tensor->itemsize();

@@ -27,7 +27,7 @@ struct ShadowgraphMethod {  // PyMethodDef
   const char* doc;
 };
 extern char PyLong_Type, PyTuple_Type, PyUnicode_Type, _Py_NoneStruct, _Py_FalseStruct, _Py_TrueStruct;
-extern void *PyExc_Exception, *PyExc_TypeError;
+extern void *PyExc_Exception, *PyExc_RuntimeError, *PyExc_TypeError;
 void* PyCFunction_NewEx(ShadowgraphMethod*, void*, void*);
 void* PyCapsule_New(void*, const char*, void (*)(void*));
 void* PyCapsule_GetPointer(void*, const char*);
@@ -388,8 +388,10 @@ bool write_in_python(const Numbers& numbers, const Row& row, void* grid, void* s
   if (addresses.get() == nullptr || kernel.get() == nullptr || line.get() == nullptr) {
     return false;
   }
+  Held none(stream == nullptr ? PyLong_FromLongLong(0) : nullptr);
   Held done(PyObject_CallFunctionObjArgs(
-      numbers.write, kernel.get(), line.get(), stream, grid, addresses.get(), static_cast<void*>(nullptr)));
+      numbers.write, kernel.get(), line.get(), stream == nullptr ? none.get() : stream, grid, addresses.get(),
+      static_cast<void*>(nullptr)));
   return done.get() != nullptr;
 }
 

@@ -1,32 +1,40 @@
-// Stands for the launcher of Triton or of torch's compiled code, as the functions in `graphs/triton/cuda.py` do where this
-// library is missing: notes a launch that passes unobserved, and hands every other one to Python. Called in the launching
-// thread, with the interpreter's lock. Arguments go on as they came, so that nothing is packed twice.
+// Runs the functions of `graphs/triton/cuda.py` that stand for launchers of Triton and of torch's compiled code: notes a
+// launch that passes unobserved, and hands every other one to Python. These stay functions of Python's, with all that a
+// program may ask of one; their calls come here, in the launching thread, with the interpreter's lock. Arguments go on as
+// they came, so that nothing is packed twice.
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <array>
 #include <unordered_set>
+#include <vector>
 
 extern "C" {
-void* PyInstanceMethod_New(void*);
+using ShadowgraphCall = void* (*)(void*, void* const*, size_t, void*);  // vectorcallfunc
+void PyFunction_SetVectorcall(void*, ShadowgraphCall) __attribute__((weak));
 int PyObject_IsTrue(void*);
+int PyObject_SetAttrString(void*, const char*, void*);
 void* PyObject_Vectorcall(void*, void* const*, size_t, void*);
+int PyUnicode_Compare(void*, void*);
+ShadowgraphCall PyVectorcall_Function(void*);
+extern char PyFunction_Type;
 }
 
 namespace {
 namespace rows {
 
-constexpr int kKeywords = 0x2;  // METH_KEYWORDS
+constexpr size_t kOffset = size_t{1} << (8 * sizeof(size_t) - 1);  // PY_VECTORCALL_ARGUMENTS_OFFSET
 
 struct Grid {
   const void* kernel;
+  intptr_t rank;
   std::array<uint32_t, 3> extents;
   bool operator==(const Grid&) const = default;
 };
 
 struct GridHash {
   size_t operator()(const Grid& grid) const {
-    size_t found = reinterpret_cast<uintptr_t>(grid.kernel) >> 4;
+    size_t found = (reinterpret_cast<uintptr_t>(grid.kernel) >> 4) + static_cast<size_t>(grid.rank);
     for (uint32_t extent : grid.extents) {
       found = (found ^ extent) * UINT64_C(0x9E3779B97F4A7C15);
     }
@@ -53,12 +61,15 @@ struct Launch {
   size_t count;
   void* keywords;  // a tuple of names, or null; their values follow the others
 
-  // The value of a keyword, or null. Names at a call are interned: one that is not is not found.
+  // The value of a keyword, or null. Names that are written at a call are interned.
   void* keyword(void* name) const {
     intptr_t size = keywords != nullptr ? PyTuple_Size(keywords) : 0;
-    for (intptr_t at = 0; at < size; ++at) {
-      if (PyTuple_GetItem(keywords, at) == name) {
-        return args[count + static_cast<size_t>(at)];
+    for (bool same : {true, false}) {
+      for (intptr_t at = 0; at < size; ++at) {
+        void* given = PyTuple_GetItem(keywords, at);
+        if (same ? given == name : PyUnicode_Compare(given, name) == 0) {
+          return args[count + static_cast<size_t>(at)];
+        }
       }
     }
     return nullptr;
@@ -78,6 +89,14 @@ void* looked_up(const Held& module, const Held& name) {
   return found;
 }
 
+// As Python has it; null is false.
+bool is_true(void* value) {
+  if (value == nullptr || value == &_Py_FalseStruct || value == &_Py_NoneStruct) {
+    return false;
+  }
+  return value == &_Py_TrueStruct || PyObject_IsTrue(value) != 0;  // also with an exception set, which goes on
+}
+
 // Has a grid beyond all before be observed, as `see_grid` does; asks it once for each.
 bool see(Launcher& launcher, void* kernel, void* given) {
   if (given == nullptr || type_of(given) != &PyTuple_Type) {
@@ -88,7 +107,7 @@ bool see(Launcher& launcher, void* kernel, void* given) {
     return true;
   }
   Row row;
-  Grid grid{kernel, {}};
+  Grid grid{kernel, PyTuple_Size(given), {}};
   bool fitted = grid_fits(given, row);
   std::memcpy(grid.extents.data(), row.grid, sizeof row.grid);
   if (launcher.sizes.get() != sizes || launcher.judged.size() >= launcher.writer->most) {
@@ -115,7 +134,7 @@ bool stream_here(const Launcher& launcher, Held& stream) {
   return stream.get() != nullptr;
 }
 
-bool noted(const Launcher& launcher, const Launch& launch, void* grid) {
+bool note_launch(const Launcher& launcher, const Launch& launch, void* grid) {
   void* kernel = launch.args[0];
   Held function(PyObject_GetAttr(kernel, launcher.names[kFunction].get()));  // which rows keep alive: the rest is large
   if (function.get() == nullptr) {
@@ -141,46 +160,88 @@ bool noted(const Launcher& launcher, const Launch& launch, void* grid) {
   });
 }
 
-// Whether a launch passes unobserved, and has been noted. With an exception set, it failed in a way that is the program's.
+bool noted(const Launcher& launcher, const Launch& launch, void* grid) {
+  try {
+    return note_launch(launcher, launch, grid);
+  } catch (const std::exception& error) {  // of torch, which is asked for the stream
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+    return false;
+  }
+}
+
+// Whether a launch passes unobserved, and has been noted. With an exception set, it is to go on to the program.
 bool passes(Launcher& launcher, const Launch& launch) {
-  void* other = launch.keyword(launcher.names[launcher.compiled ? kBenchmark : kWarmup].get());
-  if (launch.count == 0 || (other != nullptr && other != &_Py_FalseStruct)) {
+  bool other = is_true(launch.keyword(launcher.names[launcher.compiled ? kBenchmark : kWarmup].get()));
+  if (other || launch.count == 0) {
     return false;
   }
   void* grid = launcher.compiled ? nullptr : launch.keyword(launcher.names[kGrid].get());
-  bool fine = false;
-  try {
-    fine = see(launcher, launch.args[0], grid);  // first: it may end the passing
-    if (fine && looked_up(launcher.passing, launcher.names[kOn]) != &_Py_TrueStruct) {
-      return false;
+  if (!see(launcher, launch.args[0], grid) && !reported(*launcher.writer)) {  // first: it may end the passing
+    return false;
+  }
+  if (!is_true(looked_up(launcher.passing, launcher.names[kOn]))) {
+    return false;
+  }
+  return noted(launcher, launch, grid != nullptr ? grid : &_Py_NoneStruct) || reported(*launcher.writer);
+}
+
+struct Quickened {
+  const void* function;
+  void* launcher;  // in its capsule, which the function's dictionary has
+};
+std::vector<Quickened> quickened;  // a few; guarded by the interpreter's lock
+ShadowgraphCall as_python = nullptr;  // how Python calls a function of its own
+
+void* launched(void* function, void* const* args, size_t given, void* keywords) {
+  for (const Quickened& each : quickened) {
+    if (each.function != function) {
+      continue;
     }
-    fine = fine && noted(launcher, launch, grid != nullptr ? grid : &_Py_NoneStruct);
-  } catch (...) {
-    PyErr_NoMemory();
+    auto* launcher = static_cast<Launcher*>(PyCapsule_GetPointer(each.launcher, nullptr));
+    Held keep(shared(each.launcher)), keep_function(shared(function));  // Python may let go of both meanwhile
+    Launch launch{args, given & ~kOffset, keywords};
+    bool passed = false;
+    try {
+      passed = passes(*launcher, launch);
+    } catch (...) {  // no memory
+    }
+    if (PyErr_Occurred() != nullptr) {
+      return nullptr;
+    }
+    return launch.hand_to(passed ? launcher->original.get() : launcher->seen.get());
   }
-  return fine || reported(*launcher.writer);
+  return as_python(function, args, given, keywords);
 }
 
-void* launched(void* itself, void* const* args, intptr_t count, void* keywords) {
-  auto* launcher = static_cast<Launcher*>(PyCapsule_GetPointer(itself, nullptr));
-  if (launcher == nullptr) {
-    return nullptr;
+// Has a function of Python's called another way. Python 3.11 has the field, and no function that sets it; calls that it
+// inlines run the function itself.
+bool set_call(void* function) {
+  ShadowgraphCall before = PyVectorcall_Function(function);
+  if (before == launched) {
+    return true;
   }
-  Launch launch{args, static_cast<size_t>(count), keywords};
-  Held keep(shared(itself));  // Python may replace what stands for the launcher
-  bool passed = passes(*launcher, launch);
-  if (!passed && PyErr_Occurred() != nullptr) {
-    return nullptr;
+  if (type_of(function) != &PyFunction_Type || before == nullptr || (as_python != nullptr && before != as_python)) {
+    return false;
   }
-  return launch.hand_to(passed ? launcher->original.get() : launcher->seen.get());
+  if (PyFunction_SetVectorcall != nullptr) {
+    as_python = before;
+    PyFunction_SetVectorcall(function, launched);
+    return true;
+  }
+  constexpr size_t kFields = 17;  // words of a function; the first two are the head of any object
+  auto* fields = static_cast<ShadowgraphCall*>(function);
+  for (size_t at = 2; at < kFields; ++at) {
+    if (fields[at] == before) {
+      as_python = before;
+      fields[at] = launched;
+      return true;
+    }
+  }
+  return false;
 }
-
-ShadowgraphMethod launcher_method{
-    "run", reinterpret_cast<decltype(ShadowgraphMethod::function)>(reinterpret_cast<void*>(launched)),
-    kFastCall | kKeywords,
-    "Note a launch that passes unobserved, and launch."};
 
 void end_launcher(void* capsule) {
+  std::erase_if(quickened, [capsule](const Quickened& each) { return each.launcher == capsule; });
   delete static_cast<Launcher*>(PyCapsule_GetPointer(capsule, nullptr));
 }
 
@@ -189,20 +250,23 @@ void end_launcher(void* capsule) {
 
 extern "C" {
 
-// A method of Python's that stands for the launcher `original`, or null with an exception set. `note` is a function that
-// `shadowgraph_launch_rows` made. `seen` gets what does not pass, `see_grid` a kernel and a grid that was not seen before,
-// and returns whether it need not be asked again; `stream` returns the current one. `passing` and `novelty` are the
-// dictionaries of those modules. `compiled` for torch's compiled code, whose arguments are told otherwise.
-void* shadowgraph_launcher(
-    void* note, void* original, void* seen, void* see_grid, void* stream, void* passing, void* novelty, int compiled) {
+// Has calls of `run`, a function of Python's that stands for the launcher `original`, come here: 1, or 0 where they cannot,
+// or -1 with an exception set. `note` is a function that `shadowgraph_launch_rows` made. `seen` gets what does not pass,
+// `see_grid` a kernel and a grid that was not seen before, and returns whether it need not be asked again; `stream` returns
+// the current one. `passing` and `novelty` are the dictionaries of those modules. `compiled` for torch's compiled code,
+// whose arguments are told otherwise.
+int shadowgraph_quicken(
+    void* note, void* run, void* original, void* seen, void* see_grid, void* stream, void* passing, void* novelty,
+    int compiled) {
   rows::Held capsule(PyObject_GetAttrString(note, "__self__"));
   void* writer = capsule.get() != nullptr ? PyCapsule_GetPointer(capsule.get(), nullptr) : nullptr;
   if (writer == nullptr) {
-    return nullptr;
+    return -1;
   }
   auto* launcher = new (std::nothrow) rows::Launcher;
   if (launcher == nullptr) {
-    return PyErr_NoMemory();
+    PyErr_NoMemory();
+    return -1;
   }
   launcher->writer = static_cast<rows::Writer*>(writer);
   launcher->writer_held.take(rows::shared(capsule.get()));
@@ -223,10 +287,14 @@ void* shadowgraph_launcher(
   void* made = named ? PyCapsule_New(launcher, nullptr, rows::end_launcher) : nullptr;
   if (made == nullptr) {
     delete launcher;
-    return nullptr;
+    return -1;
   }
   rows::Held held(made);
-  rows::Held function(PyCFunction_NewEx(&rows::launcher_method, held.get(), nullptr));
-  return function.get() != nullptr ? PyInstanceMethod_New(function.get()) : nullptr;
+  if (PyObject_SetAttrString(run, "_launcher", made) != 0) {
+    return -1;
+  }
+  std::erase_if(rows::quickened, [run](const rows::Quickened& each) { return each.function == run; });
+  rows::quickened.push_back({run, made});
+  return rows::set_call(run) ? 1 : 0;
 }
 }

@@ -61,7 +61,7 @@ _CAPTURES: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 # Arguments of `shadowgraph_launch_rows`, and the sizes and places in the launch log that launch_rows.cpp writes.
 _LAUNCH_ROWS: tuple[Any, ...] = *[ctypes.py_object] * 7, _WORD, _WORD
-_LAUNCHER: tuple[Any, ...] = *[ctypes.py_object] * 7, ctypes.c_int
+_LAUNCHER: tuple[Any, ...] = *[ctypes.py_object] * 8, ctypes.c_int
 _LAUNCH_ROW = ROWS_AT, ROWS, LAUNCH_ROW, POINTERS, NUMBERS
 _PATIENCE = 1.0  # seconds at most that the end of the interpreter waits for threads that run Python in a callback
 
@@ -150,11 +150,11 @@ class Library:
         made: Callable[..., bool] = make()
         return made
 
-    def launcher(self, *given: Any) -> Any:
-        """A method that stands for a launcher; parameters as of `shadowgraph_launcher` in launchers.cpp."""
-        make = self._calls.shadowgraph_launcher
-        make.restype, make.argtypes = ctypes.py_object, _LAUNCHER
-        return make(*given)
+    def quicken(self, *given: Any) -> bool:
+        """Have calls of a function run in C++; parameters as of `shadowgraph_quicken` in launchers.cpp."""
+        make = self._calls.shadowgraph_quicken
+        make.restype, make.argtypes = ctypes.c_int, _LAUNCHER
+        return bool(make(*given) > 0)
 
     def host_tensors(self, note: Callable[..., None]) -> tuple[Callable[..., Any], ...]:
         """The functions of `graphs.host_tensors`, in its order, for a function of `launch_rows`."""

@@ -16,7 +16,6 @@ from shadowgraph.graphs import launch_rows
 from shadowgraph.graphs.cuda import capture as cuda_capture
 from shadowgraph.graphs.dispatch.tensors import is_plain, named_tensors, opened, place_of, view_facts
 from shadowgraph.graphs.events import events, listeners
-from shadowgraph.graphs.observer.observer import observer
 from shadowgraph.model.graphs import Access, Launch, LaunchKind, Pointer
 from shadowgraph.model.launches import CompiledCall
 from shadowgraph.model.stacks import cell_label, current_stack
@@ -51,9 +50,6 @@ def uninstall() -> None:
     _patches.uninstall()
 
 
-observer.when_loaded(lambda _: _patches.renew())  # after `launch_rows`, which has it first
-
-
 def _wrap_run(original: Callable[..., Any]) -> Callable[..., Any]:
     # The kernel is the first of the arguments throughout: taken apart and put together again, these would cost more.
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -82,7 +78,7 @@ def _wrap_run(original: Callable[..., Any]) -> Callable[..., Any]:
         events.launch_ran(launch, None)
         return result
 
-    return launch_rows.launcher(original, seen) or run
+    return launch_rows.quickened(run, original, seen)
 
 
 def _wrap_inductor(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -108,7 +104,7 @@ def _wrap_inductor(original: Callable[..., Any]) -> Callable[..., Any]:
         events.launch_ran(launch, None)
         return result
 
-    return launch_rows.launcher(original, seen, compiled=True) or run
+    return launch_rows.quickened(run, original, seen, compiled=True)
 
 
 def _describe_compiled(kernel: Any, args: tuple[Any, ...]) -> Launch:
