@@ -25,6 +25,7 @@ from shadowgraph.common.settings import Settings
 from shadowgraph.declarations import Declarations, name_owner
 from shadowgraph.dumps.live import LiveDebugger
 from shadowgraph.dumps.taking import take_dump
+from shadowgraph.graphs import launch_rows
 from shadowgraph.graphs.dispatch import eager, parameters, resize_hooks, tracing
 from shadowgraph.graphs.dispatch.eager import leave_stopped_modes
 from shadowgraph.graphs.dispatch.stepping_aside import begin_count
@@ -173,6 +174,7 @@ class Debugger(Declarations, LiveDebugger):
             leave_stopped_modes()
             listeners.remove(self._work)
             novelty.current = None
+            launch_rows.log_operators(False)
             recorder.rest()
             self._allocator.policy = self._allocator.guards.last_check = None
             self._allocator.isolate_captures = False
@@ -199,6 +201,7 @@ class Debugger(Declarations, LiveDebugger):
                 self._mode.inert = True
             listeners.remove(self._work)
             novelty.current = None
+            launch_rows.log_operators(False)
             recorder.rest()
             self._allocator.policy = self._allocator.guards.last_check = None
 

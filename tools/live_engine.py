@@ -130,9 +130,9 @@ def play_rounds(engine: Any, options: argparse.Namespace) -> None:
 def play_until_ended(engine: Any, options: argparse.Namespace) -> None:
     """Batches of mixed sizes and lengths until SIGTERM: of lengths that the version under test survives."""
     rng, served, longest = random.Random(9), 0, min(100, options.context - options.tokens - 16)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         while True:
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # again: sglang sets its own at the first request
             lengths = [rng.randint(4, longest) for _ in range(rng.randint(1, options.batch))]
             batch = [[rng.randrange(3, VOCABULARY) for _ in range(length)] for length in lengths]
             generated(engine, batch, rng.randint(1, options.tokens))

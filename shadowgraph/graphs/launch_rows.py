@@ -21,7 +21,9 @@ import torch
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.graphs.observer.library import Library
 from shadowgraph.graphs.observer.observer import observer
+from shadowgraph.graphs.observer.operators import text_of
 from shadowgraph.model.launch_log import LaunchLog
+from shadowgraph.model.launch_log_format import OPERATORS_AT
 from shadowgraph.model.stacks import cell_label, current_frame, is_machinery
 from shadowgraph.tracking import launch_recording, novelty, passing
 
@@ -123,6 +125,8 @@ def note_in_python(
 
 note: _Note = note_in_python
 _library: Library | None = None  # whose function `note` is
+_logs_operators = False
+_operators: tuple[LaunchLog | None, dict[int, int]] = None, {}  # names of operators in the latest log, by operator
 _Run = TypeVar("_Run", bound=Callable[..., Any])
 _StandIn = tuple[Callable[..., Any], Callable[..., Any], bool]  # `original`, `seen` and `compiled` of `quickened`
 _stand_ins: WeakKeyDictionary[Callable[..., Any], _StandIn] = WeakKeyDictionary()
@@ -240,6 +244,28 @@ def stream() -> int:
     return int(_current_stream(_current_device()))
 
 
+def log_operators(on: bool) -> None:
+    """Whether operators that are noted in C++ have rows in the launch log, too, from now on: while dispatch modes let
+    them pass, so that what outlives the process has them. No effect without the library, until it is there."""
+    global _logs_operators
+    _logs_operators = on
+    if _library is None:
+        return
+    log = launch_recording.current
+    if on and log is not None:
+        _library.log_operators(log.address + OPERATORS_AT, _operators_in(log, _library), log.newest)
+    else:
+        _library.log_operators(0, {}, 0)
+
+
+def _operators_in(log: LaunchLog, library: Library) -> dict[int, int]:
+    """The numbers of operators' names in a log, which are put there at the first call."""
+    global _operators
+    if _operators[0] is not log:
+        _operators = log, {each: log.kernel(text_of(*library.name_of(each))) for each in library.noted()}
+    return _operators[1]
+
+
 def _use(library: Library) -> None:
     global note, _library
     written = written_in_cpp(library)
@@ -247,6 +273,7 @@ def _use(library: Library) -> None:
         note, LaunchLog.put_event, _library = written, library.event_rows(), library
         for run in list(_stand_ins):
             _quicken(run, library)
+        log_operators(_logs_operators)
 
 
 observer.when_loaded(_use)

@@ -4,6 +4,8 @@
 - `ROWS` rows of `ROW` bytes, a ring: the addresses and sizes of up to `POINTERS` pointers, then the fields of `TAIL`; a
   row's number is its last field and is written last;
 - the text table of `TABLE` bytes, only ever appended to; an entry's head is written last;
+- `OPERATORS` rows of the same size at the end, a ring of its own for operators that were noted in C++: their names are
+  in the text table, and the first two words of the grid are the number of the latest row before them;
 - `SLOTS` slots of `SLOT` bytes, a ring, for texts of batches and plans. Rows may share one and differ in their
   numbers, up to `NUMBERS` in the place of the other pointers. These stand for the `OPEN` characters of the text: one
   each, and all that are left, with commas between them, for the last.
@@ -14,7 +16,7 @@ from __future__ import annotations
 import struct
 from enum import IntEnum
 
-MAGIC, VERSION = b"SGLAUNCH", 2
+MAGIC, VERSION = b"SGLAUNCH", 3
 HEADER = struct.Struct("<8sIIIIIIQ")  # magic, version, rows, row, table, slots, slot, pid
 HEADER_NBYTES = 4096
 ROWS, ROW, POINTERS = 8192, 144, 6
@@ -24,7 +26,8 @@ SLOTS, SLOT = 128, 4096
 ROWS_AT = HEADER_NBYTES
 TABLE_AT = ROWS_AT + ROWS * ROW
 SLOTS_AT = TABLE_AT + TABLE
-NBYTES = SLOTS_AT + SLOTS * SLOT
+OPERATORS, OPERATORS_AT = 2048, SLOTS_AT + SLOTS * SLOT
+NBYTES = OPERATORS_AT + OPERATORS * ROW
 
 # Stream (or time, of an event), thread, kernel, site, grid, kind (and the number of pointers << 8), row number. Events
 # have graph and replay in the place of the first pointer, the slot of their text in that of the kernel, and in that of

@@ -18,6 +18,8 @@ from shadowgraph.model.launch_log_format import (
     MAGIC,
     NBYTES,
     OPEN,
+    OPERATORS,
+    OPERATORS_AT,
     POINTERS,
     ROW,
     ROWS,
@@ -117,7 +119,8 @@ class LaunchLogContents:
     def __init__(self, memory: bytes, pid: int) -> None:
         self.pid = pid
         self._memory = memory
-        self._rows = _sound_rows(memory)
+        self._rows = _sound_rows(memory, ROWS_AT, ROWS)
+        self._operators = _sound_rows(memory, OPERATORS_AT, OPERATORS)
         self.newest = int(self._rows["number"][-1]) if len(self._rows) else 0
 
     def since(self, number: int) -> tuple[Row, ...]:
@@ -132,6 +135,17 @@ class LaunchLogContents:
         ended = np.flatnonzero(np.isin(kinds, _REPLAYS))
         rows = self._decoded(int(ended[-1]) + 1 if len(ended) else 0, end)
         return tuple(row for row in rows if isinstance(row, LoggedLaunch))
+
+    def operators(self, number: int) -> tuple[LoggedLaunch, ...]:
+        """Operators that were noted in C++ after the row of a number, each with the number of the latest row before it,
+        oldest first. What they write comes first among their pointers."""
+        rows = self._operators
+        after = rows["grid"][:, :2].copy().view("<u8").ravel()
+        return tuple(
+            self._launch(row)._replace(number=at, grid=(0, 0, 0))
+            for row, at in zip(rows, after.tolist(), strict=True)
+            if at >= number
+        )
 
     def replays(self) -> tuple[ReplayEvent, ...]:
         """Begins and ends of replays, oldest first."""
@@ -258,15 +272,15 @@ def newest_of(memory: memoryview) -> int:
     return int(np.frombuffer(memory, _ROW, ROWS, ROWS_AT)["number"].max())
 
 
-def _sound_rows(memory: bytes) -> npt.NDArray[np.void]:
-    """The rows that can be read, oldest first."""
-    rows = np.frombuffer(memory, _ROW, ROWS, ROWS_AT)
+def _sound_rows(memory: bytes, start: int, size: int) -> npt.NDArray[np.void]:
+    """The rows of a ring that can be read, oldest first."""
+    rows = np.frombuffer(memory, _ROW, size, start)
     numbers, kinds = rows["number"], rows["kind"]
-    sound = (numbers > 0) & (numbers % ROWS == np.arange(ROWS)) & np.isin(kinds & 0xFF, list(_KINDS))
+    sound = (numbers > 0) & (numbers % size == np.arange(size)) & np.isin(kinds & 0xFF, list(_KINDS))
     sound &= kinds >> 8 <= POINTERS
     newest = int(numbers[sound].max()) if sound.any() else 0
-    if newest > ROWS - _MARGIN:
-        sound &= numbers > newest - (ROWS - _MARGIN)
+    if newest > size - _MARGIN:
+        sound &= numbers > newest - (size - _MARGIN)
     found = rows[sound]
     ordered: npt.NDArray[np.void] = found[np.argsort(found["number"])]
     return ordered

@@ -33,6 +33,7 @@ from shadowgraph.common.outbox import delivers, outbox
 from shadowgraph.common.settings import Settings
 from shadowgraph.engines.base import Engine, Shadow
 from shadowgraph.engines.losses import is_device_loss
+from shadowgraph.graphs import launch_rows
 from shadowgraph.graphs.dispatch import host_reads
 from shadowgraph.graphs.dispatch.eager import rests
 from shadowgraph.graphs.dispatch.eager_guard import EagerGuard
@@ -724,6 +725,8 @@ class Monitor(Listener):
                 self.checks.invalidate_writers()
                 self.observation.observed_since = time.time()
             self.observation.incomplete = unobserved
+            with error_barrier("operators in the launch log"):
+                launch_rows.log_operators(unobserved)
             if unobserved:
                 with error_barrier("patterns of writes"):
                     self.write_patterns.begin()

@@ -19,7 +19,10 @@ from shadowgraph.checks.stale_rows.write_patterns import WritePatterns
 from shadowgraph.demos.a4_padding import FULL, ONE, Runner
 from shadowgraph.demos.device import Buffers, HostDevice
 from shadowgraph.graphs.observer.observer import observer
-from shadowgraph.tracking import passing
+from shadowgraph.model.launch_log_reader import contents_of
+from shadowgraph.model.recorded_files import LAUNCHES, in_folder
+from shadowgraph.tracking import launch_recording, passing
+from shadowgraph.wrap.folder.last_check import read_last_check
 
 MANY = 1000
 
@@ -177,6 +180,24 @@ def test_where_each_replay_is_looked_at_the_writes_are_judged_too(
         assert debugger.monitor.observation.unobserved
         server.steps(100, ONE, FULL)
         assert only(debugger.check()).code == "SG103"
+
+
+def test_operators_that_pass_are_in_the_launch_log(debugger: sg.Debugger, tmp_path: Path) -> None:
+    """What a report has of a process that was killed then."""
+    server = Server(debugger, True)
+    for _ in range(100):
+        server.step()
+    assert passing.on, "invalid: launches are observed still"
+    log, buffer = launch_recording.current, server.runner.req_pool_indices
+    assert log is not None
+    before = log.newest
+    buffer.fill_(3)
+    Path(in_folder(tmp_path, "1-2", LAUNCHES)).write_bytes(bytes(log.memory))
+    logged = [each for each in contents_of(log.memory).operators(before) if each.pointers[0][0] == buffer.data_ptr()]
+    assert [each.kernel for each in logged] == ["aten.fill_.Scalar"]
+    last = read_last_check(tmp_path, "", "1-2")
+    launches = [each for each in last.launches if each.kernel == "aten.fill_.Scalar"]
+    assert [(each.file, each.given) for each in launches] == [("", ("runner.req_pool_indices",))]
 
 
 # -- what must be silent ---------------------------------------------------------------------------------------------

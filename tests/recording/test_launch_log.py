@@ -199,7 +199,7 @@ def test_a_forked_child_writes_nowhere(log: LaunchLog) -> None:
     ("place", "value", "told"),
     [
         (0, b"SGCHECK1", "is no launch log"),
-        (8, struct.pack("<I", 9), "of version 9; this shadowgraph reads 2"),
+        (8, struct.pack("<I", 9), "of version 9; this shadowgraph reads 3"),
         (12, struct.pack("<I", 1 << 31), "of another shape"),
     ],
 )

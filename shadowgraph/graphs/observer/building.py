@@ -28,7 +28,16 @@ from shadowgraph.common.atomic_files import atomic_replace
 from shadowgraph.common.private_cache import cache_folder, is_private_file
 
 _CAPTURES = "capture_arguments", "capture_python", "capture_recorder", "capture_callbacks", "captures"
-_NAMES = "observer", "stand_ins", "launch_rows", "event_rows", "launchers", "host_tensors", *_CAPTURES
+_NAMES = (
+    "launch_log_layout",
+    "observer",
+    "stand_ins",
+    "launch_rows",
+    "event_rows",
+    "launchers",
+    "host_tensors",
+    *_CAPTURES,
+)
 SOURCES = tuple(Path(__file__).with_name(f"{name}.cpp") for name in _NAMES)  # in this order, one translation unit
 COMPILERS = "g++", "c++", "clang++"
 _PATIENCE = 900.0  # seconds that a process waits for another one that builds the same

@@ -70,13 +70,8 @@ void Py_DecRef(void*);
 namespace {
 namespace rows {
 
-// The layout in `launch_log_format.py`.
-constexpr uint64_t kRowsAt = 4096, kRows = 8192, kRow = 144, kPointers = 6;
-constexpr uint64_t kNumbers = 10;    // of an event
-constexpr uint64_t kLaunch = 1;      // the kind of a row
 constexpr int kFastCall = 0x80;      // METH_FASTCALL
 constexpr long long kOfLibrary = -1;  // the number of a line whose frame is not the program's
-static_assert(std::endian::native == std::endian::little);
 
 // A reference that is given up at the end.
 class Held {
@@ -395,19 +390,10 @@ bool write_in_python(const Numbers& numbers, const Row& row, void* grid, void* s
   return done.get() != nullptr;
 }
 
-constexpr size_t kTail = 2 * kPointers, kNumber = kRow / 8 - 1;  // words before the stream, and before the number
-using RowWords = uint64_t[kNumber];
-
-// A reader takes a row only if its number is the same before and after.
+// Writes a row of the log at `memory`.
 void put(unsigned char* memory, const RowWords& words, uint64_t number) {
-  auto* row = reinterpret_cast<uint64_t*>(memory + kRowsAt + number % kRows * kRow);
-  auto word = [row](size_t at) { return std::atomic_ref<uint64_t>(row[at]); };
-  word(kNumber).store(0, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  for (size_t at = 0; at < kNumber; ++at) {
-    word(at).store(words[at], std::memory_order_relaxed);
-  }
-  word(kNumber).store(number, std::memory_order_release);
+  put(memory + kRowsAt, kRows, words, number);
+  latest_row.store(number, std::memory_order_relaxed);
 }
 
 void put_launch(unsigned char* memory, const Row& row, uint64_t number) {
@@ -519,9 +505,6 @@ void end(void* capsule) {
 }  // namespace
 
 extern "C" {
-
-extern const uint64_t shadowgraph_launch_row[5] = {
-    rows::kRowsAt, rows::kRows, rows::kRow, rows::kPointers, rows::kNumbers};
 
 // A function of Python's that writes rows into the log at `current` of a dictionary, or null with an exception set.
 // `address` is the method that gives a tensor's address; `sample` is an object of type `tensor` whose `TensorImpl` is at

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shadowgraph.graphs.observer.building import BuildError
-from shadowgraph.model.launch_log_format import NUMBERS, POINTERS, ROWS, ROWS_AT
+from shadowgraph.model.launch_log_format import NUMBERS, OPERATORS, POINTERS, ROWS, ROWS_AT
 from shadowgraph.model.launch_log_format import ROW as LAUNCH_ROW
 
 Rows = npt.NDArray[Any]
@@ -62,7 +62,8 @@ _CAPTURES: dict[str, tuple[Any, ...]] = {
 # Arguments of `shadowgraph_launch_rows`, and the sizes and places in the launch log that launch_rows.cpp writes.
 _LAUNCH_ROWS: tuple[Any, ...] = *[ctypes.py_object] * 7, _WORD, _WORD
 _LAUNCHER: tuple[Any, ...] = *[ctypes.py_object] * 8, ctypes.c_int
-_LAUNCH_ROW = ROWS_AT, ROWS, LAUNCH_ROW, POINTERS, NUMBERS
+_LAUNCH_ROW = ROWS_AT, ROWS, LAUNCH_ROW, POINTERS, NUMBERS, OPERATORS
+_OPERATORS = 1 << 14  # as in observer.cpp
 _PATIENCE = 1.0  # seconds at most that the end of the interpreter waits for threads that run Python in a callback
 
 
@@ -91,8 +92,12 @@ class Library:
         if words() * 8 != ROW.itemsize:
             raise BuildError("the library has rows of another size")
         calls.shadowgraph_read.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64]
-        for call in (calls.shadowgraph_read, calls.shadowgraph_rows, calls.shadowgraph_lost):
+        for call in (calls.shadowgraph_read, calls.shadowgraph_rows, calls.shadowgraph_lost, calls.shadowgraph_noted):
             call.restype = ctypes.c_uint64
+        calls.shadowgraph_log.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64]
+        calls.shadowgraph_noted.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
+        self._tables: list[npt.NDArray[np.uint32]] = []  # names of operators in logs
+        self._logged: dict[int, int] | None = None  # what the latest was made of
         calls.shadowgraph_look.restype, calls.shadowgraph_note.argtypes = ctypes.c_int64, [ctypes.c_int]
         for call in (calls.shadowgraph_operator, calls.shadowgraph_overload):
             call.argtypes, call.restype = [ctypes.c_uint32], ctypes.c_char_p
@@ -161,6 +166,31 @@ class Library:
         make = self._calls.shadowgraph_host_tensors
         make.restype, make.argtypes = ctypes.py_object, [ctypes.py_object, ctypes.c_int]
         return tuple(make(note, which) for which in range(3))
+
+    def noted(self) -> list[int]:
+        """Numbers of the operators that are noted, for `name_of`."""
+        ids = np.empty(_OPERATORS, np.uint32)
+        return list(ids[: self._calls.shadowgraph_noted(ids.ctypes.data, len(ids))].tolist())
+
+    def log_operators(self, ring: int, names: dict[int, int], latest: int) -> None:
+        """Have operators written into a launch log as well, from now on.
+
+        Parameters
+        ----------
+        ring
+            Address of the ring, in memory that stays for the life of the process; 0 for none.
+        names
+            The number of each operator's name in that log.
+        latest
+            The number of the log's latest row.
+        """
+        if names and names is not self._logged:
+            numbers = np.zeros(_OPERATORS, np.uint32)
+            numbers[list(names)] = list(names.values())
+            self._tables.append(numbers)  # a thread may be reading an older one
+            self._logged = names
+        table = self._tables[-1].ctypes.data if self._tables else None
+        self._calls.shadowgraph_log(ring or None, table, latest)
 
     def name_of(self, operator: int) -> tuple[str, str]:
         """The name of an operator, such as ``aten::copy_``, and its overload."""

@@ -204,8 +204,21 @@ class _Reading:
         return None if failed or (row is not None and row.ended >= last.replay) else last
 
     def _launches_since(self, number: int) -> list[LoggedLaunch]:
-        rows = self._launches.since(number) if self._launches is not None else ()
-        return [row for row in rows if isinstance(row, LoggedLaunch)]
+        """Launches after the row of a number, and the operators among them that were given a named buffer: torch makes
+        dozens of others in each step."""
+        if self._launches is None:
+            return []
+        launches = [row for row in self._launches.since(number) if isinstance(row, LoggedLaunch)]
+        operators = [row for row in self._launches.operators(number) if self._is_given_a_buffer(row)]
+        return sorted([*launches, *operators], key=lambda row: row.number)  # of one number, the launch comes first
+
+    def _is_given_a_buffer(self, operator: LoggedLaunch) -> bool:
+        known = self._launches.buffers.values() if self._launches is not None else ()
+        return any(
+            buffer.address < address + nbytes and address < buffer.address + buffer.nbytes
+            for address, nbytes in operator.pointers
+            for buffer in known
+        )
 
     def _text(self, kind: RowKind) -> LoggedEvent | None:
         return self._launches.last(kind) if self._launches is not None else None
