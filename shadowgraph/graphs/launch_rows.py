@@ -10,6 +10,7 @@ read. No lock: two threads may at worst look up the same text twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 from functools import partial
 from itertools import count
 from types import CodeType, FrameType
@@ -34,7 +35,9 @@ _current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", int)
 _current_device = getattr(torch._C, "_cuda_getDevice", int)
 _PLAIN = torch.Tensor, torch.nn.Parameter  # others may have no memory of their own
 _NO_GRID = 0, 0, 0  # a function gives it, inside the launch
-_OF_LIBRARY = -1  # in place of the number of a line, for C++
+_OF_LIBRARY = _NOT_NOTED = -1  # in place of the number of a line and of a kernel, for C++
+_OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
+_OF_TORCH = "aten.", "prim.", "prims."  # noted by kernels that stand in for theirs, or by what they call
 
 
 class _Note(Protocol):
@@ -128,7 +131,7 @@ _library: Library | None = None  # whose function `note` is
 _logs_operators = False
 _operators: tuple[LaunchLog | None, dict[int, int]] = None, {}  # names of operators in the latest log, by operator
 _Run = TypeVar("_Run", bound=Callable[..., Any])
-_StandIn = tuple[Callable[..., Any], Callable[..., Any], bool]  # `original`, `seen` and `compiled` of `quickened`
+_StandIn = tuple[Callable[..., Any], Callable[..., Any], int]  # `original` and `seen` of `quickened`, and the kind
 _stand_ins: WeakKeyDictionary[Callable[..., Any], _StandIn] = WeakKeyDictionary()
 
 
@@ -177,6 +180,9 @@ def _line(numbers: _Numbers) -> int:
 
 
 def _number_of_kernel(log: LaunchLog, kernel: Any) -> int:
+    if isinstance(kernel, _OPERATORS):
+        text = str(kernel)  # with its namespace
+        return _NOT_NOTED if text.startswith(_OF_TORCH) else log.kernel(text)
     return log.kernel(getattr(kernel, "fn", kernel).__name__)  # Triton's object, or the function itself
 
 
@@ -200,6 +206,14 @@ def written_in_cpp(library: Library, texts: int = _TEXTS) -> _Note | None:
         return None
 
 
+class _Kind(IntEnum):
+    """As in launchers.cpp."""
+
+    TRITON = 0
+    COMPILED = 1
+    OPERATOR = 2
+
+
 def quickened(run: _Run, original: Callable[..., Any], seen: Callable[..., Any], compiled: bool = False) -> _Run:
     """Have calls of a function that stands for a launcher run in C++, now or once the library is there: what passes is
     noted, and all else is handed to `seen`, as the function does.
@@ -211,15 +225,15 @@ def quickened(run: _Run, original: Callable[..., Any], seen: Callable[..., Any],
     compiled
         Whether it launches compiled code of torch, which gives the stream as a keyword and has no grid of numbers.
     """
-    _stand_ins[run] = original, seen, compiled
+    _stand_ins[run] = original, seen, _Kind.COMPILED if compiled else _Kind.TRITON
     if _library is not None:
         _quicken(run, _library)
     return run
 
 
 def _quicken(run: Callable[..., Any], library: Library) -> None:
-    original, seen, compiled = _stand_ins[run]
-    library.quicken(note, run, original, seen, see_grid, stream, vars(passing), vars(novelty), compiled)
+    original, seen, kind = _stand_ins[run]
+    library.quicken(note, run, original, seen, see_grid, stream, vars(passing), vars(novelty), kind)
 
 
 def _begin(
@@ -273,6 +287,9 @@ def _use(library: Library) -> None:
         note, LaunchLog.put_event, _library = written, library.event_rows(), library
         for run in list(_stand_ins):
             _quicken(run, library)
+        for each in _OPERATORS:  # libraries' operators, whose kernels are left where they are
+            call = vars(each)["__call__"]
+            library.quicken(note, call, call, call, see_grid, stream, vars(passing), vars(novelty), _Kind.OPERATOR)
         log_operators(_logs_operators)
 
 

@@ -71,6 +71,7 @@ namespace {
 namespace rows {
 
 constexpr int kFastCall = 0x80;      // METH_FASTCALL
+constexpr long long kNotNoted = -1;   // the number of a kernel that has no rows
 constexpr long long kOfLibrary = -1;  // the number of a line whose frame is not the program's
 
 // A reference that is given up at the end.
@@ -205,6 +206,7 @@ struct Writer {
 struct Row {
   uint64_t addresses[kPointers];
   uint64_t count = 0;
+  bool on_cuda = false;  // whether a tensor is
   uint64_t stream = 0;
   uint32_t grid[3] = {0, 0, 0};
   long long kernel = 0, line = 0;
@@ -247,7 +249,7 @@ bool kernel_of(Numbers& numbers, void* kernel, size_t most, Row& row) {
     return true;
   }
   row.kernel = answer(numbers.name_kernel, kernel);
-  if (row.kernel < 0) {
+  if (row.kernel < 0 && PyErr_Occurred() != nullptr) {
     return false;
   }
   numbers.kernels.add({kernel, 0}, row.kernel, most);
@@ -286,7 +288,7 @@ bool line_here(Numbers& numbers, size_t most, Row& row) {
 }
 
 // The address of a tensor, as its method gives it. No answer where that may raise, or ask a mode of the program's.
-bool address_of(const Writer& writer, void* value, uint64_t& address) {
+bool address_of(const Writer& writer, void* value, uint64_t& address, bool& on_cuda) {
   if (writer.tensor_at == 0 || at::impl::torch_function_mode_enabled()) {
     return false;
   }
@@ -296,6 +298,7 @@ bool address_of(const Writer& writer, void* value, uint64_t& address) {
   }
   try {
     address = reinterpret_cast<uintptr_t>(tensor->mutable_data());
+    on_cuda |= tensor->is_cuda();
     return true;
   } catch (...) {
     return false;
@@ -307,7 +310,7 @@ bool add_address(const Writer& writer, void* value, Row& row) {
   if ((type != writer.tensor.get() && type != writer.parameter.get()) || row.count == kPointers) {
     return true;
   }
-  if (address_of(writer, value, row.addresses[row.count])) {
+  if (address_of(writer, value, row.addresses[row.count], row.on_cuda)) {
     ++row.count;
     return true;
   }
@@ -427,7 +430,7 @@ bool write(const Numbers& numbers, Row& row, void* grid, void* stream) {
   return true;
 }
 
-// Writes the row of a launch; `add` adds the addresses of what it is given.
+// Writes the row of a launch; `add` adds the addresses of what it is given, and may tell the stream then.
 template <class Add>
 bool note_row(Writer& writer, void* kernel, void* grid, void* stream, Add add) {
   void* log = PyDict_GetItemWithError(writer.recording.get(), writer.current.get());
@@ -441,8 +444,11 @@ bool note_row(Writer& writer, void* kernel, void* grid, void* stream, Add add) {
   Numbers* numbers = writer.numbers;  // by now of a later log, maybe
   Using using_numbers(numbers);
   Row row;
-  return kernel_of(*numbers, kernel, writer.most, row) && add(row) && line_here(*numbers, writer.most, row) &&
-      write(*numbers, row, grid, stream);
+  if (!kernel_of(*numbers, kernel, writer.most, row)) {
+    return false;
+  }
+  return row.kernel == kNotNoted ||
+      (add(row, stream) && line_here(*numbers, writer.most, row) && write(*numbers, row, grid, stream));
 }
 
 bool note(Writer& writer, void* const* given, intptr_t count) {
@@ -452,7 +458,7 @@ bool note(Writer& writer, void* const* given, intptr_t count) {
   }
   return note_row(
       writer, given[0], count > 3 ? given[3] : &_Py_NoneStruct, count > 4 ? given[4] : nullptr,
-      [&](Row& row) { return add_addresses(writer, given[1], given[2], row); });
+      [&](Row& row, void*&) { return add_addresses(writer, given[1], given[2], row); });
 }
 
 // Reports the exception that is set. Only what is no error goes on to the program, such as a signal handler's.
@@ -508,8 +514,8 @@ extern "C" {
 
 // A function of Python's that writes rows into the log at `current` of a dictionary, or null with an exception set.
 // `address` is the method that gives a tensor's address; `sample` is an object of type `tensor` whose `TensorImpl` is at
-// `held`. `begin` returns for a log its address, the counter of its rows, and functions that number a kernel, number the
-// line of a frame (-1 for a library's), and write a row. `failed` is called with an error. `most` kernels and lines are
+// `held`. `begin` returns for a log its address, the counter of its rows, and functions that number a kernel (-1 for one
+// that is not noted), number the line of a frame (-1 for a library's), and write a row. `failed` is called with an error. `most` kernels and lines are
 // remembered.
 void* shadowgraph_launch_rows(
     void* recording, void* tensor, void* parameter, void* address, void* begin, void* failed, void* sample, uint64_t held,

@@ -1,7 +1,8 @@
 // Runs the functions of `graphs/triton/cuda.py` that stand for launchers of Triton and of torch's compiled code: notes a
-// launch that passes unobserved, and hands every other one to Python. These stay functions of Python's, with all that a
-// program may ask of one; their calls come here, in the launching thread, with the interpreter's lock. Arguments go on as
-// they came, so that nothing is packed twice.
+// launch that passes unobserved, and hands every other one to Python. The methods with which torch calls operators are run
+// here, too, for those of libraries, whose kernels are left alone (`stand_ins.cpp`). All stay functions of Python's, with
+// all that a program may ask of one; their calls come here, in the launching thread, with the interpreter's lock. Arguments
+// go on as they came, so that nothing is packed twice.
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
@@ -44,13 +45,15 @@ struct GridHash {
 
 enum Name : size_t { kGrid, kWarmup, kBenchmark, kStream, kFunction, kOn, kSizes, kNames };
 
-// What a function of ours was made with, and the grids that were judged not to be larger than all before.
+enum class Kind { kTriton, kCompiled, kOperator };
+
+// What a function was taken over with, and the grids that were judged not to be larger than all before.
 struct Launcher {
   Held writer_held;  // the capsule of `writer`
   Writer* writer = nullptr;
   Held original, seen, see_grid, stream, passing, novelty;  // functions, and the dictionaries of two modules
   std::array<Held, kNames> names;
-  bool compiled = false;
+  Kind kind = Kind::kTriton;
   Held sizes;  // of which the grids are
   std::unordered_set<Grid, GridHash> judged;
 };
@@ -136,27 +139,33 @@ bool stream_here(const Launcher& launcher, Held& stream) {
 
 bool note_launch(const Launcher& launcher, const Launch& launch, void* grid) {
   void* kernel = launch.args[0];
-  Held function(PyObject_GetAttr(kernel, launcher.names[kFunction].get()));  // which rows keep alive: the rest is large
+  Held function;
+  if (launcher.kind != Kind::kOperator) {
+    function.take(PyObject_GetAttr(kernel, launcher.names[kFunction].get()));  // which rows keep alive: the rest is large
+  }
   if (function.get() == nullptr) {
     PyErr_Clear();
     function.take(shared(kernel));
   }
+  bool compiled = launcher.kind == Kind::kCompiled;
+  void* told = compiled ? launch.keyword(launcher.names[kStream].get()) : nullptr;
   Held here;
-  if (!launcher.compiled && !stream_here(launcher, here)) {
-    return false;
-  }
-  void* stream = launcher.compiled ? launch.keyword(launcher.names[kStream].get()) : here.get();
   size_t given = launch.count;
-  if (!launcher.compiled && launch.keywords != nullptr) {
+  if (!compiled && launch.keywords != nullptr) {
     given += static_cast<size_t>(PyTuple_Size(launch.keywords));
   }
-  return note_row(*launcher.writer, function.get(), grid, stream, [&](Row& row) {
+  return note_row(*launcher.writer, function.get(), grid, told, [&](Row& row, void*& stream) {
     for (size_t at = 1; at < given; ++at) {
       if (!add_address(*launcher.writer, launch.args[at], row)) {
         return false;
       }
     }
-    return true;
+    if (compiled || !row.on_cuda) {
+      return true;
+    }
+    bool known = stream_here(launcher, here);
+    stream = here.get();
+    return known;
   });
 }
 
@@ -171,11 +180,12 @@ bool noted(const Launcher& launcher, const Launch& launch, void* grid) {
 
 // Whether a launch passes unobserved, and has been noted. With an exception set, it is to go on to the program.
 bool passes(Launcher& launcher, const Launch& launch) {
-  bool other = is_true(launch.keyword(launcher.names[launcher.compiled ? kBenchmark : kWarmup].get()));
+  bool compiled = launcher.kind == Kind::kCompiled;
+  bool other = is_true(launch.keyword(launcher.names[compiled ? kBenchmark : kWarmup].get()));
   if (other || launch.count == 0) {
     return false;
   }
-  void* grid = launcher.compiled ? nullptr : launch.keyword(launcher.names[kGrid].get());
+  void* grid = compiled ? nullptr : launch.keyword(launcher.names[kGrid].get());
   if (!see(launcher, launch.args[0], grid) && !reported(*launcher.writer)) {  // first: it may end the passing
     return false;
   }
@@ -183,6 +193,12 @@ bool passes(Launcher& launcher, const Launch& launch) {
     return false;
   }
   return noted(launcher, launch, grid != nullptr ? grid : &_Py_NoneStruct) || reported(*launcher.writer);
+}
+
+// Notes a call of a library's operator that passes unobserved; false with an exception set that is to go on.
+bool operator_noted(const Launcher& launcher, const Launch& launch) {
+  bool passes = launch.count != 0 && is_true(looked_up(launcher.passing, launcher.names[kOn]));
+  return !passes || noted(launcher, launch, &_Py_NoneStruct) || reported(*launcher.writer);
 }
 
 struct Quickened {
@@ -200,6 +216,9 @@ void* launched(void* function, void* const* args, size_t given, void* keywords) 
     auto* launcher = static_cast<Launcher*>(PyCapsule_GetPointer(each.launcher, nullptr));
     Held keep(shared(each.launcher)), keep_function(shared(function));  // Python may let go of both meanwhile
     Launch launch{args, given & ~kOffset, keywords};
+    if (launcher->kind == Kind::kOperator) {
+      return operator_noted(*launcher, launch) ? as_python(function, args, given, keywords) : nullptr;
+    }
     bool passed = false;
     try {
       passed = passes(*launcher, launch);
@@ -253,11 +272,11 @@ extern "C" {
 // Has calls of `run`, a function of Python's that stands for the launcher `original`, come here: 1, or 0 where they cannot,
 // or -1 with an exception set. `note` is a function that `shadowgraph_launch_rows` made. `seen` gets what does not pass,
 // `see_grid` a kernel and a grid that was not seen before, and returns whether it need not be asked again; `stream` returns
-// the current one. `passing` and `novelty` are the dictionaries of those modules. `compiled` for torch's compiled code,
-// whose arguments are told otherwise.
+// the current one. `passing` and `novelty` are the dictionaries of those modules. `kind` is 0 for Triton, 1 for torch's
+// compiled code, whose arguments are told otherwise, and 2 for a method of torch's that calls an operator.
 int shadowgraph_quicken(
     void* note, void* run, void* original, void* seen, void* see_grid, void* stream, void* passing, void* novelty,
-    int compiled) {
+    int kind) {
   rows::Held capsule(PyObject_GetAttrString(note, "__self__"));
   void* writer = capsule.get() != nullptr ? PyCapsule_GetPointer(capsule.get(), nullptr) : nullptr;
   if (writer == nullptr) {
@@ -276,7 +295,7 @@ int shadowgraph_quicken(
   launcher->stream.take(rows::shared(stream));
   launcher->passing.take(rows::shared(passing));
   launcher->novelty.take(rows::shared(novelty));
-  launcher->compiled = compiled != 0;
+  launcher->kind = static_cast<rows::Kind>(kind);
   static constexpr const char* kWords[rows::kNames] = {
       "grid", "warmup", "benchmark_run", "stream", "fn", "on", "current"};
   bool named = true;
@@ -290,7 +309,9 @@ int shadowgraph_quicken(
     return -1;
   }
   rows::Held held(made);
-  if (PyObject_SetAttrString(run, "_launcher", made) != 0) {
+  if (launcher->kind == rows::Kind::kOperator) {
+    rows::shared(made);  // for the life of the process, as torch's methods are there
+  } else if (PyObject_SetAttrString(run, "_launcher", made) != 0) {
     return -1;
   }
   std::erase_if(rows::quickened, [run](const rows::Quickened& each) { return each.function == run; });
