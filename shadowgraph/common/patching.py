@@ -78,7 +78,7 @@ class PatchSet:
         self._lock = fork_safe(threading.RLock())
         self._depth = 0
         self._undo: list[tuple[type | ModuleType, str, Any, bool]] = []
-        self._placed: list[Any] = []  # what stands there, in the order of `_undo`
+        self._placed: list[tuple[Any, Any]] = []  # what was found, and what stands there, in the order of `_undo`
         self._originals: dict[tuple[type | ModuleType, str], Callable[..., Any]] = {}
 
     @property
@@ -117,15 +117,15 @@ class PatchSet:
     def lift(self) -> None:
         """Put the originals back until `lay`, installed or not. Later patches by the program stay."""
         with self._lock:
-            for placed, (owner, name, before, own) in zip(self._placed, self._undo, strict=True):
+            for (_, placed), (owner, name, before, own) in zip(self._placed, self._undo, strict=True):
                 if vars(owner).get(name) is placed:
                     _put_back(owner, name, before, own)
 
     def lay(self) -> None:
         """Undo `lift`."""
         with self._lock:
-            for placed, (owner, name, before, own) in zip(self._placed, self._undo, strict=True):
-                if vars(owner).get(name) is before and (name in vars(owner)) is own:
+            for (raw, placed), (owner, name, _, _) in zip(self._placed, self._undo, strict=True):
+                if inspect.getattr_static(owner, name, _nothing) is raw:
                     setattr(owner, name, placed)
 
     def _replace(self, owner: type | ModuleType, name: str, wrap: Wrap) -> None:
@@ -139,7 +139,7 @@ class PatchSet:
         before = vars(owner).get(name), name in vars(owner)
         setattr(owner, name, replacement)
         self._undo.append((owner, name, *before))
-        self._placed.append(replacement)
+        self._placed.append((raw, replacement))
         self._originals.setdefault((owner, name), original)
 
     def _restore(self) -> None:

@@ -24,7 +24,6 @@ from shadowgraph.graphs.observer.library import Library
 from shadowgraph.graphs.observer.observer import observer
 from shadowgraph.graphs.observer.operators import text_of
 from shadowgraph.model.launch_log import LaunchLog
-from shadowgraph.model.launch_log_format import OPERATORS_AT
 from shadowgraph.model.stacks import cell_label, current_frame, is_machinery
 from shadowgraph.tracking import launch_recording, novelty, passing
 
@@ -267,9 +266,14 @@ def log_operators(on: bool) -> None:
         return
     log = launch_recording.current
     if on and log is not None:
-        _library.log_operators(log.address + OPERATORS_AT, _operators_in(log, _library), log.newest)
+        _library.log_operators(log.address, _operators_in(log, _library))
     else:
-        _library.log_operators(0, {}, 0)
+        _library.log_operators(0, {})
+
+
+def follow_log() -> None:
+    """`log_operators` as before, for a process that has another launch log now."""
+    log_operators(_logs_operators)
 
 
 def _operators_in(log: LaunchLog, library: Library) -> dict[int, int]:
@@ -290,7 +294,10 @@ def _use(library: Library) -> None:
         for each in _OPERATORS:  # libraries' operators, whose kernels are left where they are
             call = vars(each)["__call__"]
             library.quicken(note, call, call, call, see_grid, stream, vars(passing), vars(novelty), _Kind.OPERATOR)
-        log_operators(_logs_operators)
+        log = launch_recording.current
+        if log is not None:  # here, in the thread that loads, and not where the steady state begins
+            _operators_in(log, library)
+        follow_log()
 
 
 observer.when_loaded(_use)

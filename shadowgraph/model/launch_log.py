@@ -22,6 +22,7 @@ from shadowgraph.model.launch_log_format import (
     ENTRY,
     EVENT_ROW,
     HEADER,
+    LATEST_AT,
     LONGEST_TEXT,
     MAGIC,
     NBYTES,
@@ -149,6 +150,7 @@ class LaunchLog:
         self._redact = redact
         self.rows = count(1)
         self._next = self.rows.__next__
+        self._latest = mapped.view[LATEST_AT : LATEST_AT + 8].cast("Q")
         self._next_slot = count(1).__next__
         self._newest_slot = 0
         self._lock = fork_safe(RLock())  # a signal handler may launch, too
@@ -224,6 +226,7 @@ class LaunchLog:
             _WRITE[given](memory, place, pointers)
             kind = _LAUNCH | given << 8
             _pack_tail(memory, place + TAIL_AT, stream, get_ident(), kernel, site, x, y, z, kind, number)
+            self._latest[0] = number
         except Exception:
             self._launch_fitted(kernel, site, stream, grid, pointers)
 
@@ -240,6 +243,7 @@ class LaunchLog:
             _PACK_ADDRESSES[given](
                 self.memory, place, *addresses, stream, get_ident(), kernel, site, x, y, z, kind, number
             )
+            self._latest[0] = number
         except Exception:
             self._launch_fitted(kernel, site, stream, grid, [(address, 0) for address in addresses])
 
@@ -253,6 +257,7 @@ class LaunchLog:
             _WRITE[len(kept)](self.memory, place, kept)
             stream &= _WORD
             _pack_tail(self.memory, place + TAIL_AT, stream, get_ident(), kernel, site, x, y, z, kind, number)
+            self._latest[0] = number
         except Exception:
             self.lost += 1
 
@@ -291,6 +296,7 @@ class LaunchLog:
             _PACK_NUMBERS[some](
                 self.memory, place, graph, number, *numbers, time(), get_ident(), slot, some, said.kind, row
             )
+            self._latest[0] = row
         except Exception:
             self.lost += 1
 
@@ -319,6 +325,7 @@ class LaunchLog:
             row = self._next()
             place = ROWS_AT + row % ROWS * ROW
             _pack_event(self.memory, place, graph, number, time(), get_ident(), 0, 0, 0, 0, 0, kind, row)
+            self._latest[0] = row
         except Exception:
             self.lost += 1
 

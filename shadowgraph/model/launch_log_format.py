@@ -1,14 +1,15 @@
 """Format of the launch log: sizes, offsets, structs, kinds of rows and of texts. Little endian.
 
-- `HEADER` in the first `HEADER_NBYTES` bytes: magic, version, numbers and sizes, process id;
+- `HEADER` in the first `HEADER_NBYTES` bytes: magic, version, numbers and sizes, process id; at `LATEST_AT` the number
+  of the row written last, as far as its writer has come to note it;
 - `ROWS` rows of `ROW` bytes, a ring: the addresses and sizes of up to `POINTERS` pointers, then the fields of `TAIL`; a
   row's number is its last field and is written last;
 - the text table of `TABLE` bytes, only ever appended to; an entry's head is written last;
-- `OPERATORS` rows of the same size at the end, a ring of its own for operators that were noted in C++: their names are
-  in the text table, and the first two words of the grid are the number of the latest row before them;
 - `SLOTS` slots of `SLOT` bytes, a ring, for texts of batches and plans. Rows may share one and differ in their
   numbers, up to `NUMBERS` in the place of the other pointers. These stand for the `OPEN` characters of the text: one
-  each, and all that are left, with commas between them, for the last.
+  each, and all that are left, with commas between them, for the last;
+- `OPERATORS` rows of the same size, a ring of its own for operators that were noted in C++: their names are in the text
+  table, the first two words of the grid are the number of the latest row before them, and the stream is torch's number.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from enum import IntEnum
 
 MAGIC, VERSION = b"SGLAUNCH", 3
 HEADER = struct.Struct("<8sIIIIIIQ")  # magic, version, rows, row, table, slots, slot, pid
-HEADER_NBYTES = 4096
+HEADER_NBYTES, LATEST_AT = 4096, 64
 ROWS, ROW, POINTERS = 8192, 144, 6
 NUMBERS, OPEN = 10, "\0"
 TABLE = 512 << 10

@@ -137,15 +137,26 @@ class LaunchLogContents:
         return tuple(row for row in rows if isinstance(row, LoggedLaunch))
 
     def operators(self, number: int) -> tuple[LoggedLaunch, ...]:
-        """Operators that were noted in C++ after the row of a number, each with the number of the latest row before it,
-        oldest first. What they write comes first among their pointers."""
-        rows = self._operators
-        after = rows["grid"][:, :2].copy().view("<u8").ravel()
+        """Operators that were noted in C++ after the row of a number, and were given a named buffer: each with the
+        number of the latest row before it, oldest first. What they write comes first among their pointers."""
+        after = self._operators["grid"][:, :2].copy().view("<u8").ravel()
+        wanted = (after >= number) & self._is_given_a_buffer(self._operators)
         return tuple(
             self._launch(row)._replace(number=at, grid=(0, 0, 0))
-            for row, at in zip(rows, after.tolist(), strict=True)
-            if at >= number
+            for row, at in zip(self._operators[wanted], after[wanted].tolist(), strict=True)
         )
+
+    def _is_given_a_buffer(self, rows: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+        """Whether a pointer of a row overlaps a named buffer, for each row."""
+        known = sorted((buffer.address, buffer.address + buffer.nbytes) for buffer in self.buffers.values())
+        if not known:
+            return np.zeros(len(rows), np.bool_)
+        starts = np.array([start for start, _ in known], np.float64)  # sums of a hostile log's may not fit an integer
+        ends = np.maximum.accumulate(np.array([end for _, end in known], np.float64))
+        address, nbytes = (rows["pointers"][:, :, at].astype(np.float64) for at in (0, 1))
+        before = np.searchsorted(starts, address + nbytes, side="left") - 1  # the last one that starts below the end
+        found: npt.NDArray[np.bool_] = np.any((nbytes > 0) & (before >= 0) & (ends[before] > address), axis=1)
+        return found
 
     def replays(self) -> tuple[ReplayEvent, ...]:
         """Begins and ends of replays, oldest first."""

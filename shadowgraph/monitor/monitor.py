@@ -725,11 +725,11 @@ class Monitor(Listener):
                 self.checks.invalidate_writers()
                 self.observation.observed_since = time.time()
             self.observation.incomplete = unobserved
-            with error_barrier("operators in the launch log"):
-                launch_rows.log_operators(unobserved)
             if unobserved:
                 with error_barrier("patterns of writes"):
                     self.write_patterns.begin()
+        with error_barrier("operators in the launch log"):
+            launch_rows.log_operators(self.observation.unobserved)
         if not unobserved:
             self.idleness.again()
         if unobserved and self.observation.periods == 1:

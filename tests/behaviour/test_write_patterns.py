@@ -197,7 +197,8 @@ def test_operators_that_pass_are_in_the_launch_log(debugger: sg.Debugger, tmp_pa
     assert [each.kernel for each in logged] == ["aten.fill_.Scalar"]
     last = read_last_check(tmp_path, "", "1-2")
     launches = [each for each in last.launches if each.kernel == "aten.fill_.Scalar"]
-    assert [(each.file, each.given) for each in launches] == [("", ("runner.req_pool_indices",))]
+    name = contents_of(log.memory).buffers[buffer.data_ptr()].name
+    assert [(each.file, each.given) for each in launches] == [("", (name,))]
 
 
 # -- what must be silent ---------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ without a lock; `_settling` is held while methods are replaced.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -33,8 +34,8 @@ _local = _Local()
 _patches = PatchSet(instances_only=True)
 _resting = False
 _refusers = 0  # threads that refuse reads now
-_lifts = 0
-_MOST_LIFTS = 200  # Python gives a class versions for its caches a limited number of times, 1,000 since 3.13
+_lifted = _applying = False
+_lifts_left = 200 if sys.version_info >= (3, 13) else None  # a class has 1,000 versions for its caches there, no more
 _settling = fork_safe(threading.RLock())
 _of_host_memory = 0  # number of installs that also observe reads of host memory
 
@@ -56,16 +57,20 @@ def install(of_host_memory: bool = True) -> None:
     of_host_memory
         Also report reads of tensors in host memory. A server reads these all the time, and CUDA graphs do not use them.
     """
-    global _of_host_memory
-    _of_host_memory += of_host_memory
-    _patches.install([(torch.Tensor, name, _wrapper(name)) for name in _READS])
+    global _of_host_memory, _lifted
+    with _settling:
+        _of_host_memory += of_host_memory
+        _lifted = _lifted and _patches.installed
+        _patches.install([(torch.Tensor, name, _wrapper(name)) for name in _READS])
+        _settle()
 
 
 def uninstall(of_host_memory: bool = True) -> None:
     """Undo one `install` with the same argument."""
     global _of_host_memory
-    _of_host_memory -= of_host_memory
-    _patches.uninstall()
+    with _settling:
+        _of_host_memory -= of_host_memory
+        _patches.uninstall()
 
 
 def rest(on: bool) -> None:
@@ -78,12 +83,21 @@ def rest(on: bool) -> None:
 
 
 def _settle() -> None:
-    global _lifts
-    if not _resting or _refusers:
-        _patches.lay()
-    elif _lifts < _MOST_LIFTS:
-        _lifts += 1
-        _patches.lift()
+    """Lift or lay the methods as is wanted. A signal handler in between leaves that to the call that it interrupted."""
+    global _lifted, _applying, _lifts_left
+    if _applying:
+        return
+    _applying = True
+    try:
+        while (wanted := _resting and not _refusers) is not _lifted:
+            if wanted and _lifts_left == 0:
+                break
+            if wanted and _lifts_left is not None:
+                _lifts_left -= 1
+            _lifted = wanted
+            _patches.lift() if wanted else _patches.lay()
+    finally:
+        _applying = False
 
 
 def resting() -> bool:

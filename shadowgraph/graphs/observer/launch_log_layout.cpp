@@ -8,9 +8,10 @@
 namespace {
 namespace rows {
 
-constexpr uint64_t kRowsAt = 4096, kRows = 8192, kRow = 144, kPointers = 6;
+constexpr uint64_t kLatestAt = 64, kRowsAt = 4096, kRows = 8192, kRow = 144, kPointers = 6;
 constexpr uint64_t kNumbers = 10;     // of an event
-constexpr uint64_t kOperatorRows = 2048;  // rows of the ring of operators
+constexpr uint64_t kOperatorRows = 2048;  // of the ring of operators
+constexpr uint64_t kOperatorsAt = kRowsAt + kRows * kRow + (512 << 10) + 128 * 4096;  // behind a table and the slots
 constexpr uint64_t kLaunch = 1;       // the kind of a row
 constexpr size_t kTail = 2 * kPointers, kNumber = kRow / 8 - 1;  // words before the stream, and before the number
 static_assert(std::endian::native == std::endian::little);
@@ -29,13 +30,16 @@ void put(unsigned char* ring, uint64_t size, const RowWords& words, uint64_t num
   word(kNumber).store(number, std::memory_order_release);
 }
 
-std::atomic<uint64_t> latest_row{0};  // of the launch log that is written now
+// The number of the latest row of the log at `memory`.
+std::atomic_ref<uint64_t> latest_of(unsigned char* memory) {
+  return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(memory + kLatestAt));
+}
 
 }  // namespace rows
 }  // namespace
 
 extern "C" {
 
-extern const uint64_t shadowgraph_launch_row[6] = {
-    rows::kRowsAt, rows::kRows, rows::kRow, rows::kPointers, rows::kNumbers, rows::kOperatorRows};
+extern const uint64_t shadowgraph_launch_row[8] = {
+    rows::kLatestAt, rows::kRowsAt, rows::kRows, rows::kRow, rows::kPointers, rows::kNumbers, rows::kOperatorRows, rows::kOperatorsAt};
 }

@@ -396,7 +396,7 @@ bool write_in_python(const Numbers& numbers, const Row& row, void* grid, void* s
 // Writes a row of the log at `memory`.
 void put(unsigned char* memory, const RowWords& words, uint64_t number) {
   put(memory + kRowsAt, kRows, words, number);
-  latest_row.store(number, std::memory_order_relaxed);
+  latest_of(memory).store(number, std::memory_order_relaxed);
 }
 
 void put_launch(unsigned char* memory, const Row& row, uint64_t number) {

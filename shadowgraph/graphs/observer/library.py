@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shadowgraph.graphs.observer.building import BuildError
-from shadowgraph.model.launch_log_format import NUMBERS, OPERATORS, POINTERS, ROWS, ROWS_AT
+from shadowgraph.model.launch_log_format import LATEST_AT, NUMBERS, OPERATORS, OPERATORS_AT, POINTERS, ROWS, ROWS_AT
 from shadowgraph.model.launch_log_format import ROW as LAUNCH_ROW
 
 Rows = npt.NDArray[Any]
@@ -62,7 +62,7 @@ _CAPTURES: dict[str, tuple[Any, ...]] = {
 # Arguments of `shadowgraph_launch_rows`, and the sizes and places in the launch log that launch_rows.cpp writes.
 _LAUNCH_ROWS: tuple[Any, ...] = *[ctypes.py_object] * 7, _WORD, _WORD
 _LAUNCHER: tuple[Any, ...] = *[ctypes.py_object] * 8, ctypes.c_int
-_LAUNCH_ROW = ROWS_AT, ROWS, LAUNCH_ROW, POINTERS, NUMBERS, OPERATORS
+_LAUNCH_ROW = LATEST_AT, ROWS_AT, ROWS, LAUNCH_ROW, POINTERS, NUMBERS, OPERATORS, OPERATORS_AT
 _OPERATORS = 1 << 14  # as in observer.cpp
 _PATIENCE = 1.0  # seconds at most that the end of the interpreter waits for threads that run Python in a callback
 
@@ -94,7 +94,7 @@ class Library:
         calls.shadowgraph_read.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64]
         for call in (calls.shadowgraph_read, calls.shadowgraph_rows, calls.shadowgraph_lost, calls.shadowgraph_noted):
             call.restype = ctypes.c_uint64
-        calls.shadowgraph_log.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64]
+        calls.shadowgraph_log.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         calls.shadowgraph_noted.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
         self._tables: list[npt.NDArray[np.uint32]] = []  # names of operators in logs
         self._logged: dict[int, int] | None = None  # what the latest was made of
@@ -172,17 +172,15 @@ class Library:
         ids = np.empty(_OPERATORS, np.uint32)
         return list(ids[: self._calls.shadowgraph_noted(ids.ctypes.data, len(ids))].tolist())
 
-    def log_operators(self, ring: int, names: dict[int, int], latest: int) -> None:
+    def log_operators(self, log: int, names: dict[int, int]) -> None:
         """Have operators written into a launch log as well, from now on.
 
         Parameters
         ----------
-        ring
-            Address of the ring, in memory that stays for the life of the process; 0 for none.
+        log
+            Its address, in memory that stays for the life of the process; 0 for none.
         names
             The number of each operator's name in that log.
-        latest
-            The number of the log's latest row.
         """
         if names and names is not self._logged:
             numbers = np.zeros(_OPERATORS, np.uint32)
@@ -190,7 +188,7 @@ class Library:
             self._tables.append(numbers)  # a thread may be reading an older one
             self._logged = names
         table = self._tables[-1].ctypes.data if self._tables else None
-        self._calls.shadowgraph_log(ring or None, table, latest)
+        self._calls.shadowgraph_log(log or None, table)
 
     def name_of(self, operator: int) -> tuple[str, str]:
         """The name of an operator, such as ``aten::copy_``, and its overload."""

@@ -243,14 +243,14 @@ int64_t stream_on(c10::Device device) {
 }
 
 // The launch log has the latest operators, too, for readers after the process's death. Its memory is never unmapped.
-std::atomic<unsigned char*> log_ring{nullptr};     // null: none are written
+std::atomic<unsigned char*> log_memory{nullptr};   // null: none are written
 std::atomic<const uint32_t*> log_names{nullptr};   // the numbers of names in the log, by operator; 0 for none
 std::atomic<uint64_t> log_number{0};               // of the latest row
 
 void put_in_log(const Operator& op, const Call& call) {
-  unsigned char* ring = log_ring.load(std::memory_order_acquire);
+  unsigned char* log = log_memory.load(std::memory_order_acquire);
   const uint32_t* names = log_names.load(std::memory_order_acquire);
-  if (ring == nullptr || names == nullptr || names[op.id] == 0) {
+  if (log == nullptr || names == nullptr || names[op.id] == 0) {
     return;
   }
   rows::RowWords words = {};
@@ -261,9 +261,10 @@ void put_in_log(const Operator& op, const Call& call) {
   words[rows::kTail] = call.stream > 0 ? static_cast<uint64_t>(call.stream) : 0;
   words[rows::kTail + 1] = static_cast<uint64_t>(pthread_self());
   words[rows::kTail + 2] = names[op.id];
-  words[rows::kTail + 3] = rows::latest_row.load(std::memory_order_relaxed);
+  words[rows::kTail + 3] = rows::latest_of(log).load(std::memory_order_relaxed);
   words[rows::kTail + 4] = (rows::kLaunch | static_cast<uint64_t>(call.count) << 8) << 32;
-  rows::put(ring, rows::kOperatorRows, words, log_number.fetch_add(1, std::memory_order_relaxed) + 1);
+  rows::put(
+      log + rows::kOperatorsAt, rows::kOperatorRows, words, log_number.fetch_add(1, std::memory_order_relaxed) + 1);
 }
 
 void put(Ring& ring, const Operator& op, Call& call) {
@@ -508,12 +509,11 @@ uint64_t shadowgraph_read(uint64_t after, uint64_t until, uint64_t* rows, uint64
   return count;
 }
 
-// Has operators written into the launch log as well, from now on: into the ring at `ring`, or nowhere for null. `names`
-// has a number for each operator, and stays. `latest` is the number of the log's latest row.
-void shadowgraph_log(unsigned char* ring, const uint32_t* names, uint64_t latest) {
-  rows::latest_row.store(latest, std::memory_order_relaxed);
+// Has operators written into the launch log at `log` as well, from now on; into none for null. `names` has a number for
+// each operator, and stays.
+void shadowgraph_log(unsigned char* log, const uint32_t* names) {
   log_names.store(names, std::memory_order_release);
-  log_ring.store(ring, std::memory_order_release);
+  log_memory.store(log, std::memory_order_release);
 }
 
 // The operators that are noted, at most `room` of them; returns how many.

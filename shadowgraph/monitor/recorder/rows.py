@@ -13,6 +13,7 @@ import numpy as np
 from shadowgraph.checks.base import Checkpoint, Context
 from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.engines.base import Evidence
+from shadowgraph.graphs import launch_rows
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.check_log import RANGES, RECORD, UNDECIDED, WINDOW, CheckLog
 from shadowgraph.model.graphs import Graph, Launch
@@ -163,6 +164,7 @@ class Rows:
             self._rows, self._log = {}, None
             self._named.clear()
             recorder.go_on()
+            launch_rows.follow_log()
             log = launch_recording.current
             if log is not None:
                 for graph in list(self._context.graphs.values()):

@@ -87,7 +87,7 @@ def _place(damage: Damage) -> str:
 
 def _launch(launch: NotedLaunch) -> str:
     said = launch.kernel or "a kernel without a name"
-    if launch.grid != (1, 1, 1):
+    if any(launch.grid) and launch.grid != (1, 1, 1):
         said += f" {list(launch.grid)}"
     if launch.file:
         said += f" at {os.path.basename(launch.file)}:{launch.line} in {launch.function}"

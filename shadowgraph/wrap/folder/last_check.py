@@ -209,16 +209,7 @@ class _Reading:
         if self._launches is None:
             return []
         launches = [row for row in self._launches.since(number) if isinstance(row, LoggedLaunch)]
-        operators = [row for row in self._launches.operators(number) if self._is_given_a_buffer(row)]
-        return sorted([*launches, *operators], key=lambda row: row.number)  # of one number, the launch comes first
-
-    def _is_given_a_buffer(self, operator: LoggedLaunch) -> bool:
-        known = self._launches.buffers.values() if self._launches is not None else ()
-        return any(
-            buffer.address < address + nbytes and address < buffer.address + buffer.nbytes
-            for address, nbytes in operator.pointers
-            for buffer in known
-        )
+        return sorted([*launches, *self._launches.operators(number)], key=lambda row: row.number)  # launches first
 
     def _text(self, kind: RowKind) -> LoggedEvent | None:
         return self._launches.last(kind) if self._launches is not None else None
@@ -228,9 +219,17 @@ class _Reading:
         return names.get(serial, f"graph#{serial}")
 
     def _noted(self, launch: LoggedLaunch) -> NotedLaunch:
-        given = [buffer.name for address, _ in launch.pointers if (buffer := self._buffer_at(address, address))]
+        given = [buffer.name for pointer in launch.pointers if (buffer := self._buffer_of(*pointer))]
         file, line, function = launch.site if launch.site is not None else ("", 0, "")
         return NotedLaunch(launch.kernel, file, line, function, launch.grid, tuple(dict.fromkeys(given)))
+
+    def _buffer_of(self, address: int, nbytes: int) -> LoggedBuffer | None:
+        """The buffer that a pointer is into; the nearest one where the size of what it points at is not known."""
+        if not nbytes:
+            return self._buffer_at(address, address)
+        known = self._launches.buffers.values() if self._launches is not None else ()
+        over = (each for each in known if each.address < address + nbytes and address < each.address + each.nbytes)
+        return next(over, None)
 
     # -- damage ----------------------------------------------------------------------------------------------------
 

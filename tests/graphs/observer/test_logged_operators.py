@@ -25,6 +25,8 @@ def log(observer: OperatorObserver, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setattr(launch_rows, "_library", observer._library)
     made = LaunchLog.anonymous()
     monkeypatch.setattr(launch_recording, "current", made)
+    made.buffer(ONE.data_ptr(), ONE.nbytes, "one")
+    made.buffer(TWO.data_ptr(), TWO.nbytes, "two")
     launch_rows.log_operators(True)
     yield made
     launch_rows.log_operators(False)
@@ -72,6 +74,7 @@ def test_another_log_has_its_own_and_the_first_no_more(log: LaunchLog, monkeypat
     ONE.fill_(1)
     other = LaunchLog.anonymous()
     other.kernel("something else first")
+    other.buffer(ONE.data_ptr(), ONE.nbytes, "one")
     monkeypatch.setattr(launch_recording, "current", other)
     launch_rows.log_operators(True)
     ONE.zero_()
@@ -89,3 +92,24 @@ def test_the_latest_are_kept(log: LaunchLog) -> None:
     assert form.OPERATORS - 100 < len(found) <= form.OPERATORS
     assert found[-1].pointers[0][0] == ONE[(3 * form.OPERATORS - 1) % 8 :].data_ptr()
     assert log.lost == 0
+
+
+def test_an_operator_lies_behind_rows_of_either_writer(log: LaunchLog) -> None:
+    note = launch_rows.note_in_python
+    for number in range(1, 4):
+        note(named, (), {})
+        ONE.fill_(1)
+        assert operators(log)[-1].number == 2 * number - 1
+        log.replay(1, number, begins=True)
+
+
+def test_operators_that_were_given_no_named_buffer_are_left_out(log: LaunchLog) -> None:
+    torch.zeros(64).fill_(1)
+    torch.zeros(64).copy_(torch.cat([TWO] * 8))
+    ONE[3:4].zero_()
+    torch.zeros(8).copy_(TWO)
+    assert names(log) == ["aten.cat.out", "aten.zero_.default", "aten.copy_.default"][1:]
+
+
+def named() -> None:
+    """Launches nothing."""
