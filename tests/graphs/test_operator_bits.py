@@ -103,9 +103,10 @@ def test_operators_in_a_host_graph() -> None:
 
 
 @pytest.mark.slow
-def test_every_operator_watched_eagerly() -> None:
-    count, apart = eagerly({}, programs(samples=1))
-    assert count > 750
+def test_every_second_operator_watched_eagerly() -> None:
+    """All of them run where operators are noted in C++ (`observer/test_kernels.py`)."""
+    count, apart = eagerly({}, programs((each for at, each in enumerate(op_db()) if at % 2), samples=1))
+    assert count > 350
     assert apart == []
 
 
