@@ -3,8 +3,8 @@
     python tools/bench_steady_hooks.py [--json FILE]
 
 Microseconds of a call after other work has filled the caches, as a server's step does between two hooks: the lower
-quartile of many. In a loop the same calls cost a fifth of that, and say little: a profile of a live engine, with a time
-for each gap between two operators, agreed with what is measured here. What is noted is measured with rows of the
+quartile of many. A loop of the same calls says little, as all is in the caches then. A profile of a live engine, with a
+time for each gap between two operators, agreed with what is measured here. What is noted is measured with rows of the
 launch log that are written in Python, and then in C++.
 """
 

@@ -16,20 +16,14 @@ namespace rows {
 struct Facts {
   int64_t given_type, into_type, into_elements;
   uint64_t into;
-  bool operator==(const Facts&) const = default;
 };
 
-// The tensor in an object of Python's; null for anything but a plain one.
-const c10::TensorImpl* tensor_in(const Writer& writer, void* value) {
-  const void* type = type_of(value);
-  if (writer.tensor_at == 0 || (type != writer.tensor.get() && type != writer.parameter.get())) {
-    return nullptr;
-  }
-  auto* tensor = static_cast<c10::TensorImpl* const*>(value)[writer.tensor_at];
-  return tensor != nullptr && is_plain(*tensor) ? tensor : nullptr;
+// The plain tensor in any object of Python's; null for others.
+const c10::TensorImpl* tensor_among(const Writer& writer, void* value) {
+  return is_tensor(writer, value) ? tensor_in(writer, value) : nullptr;
 }
 
-// The bytes of integers of the host that lie one behind the other; null for other tensors. Those of none are not read.
+// The bytes of contiguous integers of the host; null for other tensors. Of an empty one there is nothing to read.
 const char* integers_in(const c10::TensorImpl* tensor) {
   if (tensor == nullptr || !tensor->device().is_cpu() || !tensor->is_contiguous() || tensor->is_neg()) {
     return nullptr;
@@ -57,8 +51,8 @@ long long integer_at(const char* data, size_t width, int64_t at) {
 }
 
 bool facts_of(const Writer& writer, void* given, void* into, Facts& facts) {
-  const auto* from = tensor_in(writer, given);
-  const auto* to = tensor_in(writer, into);
+  const auto* from = tensor_among(writer, given);
+  const auto* to = tensor_among(writer, into);
   if (from == nullptr || to == nullptr) {
     return false;
   }
@@ -90,7 +84,7 @@ void* taken(const Writer& writer, void* const* given, intptr_t count) {
       std::memcmp(expected, &found, sizeof found) != 0 || !fits(given[3], UINT32_MAX, most)) {
     return shared(&_Py_NoneStruct);
   }
-  const auto* tensor = tensor_in(writer, given[1]);
+  const auto* tensor = tensor_among(writer, given[1]);
   const char* data = integers_in(tensor);
   int64_t elements = tensor->numel();
   if (data == nullptr) {
@@ -107,7 +101,7 @@ void* taken(const Writer& writer, void* const* given, intptr_t count) {
 }
 
 void* numbers(const Writer& writer, void* const* given, intptr_t count) {
-  const auto* tensor = count == 2 ? tensor_in(writer, given[0]) : nullptr;
+  const auto* tensor = count == 2 ? tensor_among(writer, given[0]) : nullptr;
   const char* data = integers_in(tensor);
   uint64_t most = 0;
   if (data == nullptr || tensor->dim() != 1 || !fits(given[1], UINT32_MAX, most) ||

@@ -287,13 +287,21 @@ bool line_here(Numbers& numbers, size_t most, Row& row) {
   return true;
 }
 
+bool is_tensor(const Writer& writer, void* value) {
+  const void* type = type_of(value);
+  return type == writer.tensor.get() || type == writer.parameter.get();
+}
+
+// What an object that `is_tensor` holds; null where it is not plain, or torch has another layout.
+c10::TensorImpl* tensor_in(const Writer& writer, void* value) {
+  auto* tensor = writer.tensor_at != 0 ? static_cast<c10::TensorImpl* const*>(value)[writer.tensor_at] : nullptr;
+  return tensor != nullptr && is_plain(*tensor) ? tensor : nullptr;
+}
+
 // The address of a tensor, as its method gives it. No answer where that may raise, or ask a mode of the program's.
 bool address_of(const Writer& writer, void* value, uint64_t& address, bool& on_cuda) {
-  if (writer.tensor_at == 0 || at::impl::torch_function_mode_enabled()) {
-    return false;
-  }
-  auto* tensor = static_cast<c10::TensorImpl* const*>(value)[writer.tensor_at];
-  if (tensor == nullptr || !is_plain(*tensor)) {
+  auto* tensor = at::impl::torch_function_mode_enabled() ? nullptr : tensor_in(writer, value);
+  if (tensor == nullptr) {
     return false;
   }
   try {
@@ -306,8 +314,7 @@ bool address_of(const Writer& writer, void* value, uint64_t& address, bool& on_c
 }
 
 bool add_address(const Writer& writer, void* value, Row& row) {
-  const void* type = type_of(value);
-  if ((type != writer.tensor.get() && type != writer.parameter.get()) || row.count == kPointers) {
+  if (!is_tensor(writer, value) || row.count == kPointers) {
     return true;
   }
   if (address_of(writer, value, row.addresses[row.count], row.on_cuda)) {

@@ -222,7 +222,9 @@ void* launched(void* function, void* const* args, size_t given, void* keywords) 
     bool passed = false;
     try {
       passed = passes(*launcher, launch);
-    } catch (...) {  // no memory
+    } catch (...) {
+      PyErr_NoMemory();
+      reported(*launcher->writer);
     }
     if (PyErr_Occurred() != nullptr) {
       return nullptr;

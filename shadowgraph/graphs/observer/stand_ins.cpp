@@ -108,7 +108,7 @@ struct Typed<Op, Result(Args...)> {
   }
 };
 
-// What a server calls most between two replays.
+// A kernel with the type of one of these operators, or a boxed one.
 template <Slot kSlot, class... Ops>
 c10::KernelFunction kernel_among(const Operator& op) {
   std::optional<c10::KernelFunction> kernel;
@@ -116,6 +116,7 @@ c10::KernelFunction kernel_among(const Operator& op) {
   return kernel.has_value() ? *kernel : c10::KernelFunction::makeFromBoxedFunction<&stands_in<kSlot>>();
 }
 
+// Typed are the operators that a server calls most between two replays.
 template <Slot kSlot>
 c10::KernelFunction kernel_for(const Operator& op) {
   using namespace at::_ops;

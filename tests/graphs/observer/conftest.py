@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,3 +40,12 @@ def observer(cached: Path) -> Iterator[OperatorObserver]:
     yield made
     made.stop()
     assert made.failures == 0
+
+
+@pytest.fixture
+def switching() -> Iterator[None]:
+    """Threads that take turns as often as Python lets them."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)

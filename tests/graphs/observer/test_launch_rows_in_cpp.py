@@ -11,7 +11,7 @@ import textwrap
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -332,14 +332,6 @@ def test_a_row_of_an_event_is_written_by_the_library_alone_where_it_fits(
 
 
 # -- threads and processes ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def switching() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 class Named(Kernel):

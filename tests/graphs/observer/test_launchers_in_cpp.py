@@ -7,7 +7,7 @@ import inspect
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -189,14 +189,6 @@ class Bench:
 @pytest.fixture
 def bench(library: Library) -> Bench:
     return Bench(library)
-
-
-@pytest.fixture
-def switching() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 ONE, TWO, WEIGHT = torch.zeros(4), torch.zeros(9)[3:7], torch.nn.Parameter(torch.zeros(2))
