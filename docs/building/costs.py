@@ -13,6 +13,7 @@ from building.markdown import table
 from building.repository import ROOT
 
 EVIDENCE = ROOT / "tools" / "evidence"
+TURNS = {"tiny": "live_small", "tiny, EAGLE": "live_speculative", "about 1.5 billion parameters": "live_large"}
 Body = dict[str, Any]
 
 
@@ -151,7 +152,7 @@ def _serving() -> str:
         "same tokens",
     )
     rows: list[list[object]] = []
-    for said, name in (("tiny", "live_small"), ("about 1.5 billion parameters", "live_large")):
+    for said, name in TURNS.items():
         body = evidence(name)
         speed, up = body["throughput"], [step["said"]["up_s"] for step in body["steps"]]
         medians = [speed[f"{which}_tokens_per_s"][1] for which in ("plain", "wrapped")]
@@ -163,8 +164,7 @@ def _serving() -> str:
         served.append([step["step"], step["said"]["requests"], step["said"]["tokens"], step["said"]["outputs"] + told])
     return "\n\n".join((
         _figures(head, rows),
-        provenance("live_small"),
-        provenance("live_large"),
+        *map(provenance, TURNS.values()),
         _figures(("run", "requests", "tokens", "hash of the tokens"), served),
         provenance("live_many"),
         _figures(("on two GPUs", "exit code", "requests served", "findings"), _on_two_gpus()),
@@ -232,7 +232,7 @@ def _suites() -> Iterator[str]:
 
 def _rest() -> str:
     """Every figure of files that no table above is of."""
-    told = {"bench_cuda", "bench_locate", "compute_sanitizer", "gpu_tests", "live_small", "live_large", "live_many"}
+    told = {"bench_cuda", "bench_locate", "compute_sanitizer", "gpu_tests", "live_many", *TURNS.values()}
     told |= {"third_party", *(path.stem for path in EVIDENCE.glob("clean_*.json"))}
     parts = []
     for path in sorted(EVIDENCE.glob("*.json")):

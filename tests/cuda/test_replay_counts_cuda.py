@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers_cuda import captured, guarded, warm_kernels
+from helpers_cuda import captured, fill, guarded, warm_kernels
 
 import shadowgraph as sg
 from shadowgraph.monitor.sampling import observation
@@ -80,3 +80,20 @@ def test_one_byte_is_found_wherever_a_guard_begins(debugger: sg.Debugger, distan
         assert len(found) == known + 1, f"{table.numel()} bytes"
         bytes_ = found[-1].bytes
         assert (bytes_.first, bytes_.last) == (table.numel() + distance,) * 2
+
+
+@pytest.mark.parametrize("where", ["in the graph", "in prepare"])
+def test_a_replay_in_which_a_write_is_located_counts_as_checked(debugger: sg.Debugger, where: str) -> None:
+    table, refreshed = guarded(debugger, 8), guarded(debugger, 8)
+    fill(table)
+    graph, _ = captured(lambda: (refreshed.add_(1), fill(table, 4 if where == "in the graph" else 0)))
+    for _ in range(40):
+        if where == "in prepare":
+            fill(refreshed, 4)
+        graph.replay()
+    (finding,) = debugger.check()
+    assert finding.culprit is not None
+    assert finding.culprit.status == "confirmed", "invalid: nothing was located"
+    torch.cuda.synchronize()
+    counts = debugger.facts().replays
+    assert counts.made == counts.checked == 40
