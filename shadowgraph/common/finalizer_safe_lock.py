@@ -108,7 +108,12 @@ def _is_busy() -> bool:
 
 def _finalizes() -> bool:
     """Whether this thread runs finalizer work, or collects garbage."""
-    return _local.settling or _collecting.get(_STOP) == threading.get_ident()
+    return _local.settling or collects_garbage()
+
+
+def collects_garbage() -> bool:
+    """Whether this thread runs the garbage collector, as far as is known: only while `install` is in force."""
+    return _collecting.get(_STOP) == threading.get_ident()
 
 
 def _in_section() -> bool:

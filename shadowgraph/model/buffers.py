@@ -56,6 +56,12 @@ class Buffer(HtmlRepr, msgspec.Struct, eq=False, gc=False):
         Its guards stand in memory that another allocator may allocate: no check writes there.
     freed_at
         Serial counter at its free, or None while it lives.
+    captured
+        A graph was captured with it, so that its end is noted.
+    freed_by
+        Stack of the program where the last reference to it went; empty where that is not known.
+    resized
+        The program resized the tensor that had it, which has other memory since.
     """
 
     serial: int
@@ -76,6 +82,9 @@ class Buffer(HtmlRepr, msgspec.Struct, eq=False, gc=False):
     lent: Absent[bool] = False
     freed_at: int | None = None
     handle: Absent[int] = -1
+    captured: Absent[bool] = False
+    freed_by: Absent[Stack] = ()
+    resized: Absent[bool] = False
 
     @property
     def stop(self) -> int:

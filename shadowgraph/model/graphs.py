@@ -75,6 +75,11 @@ class Graph(HtmlRepr):
         self._led: tuple[tuple[DeviceNode, ...], RangeSet] | None = None  # with the nodes that it was built from
         self._index: tuple[int, RangeIndex[tuple[Node, Pointer]]] | None = None  # with the number of nodes
 
+    def note_input(self, buffer: Buffer) -> None:
+        """Note a living buffer that the capture uses and did not allocate."""
+        buffer.captured = True
+        self.inputs[buffer.serial] = buffer
+
     @property
     def nodes(self) -> list[Node]:
         """Every node, in launch order."""

@@ -24,6 +24,7 @@ from shadowgraph.model.guards import NO_GUARDS, GuardPolicy, GuardSizes
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import Stack, current_stack
 from shadowgraph.tracking.arena import HostArena, HostCanaries
+from shadowgraph.tracking.frees import finalized
 from shadowgraph.tracking.guard_keeper import CanaryWriter, GuardKeeper
 from shadowgraph.tracking.large_buffers import NO_MEMORY, LargeTally, Request
 from shadowgraph.tracking.memory import storage_at
@@ -226,7 +227,7 @@ class HostAllocator:
                 raise
             self.ledger.add(buffer)
         storage = self._storage_at(block.address, nbytes)
-        finalizer = weakref.finalize(storage, defer, partial(self._release, block, buffer, pool))
+        finalizer = weakref.finalize(storage, finalized, buffer, partial(self._release, block, buffer, pool))
         finalizer.atexit = False
         return storage, buffer
 

@@ -1,6 +1,6 @@
 """Foreign memory, allocated outside shadowgraph: entered into the ledger while its storage lives.
 
-Any thread; takes no lock but the ledger's. Storage finalizers end the entries, through `defer`.
+Any thread; takes no lock but the ledger's. Storage finalizers end the entries, through `frees`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from functools import partial
 
 import torch
 
-from shadowgraph.common.finalizer_safe_lock import defer, run_deferred
+from shadowgraph.common.finalizer_safe_lock import run_deferred
 from shadowgraph.model.buffers import Buffer, Ledger, Role
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import Stack
+from shadowgraph.tracking.frees import finalized
 
 _storages: dict[Buffer, weakref.ref[torch.UntypedStorage]] = {}  # until the finalizer has run
 
@@ -50,7 +51,7 @@ def track_storage(
     buffer = _foreign(ledger, ByteRange(start, start + nbytes), dtype, shape, device, stack)
     ledger.add(buffer)
     _storages[buffer] = weakref.ref(storage)
-    finalizer = weakref.finalize(storage, defer, partial(_end, ledger, buffer))
+    finalizer = weakref.finalize(storage, finalized, buffer, partial(_end, ledger, buffer))
     finalizer.atexit = False
     return buffer
 

@@ -7,7 +7,7 @@ torch's, and its buffer is one of foreign memory with a guard behind it. The tai
 kept until the tensor's storage is gone and its guard has been checked a last time; then the whole segment is torch's.
 
 Called in the thread that allocates, resizes or frees; changes guards under the allocator's lock, and calls torch's
-allocator without it. Storage finalizers arrive through `defer`.
+allocator without it. Storage finalizers arrive through `frees`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from typing import Protocol
 
 import torch
 
-from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock, defer
+from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock
 from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.model.buffers import Buffer, Ledger
 from shadowgraph.model.coverage import LargeGuards
 from shadowgraph.model.guards import GuardPolicy, GuardSizes
 from shadowgraph.model.stacks import Stack, current_stack
 from shadowgraph.tracking.foreign import still_there, track_foreign
+from shadowgraph.tracking.frees import finalized
 from shadowgraph.tracking.guard_keeper import GuardKeeper
 
 NO_MEMORY = "no memory for a guard"
@@ -210,7 +211,9 @@ class LargeBuffers:
         buffer = track_foreign(self._ledger, laid.tensor, stack)
         counted = LargeGuards(1, buffer.nbytes, sizes.tail, laid.added)
         entry = _Entry(buffer, laid.tail, sizes, policy, counted, site, self._captures)
-        finalizer = weakref.finalize(laid.tensor.untyped_storage(), defer, partial(self._release, entry))
+        finalizer = weakref.finalize(
+            laid.tensor.untyped_storage(), finalized, entry.buffer, partial(self._release, entry)
+        )
         finalizer.atexit = False
         with self._lock.section:
             self._entries[buffer.start] = entry

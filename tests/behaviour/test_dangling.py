@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -13,6 +17,7 @@ from programs import guarded, only
 
 import shadowgraph as sg
 from shadowgraph.common.errors import FindingsError, FreedInputError
+from shadowgraph.tracking import frees
 
 pytestmark = pytest.mark.parametrize("layout", ["isolate", "faithful"])
 
@@ -127,6 +132,8 @@ def test_a_kernel_is_a_candidate_with_its_argument(layout: str) -> None:
     assert (found.code, found.replay, found.confidence) == ("SG104", 2, "medium")
     assert (found.culprit.name, found.culprit.status) == ("fill", "candidate")
     assert found.culprit.source is not None
+    assert not found.detail.known
+    assert "fill (node 0) was given " in found.message
 
 
 def test_a_victim_that_comes_later_is_a_revision(layout: str) -> None:
@@ -177,6 +184,78 @@ def test_the_report_and_the_document_tell_all(layout: str) -> None:
     assert "replaced   by owner.buf  float32[128]  512 bytes at 0x" in text
     assert document["detail"]["victims"][0]["name"] == "owner.victim"
     assert (document["detail"]["access"], document["detail"]["last"]) == ("live-in", 63)
+
+
+# -- which line let go of it -----------------------------------------------------------------------------------------
+
+
+def evict(cache: dict[str, torch.Tensor]) -> int:
+    cache.pop("slot")
+    return sys._getframe().f_lineno - 1
+
+
+def rebind(cache: dict[str, torch.Tensor]) -> int:
+    cache["slot"] = torch.zeros(4)
+    return sys._getframe().f_lineno - 1
+
+
+def in_another_thread(cache: dict[str, torch.Tensor]) -> int:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(evict, cache).result()
+
+
+@pytest.mark.parametrize("let_go", [evict, rebind, in_another_thread])
+@pytest.mark.parametrize("own", [True, False], ids=["guarded", "foreign"])
+def test_the_line_that_freed_it(layout: str, own: bool, let_go: Callable[[dict[str, torch.Tensor]], int]) -> None:
+    with sg.debug(layout=layout) as debugger:
+        cache = {"slot": uses_floats(debugger, 64) if own else torch.zeros(64)}
+        graph = graph_over(lambda: cache["slot"].add_(1))
+        graph.replay()
+        line = let_go(cache)
+        with nullcontext() if own else pytest.raises(FreedInputError):
+            graph.replay()
+        found = only(debugger.findings)
+        text = str(debugger.report(quiet=True))
+    frame = found.detail.freed_by[0]
+    assert (frame.file, frame.line) == (__file__, line)
+    assert f"freed      tests/behaviour/test_dangling.py:{line} in {frame.function}\n" in text
+
+
+def test_a_buffer_that_the_garbage_collector_freed_has_no_line(layout: str) -> None:
+    with sg.debug(layout=layout) as debugger:
+        owner = Owner(buf=uses_floats(debugger, 64))
+        owner.__dict__["itself"] = owner
+        graph = graph_over(lambda: owner.buf.add_(1))
+        graph.replay()
+        owner = Owner()
+        assert debugger.findings == (), "precondition: the cycle keeps it"
+        gc.collect()
+        graph.replay()
+        found = only(debugger.findings)
+    assert (found.code, found.detail.freed_by) == ("SG104", ())
+
+
+def test_a_buffer_that_no_graph_was_captured_with_costs_no_stack(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with sg.debug(layout=layout) as debugger:
+        graph_over(lambda: uses_floats(debugger, 64).add_(1)).replay()
+        eager = uses_floats(debugger, 64)
+        monkeypatch.setattr(frees, "current_stack", lambda: pytest.fail("a stack was walked"))
+        del eager
+    assert silent(debugger)
+
+
+def test_a_guarded_buffer_that_was_resized_has_moved(layout: str) -> None:
+    with sg.debug(layout=layout) as debugger:
+        tensor = uses_floats(debugger, 64)
+        graph = graph_over(lambda: tensor.add_(1))
+        graph.replay()
+        before = tensor.data_ptr()
+        tensor.resize_(1 << 16)
+        assert tensor.data_ptr() != before, "invalid: it grew in place"
+        graph.replay()
+        found = only(debugger.findings)
+    assert (found.code, found.detail.fate) == ("SG104", "moved")
+    assert found.detail.freed_by[0].file == __file__
 
 
 # -- memory of torch's own: the replay is refused, the finding is there all the same ---------------------------------

@@ -11,6 +11,7 @@ from shadowgraph.checks.dangling.facts import DanglingDetail
 from shadowgraph.checks.dangling.kind import DanglingPointerKind
 from shadowgraph.dumps.redaction import redacted
 from shadowgraph.model.findings import Successor
+from shadowgraph.model.stacks import Frame
 
 VICTIM = Successor("runner.victim", 0x7F0000001000, 256, "float32", (64,), 7, ALLOCATED)
 UNTRACKED = Successor('cache["key 17"]', 0x7F0000001040, 4, "int32", ())
@@ -31,6 +32,10 @@ def test_other_findings_have_no_such_rows() -> None:
     ("facts", "said"),
     [
         ({}, "live-in: graph#1 reads it before it writes it; 1,024 bytes from 0 on"),
+        (
+            {"known": False, "writes": True},
+            "graph#1 gives it to a kernel, which may read and write it; 1,024 bytes from 0 on",
+        ),
         ({"access": "external-out", "first": 8, "last": 8}, "external-out: graph#1 only writes it; 1 byte from 8 on"),
     ],
 )
@@ -47,6 +52,16 @@ def test_who_came_after_it() -> None:
         ("replaced", f"by {untracked}"),
     ]
     assert rows(victims=(VICTIM,), writes=True)[1] == ("now", f"{victim} has these bytes, which the graph overwrites")
+    told = rows(victims=(VICTIM,), writes=True, known=False)[1]
+    assert told == ("now", f"{victim} has these bytes, which the graph may overwrite")
+
+
+def test_which_line_freed_it() -> None:
+    freed = (Frame("/srv/app/cache.py", 7, "evict"), Frame("/srv/app/serve.py", 70, "step"))
+    assert rows(freed_by=freed)[1:3] == [
+        ("freed", "/srv/app/cache.py:7 in evict"),
+        ("", "/srv/app/serve.py:70 in step"),
+    ]
 
 
 def test_redacted_it_says_no_keys() -> None:

@@ -126,6 +126,7 @@ def test_mutation(reader: Reader | None, owned: str) -> None:
             DanglingDetail("live-in", False, "freed", 0, 7, BY),
             "reads {}, freed since the capture, now b and c and 1 more,",
         ),
+        (DanglingDetail("live-in", True, "freed", 0, 7, known=False), "was given {}, freed since the capture,"),
         (None, "uses {}, which is gone,"),
     ],
 )

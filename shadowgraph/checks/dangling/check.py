@@ -157,7 +157,8 @@ class Dangling(Check):
             facts=Ended(
                 live_in=use.live_in,
                 written=any(pointer.may_write for _, pointer in graph.pointing_into(buffer.range)),
-                moved=whereabouts(buffer) is not None if buffer.role is Role.FOREIGN else False,
+                moved=buffer.resized or (buffer.role is Role.FOREIGN and whereabouts(buffer) is not None),
+                known=not unknown,
                 victims=self._victims(buffer, span),
             ),
         )

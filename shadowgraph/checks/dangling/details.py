@@ -28,8 +28,10 @@ class Ended:
         Whether the graph reads the bytes before it writes them.
     written
         Whether the graph writes them at all.
+    known
+        Whether that is known of the first use, and not only that a kernel was given a pointer.
     moved
-        Whether the storage lives on at another address or with another size.
+        Whether the storage lives on at another address or with another size, or its tensor was resized.
     victims
         Live buffers that occupy bytes that the graph was given.
     """
@@ -37,6 +39,7 @@ class Ended:
     live_in: bool
     written: bool
     moved: bool
+    known: bool = True
     victims: tuple[Buffer, ...] = ()
 
 
@@ -56,6 +59,8 @@ def ending_of(draft: Detection, context: Context) -> DanglingDetail | None:
         last=draft.last - buffer.start,
         victims=tuple(victims[:_VICTIMS]),
         replaced_by=_replacement(buffer, context),
+        known=ended.known,
+        freed_by=buffer.freed_by,
     )
 
 

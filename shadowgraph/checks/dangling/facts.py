@@ -8,6 +8,7 @@ from shadowgraph.checks.dangling import CODE
 from shadowgraph.model.findings import Successor
 from shadowgraph.model.kinds import TAG, Detail
 from shadowgraph.model.redaction import Kept
+from shadowgraph.model.stacks import Stack
 
 
 class DanglingDetail(Detail, msgspec.Struct, frozen=True, tag=CODE, tag_field=TAG):
@@ -20,9 +21,15 @@ class DanglingDetail(Detail, msgspec.Struct, frozen=True, tag=CODE, tag_field=TA
     writes
         Whether the graph writes the bytes at all.
     fate
-        ``freed``, or ``moved``: the storage lives on at another address or with another size.
+        ``freed``, or ``moved``: the storage lives on at another address or with another size, or its tensor was
+        resized.
     first, last
         The bytes that the graph captured, inclusive, relative to the buffer's start.
+    known
+        Whether the accesses are known, by the signatures of operators; a kernel that was given the pointer may read and
+        write the bytes, or leave them alone.
+    freed_by
+        Stack of the program, innermost first, where the last reference to the buffer went; empty where not known.
     victims
         Known buffers that now occupy these bytes.
     replaced_by
@@ -36,3 +43,5 @@ class DanglingDetail(Detail, msgspec.Struct, frozen=True, tag=CODE, tag_field=TA
     last: Kept[int]
     victims: tuple[Successor, ...] = ()
     replaced_by: Successor | None = None
+    known: bool = True
+    freed_by: Kept[Stack] = ()

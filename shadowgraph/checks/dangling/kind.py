@@ -14,6 +14,7 @@ from shadowgraph.checks.dangling import CODE
 from shadowgraph.checks.dangling.facts import DanglingDetail
 from shadowgraph.checks.kind import FindingKind, Row
 from shadowgraph.checks.verdicts import named, successor_said, who
+from shadowgraph.common.source_paths import short
 from shadowgraph.common.words import plural
 from shadowgraph.model.findings import Finding, Successor
 from shadowgraph.model.kinds import Detail
@@ -21,6 +22,9 @@ from shadowgraph.model.kinds import Detail
 if TYPE_CHECKING:
     from shadowgraph.checks.base import Check, Context, Detection
     from shadowgraph.model.buffers import Buffer
+
+
+_FREED_FRAMES = 3
 
 
 class DanglingPointerKind(FindingKind):
@@ -39,7 +43,7 @@ class DanglingPointerKind(FindingKind):
         buffer, detail = named(finding.buffer, nbytes=True), finding.detail
         if not isinstance(detail, DanglingDetail):
             return f"{who(finding)} uses {buffer}, which is gone,"
-        uses = "writes" if detail.access == "external-out" else "reads and writes" if detail.writes else "reads"
+        uses = _uses(detail)
         fate = "moved to other memory" if detail.fate == "moved" else "freed"
         names = [victim.name for victim in detail.victims]
         more = f" and {len(names) - 2:,} more" if len(names) > 2 else ""
@@ -51,9 +55,11 @@ class DanglingPointerKind(FindingKind):
         if not isinstance(detail, DanglingDetail):
             return
         nbytes = plural(detail.last + 1 - detail.first, "byte")
-        how = "reads it before it writes it" if detail.access == "live-in" else "only writes it"
-        yield "captured", f"{detail.access}: {finding.graph} {how}; {nbytes} from {detail.first:,} on"
-        overwritten = ", which the graph overwrites" if detail.writes else ""
+        yield "captured", f"{_access(detail, finding.graph)}; {nbytes} from {detail.first:,} on"
+        may = "overwrites" if detail.known else "may overwrite"
+        overwritten = f", which the graph {may}" if detail.writes else ""
+        for place, frame in enumerate(detail.freed_by[:_FREED_FRAMES]):
+            yield "" if place else detail.fate, f"{short(frame.file)}:{frame.line} in {frame.function}"
         for victim in detail.victims:
             yield "now", f"{successor_said(victim)} has these bytes{overwritten}"
         if not detail.victims:
@@ -90,3 +96,17 @@ class DanglingPointerKind(FindingKind):
             return known
         taken = msgspec.structs.replace(before, victims=now.victims)
         return msgspec.structs.replace(known, detail=taken, revision=known.revision + 1)
+
+
+def _uses(detail: DanglingDetail) -> str:
+    """What the culprit does to the buffer: of a kernel it is known only that it was given a pointer."""
+    if not detail.known:
+        return "was given"
+    return "writes" if detail.access == "external-out" else "reads and writes" if detail.writes else "reads"
+
+
+def _access(detail: DanglingDetail, graph: str | None) -> str:
+    if not detail.known:
+        return f"{graph} gives it to a kernel, which may read and write it"
+    how = "reads it before it writes it" if detail.access == "live-in" else "only writes it"
+    return f"{detail.access}: {graph} {how}"

@@ -205,7 +205,7 @@ class CaptureMode(ObserverMode):
         for view in (pointer.view for pointer in launch.pointers):
             owner = self._ledger.owner(view.storage_address, view.storage_address + view.storage_nbytes)
             if owner is not None and owner.role is not Role.POOL:
-                self.model.inputs[owner.serial] = owner
+                self.model.note_input(owner)
 
     def _facts(self, tensor: torch.Tensor, result: bool = False) -> _Facts | None:
         """A tensor's facts, None for one without plain device memory; inputs not made in the capture are entered into
@@ -220,7 +220,7 @@ class CaptureMode(ObserverMode):
             self._known[id(tensor)] = facts
         if not result and facts[1] not in self.made and facts[1:3] not in self._inputs:
             buffer = track_foreign(self._ledger, tensor)
-            self.model.inputs[buffer.serial] = buffer
+            self.model.note_input(buffer)
             self._inputs.add(facts[1:3])
         return facts
 

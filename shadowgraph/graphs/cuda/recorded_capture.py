@@ -119,4 +119,4 @@ class RecordedCapture:
                 self._note(owner)
 
     def _note(self, buffer: Buffer) -> None:
-        self.model.inputs[buffer.serial] = buffer
+        self.model.note_input(buffer)

@@ -389,7 +389,11 @@ class EagerMode(ObserverMode):
         """Guarded storages cannot grow; one that would have to is replaced first."""
         if is_plain(tensor, self._device) and not tensor.untyped_storage().resizable():
             with error_barrier("guarded resize"):
+                before = tensor.untyped_storage().data_ptr()
+                owner = self._allocator.ledger.at(before)
                 grow(tensor, wanted_size(size), self._allocate)
+                if owner is not None and tensor.untyped_storage().data_ptr() != before:
+                    owner.resized = True
 
 
 def leave_stopped_modes() -> None:

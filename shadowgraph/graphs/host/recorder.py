@@ -260,7 +260,7 @@ class Recorder(TorchDispatchMode):
 
     def _note_input(self, buffer: Buffer | None) -> None:
         if buffer is not None:
-            self.graph.inputs[buffer.serial] = buffer
+            self.graph.note_input(buffer)
 
     def _caller(self) -> Stack:
         """The program's stack at the operator being recorded, walked once."""
