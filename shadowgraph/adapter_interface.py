@@ -11,8 +11,8 @@ Rules for an adapter:
 - It changes neither arguments nor results of the package. None of its own errors, and no exception of a method below,
   reaches the package: `shadowgraph.common.internal_errors.error_barrier_all` counts them. `PlannerInterface.reads` is
   the exception: with `Settings.sync` it raises the finding of a read into the program.
-- Every method may be called in any thread of the program, but not in a finalizer. No method waits for a device, reads
-  one, or keeps a tensor or an owner alive.
+- Every method may be called in any thread of the program, but not in a finalizer. No method but `loses_contents`
+  waits for a device or reads one; none keeps a tensor or an owner alive.
 - Methods take the locks of the ledger, of the name book and of the allocator for microseconds. `PlannerInterface.reads`
   and `PlannerInterface.note` may call the subscribers of a finding before they return. An adapter may hold a lock of
   its own meanwhile, if neither its listener nor its callbacks take that lock.
@@ -25,7 +25,7 @@ Rules for an adapter:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
@@ -33,12 +33,13 @@ from shadowgraph.checks.mutation.check import PLANNER, InGraphMutation
 from shadowgraph.checks.rebound.bindings import Planned
 from shadowgraph.checks.rebound.check import ReboundInputs
 from shadowgraph.checks.stale_rows.check import StaleRows
-from shadowgraph.declarations import declare_padding, name_owner
+from shadowgraph.declarations import declare_padding, lose_contents, name_owner
 from shadowgraph.graphs.dispatch import host_reads
 from shadowgraph.model.failures import Failure
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.host_plans import Again, HostPlan, HostPlans
+from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.views import TensorView
 from shadowgraph.monitor.exception_context import join, join_timeout, telling_line
 from shadowgraph.monitor.monitor import Monitor
@@ -243,6 +244,27 @@ class AdapterInterface:
         buffer = self._work.context.ledger.owner(where.start, where.stop)
         if buffer is not None:
             self._work.checks[StaleRows].declare(buffer, where, "dont_care")
+
+    def loses_contents(self, ranges: Sequence[ByteRange], how: str) -> Callable[[], None]:
+        """Say that memory is about to lose its contents while it keeps its addresses: a pause, a sleep.
+
+        Unlike the other methods it waits for the device, to read a few bytes of what graphs read there: call it where
+        the package waits as well.
+
+        Parameters
+        ----------
+        ranges
+            Addresses, the last one exclusive.
+        how
+            What drops the contents, for the report.
+
+        Returns
+        -------
+        Callable
+            To be called, in any thread, once there is memory at these addresses again. From then on, what a graph
+            reads there before it writes it must be written before the next replay; else SG116.
+        """
+        return lose_contents(self._work, ranges, how, read=True)
 
     # -- bind --------------------------------------------------------------------------------------------------
 

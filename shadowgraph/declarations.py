@@ -5,11 +5,12 @@ Base class of `Debugger`; methods run in the caller's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
+from shadowgraph.checks.contents_lost.check import ContentsLost, Loss
 from shadowgraph.checks.invariants.check import Invariants
 from shadowgraph.checks.invariants.rules import Rule, rule_of
 from shadowgraph.checks.mutation.check import InGraphMutation
@@ -21,6 +22,7 @@ from shadowgraph.graphs.dispatch.tensors import is_plain
 from shadowgraph.graphs.host.graph import HostGraph
 from shadowgraph.graphs.lookup import model_of
 from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import current_stack
 from shadowgraph.model.views import TensorView
 from shadowgraph.monitor.monitor import Monitor
@@ -136,6 +138,26 @@ class Declarations:
             assert isinstance(tensor, torch.Tensor)
             self._work.checks[ReboundInputs].bind(model, owner, attribute, tensor, planned=False)
 
+    def contents_lost(self, *tensors: torch.Tensor, how: str = "declared") -> None:
+        """Declare that the contents of tensors are gone, and their addresses stayed, as after a sleep or a pause.
+
+        Bytes of them that a graph reads before it writes them must be written before its next replay; else SG116.
+
+        Parameters
+        ----------
+        *tensors
+            Any dtype, strided. They are not kept alive.
+        how
+            What dropped them, for the report.
+
+        Raises
+        ------
+        UnknownBufferError
+            For an object that is no tensor, or has no plain memory on the backend's device.
+        """
+        ranges = [self._locate(tensor)[1].hull for tensor in tensors]
+        lose_contents(self._work, ranges, how)()
+
     def watch(self, tensor: torch.Tensor, name: str | None = None) -> Watch:
         """Record every write to a tensor, bug or not.
 
@@ -172,6 +194,18 @@ def declare_padding(work: Monitor, tensor: object, policy: str) -> None:
     if policy not in POLICIES:
         raise UsageError(f"padding() takes 'refresh', 'dont_care' or 'judged', not {policy!r}")
     work.checks[StaleRows].declare(buffer, view.hull, policy)
+
+
+def lose_contents(work: Monitor, ranges: Sequence[ByteRange], how: str, read: bool = False) -> Callable[[], None]:
+    """`Debugger.contents_lost` in two steps, for users and adapters: called before the loss; the result after it."""
+    check, stack = work.checks[ContentsLost], current_stack()
+    endangered = check.endangered(ranges, read)
+
+    def lost() -> None:
+        work.observation.observe_all()  # every write from here on counts
+        check.lost(ranges, endangered, Loss(how, stack))
+
+    return lost
 
 
 def name_owner(work: Monitor, name: str, owner: object) -> int:

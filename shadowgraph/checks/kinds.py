@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import cast
 
+from shadowgraph.checks.contents_lost.kind import ContentsLostKind
 from shadowgraph.checks.dangling.kind import DanglingPointerKind
 from shadowgraph.checks.foreign_writes.kind import ForeignWriteKind
 from shadowgraph.checks.invariants.kind import InvariantKind
@@ -29,6 +30,7 @@ BUILT_IN: tuple[FindingKind, ...] = (  # in the order in which their checks run
     ReboundInputKind(),
     GraphRaceKind(),
     ForeignWriteKind(),
+    ContentsLostKind(),
 )
 
 

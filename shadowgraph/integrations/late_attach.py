@@ -16,7 +16,7 @@ from shadowgraph.graphs.events import Listener, listeners
 if TYPE_CHECKING:
     from shadowgraph.model.graphs import Graph
 
-_FLASHINFER = "flashinfer"
+_FLASHINFER, _SAVER = "flashinfer", "torch_memory_saver"
 
 
 class _LateAttach(Listener):
@@ -27,6 +27,7 @@ class _LateAttach(Listener):
         """A debugger watches from here on."""
         if self not in listeners:
             listeners.append(self)
+        _attach_saver()
         if imported(_FLASHINFER) is not None:
             _attach()
 
@@ -36,6 +37,7 @@ class _LateAttach(Listener):
             listeners.remove(self)
 
     def capture_began(self, graph: Graph) -> None:
+        _attach_saver()
         if imported(_FLASHINFER) is not None:
             _attach(graph)
 
@@ -47,6 +49,14 @@ def register() -> None:
     """Give the adapters to every later debugger of this process. Idempotent; callable from any thread."""
     if _waiting not in session.attachments:
         session.attachments.append(_waiting)
+
+
+def _attach_saver() -> None:
+    if imported(_SAVER) is not None:
+        with error_barrier("torch_memory_saver adapter"):
+            from shadowgraph.integrations.memory_saver.adapter import attach
+
+            attach()
 
 
 def _attach(capturing: Graph | None = None) -> None:

@@ -64,12 +64,19 @@ def expect_adapters(when_imported: WhenImported, tell: notices.Tell, place: noti
     """
     notices.connect(tell, place)
     when_imported("flashinfer", _attach_flashinfer)
+    when_imported("torch_memory_saver", _attach_memory_saver)
     if first:
         when_imported("sglang", _say_why_sglang_is_off)
 
 
 def _attach_flashinfer() -> None:
     from shadowgraph.integrations.flashinfer.adapter import attach
+
+    attach()
+
+
+def _attach_memory_saver() -> None:
+    from shadowgraph.integrations.memory_saver.adapter import attach
 
     attach()
 

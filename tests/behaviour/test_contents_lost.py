@@ -1,0 +1,289 @@
+"""SG116 on real programs: memory that keeps its address and loses its contents."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from captures import graph_over, silent, uses_floats
+from programs import guarded, only
+
+import shadowgraph as sg
+from shadowgraph.integrations.memory_saver import adapter
+
+POOL = (0, 7)
+
+
+def drop(*tensors: torch.Tensor) -> None:
+    """What a resume leaves: other memory at the same addresses, which no write of the program is seen to make."""
+    for tensor in tensors:
+        ctypes.memset(tensor.data_ptr(), 0, tensor.nbytes)
+
+
+class Saver:
+    """The surface of torch_memory_saver's class, over memory of the host: a pause drops it at once."""
+
+    def __init__(self, **regions: list[torch.Tensor]) -> None:
+        self.regions = regions
+        self.backed: set[str] = set()
+        self._impl = SimpleNamespace(_mem_pools={})
+
+    def place(self) -> list[dict[str, Any]]:
+        """The segments, as torch's snapshot has them."""
+        found = []
+        for number, (tag, tensors) in enumerate(self.regions.items()):
+            pool = SimpleNamespace(id=(0, number + 1))
+            self._impl._mem_pools[tag, tag in self.backed, False] = pool
+            found += [
+                {"segment_pool_id": pool.id, "address": each.data_ptr(), "total_size": each.nbytes} for each in tensors
+            ]
+        return found
+
+    def pause(self, tag: str | None = None) -> str:
+        for each, tensors in self.regions.items():
+            if tag in (None, each) and each not in self.backed:
+                drop(*tensors)
+        return "paused"
+
+    def resume(self, tag: str | None = None) -> str:
+        return "resumed"
+
+
+@pytest.fixture
+def saver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Saver]]:
+    package, entry = ModuleType(adapter.PACKAGE), ModuleType(f"{adapter.PACKAGE}.entrypoint")
+    entry.TorchMemorySaver = Saver  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, package.__name__, package)
+    monkeypatch.setitem(sys.modules, entry.__name__, entry)
+    assert adapter.attach()
+
+    def make(backed: str = "", **regions: list[torch.Tensor]) -> Saver:
+        made = Saver(**regions)
+        made.backed |= {backed}
+        segments = made.place()
+        monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: segments)
+        return made
+
+    yield make
+    adapter.detach()
+
+
+def table(debugger: sg.Debugger) -> torch.Tensor:
+    made = uses_floats(debugger, 64)
+    made.copy_(torch.arange(1.0, 65.0))
+    return made
+
+
+def test_a_table_that_was_not_made_again(saver: Callable[..., Saver]) -> None:
+    with sg.debug(backend="host") as debugger:
+        rope, weights, x = table(debugger), table(debugger), uses_floats(debugger, 64)
+        debugger.name("model", {"rope": rope, "weights": weights})
+        graph = graph_over(lambda: (x * weights, x + rope))
+        graph.replay()
+        memory = saver(weights=[rope, weights])
+        assert (memory.pause("weights"), memory.resume("weights")) == ("paused", "resumed")
+        weights.copy_(torch.arange(1.0, 65.0))  # reloaded; the table is not
+        graph.replay()
+        graph.replay()
+        found = only(debugger.findings)
+        text = str(debugger.report(quiet=True))
+    assert (found.code, found.severity, found.confidence) == ("SG116", "error", "high")
+    assert (found.phase, found.graph, found.replay, found.occurrences) == ("replay", graph.model.name, 2, 1)
+    assert found.buffer.name == 'model["rope"]'
+    assert (found.bytes.first, found.bytes.last, found.bytes.count) == (0, 255, 256)
+    assert (found.culprit.name, found.culprit.node) == ("aten.add.Tensor", 1)
+    assert (found.detail.how, found.detail.compared) == ('torch_memory_saver pause("weights")', True)
+    assert found.detail.stack[0].function == "test_a_table_that_was_not_made_again"
+    said = 'aten.add.Tensor (node 1) reads model["rope"] (float32[64]), which lost its contents in torch_memory_saver'
+    assert f'SG116 contents lost: {said} pause("weights") and was not written since, in replay 2 of' in text
+    assert 'lost       in torch_memory_saver pause("weights")\n' in text
+
+
+def test_its_fixed_twin_makes_it_again(saver: Callable[..., Saver]) -> None:
+    with sg.debug(backend="host") as debugger:
+        rope, x = table(debugger), uses_floats(debugger, 64)
+        graph = graph_over(lambda: x + rope)
+        graph.replay()
+        memory = saver(weights=[rope])
+        memory.pause()
+        memory.resume()
+        rope.copy_(torch.arange(1.0, 65.0))
+        graph.replay()
+        assert silent(debugger)
+
+
+def test_a_region_with_a_backup_loses_nothing(saver: Callable[..., Saver]) -> None:
+    with sg.debug(backend="host") as debugger:
+        rope, x = table(debugger), uses_floats(debugger, 64)
+        graph = graph_over(lambda: x + rope)
+        graph.replay()
+        memory = saver(backed="weights", weights=[rope])
+        memory.pause("weights")
+        memory.resume("weights")
+        graph.replay()
+        assert silent(debugger)
+
+
+def test_another_tag_loses_nothing(saver: Callable[..., Saver]) -> None:
+    with sg.debug(backend="host") as debugger:
+        rope, other, x = table(debugger), table(debugger), uses_floats(debugger, 64)
+        graph = graph_over(lambda: x + rope)
+        graph.replay()
+        memory = saver(weights=[rope], kv_cache=[other])
+        memory.pause("kv_cache")
+        memory.resume("kv_cache")
+        graph.replay()
+        assert silent(debugger)
+
+
+def test_a_restoration_that_is_not_seen(saver: Callable[..., Saver]) -> None:
+    with sg.debug(backend="host") as debugger:
+        rope, x = table(debugger), uses_floats(debugger, 64)
+        graph = graph_over(lambda: x + rope)
+        graph.replay()
+        before = ctypes.string_at(rope.data_ptr(), rope.nbytes)
+        memory = saver(weights=[rope])
+        memory.pause("weights")
+        memory.resume("weights")
+        ctypes.memmove(rope.data_ptr(), before, rope.nbytes)
+        graph.replay()
+        assert silent(debugger)
+
+
+def test_what_the_graph_writes_before_it_reads(saver: Callable[..., Saver]) -> None:
+    with sg.debug(backend="host") as debugger:
+        x, scratch = table(debugger), table(debugger)
+        graph = graph_over(lambda: (scratch.copy_(x), scratch + 1))
+        graph.replay()
+        memory = saver(workspace=[scratch])
+        memory.pause("workspace")
+        memory.resume("workspace")
+        graph.replay()
+        assert silent(debugger)
+
+
+def test_what_another_graph_writes_first(saver: Callable[..., Saver]) -> None:
+    with sg.debug(backend="host") as debugger:
+        x, between = table(debugger), table(debugger)
+        producer = graph_over(lambda: between.copy_(x))
+        consumer = graph_over(lambda: between + 1)
+        producer.replay()
+        consumer.replay()
+        memory = saver(workspace=[between])
+        memory.pause("workspace")
+        memory.resume("workspace")
+        producer.replay()
+        consumer.replay()
+        assert silent(debugger)
+
+
+def test_and_what_it_writes_too_late(saver: Callable[..., Saver]) -> None:
+    with sg.debug(backend="host") as debugger:
+        x, between = table(debugger), table(debugger)
+        producer = graph_over(lambda: between.copy_(x))
+        consumer = graph_over(lambda: between + 1)
+        producer.replay()
+        consumer.replay()
+        memory = saver(workspace=[between])
+        memory.pause("workspace")
+        memory.resume("workspace")
+        consumer.replay()
+        found = only(debugger.findings)
+    assert (found.code, found.graph, found.culprit.name) == ("SG116", consumer.model.name, "aten.add.Tensor")
+
+
+def kv_graph(cache: torch.Tensor, rows: torch.Tensor) -> sg.HostGraph:
+    return graph_over(lambda: cache[rows].sum(1))
+
+
+def test_a_cache_that_fills_again_row_by_row(saver: Callable[..., Saver]) -> None:
+    with sg.debug(backend="host") as debugger:
+        cache, rows = uses_floats(debugger, 8, 4), guarded(debugger, 2, dtype=torch.int64)
+        cache.fill_(1)
+        graph = kv_graph(cache, rows)
+        graph.replay()
+        memory = saver(kv_cache=[cache])
+        memory.pause("kv_cache")
+        memory.resume("kv_cache")
+        cache[0].fill_(2)  # a prefill
+        graph.replay()
+        assert silent(debugger)
+
+
+def test_a_cache_that_is_read_before_any_row_is_written(saver: Callable[..., Saver]) -> None:
+    with sg.debug(backend="host") as debugger:
+        cache, rows = uses_floats(debugger, 8, 4), guarded(debugger, 2, dtype=torch.int64)
+        cache.fill_(1)
+        graph = kv_graph(cache, rows)
+        graph.replay()
+        memory = saver(kv_cache=[cache])
+        memory.pause("kv_cache")
+        memory.resume("kv_cache")
+        graph.replay()
+        found = only(debugger.findings)
+    assert (found.code, found.culprit.name) == ("SG116", "aten.index.Tensor")
+
+
+def test_only_half_of_it_was_written_again(saver: Callable[..., Saver]) -> None:
+    with sg.debug(backend="host") as debugger:
+        rope, x = table(debugger), uses_floats(debugger, 64)
+        graph = graph_over(lambda: x + rope)
+        graph.replay()
+        memory = saver(weights=[rope])
+        memory.pause("weights")
+        memory.resume("weights")
+        rope[32:].copy_(torch.arange(33.0, 65.0))
+        graph.replay()
+        found = only(debugger.findings)
+    assert (found.bytes.first, found.bytes.last, found.bytes.count) == (0, 127, 128)
+
+
+def test_a_declared_loss() -> None:
+    with sg.debug(backend="host") as debugger:
+        rope, x = table(debugger), uses_floats(debugger, 64)
+        graph = graph_over(lambda: x + rope)
+        graph.replay()
+        drop(rope)
+        debugger.contents_lost(rope, how="sleep(level=2)")
+        graph.replay()
+        found = only(debugger.findings)
+    assert (found.code, found.confidence, found.detail.compared) == ("SG116", "medium", False)
+    assert "which lost its contents in sleep(level=2) and was not written since" in found.message
+
+
+def test_a_declared_loss_that_was_repaired() -> None:
+    with sg.debug(backend="host") as debugger:
+        rope, x = table(debugger), uses_floats(debugger, 64)
+        graph = graph_over(lambda: x + rope)
+        graph.replay()
+        drop(rope)
+        debugger.contents_lost(rope)
+        rope.fill_(1)
+        graph.replay()
+        assert silent(debugger)
+
+
+def test_each_loss_counts_anew(saver: Callable[..., Saver]) -> None:
+    with sg.debug(backend="host") as debugger:
+        rope, x = table(debugger), uses_floats(debugger, 64)
+        graph = graph_over(lambda: x + rope)
+        memory = saver(weights=[rope])
+        for again in (True, False):
+            graph.replay()
+            memory.pause("weights")
+            memory.resume("weights")
+            if again:
+                rope.copy_(torch.arange(1.0, 65.0))
+        assert debugger.findings == ()
+        graph.replay()
+        assert only(debugger.findings).replay == 3
+
+
+def test_nothing_is_asked_while_no_debugger_watches(saver: Callable[..., Saver]) -> None:
+    memory = saver(weights=[torch.zeros(4)])
+    assert (memory.pause(), memory.resume()) == ("paused", "resumed")
