@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from building.markdown import table
+from shadowgraph.checks.kinds import kind_of
 from shadowgraph.checks.reserved import RESERVED
 from shadowgraph.render.text.explanations import explanations, not_looked_for
 
@@ -13,8 +14,14 @@ def kinds() -> str:
     for code, explanation in explanations().items():
         anchor = f"{code}: {explanation.kind}".lower().replace(":", "").replace(" ", "-")
         first = explanation.cause[0].split(". ")[0].split(": ")[0].rstrip(".")
-        rows.append((f"[{code}](findings.md#{anchor})", explanation.kind, f"{first}."))
-    return table(("code", "kind", "cause"), rows)
+        found = ", ".join(map(_link, kind_of(code).reports))
+        rows.append((f"[{code}](findings.md#{anchor})", explanation.kind, f"{first}.", found))
+    return table(("code", "kind", "cause", "public reports that are found"), rows)
+
+
+def _link(report: str) -> str:
+    repository, number = report.split("#")
+    return f"[{repository.split('/')[1]} {number}](https://github.com/{repository}/issues/{number})"
 
 
 def kinds_not_looked_for() -> str:

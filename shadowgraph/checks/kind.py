@@ -46,6 +46,8 @@ class KindWords(ABC):
         What the bytes of a finding are, and what the expected ones would have been, in words of a report.
     buffer_is_gone
         Whether it is about a buffer that was freed or moved.
+    reports
+        Public reports that are found as this kind, by programs after them: ``owner/repository#number``.
     """
 
     code: ClassVar[str]
@@ -54,6 +56,7 @@ class KindWords(ABC):
     bytes_are: ClassVar[str] = "changed"
     expected_label: ClassVar[str] = "was"
     buffer_is_gone: ClassVar[bool] = False
+    reports: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def verdict(self, finding: Finding) -> str:

@@ -32,6 +32,14 @@ class DanglingPointerKind(FindingKind):
 
     code = CODE
     title = "dangling pointer"
+    reports = (
+        "sgl-project/sglang#39175",
+        "sgl-project/sglang#34210",
+        "vllm-project/vllm#43909",
+        "cupy/cupy#9655",
+        "cupy/cupy#8318",
+        "jcelerier/librediffusion#14",
+    )
     detail = DanglingDetail
     buffer_is_gone = True
     remedy = (

@@ -46,6 +46,15 @@ class OutOfBoundsKind(FindingKind):
 
     code = CODE
     title = "out-of-bounds write"
+    reports = (
+        "sgl-project/sglang#27338",
+        "sgl-project/sglang#27360",
+        "sgl-project/sglang#24587",
+        "sgl-project/sglang#27747",
+        "vllm-project/vllm#36889",
+        "vllm-project/vllm#41856",
+        "PaddlePaddle/FastDeploy#7934",
+    )
     detail = OverrunDetail
     needs_bytes = True
     node_is_sought = True

@@ -25,6 +25,7 @@ class ReboundInputKind(FindingKind):
 
     code = CODE
     title = "rebound input"
+    reports = ("vllm-project/vllm#53915",)
     detail = ReboundDetail
     bytes_are = "stale"
     expected_label = "should be"

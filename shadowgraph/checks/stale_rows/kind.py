@@ -28,6 +28,10 @@ class StaleRowsKind(FindingKind):
 
     code = CODE
     title = "stale rows"
+    reports = (
+        "sgl-project/sglang#26292",
+        "vllm-project/vllm#21196",
+    )
     detail = StaleRowsDetail
     bytes_are = "stale"
     keeps_first_example = True
