@@ -1,7 +1,8 @@
 """Base class of the checks, and the data that checks exchange: checkpoints, detections, shared context.
 
 The monitor calls the hooks of `Check` in the thread of the event. It holds the debugger's lock for `parts`,
-`replay_begins`, `changed`, `fetched`, `checkpoint_ends` and `written`, and not for `host_read` and `recheck`.
+`replay_begins`, `pool_read`, `pool_written`, `changed`, `fetched`, `checkpoint_ends` and `written`, and not
+for `host_read` and `recheck`.
 `captured` runs under the lock at the first replay, and without it at the end of a capture on the host.
 """
 
@@ -26,6 +27,7 @@ from shadowgraph.model.steps import StepFacts
 from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.aliases import NameBook
 from shadowgraph.tracking.allocator import HostAllocator
+from shadowgraph.tracking.pool_watch import Sight
 from shadowgraph.tracking.step_order import PieceReplay
 from shadowgraph.tracking.writes import Write, WriteLog
 
@@ -102,6 +104,26 @@ class _Facts(TypedDict, total=False):
     confidence: str
     key: str
     facts: object
+
+
+@dataclass(frozen=True, slots=True)
+class PoolAccess:
+    """A read of memory of a graph pool by eager code, or by the host; or a write by an eager operator.
+
+    Attributes
+    ----------
+    how
+        The operator, or the method of the tensor.
+    sight
+        When the tensor's storage was first seen, where it owns none of its memory; None where it does.
+    storage
+        The storage's first byte and size.
+    """
+
+    view: TensorView
+    how: str
+    sight: Sight | None
+    storage: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +315,12 @@ class Check:
 
     def host_read(self, view: TensorView, how: str, stack: Stack, checkpoint: Checkpoint) -> None:
         """The host is about to read a view."""
+
+    def pool_read(self, read: PoolAccess, checkpoint: Checkpoint) -> None:
+        """Eager code, or the host, is about to read watched memory of a pool (`tracking.pool_watch`)."""
+
+    def pool_written(self, written: PoolAccess) -> None:
+        """An eager operator is about to write such memory. `written` tells of it, too, where the memory is tracked."""
 
     def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         """A launch wrote tracked memory (`graph` for a node of a replay)."""

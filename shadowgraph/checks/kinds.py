@@ -14,6 +14,7 @@ from shadowgraph.checks.invariants.kind import InvariantKind
 from shadowgraph.checks.kind import FindingKind
 from shadowgraph.checks.mutation.kind import InGraphMutationKind
 from shadowgraph.checks.out_of_bounds.kind import OutOfBoundsKind
+from shadowgraph.checks.pool_clobber.kind import PoolClobberKind
 from shadowgraph.checks.races.kind import GraphRaceKind
 from shadowgraph.checks.rebound.kind import ReboundInputKind
 from shadowgraph.checks.reserved import RESERVED
@@ -26,6 +27,7 @@ BUILT_IN: tuple[FindingKind, ...] = (  # in the order in which their checks run
     InGraphMutationKind(),
     InvariantKind(),
     DanglingPointerKind(),
+    PoolClobberKind(),
     StaleRowsKind(),
     ReboundInputKind(),
     GraphRaceKind(),

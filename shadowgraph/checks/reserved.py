@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 RESERVED = {
-    "SG105": "pool clobber",
     "SG107": "undefined influence",
     "SG110": "host source recycled",
     "SG111": "host write in flight",

@@ -93,6 +93,8 @@ class Case:
         The finding needs the recorded stores of launches.
     declared
         The finding needs a declaration, which a program that does not use the debugger cannot make.
+    reuses
+        On a device the finding needs memory to be reused as the program's own allocator does (layout ``faithful``).
     """
 
     id: str
@@ -105,6 +107,7 @@ class Case:
     carved: bool = False
     host_only: bool = False
     declared: bool = False
+    reuses: bool = False
 
     @property
     def control(self) -> bool:

@@ -14,6 +14,7 @@ from shadowgraph.demos import (
     a3_page_table,
     a4_padding,
     a5_rebound,
+    a6_workspace,
     a7_slot_cache,
     a10_fresh_input,
     controls,
@@ -32,6 +33,7 @@ ACCEPTANCE: tuple[Case, ...] = (
     *a3_page_table.CASES,
     *a4_padding.CASES,
     *a5_rebound.CASES,
+    *a6_workspace.CASES,
     *a7_slot_cache.CASES,
     *a10_fresh_input.CASES,
     *controls.CASES,
@@ -99,6 +101,8 @@ def run_case(case: Case, device: Any, **options: Any) -> Outcome:
             outcome.complaints.append("without a debugger the victim was not damaged")
             return outcome
         chosen = {"backend": device.name, **dict(case.options), **options}
+        if case.reuses and device.name != "host":
+            chosen["layout"] = "faithful"
         _run_programs(outcome, device, chosen)
     except InvalidCaseError as error:
         outcome.verdict = "invalid"

@@ -52,7 +52,7 @@ def advances(graph: Graph, where: RangeSet) -> bool:
     for node, led in _flow(graph, where, lambda view: True):
         for pointer in node.launch.pointers:
             into = pointer.may_write and any(pointer.view.hull.overlaps(part) for part in where)
-            if into and any(source is not pointer or _reads_itself(node.launch, pointer) for source in led):
+            if into and any(source is not pointer or reads_itself(node.launch, pointer) for source in led):
                 return True
     return False
 
@@ -101,7 +101,7 @@ def _carry(stemming: RangeSet, pointer: Pointer, on: bool) -> None:
             stemming.discard(part)
 
 
-def _reads_itself(launch: Launch, pointer: Pointer) -> bool:
+def reads_itself(launch: Launch, pointer: Pointer) -> bool:
     """Whether new values are known to be made from the old ones; a kernel need not read the memory that it may
     write."""
     return pointer.access is not Access.UNKNOWN and _operator(launch) not in _PUTS

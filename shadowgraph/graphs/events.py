@@ -15,6 +15,8 @@ from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.model.views import TensorView
 
 if TYPE_CHECKING:
+    import torch
+
     from shadowgraph.model.graphs import Graph, Launch, Node
     from shadowgraph.model.launches import IndexRule
     from shadowgraph.tracking.stores import StoreLog
@@ -74,6 +76,13 @@ class Listener:
 
     def host_read(self, view: TensorView, how: str, waits: bool = True) -> None:
         """The host is about to read a tensor's bytes, and to wait for them unless `waits` is False."""
+
+    def pool_read(self, tensor: torch.Tensor, view: TensorView, how: str) -> None:
+        """Eager code, or the host, is about to read a tensor in watched memory of a pool (`tracking.pool_watch`)."""
+
+    def pool_written(self, tensor: torch.Tensor, view: TensorView, how: str) -> None:
+        """An eager operator is about to write a tensor in such memory; `launch_ran` tells of it, too, where the memory
+        is tracked."""
 
 
 class Listeners(list[Listener]):
@@ -138,6 +147,8 @@ class Events:
         self.launch_begins = event(Listener.launch_begins)
         self.launch_ran = event(Listener.launch_ran)
         self.host_read = event(Listener.host_read)
+        self.pool_read = event(Listener.pool_read)
+        self.pool_written = event(Listener.pool_written)
 
 
 events = Events()

@@ -62,6 +62,8 @@ class Buffer(HtmlRepr, msgspec.Struct, eq=False, gc=False):
         Stack of the program where the last reference to it went; empty where that is not known.
     resized
         The program resized the tensor that had it, which has other memory since.
+    place
+        Where it would lie if its capture had kept no freed memory from reuse (layout ``isolate``); -1 where it lies.
     """
 
     serial: int
@@ -85,6 +87,7 @@ class Buffer(HtmlRepr, msgspec.Struct, eq=False, gc=False):
     captured: Absent[bool] = False
     freed_by: Absent[Stack] = ()
     resized: Absent[bool] = False
+    place: Absent[int] = -1
 
     @property
     def stop(self) -> int:

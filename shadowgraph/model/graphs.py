@@ -19,7 +19,7 @@ from shadowgraph.model.launches import Access, Launch, LaunchKind, Pointer
 from shadowgraph.model.probes import Probe
 from shadowgraph.model.ranges import ByteRange, RangeIndex, RangeSet
 
-__all__ = ["Access", "Graph", "Launch", "LaunchKind", "Node", "Pointer"]
+__all__ = ["Access", "Allocation", "Graph", "Launch", "LaunchKind", "Node", "Pointer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,38 @@ class Node:
 
     index: int
     launch: Launch
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A tensor that a capture allocated from its pool.
+
+    Attributes
+    ----------
+    before
+        Index of the first node that may use it.
+    where
+        Its requested bytes.
+    serial
+        The ledger's serial when it was allocated; where that is not known, when its capture ended.
+    dtype, itemsize, shape
+        As it was allocated.
+    buffer
+        Its own entry in the ledger, if there is one.
+    """
+
+    before: int
+    where: ByteRange
+    serial: int
+    dtype: str
+    itemsize: int
+    shape: tuple[int, ...]
+    buffer: Buffer | None = None
+
+    @classmethod
+    def of(cls, before: int, buffer: Buffer) -> Allocation:
+        """The allocation that a buffer of the ledger stands for."""
+        return cls(before, buffer.range, buffer.serial, buffer.dtype, buffer.itemsize, buffer.shape, buffer)
 
 
 class Graph(HtmlRepr):
@@ -55,12 +87,17 @@ class Graph(HtmlRepr):
         Every replay is checked by the graph's own nodes, and needs no check from outside.
     check_nodes
         Handles of these nodes of an executable graph; empty on the host.
+    ended
+        The ledger's serial at the end of its capture; 0 where that was not seen.
+    borrowed
+        By node index and storage address: when a storage that owns none of its memory was first seen, by the ledger's
+        serials. Known on the host.
     """
 
     def __init__(self, serial: int, name: str, nodes: Iterable[Node] = ()) -> None:
         self.serial, self.name = serial, name
         self.replays = 0
-        self.captured_at = 0
+        self.captured_at = self.ended = 0
         self.inputs: dict[int, Buffer] = {}
         self.probe: Probe | None = None
         self.reading = fork_safe(threading.RLock())
@@ -68,6 +105,9 @@ class Graph(HtmlRepr):
         self.checks_itself = self.unlearnt = False
         self.check_nodes: tuple[int, ...] = ()
         self._nodes: list[Node] = list(nodes)
+        self.borrowed: dict[tuple[int, int], int] = {}
+        self._allocations: list[Allocation] = []
+        self._build_allocations: Callable[[], list[Allocation]] | None = None
         self._build: Callable[[], list[Node]] | None = None
         self._device: tuple[DeviceNode, ...] | None = None
         self._build_device: Callable[[], tuple[DeviceNode, ...] | None] | None = None
@@ -91,6 +131,18 @@ class Graph(HtmlRepr):
     def build_later(self, build: Callable[[], list[Node]]) -> None:
         """Set the function that builds the nodes, called at their first use."""
         self._build, self._spans, self._index = build, None, None
+
+    @property
+    def allocations(self) -> list[Allocation]:
+        """The tensors that its capture allocated, in order."""
+        if self._build_allocations is not None:
+            build, self._build_allocations = self._build_allocations, None
+            self._allocations = build()
+        return self._allocations
+
+    def build_allocations_later(self, build: Callable[[], list[Allocation]]) -> None:
+        """Set the function that builds the allocations, called at their first use."""
+        self._build_allocations = build
 
     def build_device_later(self, build: Callable[[], tuple[DeviceNode, ...] | None]) -> None:
         """Set the function that reads the device nodes, called at their first use; it returns None if it cannot."""

@@ -15,7 +15,7 @@ import torch
 from shadowgraph.common.settings import Settings
 from shadowgraph.engines.base import Engine
 from shadowgraph.engines.numpy_engine import NumpyEngine
-from shadowgraph.graphs.dispatch import active_pools, cache_emptying, host_reads
+from shadowgraph.graphs.dispatch import active_pools, borrowed_memory, cache_emptying, host_reads
 from shadowgraph.graphs.triton import host as triton_host
 from shadowgraph.monitor.recorder.recorder import recorder
 from shadowgraph.tracking.allocator import HostAllocator, host_allocator
@@ -56,8 +56,10 @@ class HostBackend:
     def start(self) -> None:
         triton_host.install()
         host_reads.install()
+        borrowed_memory.install(self.allocator)
 
     def stop(self) -> None:
+        borrowed_memory.uninstall()
         host_reads.uninstall()
         triton_host.uninstall()
 
@@ -113,6 +115,7 @@ class CudaBackend:
 
         triton_cuda.install()
         host_reads.install(of_host_memory=False)
+        borrowed_memory.install(self.allocator)
         active_pools.entered.append(self.native.entered)
         active_pools.install()
         cache_emptying.install(self.allocator.sweep_large)
@@ -125,6 +128,7 @@ class CudaBackend:
         cache_emptying.uninstall()
         active_pools.uninstall()
         active_pools.entered.remove(self.native.entered)
+        borrowed_memory.uninstall()
         host_reads.uninstall(of_host_memory=False)
         triton_cuda.uninstall()
 

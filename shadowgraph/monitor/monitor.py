@@ -17,7 +17,9 @@ from functools import partial
 from math import inf
 from typing import Any, TypeVar
 
-from shadowgraph.checks.base import Check, Checkpoint, Context, Step
+import torch
+
+from shadowgraph.checks.base import Check, Checkpoint, Context, PoolAccess, Step
 from shadowgraph.checks.dangling.check import Dangling
 from shadowgraph.checks.invariants.check import Invariants
 from shadowgraph.checks.invariants.indices import Indices
@@ -76,6 +78,7 @@ from shadowgraph.tracking.aliases import NameBook
 from shadowgraph.tracking.allocator import HostAllocator
 from shadowgraph.tracking.foreign import drop_stale
 from shadowgraph.tracking.novelty import Novelty
+from shadowgraph.tracking.pool_watch import borrowers
 from shadowgraph.tracking.stores import StoreLog
 from shadowgraph.tracking.writes import WriteLog, write_of
 
@@ -654,6 +657,30 @@ class Monitor(Listener):
 
     @delivers
     @event_handler
+    def pool_read(self, tensor: torch.Tensor, view: TensorView, how: str) -> None:
+        if self._observes_here:
+            read = _pool_access(tensor, view, how, self.allocator)
+            with self._lock.section:
+                for check in self._all:
+                    check.pool_read(read, Checkpoint("host_read"))
+
+    @delivers
+    @event_handler
+    def pool_written(self, tensor: torch.Tensor, view: TensorView, how: str) -> None:
+        if self._observes_here:
+            written = _pool_access(tensor, view, how, self.allocator)
+            with self._lock.section:
+                for check in self._all:
+                    check.pool_written(written)
+
+    @property
+    def _observes_here(self) -> bool:
+        """Whether this thread runs eager code, and all of that is observed."""
+        apart = self._replaying is not None or self._captures_here
+        return not (self.paused or apart or self.observation.incomplete)
+
+    @delivers
+    @event_handler
     def retiring(self, buffer: Buffer) -> None:
         """The next tenant is about to overwrite a tenant's guards: check them a last time."""
         if self.paused or self._captures_here:
@@ -780,6 +807,14 @@ class Monitor(Listener):
         self._boundaries.wait(here)
         with self._lock.section:
             self._boundaries.poll()
+
+
+def _pool_access(tensor: torch.Tensor, view: TensorView, how: str, allocator: HostAllocator) -> PoolAccess:
+    """The facts of a read or write; no tensor is held."""
+    with torch._C.DisableTorchFunction():
+        storage = tensor.untyped_storage()
+    sight = borrowers.see(storage, allocator.ledger.next_serial()) if allocator.lends(storage) else None
+    return PoolAccess(view, how, sight, (storage.data_ptr(), storage.nbytes()))
 
 
 def _news(take: FindingPipeline, mutation: InGraphMutation, patterns: WritePatterns) -> int:

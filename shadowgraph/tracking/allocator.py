@@ -46,6 +46,8 @@ class Block:
     capacity: int
     guards: GuardSizes
     policy: GuardPolicy | None = None  # the guards count against its budget
+    place: int = -1  # as `Buffer.place`, of its last tenant
+    replaced: bool = False  # in quarantine: a later block is where this one would have been reused
 
 
 class Pool:
@@ -79,6 +81,14 @@ class Pool:
     def take(self, capacity: int) -> Block | None:
         blocks = self._free.get(capacity)
         return blocks.pop() if blocks else None
+
+    def settle_place(self, block: Block) -> None:
+        """Note where a block would be if none were in quarantine: in the place of the one of its size freed last."""
+        waiting = (each for each in reversed(self._quarantine) if each.capacity == block.capacity)
+        before = next((each for each in waiting if not each.replaced), None)
+        block.place, block.replaced = (before.place if before is not None else block.address), False
+        if before is not None:
+            before.replaced = True
 
     def oldest(self) -> Block:
         """Remove the block that was freed first, of the size that holds most bytes."""
@@ -135,6 +145,7 @@ class HostAllocator:
         self.isolate_captures = False
         self.large = LargeTally()
         self.static_pool = self.new_pool(users=1)
+        self._storages: weakref.WeakValueDictionary[int, torch.UntypedStorage] = weakref.WeakValueDictionary()
 
     @property
     def lock(self) -> FinalizerSafeLock:
@@ -220,6 +231,9 @@ class HostAllocator:
                 head_guard=block.guards.head,
                 tail_guard=block.guards.tail + block.capacity - nbytes if block.guards.tail else 0,
             )
+            pool.settle_place(block)
+            if block.place != block.address:
+                buffer.place = block.place
             try:
                 self.guards.arm(buffer)
             except BaseException:  # a finding in sync mode
@@ -227,6 +241,7 @@ class HostAllocator:
                 raise
             self.ledger.add(buffer)
         storage = self._storage_at(block.address, nbytes)
+        self._storages[id(storage)] = storage
         finalizer = weakref.finalize(storage, finalized, buffer, partial(self._release, block, buffer, pool))
         finalizer.atexit = False
         return storage, buffer
@@ -268,6 +283,10 @@ class HostAllocator:
     def in_private_pool(self, where: ByteRange) -> bool:
         """Whether freed memory lies in a private pool of a graph or of the program, which eager code does not share."""
         return False
+
+    def lends(self, storage: torch.UntypedStorage) -> bool:
+        """Whether a storage is over memory that may be a pool's without owning it: a raw pointer, a weak reference."""
+        return self.holds(storage.data_ptr()) and self._storages.get(id(storage)) is not storage
 
     def _storage_at(self, address: int, nbytes: int) -> torch.UntypedStorage:
         return storage_at(address, nbytes)

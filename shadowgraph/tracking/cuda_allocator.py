@@ -15,6 +15,7 @@ from shadowgraph.tracking.allocator import Block, HostAllocator, Pool
 from shadowgraph.tracking.captures import captures
 from shadowgraph.tracking.guard_keeper import CanaryWriter
 from shadowgraph.tracking.large_buffers import NO_MEMORY, LargeBuffers, Request
+from shadowgraph.tracking.memory import construct_storage
 from shadowgraph.tracking.slabs import SlabArena
 from shadowgraph.tracking.torch_segments import TorchSegments
 
@@ -87,10 +88,14 @@ class CudaAllocator(HostAllocator):
         spans = ((ByteRange(s["address"], s["address"] + s["total_size"]), s["segment_pool_id"]) for s in segments)
         return any(tuple(pool) != (0, 0) for span, pool in spans if span.contains(where.start))
 
+    def lends(self, storage: torch.UntypedStorage) -> bool:
+        """Torch's own storages may be resized, those over other owners' memory may not."""
+        return not storage.resizable()
+
     def _storage_at(self, address: int, nbytes: int) -> torch.UntypedStorage:
         self._memory.note_stream()  # work that the program queues there may outlive the tensor
         place = torch.device("cuda", self.index)
-        return cast(torch.UntypedStorage, torch._C._construct_storage_from_data_pointer(address, place, nbytes))
+        return cast(torch.UntypedStorage, construct_storage(address, place, nbytes))
 
     def _take(self, pool: Pool, capacity: int) -> Block | None:
         if captures.running:

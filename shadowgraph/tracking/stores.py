@@ -99,10 +99,16 @@ class StoreLog:
     ----------
     budget
         The budget of the log; shared by the process unless given.
+
+    Attributes
+    ----------
+    loads
+        Bytes loaded, while memory of pools is watched (`pool_watch`); empty otherwise.
     """
 
     def __init__(self, budget: Budget = SHARED) -> None:
         self.stores: list[Store] = []
+        self.loads = RangeSet()
         self._ranges: RangeSet | None = None
         self._compacted = False
         self._budget, self._held = budget, 0
@@ -136,6 +142,11 @@ class StoreLog:
             self.compact()
         for part in _runs(addresses, itemsize):
             self.ranges.add(part)
+
+    def note_load(self, addresses: Addresses, itemsize: int) -> None:
+        """Record a load's active lanes."""
+        for part in _runs(addresses, itemsize) if addresses.size else ():
+            self.loads.add(part)
 
     def compact(self) -> None:
         """Drop addresses and values for good; later stores record only their ranges."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from shadowgraph.common.errors import InvalidCaseError, UsageError
-from shadowgraph.demos import a2_kv_indices, a3_page_table, a4_padding, a5_rebound, a7_slot_cache
+from shadowgraph.demos import a2_kv_indices, a3_page_table, a4_padding, a5_rebound, a6_workspace, a7_slot_cache
 from shadowgraph.demos.case import Case, Expected, require
 from shadowgraph.demos.device import Buffers, HostDevice, Unwatched
 from shadowgraph.demos.runner import ACCEPTANCE, run_case, select
@@ -72,6 +72,9 @@ def test_fixed_programs_do_no_damage(device: HostDevice) -> None:
     assert runner.victim is not None
     assert (runner.victim.data_ptr(), runner.victim.any().item()) == (runner.before, False)
     assert runner.buf.unique().tolist() == [1.0]
+    attention = a6_workspace.program(device, Unwatched(), True, 0)
+    assert attention.get_workspace().unique().tolist() == [-1.0]
+    assert attention.output.unique().tolist() == [(attention.given * 2).sum().item() - 1]
     backend = a7_slot_cache.program(device, Unwatched(), True, 1 << 12)
     assert backend.outputs[3].unique().tolist() == [3.0]
 

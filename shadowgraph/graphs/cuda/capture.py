@@ -25,8 +25,9 @@ from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
 from shadowgraph.graphs.dispatch.schemas import schema_of
 from shadowgraph.graphs.dispatch.tensors import is_plain, named_tensors, tensors_in
 from shadowgraph.model.buffers import Ledger, Role
-from shadowgraph.model.graphs import Access, Graph, Launch, LaunchKind, Node, Pointer
+from shadowgraph.model.graphs import Access, Allocation, Graph, Launch, LaunchKind, Node, Pointer
 from shadowgraph.model.launches import RESULT
+from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import Stack
 from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.foreign import track_foreign
@@ -101,6 +102,7 @@ class CaptureMode(ObserverMode):
         self._inputs: set[tuple[int, int]] = set()  # storages that are certainly in the ledger
         self._known: dict[int, _Facts] = {}  # by id of the tensors that are kept
         self.made: dict[int, Form] = {}
+        self._allocated: list[tuple[int, _Facts]] = []  # with the number of launches before
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not isinstance(func, OpOverload) or func.is_view:
@@ -156,13 +158,15 @@ class CaptureMode(ObserverMode):
         """Read the noted operators and release the capture's tensors; the model is built on first use."""
         self._settle()
         self._known.clear()
-        steps = self._steps
+        steps, allocated = self._steps, self._allocated
+        now = self.model.ended = self._ledger.next_serial()
 
         def nodes() -> list[Node]:
             stacks = iter(stacks_of([step.trace for step in steps if isinstance(step, _Operator)], _FRAMES))
             return [Node(i, s) if isinstance(s, Launch) else s.node(i, next(stacks)) for i, s in enumerate(steps)]
 
         self.model.build_later(nodes)
+        self.model.build_allocations_later(lambda: [_allocation(before, facts, now) for before, facts in allocated])
 
     def drop(self) -> None:
         """Release the capture's tensors unread."""
@@ -196,6 +200,7 @@ class CaptureMode(ObserverMode):
             if facts is not None and facts[1] not in known and facts[2]:
                 fresh.append(facts)
                 self.made[facts[1]] = (tensor.dtype, tuple(tensor.shape), trace)
+                self._allocated.append((len(self._steps), facts))
         if (inputs or fresh) and not schema.pure_view:
             self.launches[token] = len(self._steps)
             self._steps.append(_Operator(func, inputs, fresh, trace))
@@ -242,6 +247,12 @@ def _view(facts: _Facts) -> TensorView:
     address, storage, nbytes, shape, stride, dtype, device = facts
     name = str(dtype).removeprefix("torch.")
     return TensorView(address, storage, nbytes, shape, stride, name, dtype.itemsize, f"cuda:{device}")
+
+
+def _allocation(before: int, facts: _Facts, serial: int) -> Allocation:
+    _, start, nbytes, shape, _, dtype, _ = facts
+    where = ByteRange(start, start + nbytes)
+    return Allocation(before, where, serial, str(dtype).removeprefix("torch."), dtype.itemsize, shape)
 
 
 Capture: TypeAlias = CaptureMode | RecordedCapture

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
@@ -36,10 +36,11 @@ from shadowgraph.graphs.cuda.probes import Prober
 from shadowgraph.graphs.events import events, listeners
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.probes import Outcome
-from shadowgraph.model.ranges import RangeSet
+from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.tracking import launch_recording, passing, steps
 from shadowgraph.tracking.captures import RunningCapture, captures
 from shadowgraph.tracking.cuda_allocator import CudaAllocator
+from shadowgraph.tracking.pool_watch import borrowers, watch
 
 _serials, _sessions = itertools.count(1), itertools.count(1)
 _patches = PatchSet(optional=("__del__",))
@@ -57,6 +58,7 @@ class _State:
     session: int = 0  # the debugger under which it was captured or has replayed
     history: bool = False  # whether this capture switched the allocator's history on
     finalizer: Any = field(default=None, repr=False)
+    since: int = 0  # the ledger's serial when its capture began
 
 
 @dataclass(slots=True)
@@ -177,6 +179,7 @@ class CudaGraphs:
         if state is None or state is _ELSEWHERE:
             return
         self._live.add(state.model.serial)
+        state.since = self._allocator.ledger.next_serial()
         # Without the state: finalizers live until the interpreter has ended, and a pool must not.
         state.finalizer = weakref.finalize(graph, self._ended, state.model)
         state.finalizer.atexit = False
@@ -227,6 +230,7 @@ class CudaGraphs:
     def _gone(self, model: Graph) -> None:
         """A graph has ended; its pool may end with it."""
         self._live.discard(model.serial)
+        watch.arrived(model.serial)
         self._native.dropped(model)
         if self._checks is not None:
             self._checks.dropped(model)
@@ -276,6 +280,7 @@ class CudaGraphs:
         try:
             snapshot = snapshot_of(_pool_of(graph, state)) if state.pool is not None or state.native else None
             mode.finish()
+            borrowers.redate(state.since, self._allocator.ledger.next_serial())
             if _keeps(graph):
                 lines = self._lines.ended(graph, state.model, mode)
                 read_later(graph, state.model, self._allocator.ledger, mode.origin, lines)
@@ -295,6 +300,7 @@ class CudaGraphs:
     def _end_guarded(self, state: _State, pool: IsolatedPool, snapshot: Any, made: Made) -> None:
         tenants = tenants_of(snapshot, pool.segments.__contains__)
         if is_complete(tenants, made, pool.segments):
+            watch.expect(state.model.serial, _ranges(tenants))
             self._allocator.guards.waiting.append(partial(self._enter, state, tenants, made))
         else:
             self._native.left_alone[INCOMPLETE] += 1
@@ -306,6 +312,7 @@ class CudaGraphs:
         if self._allocator.may_be_unmapped(within):
             self._native.refuse(handle, UNMAPPABLE)
         elif is_complete(tenants, made, within):
+            watch.expect(state.model.serial, _ranges(tenants))
             self._native.captured(handle, state.model, tenants, made)
         else:
             self._native.refuse(handle, INCOMPLETE)
@@ -429,6 +436,10 @@ class CudaGraphs:
                 graph._shadowgraph = None
             if state is not _ELSEWHERE:
                 self._drop(state)
+
+
+def _ranges(tenants: Tenants) -> Iterator[ByteRange]:
+    return (ByteRange(start, start + nbytes) for start, nbytes in tenants.items())
 
 
 def _pool_of(graph: Any, state: _State) -> PoolHandle:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -94,6 +95,8 @@ class RecordedCapture:
             made.launched = self._launched
             self.taught = self.marks.teaches(self.model.name)
             self.model.build_later(made.nodes)
+            self.model.ended = self._ledger.next_serial()
+            self.model.build_allocations_later(partial(made.allocations, self.model.ended))
         finally:
             self.marks.release()
 

@@ -18,7 +18,8 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from shadowgraph.common.internal_errors import error_barrier
-from shadowgraph.graphs.dispatch import active_pools, host_reads
+from shadowgraph.graphs.dispatch import active_pools, host_reads, pool_reads
+from shadowgraph.graphs.dispatch.borrowed_memory import note_tensor
 from shadowgraph.graphs.dispatch.calling import call
 from shadowgraph.graphs.dispatch.eager_guard import EagerGuard
 from shadowgraph.graphs.dispatch.indexing import IndexUse, index_uses
@@ -36,6 +37,7 @@ from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import current_stack
 from shadowgraph.tracking.allocator import HostAllocator
 from shadowgraph.tracking.foreign import drop_stale
+from shadowgraph.tracking.pool_watch import watch
 
 _depth: Callable[[], int] = torch._C._len_torch_dispatch_stack
 
@@ -196,6 +198,8 @@ class EagerMode(ObserverMode):
             return call(func, args, kwargs)
         if _local.capturing or not isinstance(func, OpOverload) or func.namespace == "prim":
             return call(func, args, kwargs)  # a higher-order operator, or an attribute of a fake tensor
+        if watch.on:
+            pool_reads.note_operator(func, args, kwargs)
         path = paths.get(id(func))
         if path is not None and path.plain and path.operator is func and self._passes(path, args, kwargs):
             return call(func, args, kwargs)
@@ -241,6 +245,8 @@ class EagerMode(ObserverMode):
             results = self._call_told(path, guarding, args, kwargs)
         else:
             results = self._call(path, guarding, args, kwargs)
+        if schema.borrows:
+            note_tensor(results, self._allocator)
         if not guarding or schema.host_read:
             return results
         return self._guarded_results(path, results, args, kwargs)

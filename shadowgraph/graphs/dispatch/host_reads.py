@@ -20,6 +20,7 @@ from shadowgraph.common.patching import PatchSet
 from shadowgraph.graphs.dispatch.tensors import is_plain, view_of_memory
 from shadowgraph.graphs.events import events, listeners
 from shadowgraph.model.views import TensorView
+from shadowgraph.tracking.pool_watch import watch
 
 _READS = ("tolist", "numpy", "__array__", "cpu", "to", "__dlpack__", "__repr__", "__reduce_ex__")
 _HARMLESS_IN_CAPTURE = {"cpu", "to"}  # no-ops on the host, and copy nodes on CUDA
@@ -105,6 +106,12 @@ def resting() -> bool:
     return _resting
 
 
+def reading() -> bool:
+    """Whether this thread is in the middle of a read that was reported: operators that it runs are no reads of their
+    own."""
+    return _local.busy
+
+
 def note_read(tensor: torch.Tensor, how: str, waits: bool = True) -> None:
     """Report that the host is about to read a tensor, and to wait for it unless `waits` is False."""
     if _resting or _local.busy or not listeners:
@@ -116,6 +123,8 @@ def note_read(tensor: torch.Tensor, how: str, waits: bool = True) -> None:
             view = _view_of(tensor)
         if view is not None and view.nbytes:
             events.host_read(view, how, waits)
+            if watch.on and watch.covers(view.address):
+                events.pool_read(tensor, view, how)
     finally:
         _local.busy = False
 

@@ -80,9 +80,9 @@ def _path(operator: OpOverload, schema: Schema) -> Path:
     return Path(
         operator,
         schema,
-        quiet=not (handled or schema.written or schema.takes_indices),
+        quiet=not (handled or schema.borrows or schema.written or schema.takes_indices),
         copies_to_host=copies,
-        plain=not (handled or packet in MAKERS),
+        plain=not (handled or schema.borrows or packet in MAKERS),
         works=not (copies or operator.is_view or packet in _LOADING),
         concerns=_concerns(schema),
     )

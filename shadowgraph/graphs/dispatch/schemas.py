@@ -31,6 +31,7 @@ _METADATA = {"aten::set_", "aten::detach_", "aten::requires_grad_", "aten::_vers
 _RESIZES = {"aten::resize_", "aten::resize_as_", "aten::_resize_output_"}
 # Keys under which a Python kernel for the host may be registered; without a key it is composite.
 _KERNELS = ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd", "")
+_BORROWING = {"aten::set_", "aten::lift_fresh"}
 # Operators that return nothing and raise if a value is bad.
 _ASSERTIONS = {"aten::_assert_async", "aten::_linalg_check_errors"}
 # Operators that write running statistics, unmarked in their schema, if the argument at that position (training) is set.
@@ -74,6 +75,8 @@ class Schema:
         Returns nothing and raises if a value is bad.
     takes_indices
         Its kernels stop the device at an index out of range; `indexing` holds the valid ranges.
+    borrows
+        Gives a tensor a storage that may own no memory: a raw pointer.
     by_call
         Whether these facts depend on a call's arguments.
     """
@@ -94,6 +97,7 @@ class Schema:
     indexes: bool
     asserts: bool
     takes_indices: bool
+    borrows: bool
     by_call: bool
 
     def access(self, argument: str) -> Access:
@@ -131,6 +135,7 @@ def _facts(operator: OpOverload, training: bool) -> Schema:
         indexes=schema.name.startswith(("aten::index", "aten::_index_put", "aten::_unsafe_index")),
         asserts=schema.name in _ASSERTIONS,
         takes_indices=takes_indices(str(operator)),
+        borrows=schema.name in _BORROWING or schema.name.endswith("::weak_ref_tensor"),
         by_call=schema.name in _TRAINS,
     )
 

@@ -120,8 +120,9 @@ class Aliases:
 
 def view_of(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
     """The geometry of `like` over another storage, including conjugate and negative bits."""
-    blank = torch.empty(0, dtype=like.dtype, device=storage.device)
-    made = blank.set_(storage, like.storage_offset(), like.size(), like.stride())
+    with torch._C._DisableTorchDispatch():  # modes are to see the program's tensors only
+        blank = torch.empty(0, dtype=like.dtype, device=storage.device)
+        made = blank.set_(storage, like.storage_offset(), like.size(), like.stride())
     if like.is_conj():
         made = torch._conj(made)
     if like.is_neg():

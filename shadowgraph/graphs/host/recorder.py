@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from shadowgraph.common.errors import CaptureError
 from shadowgraph.graphs.dispatch import mode_sensitive
+from shadowgraph.graphs.dispatch.borrowed_memory import note_tensor
 from shadowgraph.graphs.dispatch.calling import call
 from shadowgraph.graphs.dispatch.out_resize import bytes_of, call_with_outs, grow, wanted_size
 from shadowgraph.graphs.dispatch.schemas import Schema, schema_of
@@ -37,12 +38,13 @@ from shadowgraph.graphs.host.nodes import AtenNode, CallableNode, Step, TenancyN
 from shadowgraph.graphs.host.unsupported_ops import HOST_READ, READS, SEEDED, call_name, no_plain_memory, shaped_by_data
 from shadowgraph.graphs.triton import host as triton_host
 from shadowgraph.model.buffers import Buffer, Role
-from shadowgraph.model.graphs import Access, Graph, Launch, LaunchKind, Node, Pointer
+from shadowgraph.model.graphs import Access, Allocation, Graph, Launch, LaunchKind, Node, Pointer
 from shadowgraph.model.launches import RESULT
 from shadowgraph.model.stacks import Stack, current_stack
 from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.allocator import HostAllocator, Pool
 from shadowgraph.tracking.foreign import track_foreign
+from shadowgraph.tracking.pool_watch import borrowers
 
 Given = list[tuple[str, torch.Tensor]]  # an operator's tensor arguments by name
 
@@ -110,7 +112,9 @@ class Recorder(TorchDispatchMode):
         given = list(named_tensors(schema.names, args, kwargs))
         self._refuse_what_cannot_be_held(schema, args, kwargs, given)
         if schema.name == "aten.lift_fresh.default":
-            return self._constant(func(*args, **kwargs))
+            made = func(*args, **kwargs)
+            note_tensor(made, self.allocator)
+            return self._constant(made)
         for name, tensor in given if schema.written else ():
             if name.split("[")[0] in schema.written:
                 self._save(tensor)
@@ -128,6 +132,8 @@ class Recorder(TorchDispatchMode):
             results = call(func, args, kwargs)
         if schema.random:
             self._generators.drew(kwargs.get("generator"))
+        if schema.borrows:
+            note_tensor(args[0], self.allocator)
         moved = Rehomed(results, {storage_key(t) for _, t in given if not t.is_meta}, self._allocate)
         if moved.strange is not None:
             self._refuse_strange(schema, moved.strange)
@@ -226,7 +232,8 @@ class Recorder(TorchDispatchMode):
     # -- end ---------------------------------------------------------------------------------------------------
 
     def restore(self) -> None:
-        """Restore static inputs and the random number generators to their state before the capture."""
+        """Restore static inputs and the random number generators to their state before the capture, which is over."""
+        self.graph.ended = self.allocator.ledger.next_serial()
         self._inputs.restore()
         self._generators.restore()
 
@@ -242,6 +249,7 @@ class Recorder(TorchDispatchMode):
             nbytes, self.pool, Role.POOL, dtype, shape, self.graph.serial, self._caller()
         )
         self._own.add(buffer.start)
+        self.graph.allocations.append(Allocation.of(len(self.graph.nodes), buffer))
         guards = self.allocator.guards
         self.steps.append(TenancyNode(guards.claim(buffer), guards))
         return storage
@@ -252,6 +260,8 @@ class Recorder(TorchDispatchMode):
         if not storage.nbytes() or key in self.constants or key in self.foreign:
             return
         start = storage.data_ptr()
+        if self.allocator.lends(storage):
+            self.graph.borrowed[node.index, start] = borrowers.see(storage, self.allocator.ledger.next_serial()).serial
         if not self._arena.holds(start):
             self.foreign[key] = (StorageWeakRef(storage), TensorView.of(tensor), node)
             self._note_input(track_foreign(self.allocator.ledger, tensor))

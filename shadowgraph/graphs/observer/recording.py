@@ -16,8 +16,9 @@ import torch
 from shadowgraph.graphs.dispatch.schemas import Schema
 from shadowgraph.graphs.observer.library import ALONE
 from shadowgraph.graphs.observer.operators import dtype_of, schema_named, text_of
-from shadowgraph.model.graphs import Access, Launch, LaunchKind, Node, Pointer
+from shadowgraph.model.graphs import Access, Allocation, Launch, LaunchKind, Node, Pointer
 from shadowgraph.model.launches import RESULT
+from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import Stack
 from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.traces import Trace, stacks_of
@@ -139,6 +140,7 @@ class _Decoded(NamedTuple):
     steps: list[_Operator | Launch]
     places: dict[int, int]  # of the steps, by number of the launch
     made: dict[int, Form]
+    allocated: list[tuple[int, Tensor]]  # with the number of steps before
 
 
 class Recording(Mapping[int, Form]):
@@ -215,6 +217,20 @@ class Recording(Mapping[int, Form]):
             for index, step in enumerate(steps)
         ]
 
+    def allocations(self, serial: int) -> list[Allocation]:
+        """The tensors that it allocated, in order; with the ledger's serial of its end."""
+        return [
+            Allocation(
+                before,
+                ByteRange(tensor.storage, tensor.storage + tensor.nbytes),
+                serial,
+                str(tensor.torch_dtype).removeprefix("torch."),
+                tensor.torch_dtype.itemsize,
+                tensor.shape,
+            )
+            for before, tensor in self._decoded.allocated
+        ]
+
     # -- the tensors that it made ---------------------------------------------------------------------------------
 
     def __getitem__(self, address: int) -> Form:
@@ -229,15 +245,17 @@ class Recording(Mapping[int, Form]):
     @cached_property
     def _decoded(self) -> _Decoded:
         steps, places, made = list[_Operator | Launch](), dict[int, int](), dict[int, Form]()
+        allocated: list[tuple[int, Tensor]] = []
         for number, step in self._steps():
             if isinstance(step, _Operator):
                 for tensor in step.fresh:
                     made[tensor.storage] = tensor.torch_dtype, tensor.shape, step.trace
+                    allocated.append((len(steps), tensor))
                 if step.schema is not None and step.schema.pure_view:
                     continue  # it allocates, and leaves no node
             places[number] = len(steps)
             steps.append(step)
-        return _Decoded(steps, places, made)
+        return _Decoded(steps, places, made, allocated)
 
     def _steps(self) -> Iterator[tuple[int, _Operator | Launch]]:
         rows, at = self._rows, 0

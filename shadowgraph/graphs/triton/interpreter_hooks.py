@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.model.ranges import ByteRange
+from shadowgraph.tracking.pool_watch import watch
 from shadowgraph.tracking.stores import StoreLog
 
 Mask = npt.NDArray[np.bool_]
@@ -62,6 +63,10 @@ def wrap_load(original: Callable[..., Any]) -> Callable[..., Any]:
         if launch is not None and launch.allowed is not None:
             itemsize = max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
             mask = _confined(mask, ptrs.data, itemsize, launch.allowed)
+        elif launch is not None and launch.log is not None and watch.on:
+            with error_barrier("note loads"):
+                itemsize = max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
+                launch.log.note_load(ptrs.data[_lanes(mask, ptrs.data)].astype(np.uint64), itemsize)
         return original(builder, ptrs, mask, other, *rest, **named)
 
     return load

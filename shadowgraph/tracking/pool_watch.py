@@ -1,0 +1,120 @@
+"""Memory of graph pools that several tensors share in turn: where reads by eager code are looked at, and storages that
+point there without owning it.
+
+One of each for the process. `Watch` is changed by the check of pool clobbers under the debugger's lock, and where a
+capture ends; it is read by the hooks of operators and of host reads, in any thread, without one. `Borrowers` is used in
+the thread of a capture, of an operator or of a read; two threads may at worst note one storage twice.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+
+from shadowgraph.model.buffers import Ledger, Role
+from shadowgraph.model.ranges import ByteRange, RangeSet
+
+
+class Sight(NamedTuple):
+    """When a storage was first seen, by the ledger's serials.
+
+    Attributes
+    ----------
+    born
+        Whether it was seen as it was made: the memory is that of the tensor which was there then.
+    """
+
+    serial: int
+    born: bool
+
+
+class Watch:
+    """The watched bytes.
+
+    Attributes
+    ----------
+    on
+        Whether there are any: hooks ask this first.
+    """
+
+    def __init__(self) -> None:
+        self.on = False
+        self._ranges, self._expected = RangeSet(), RangeSet()  # replaced, never changed: other threads read them
+        self._captures: dict[int, RangeSet] = {}
+
+    def begin(self) -> None:
+        """A debugger starts."""
+        self._ranges, self._expected, self._captures, self.on = RangeSet(), RangeSet(), {}, False
+
+    def add(self, *ranges: ByteRange) -> None:
+        """Watch more bytes."""
+        added = RangeSet.of(ranges)
+        if added - self._ranges:
+            self._ranges = self._ranges | added
+            self.on = True
+
+    def expect(self, capture: int, ranges: Iterable[ByteRange]) -> None:
+        """Watch all that a capture has allocated until the checks get to know its graph."""
+        self._captures[capture] = RangeSet.of(ranges)
+        self._settle()
+
+    def arrived(self, capture: int) -> None:
+        """The checks know a graph, or it is gone."""
+        if self._captures.pop(capture, None) is not None:
+            self._settle()
+
+    def _settle(self) -> None:
+        self._expected = RangeSet.of(part for ranges in list(self._captures.values()) for part in ranges)
+        self.on = bool(self._ranges or self._expected)
+
+    def covers(self, address: int) -> bool:
+        """Whether the byte at an address is watched."""
+        return address in self._ranges or address in self._expected
+
+    def expects(self, where: ByteRange) -> bool:
+        """Whether a range has bytes of a capture whose graph the checks do not know yet."""
+        return self._expected.overlaps(where)
+
+
+class Borrowers:
+    """Storages that own no memory, each with the time at which it was first seen."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[weakref.ref[torch.UntypedStorage], Sight]] = {}
+
+    def see(self, storage: torch.UntypedStorage, serial: int, born: bool = False) -> Sight:
+        """When a storage was first seen; a storage that is new was first seen now, or made now with `born`."""
+        key, seen = id(storage), self._seen
+        known = seen.get(key)
+        if known is not None and known[0]() is storage:
+            return known[1]
+        sight = Sight(serial, born)
+        seen[key] = weakref.ref(storage, lambda _: seen.pop(key, None) and None), sight
+        return sight
+
+    def any_in(self, where: ByteRange) -> bool:
+        """Whether a storage that lives begins in a range."""
+        living = (storage() for storage, _ in list(self._seen.values()))
+        return any(storage is not None and where.contains(storage.data_ptr()) for storage in living)
+
+    def redate(self, since: int, now: int) -> None:
+        """A capture whose allocations are dated to its end is over: what was seen from its beginning on, is as well."""
+        for key, (storage, sight) in list(self._seen.items()):
+            if sight.born and sight.serial >= since:
+                self._seen[key] = storage, Sight(now, True)
+
+
+watch = Watch()
+borrowers = Borrowers()
+
+
+def note_birth(storage: torch.UntypedStorage, ledger: Ledger) -> None:
+    """Note a storage that was just made and owns none of its memory. Memory of a pool is watched from here on."""
+    start, nbytes = storage.data_ptr(), storage.nbytes()
+    owner = ledger.owner(start, start + nbytes)
+    borrowers.see(storage, ledger.next_serial(), born=True)
+    if owner is not None and owner.role is Role.POOL:
+        watch.add(ByteRange(start, start + nbytes))
