@@ -29,6 +29,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
+from shadowgraph.checks.lost_preparation.check import LostPreparations
+from shadowgraph.checks.lost_preparation.comparison import LARGEST
 from shadowgraph.checks.mutation.check import PLANNER, InGraphMutation
 from shadowgraph.checks.rebound.bindings import Planned
 from shadowgraph.checks.rebound.check import ReboundInputs
@@ -39,7 +41,9 @@ from shadowgraph.model.failures import Failure
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.host_plans import Again, HostPlan, HostPlans
+from shadowgraph.model.launches import Launch, LaunchKind
 from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.stacks import current_stack
 from shadowgraph.model.views import TensorView
 from shadowgraph.monitor.exception_context import join, join_timeout, telling_line
 from shadowgraph.monitor.monitor import Monitor
@@ -110,9 +114,22 @@ class PlannerInterface:
         used
             By attribute: how many of the first bytes count, where the values are not known here.
         planned_into
-            By attribute: the address that the planner itself writes to, where that write is not observed.
+            By attribute: the address that the planner itself is about to write to, where that write is not observed.
+            A plan for another graph that is still to be read there is lost (SG114).
         """
-        self._rebound.plan(owner, Planned(next(self._work.context.clock), values, used or {}, planned_into or {}))
+        into = planned_into or {}
+        self._rebound.plan(owner, Planned(next(self._work.context.clock), values, used or {}, into))
+        graph = self._work.preparing.graph or _only(self._rebound.graphs_of(owner))
+        for address in into.values():
+            self._planned(owner, graph, address)
+
+    def _planned(self, owner: object, graph: Graph | None, address: int) -> None:
+        """Note that an owner's planner is about to write to an address, for a graph's coming replay (SG114)."""
+        buffer = self._work.context.ledger.at(address)
+        if buffer is not None:
+            where = ByteRange(address, min(buffer.stop, address + LARGEST))
+            launch = Launch(LaunchKind.CALLABLE, f"{type(owner).__name__}.plan", (), current_stack())
+            self._work.planned(launch, graph, where)
 
     def reads(self, arguments: Iterable[object]) -> None:
         """Report that compiled code is about to read the host tensors among some arguments.
@@ -291,7 +308,10 @@ class AdapterInterface:
         bool
             False for a tensor without plain memory, and for a binding that exists already.
         """
-        return self._rebound.bind(graph, owner, attribute, tensor)
+        made = self._rebound.bind(graph, owner, attribute, tensor)
+        if made:
+            self._work.checks[LostPreparations].bind(graph, TensorView.of(tensor))
+        return made
 
     def graphs_of(self, owner: object) -> list[Graph]:
         """Live graphs that were captured with memory bound to an owner.
@@ -431,3 +451,8 @@ class AdapterInterface:
     def reserved_bytes(self) -> int:
         """Bytes of the device's memory that shadowgraph holds now, which a package that sizes its pools finds gone."""
         return self._work.allocator.arena.reserved
+
+
+def _only(graphs: list[Graph]) -> Graph | None:
+    """The one graph, where there is one."""
+    return graphs[0] if len(graphs) == 1 else None

@@ -1,9 +1,9 @@
 """Base class of the checks, and the data that checks exchange: checkpoints, detections, shared context.
 
-The monitor calls the hooks of `Check` in the thread of the event. It holds the debugger's lock for `parts`,
-`replay_begins`, `pool_read`, `pool_written`, `changed`, `fetched`, `checkpoint_ends` and `written`, and not
-for `host_read` and `recheck`.
-`captured` runs under the lock at the first replay, and without it at the end of a capture on the host.
+The monitor calls the hooks of `Check` in the thread of the event. It holds the debugger's lock for
+`launch_begins`, `parts`, `replay_begins`, `pool_read`, `pool_written`, `changed`, `fetched`, `checkpoint_ends` and
+`written`, and not for `host_read` and `recheck`. `captured` runs under the lock at the first replay, and without it at
+the end of a capture on the host.
 """
 
 from __future__ import annotations
@@ -303,6 +303,14 @@ class Check:
 
     def changed(self, evidence: Evidence[object], checkpoint: Checkpoint) -> None:
         """A part changed across a replay."""
+
+    @property
+    def expects_launches(self) -> bool:
+        """Whether `launch_begins` may do anything now. Called without a lock."""
+        return True
+
+    def launch_begins(self, launch: Launch, graph: Graph | None) -> None:
+        """On a device: an eager launch that writes tracked memory is about to run, declared to prepare a graph."""
 
     def replay_begins(self, checkpoint: Checkpoint) -> None:
         """The graph of the checkpoint is about to replay."""

@@ -12,6 +12,7 @@ from shadowgraph.checks.dangling.kind import DanglingPointerKind
 from shadowgraph.checks.foreign_writes.kind import ForeignWriteKind
 from shadowgraph.checks.invariants.kind import InvariantKind
 from shadowgraph.checks.kind import FindingKind
+from shadowgraph.checks.lost_preparation.kind import LostPreparationKind
 from shadowgraph.checks.mutation.kind import InGraphMutationKind
 from shadowgraph.checks.out_of_bounds.kind import OutOfBoundsKind
 from shadowgraph.checks.pool_clobber.kind import PoolClobberKind
@@ -30,6 +31,7 @@ BUILT_IN: tuple[FindingKind, ...] = (  # in the order in which their checks run
     PoolClobberKind(),
     StaleRowsKind(),
     ReboundInputKind(),
+    LostPreparationKind(),
     GraphRaceKind(),
     ForeignWriteKind(),
     ContentsLostKind(),

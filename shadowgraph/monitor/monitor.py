@@ -23,6 +23,7 @@ from shadowgraph.checks.base import Check, Checkpoint, Context, PoolAccess, Step
 from shadowgraph.checks.dangling.check import Dangling
 from shadowgraph.checks.invariants.check import Invariants
 from shadowgraph.checks.invariants.indices import Indices
+from shadowgraph.checks.lost_preparation.check import LostPreparations
 from shadowgraph.checks.mutation.check import InGraphMutation
 from shadowgraph.checks.out_of_bounds.check import OutOfBounds
 from shadowgraph.checks.registry import Checks
@@ -49,6 +50,7 @@ from shadowgraph.model.graphs import Graph, Launch, Node
 from shadowgraph.model.guards import Guard, guards_of
 from shadowgraph.model.launches import IndexRule
 from shadowgraph.model.phases import Phase
+from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import Stack, current_stack
 from shadowgraph.model.views import TensorView
 from shadowgraph.monitor.boundaries import Boundaries
@@ -178,6 +180,7 @@ class Monitor(Listener):
         )
         self._graphs = GraphRegistry(self.context, allocator, search, self._all)
         self._capturing = capturing = self._graphs.capturing  # empty during most events
+        self._launch_checks = [c for c in self._all if type(c).launch_begins is not Check.launch_begins]
         # Only checks that override the hook: this is the replay path.
         self._beginners = [c for c in self._all if type(c).replay_begins is not Check.replay_begins]
         self.write_patterns = patterns = WritePatterns(
@@ -610,6 +613,8 @@ class Monitor(Listener):
             self.checks[Indices].look(launch, rules, checkpoint)
         if self.context.engine.asynchronous:
             self.crash_recorder.note(launch, rules, checkpoint)
+            if not self.observation.incomplete:
+                self._tell_of_launch(launch, model)
         if self._rearming.waiting and not self.observation.incomplete:
             with self._lock.section:
                 due = self._rearming.due(launch)
@@ -618,6 +623,22 @@ class Monitor(Listener):
                     self._rearming.rearm(due)
         if self.stepper.armed:
             self._step(launch, before=True)
+
+    def _tell_of_launch(self, launch: Launch, model: Graph | None) -> None:
+        """Tell the checks that keep bytes which a launch is about to overwrite."""
+        for check in self._launch_checks:
+            if check.expects_launches:
+                with self._lock.section, error_barrier("launch that begins"):
+                    check.launch_begins(launch, model)
+
+    @delivers
+    @event_handler
+    def planned(self, launch: Launch, graph: Graph | None, where: ByteRange) -> None:
+        """A planner is about to write into some bytes for the graph's coming replay, where no launch is seen."""
+        if passing.on or self.paused or self.observation.incomplete or self._replaying is not None:
+            return
+        with self._lock.section:
+            self.checks[LostPreparations].planned(launch, graph, where)
 
     @delivers
     @event_handler

@@ -6,6 +6,8 @@ import pytest
 from support.finding_samples import CULPRIT, altered
 
 from shadowgraph.checks.dangling.facts import DanglingDetail
+from shadowgraph.checks.kinds import kind_of
+from shadowgraph.checks.lost_preparation.facts import Known, LostDetail, LostWrite
 from shadowgraph.checks.out_of_bounds.facts import RowOverrun
 from shadowgraph.checks.rebound.facts import ReboundDetail
 from shadowgraph.checks.stale_rows.facts import StaleRowsDetail, StaleStretch
@@ -172,7 +174,7 @@ def test_invariant() -> None:
     assert altered(code="SG109", rule=rule).message == f"SG109 invariant broken: {said}"
 
 
-WORDED = {"SG101", "SG102", "SG103", "SG104", "SG106", "SG108", "SG109", "SG112"}
+WORDED = {"SG101", "SG102", "SG103", "SG104", "SG106", "SG108", "SG109", "SG112", "SG114"}
 
 
 @pytest.mark.parametrize(
@@ -336,6 +338,22 @@ def test_a_rebound_input(rebound: ReboundDetail | None, said: str) -> None:
     finding = altered(code="SG108", detail=rebound, bytes=None)
     assert finding.message == f"SG108 rebound input: graph#1 reads draft.kv_indices (int32[3, 128]){said} {WHEN}"
     assert advice(finding).startswith("A graph keeps addresses, not names.")
+
+
+def test_a_lost_preparation() -> None:
+    lost = LostWrite("aten.copy_.default", "aten", "/srv/app/draft.py", 11)
+    named = (
+        "SG114 lost preparation: what aten.copy_.default prepared in draft.kv_indices (int32[3, 128]) for replay 7 of"
+    )
+    for other, by in (("graph#2", "for replay 8 of graph#2"), ("graph#1", "for its replay 8")):
+        finding = altered(code="SG114", detail=LostDetail(lost, other, 8, Known.ORDER))
+        assert finding.message == f"{named} graph#1 was overwritten by fill_indices {by} before graph#1 read it, {WHEN}"
+    unsure = altered(code="SG114", detail=LostDetail(lost, "graph#2", 8, Known.COUNT), confidence="low")
+    assert "was perhaps overwritten by" in unsure.message
+    assert advice(unsure).startswith("Prepare a graph right before its replay")
+    told = dict(kind_of("SG114").rows(unsure))
+    assert told["lost"] == "aten.copy_.default at /srv/app/draft.py:11, for replay 7"
+    assert told["for"] == "replay 8 of graph#2: what the culprit wrote"
 
 
 @pytest.mark.parametrize(
