@@ -13,7 +13,7 @@ import msgspec
 
 from shadowgraph.model.launches import Access, LaunchKind, Pointer
 from shadowgraph.model.ranges import ByteRange
-from shadowgraph.model.saved_fields import Place, Sparse, Text
+from shadowgraph.model.saved_fields import Absent, Place, Sparse, Text
 from shadowgraph.model.stacks import Stack
 
 BLIND = "arguments cannot be read"  # prefix of the note on a kernel node whose pointers are unknown
@@ -86,6 +86,9 @@ class DeviceNode(msgspec.Struct, frozen=True, gc=False):
         The graph whose capture `stack` was seen in; empty where that was this graph's own.
     after
         Direct dependencies, by index.
+    triggered_by, begun_after
+        Those of `after` whose end it does not wait for by itself (programmatic dependent launch): kernels that let it
+        begin by a trigger in their code, and kernels whose blocks must all have begun.
     inner
         Nodes of a child graph, or of all bodies of a conditional node, numbered consecutively.
     note
@@ -106,6 +109,8 @@ class DeviceNode(msgspec.Struct, frozen=True, gc=False):
     inner: tuple[DeviceNode, ...] = ()
     note: Sparse[Text] = ""
     learnt_from: Sparse[Text] = ""
+    triggered_by: Absent[tuple[int, ...]] = ()
+    begun_after: Absent[tuple[int, ...]] = ()
 
 
 def node_of_launch(

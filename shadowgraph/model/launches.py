@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from shadowgraph.model.kernel_code import KernelCode
 from shadowgraph.model.saved_fields import Absent, Sparse, Text
 from shadowgraph.model.stacks import Stack
 from shadowgraph.model.views import TensorView
@@ -102,6 +103,8 @@ class Launch(msgspec.Struct, frozen=True):
         The kernel, where inductor generated it.
     learnt_from
         The graph in whose capture the stack was seen; empty where that was its own.
+    code
+        What a compiled Triton kernel does with its arguments, once it has been launched on a device.
     """
 
     kind: LaunchKind
@@ -112,3 +115,4 @@ class Launch(msgspec.Struct, frozen=True):
     source: Text | None = None
     compiled: Absent[CompiledCall | None] = None
     learnt_from: Sparse[Text] = ""
+    code: Absent[KernelCode | None] = None

@@ -88,6 +88,7 @@ class CudaBackend:
         from shadowgraph.graphs.cuda.in_place_pools import InPlacePools
         from shadowgraph.graphs.cuda.isolated_pools import IsolatedPools
         from shadowgraph.graphs.cuda.probes import Prober
+        from shadowgraph.graphs.cuda.streams import hooks_of
         from shadowgraph.graphs.observer.observer import observer
 
         torch.cuda.init()
@@ -109,6 +110,7 @@ class CudaBackend:
         self.checks = CheckNodes(engine.watches, engine.listed) if settings.checks == "nodes" else None
         lines = CaptureLines(settings.capture_lines == "learnt", observer)
         self.graphs = CudaGraphs(allocator, self.pools, self.native, expandable, prober, lines, self.checks)
+        self.streams = hooks_of(device)
 
     def start(self) -> None:
         from shadowgraph.graphs.triton import cuda as triton_cuda
@@ -120,10 +122,12 @@ class CudaBackend:
         active_pools.install()
         cache_emptying.install(self.allocator.sweep_large)
         self.graphs.install()
+        self.streams.install()
 
     def stop(self) -> None:
         from shadowgraph.graphs.triton import cuda as triton_cuda
 
+        self.streams.uninstall()
         self.graphs.uninstall()
         cache_emptying.uninstall()
         active_pools.uninstall()

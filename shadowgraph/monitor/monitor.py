@@ -82,6 +82,7 @@ from shadowgraph.tracking.foreign import drop_stale
 from shadowgraph.tracking.novelty import Novelty
 from shadowgraph.tracking.pool_watch import borrowers
 from shadowgraph.tracking.stores import StoreLog
+from shadowgraph.tracking.stream_order import order
 from shadowgraph.tracking.writes import WriteLog, write_of
 
 _T = TypeVar("_T")
@@ -296,6 +297,7 @@ class Monitor(Listener):
         with self._lock.section, error_barrier("pause"):
             self._boundaries.poll()
             self.context.engine.pause(True)
+        order.end()
         self.paused = True
 
     def resume(self) -> None:
@@ -304,6 +306,8 @@ class Monitor(Listener):
         if not self.paused:
             with error_barrier("resume"):
                 self.context.engine.pause(False)
+            if not self.observation.incomplete:
+                order.begin()
 
     def invalidate_writers(self) -> None:
         """Some writes passed unobserved: no observed write is known to be the last one."""
@@ -385,6 +389,7 @@ class Monitor(Listener):
         self.flush("capture_begin")
         if self.context.engine.asynchronous and not self.paused:
             self.drain(here=True)  # a capture has its own stream, and no launch of a later phase waits for it
+            order.host_waits_for_all()  # torch does before most captures
         self._graphs.capture_began(graph)
         self._rows.capture_began(graph)
         self.budget.capture_began()
@@ -669,6 +674,8 @@ class Monitor(Listener):
             return
         if self.observation.incomplete:
             self.observation.resume()
+        if waits and order.on and order.current is not None:  # a thread without a mode tells by this alone
+            order.host_waits_for(order.current())
         if self.context.engine.asynchronous:
             if not self.context.ledger.holds(view.hull):
                 return
@@ -765,11 +772,13 @@ class Monitor(Listener):
             now = next(self.context.clock)
             self._rearming.observed_since = inf if unobserved else now
             if unobserved:
+                order.end()
                 self.node_shadows.list_all()
                 host_reads.rest(not self.checks[Invariants].declared)  # declared rules are checked at each host read
                 self.checks[Invariants].unobserved_since = now
             else:
                 host_reads.rest(False)
+                order.begin()
                 self.checks.invalidate_writers()
                 self.observation.observed_since = time.time()
             self.observation.incomplete = unobserved

@@ -6,9 +6,13 @@ import itertools
 import random
 
 import pytest
+from msgspec.structs import replace
 
-from shadowgraph.checks.races.check import clashes, orders_of
+from shadowgraph.checks.races.check import clashes, early_edges, orders_of
 from shadowgraph.model.device_nodes import DeviceNode, NodeKind
+from shadowgraph.model.graphs import Graph, Node
+from shadowgraph.model.kernel_code import KernelCode
+from shadowgraph.model.launches import Launch, LaunchKind
 from shadowgraph.model.probes import Hit
 
 
@@ -90,6 +94,79 @@ def test_orders_are_reachability() -> None:
             reach.append(set(edges).union(*(reach[j] for j in edges)))
         found = orders_of(graph(*after))
         assert [{j for j in range(size) if found[i] >> j & 1} for i in range(size)] == reach
+
+
+class Code(KernelCode):
+    """The code of a kernel of which only this is known."""
+
+    waits: bool | None = None  # type: ignore[assignment]
+    releases: bool | None = None  # type: ignore[assignment]
+    __slots__ = ("__dict__",)
+
+    def __init__(self, waits: bool | None, releases: bool | None) -> None:
+        super().__init__(lambda: None, ())
+        self.waits, self.releases = waits, releases
+
+
+def programmatic(first: Code | None, second: Code | None, port: str = "triggered_by") -> Graph:
+    """Two kernels with a programmatic edge, between one before them and one behind them."""
+    codes = [None, first, second, None]
+    launches = [Launch(LaunchKind.TRITON, f"k{place}", (), code=code) for place, code in enumerate(codes)]
+    nodes = [
+        replace(node, launch=node.index, **({port: (1,)} if node.index == 2 else {}))
+        for node in graph((), (0,), (1,), (2,))
+    ]
+    made = Graph(1, "graph", [Node(place, launch) for place, launch in enumerate(launches)])
+    made.build_device_later(lambda: tuple(nodes))
+    return made
+
+
+RELEASES, WAITS, NEITHER, UNKNOWN = Code(False, True), Code(True, False), Code(False, False), Code(None, None)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "port", "early"),
+    [
+        (RELEASES, NEITHER, "triggered_by", True),
+        (RELEASES, WAITS, "triggered_by", False),
+        (NEITHER, NEITHER, "triggered_by", False),  # it lets the second begin at its end
+        (RELEASES, UNKNOWN, "triggered_by", False),
+        (RELEASES, None, "triggered_by", False),
+        (UNKNOWN, NEITHER, "triggered_by", False),
+        (None, NEITHER, "triggered_by", False),
+        (UNKNOWN, NEITHER, "begun_after", True),
+        (None, WAITS, "begun_after", False),
+    ],
+)
+def test_programmatic_edges(first: Code | None, second: Code | None, port: str, early: bool) -> None:
+    """One orders its nodes unless the second is known to run without a wait while the first may still run."""
+    made = programmatic(first, second, port)
+    edges = early_edges(made)
+    assert edges == ({(1, 2)} if early else set())
+    found = [(one.first.node, one.second.node) for one in clashes(made.device_nodes, DENSE, edges)]
+    assert found == ([(1, 2)] if early else []), "what comes before both, and behind both, is in order"
+
+
+def test_full_edges_are_no_early_ones() -> None:
+    made = programmatic(RELEASES, NEITHER)
+    made.build_device_later(lambda: tuple(replace(node, triggered_by=()) for node in graph((), (0,), (1,), (2,))))
+    assert early_edges(made) == set()
+
+
+def test_early_orders_are_reachability_without_the_ends_of_some() -> None:
+    """A node begins after the ends of what it fully depends on, and after whatever lay before the rest began."""
+    chance = random.Random(9)
+    for _ in range(50):
+        size = 10
+        after = [tuple(j for j in range(i) if chance.random() < 0.3) for i in range(size)]
+        early = {(j, i) for i in range(size) for j in after[i] if chance.random() < 0.4}
+        begun: list[set[int]] = []
+        ended: list[set[int]] = []
+        for i in range(size):
+            begun.append(set().union(*(begun[j] if (j, i) in early else ended[j] | {j} for j in after[i])))
+            ended.append(set().union(*(ended[j] | {j} for j in after[i])))
+        found = orders_of(graph(*after), early)
+        assert [{j for j in range(size) if found[i] >> j & 1} for i in range(size)] == begun
 
 
 def test_a_long_chain_over_one_buffer_is_no_quadratic_matter() -> None:

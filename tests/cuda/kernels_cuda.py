@@ -39,3 +39,39 @@ def matmul(left, right, out, N: tl.constexpr, K: tl.constexpr, BLOCK: tl.constex
         b = tl.load(right + inner[:, None] * N + columns[None, :])
         total += tl.dot(a, b)
     tl.store(out + rows[:, None] * N + columns[None, :], total)
+
+
+@triton.jit
+def fill_all(target, size, BLOCK: tl.constexpr):
+    """Store lane numbers at all of `target`."""
+    lane = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(target + lane, lane, mask=lane < size)
+
+
+@triton.jit
+def add_one(source, out, size, BLOCK: tl.constexpr):
+    """``out = source + 1``."""
+    lane = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + lane, tl.load(source + lane, mask=lane < size) + 1, mask=lane < size)
+
+
+@triton.jit
+def take(source, places, out, size, BLOCK: tl.constexpr):
+    """``out = source[places]``."""
+    lane = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    place = tl.load(places + lane, mask=lane < size)
+    tl.store(out + lane, tl.load(source + place, mask=lane < size), mask=lane < size)
+
+
+@triton.jit
+def write_early(out, EARLY: tl.constexpr, WAITS: tl.constexpr, VALUE: tl.constexpr, SPINS, BLOCK: tl.constexpr):
+    """Fill `out`; with `EARLY` let dependent kernels start first, with `WAITS` wait for the kernel before."""
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+    if WAITS:
+        tl.extra.cuda.gdc_wait()
+    lane = tl.arange(0, BLOCK)
+    value = tl.full((BLOCK,), VALUE, tl.int32)
+    for spin in range(SPINS):  # takes time and changes nothing
+        value = tl.where(value + spin < 0, spin, value)
+    tl.store(out + lane, value)

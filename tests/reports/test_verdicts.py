@@ -11,6 +11,7 @@ from shadowgraph.checks.lost_preparation.facts import Known, LostDetail, LostWri
 from shadowgraph.checks.out_of_bounds.facts import RowOverrun
 from shadowgraph.checks.rebound.facts import ReboundDetail
 from shadowgraph.checks.stale_rows.facts import StaleRowsDetail, StaleStretch
+from shadowgraph.checks.unordered_access.facts import Missing, UnorderedDetail
 from shadowgraph.checks.verdicts import revised, when, who
 from shadowgraph.common.words import counted, form, plural
 from shadowgraph.model.findings import ByteFacts, Culprit, Finding, Reader, Severity, Status, Successor
@@ -174,7 +175,7 @@ def test_invariant() -> None:
     assert altered(code="SG109", rule=rule).message == f"SG109 invariant broken: {said}"
 
 
-WORDED = {"SG101", "SG102", "SG103", "SG104", "SG106", "SG108", "SG109", "SG112", "SG114"}
+WORDED = {"SG101", "SG102", "SG103", "SG104", "SG106", "SG108", "SG109", "SG112", "SG114", "SG115"}
 
 
 @pytest.mark.parametrize(
@@ -354,6 +355,33 @@ def test_a_lost_preparation() -> None:
     told = dict(kind_of("SG114").rows(unsure))
     assert told["lost"] == "aten.copy_.default at /srv/app/draft.py:11, for replay 7"
     assert told["for"] == "replay 8 of graph#2: what the culprit wrote"
+
+
+@pytest.mark.parametrize(
+    ("unordered", "said"),
+    [
+        (None, " in no order with a replay of graph#1 that reads it,"),
+        (
+            UnorderedDetail(Missing.REPLAY_AFTER_WRITE, 0x70, 0),
+            " on stream 0x70, and nothing orders that before the replay of graph#1, on the default stream, that reads "
+            "it,",
+        ),
+        (
+            UnorderedDetail(Missing.BOTH, 0, 0x70, 3),
+            " on the default stream, and nothing orders that before the replay of graph#1, on stream 0x70, that reads "
+            "it,",
+        ),
+        (
+            UnorderedDetail(Missing.WRITE_AFTER_REPLAY, 0x70, 0x80, 6),
+            " on stream 0x70 while replay 6 of graph#1, on stream 0x80, may still read it,",
+        ),
+    ],
+)
+def test_an_unordered_access(unordered: UnorderedDetail | None, said: str) -> None:
+    finding = altered(code="SG115", detail=unordered)
+    writes = "fill_indices writes draft.kv_indices (int32[3, 128])"
+    assert finding.message == f"SG115 unordered access: {writes}{said} {WHEN}"
+    assert advice(finding).startswith("Let the stream of the replay wait")
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,10 @@ The locator calls it after a probed replay, under the debugger's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 from shadowgraph.checks.base import Context
 from shadowgraph.checks.culprits import node_at
@@ -15,6 +16,7 @@ from shadowgraph.checks.probed import Probed, ProbedCheck, disturbed_parts, draf
 from shadowgraph.checks.races import CODE
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.device_nodes import DeviceNode
+from shadowgraph.model.graphs import Graph
 from shadowgraph.model.probes import Hit
 from shadowgraph.model.ranges import ByteRange, RangeSet
 
@@ -41,26 +43,58 @@ class Clash:
     sure: bool
 
 
-def orders_of(nodes: Sequence[DeviceNode]) -> dict[int, int]:
-    """For each node, by index, all nodes that certainly run before it: a set of bits."""
+_Edge = tuple[int, int]  # a node, and one that depends on it
+
+
+def orders_of(nodes: Sequence[DeviceNode], early: Collection[_Edge] = ()) -> dict[int, int]:
+    """For each node, by index, all nodes that certainly have ended before it begins: a set of bits.
+
+    Parameters
+    ----------
+    early
+        Edges whose second node begins once the first one has begun. It still ends after the first one.
+    """
     before: dict[int, int] = {}
+    ended: dict[int, int] = {}  # with each node's end
     for node in sorted(nodes, key=lambda node: node.index):  # a topological order
-        known = 0
+        known = over = 0
         for index in node.after:
-            known |= before.get(index, 0) | 1 << index
-        before[node.index] = known
+            first = ended.get(index, 0) | 1 << index
+            over |= first
+            known |= before.get(index, 0) if (index, node.index) in early else first
+        before[node.index], ended[node.index] = known, over
     return before
 
 
-def clashes(nodes: Sequence[DeviceNode], hits: Iterable[Hit]) -> Iterator[Clash]:
-    """Pairs of hits on one part by nodes with no path between them."""
+def early_edges(graph: Graph) -> set[_Edge]:
+    """The programmatic edges of a graph that order nothing: the second kernel is known not to wait for the first one,
+    which is known to let it begin, by its code or because all blocks of it have begun."""
+    nodes = {node.index: node for node in graph.device_nodes}
+    found: set[_Edge] = set()
+    for node in nodes.values():
+        if (node.triggered_by or node.begun_after) and _says(graph, node, "waits") is False:
+            released = [index for index in node.triggered_by if _says(graph, nodes.get(index), "releases")]
+            found |= {(index, node.index) for index in (*released, *node.begun_after)}
+    return found
+
+
+def _says(graph: Graph, node: DeviceNode | None, what: Literal["waits", "releases"]) -> bool | None:
+    """What the code of a node's kernel says; None where it is not known."""
+    launch = graph.launch_of(node) if node is not None else None
+    code = launch.code if launch is not None else None
+    said: bool | None = getattr(code, what) if code is not None else None
+    return said
+
+
+def clashes(nodes: Sequence[DeviceNode], hits: Iterable[Hit], early: Collection[_Edge] = ()) -> Iterator[Clash]:
+    """Pairs of hits on one part by nodes with no path between them; `early` as in `orders_of`."""
     by_part: dict[int, list[Hit]] = {}
     for hit in sorted(hits, key=lambda hit: hit.node):
         by_part.setdefault(hit.part, []).append(hit)
     shared = [group for group in by_part.values() if len(group) > 1]
     if not shared:
         return
-    before = orders_of(nodes)
+    before = orders_of(nodes, early)
     for group in shared:
         yield from _clashes_in_part(group, before)
 
@@ -97,7 +131,8 @@ def _clashes_seen(seen: Probed) -> Iterator[tuple[Clash, Buffer]]:
     """Clashes in a probed replay with their buffers, the sure ones first; none where other code wrote meanwhile."""
     disturbed = disturbed_parts(partial(node_at, seen.graph), (change.hit for change in seen.changes))
     by_hit = {change.hit: change.buffer for change in seen.changes if change.hit.part not in disturbed}
-    for clash in sorted(clashes(seen.graph.device_nodes, by_hit), key=lambda c: (not c.sure, c.where.nbytes)):
+    found = clashes(seen.graph.device_nodes, by_hit, early_edges(seen.graph))
+    for clash in sorted(found, key=lambda c: (not c.sure, c.where.nbytes)):
         if not seen.meanwhile.overlaps(clash.where):
             yield clash, by_hit[clash.second]
 

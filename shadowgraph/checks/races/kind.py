@@ -25,7 +25,8 @@ class GraphRaceKind(FindingKind):
     title = "graph race"
     remedy = (
         "Let one branch of the capture wait for the other before it writes (an event recorded in one stream and waited "
-        "for in the other), or give each branch a buffer of its own."
+        "for in the other), or give each branch a buffer of its own. A kernel that is launched programmatically has to "
+        "wait in its code (gdc_wait)."
     )
 
     def verdict(self, finding: Finding) -> str:

@@ -19,6 +19,8 @@ from shadowgraph.common.errors import BackendError
 
 _P, _U, _S = ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t
 RANGE_START, RANGE_SIZE = 11, 12  # CUpointer_attribute
+PROGRAMMATIC_EDGE = 1  # CUgraphDependencyType
+PROGRAMMATIC, LAUNCH_ORDER = 1, 2  # ports of a kernel node: at its trigger; once all of its blocks have begun
 CONDITIONAL, MOST_BODIES = 13, 4096  # CUgraphNodeType; most bodies of a switch
 
 
@@ -146,6 +148,22 @@ class Driver:
 
     def edges(self, graph: int) -> list[tuple[int, int]]:
         """Pairs of handles: the second node waits for the first. Without those of hidden nodes."""
+        return [(first, second) for first, second, _ in self._edges(graph)]
+
+    def early_edges(self, graph: int) -> dict[tuple[int, int], int]:
+        """The pairs of `edges` whose second kernel may begin before the first one has ended, with the port of the first
+        kernel that lets it: `PROGRAMMATIC` or `LAUNCH_ORDER`."""
+        early, full = dict[tuple[int, int], int](), set[tuple[int, int]]()
+        for first, second, data in self._edges(graph):
+            port, kind = data & 0xFF, data >> 16 & 0xFF  # of ``CUgraphEdgeData``
+            if kind == PROGRAMMATIC_EDGE and port in (PROGRAMMATIC, LAUNCH_ORDER):
+                early[first, second] = port
+            else:
+                full.add((first, second))
+        return {pair: port for pair, port in early.items() if pair not in full}
+
+    def _edges(self, graph: int) -> list[tuple[int, int, int]]:
+        """Pairs of handles with the data of their edge."""
         count = _S()
         self.call("cuGraphGetEdges_v2", _P(graph), None, None, None, ctypes.byref(count))
         if not count.value:
@@ -153,8 +171,8 @@ class Driver:
         first, second, data = (_P * count.value)(), (_P * count.value)(), (ctypes.c_uint64 * count.value)()
         self.call("cuGraphGetEdges_v2", _P(graph), first, second, data, ctypes.byref(count))
         hidden = self._hidden
-        pairs = ((int(a or 0), int(b or 0)) for a, b in zip(first, second, strict=True))
-        return [(a, b) for a, b in pairs if a not in hidden and b not in hidden]
+        found = ((int(a or 0), int(b or 0), facts) for a, b, facts in zip(first, second, data, strict=True))
+        return [(a, b, facts) for a, b, facts in found if a not in hidden and b not in hidden]
 
     def kind(self, node: int) -> int:
         """``CUgraphNodeType``."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from shadowgraph.graphs.cuda.driver import (
+    PROGRAMMATIC,
     Driver,
     DriverError,
     KernelParameters,
@@ -138,7 +139,9 @@ class GraphReader:
         after: list[list[int]] = [[] for _ in handles]
         for first, second in self._driver.edges(graph):
             after[places[second]].append(places[first])
-        return tuple(self._node(place, handle, after[place], depth) for place, handle in enumerate(handles))
+        made = [self._node(place, handle, after[place], depth) for place, handle in enumerate(handles)]
+        early = self._driver.early_edges(graph) if len(made) > 1 else {}
+        return tuple(_with_early(made, [(places[a], places[b], port) for (a, b), port in early.items()]))
 
     def _node(self, index: int, handle: int, after: list[int], depth: int) -> DeviceNode:
         maker = UNATTRIBUTED if depth else self._join(index)
@@ -243,8 +246,22 @@ class GraphReader:
         )
 
 
+def _with_early(nodes: list[DeviceNode], early: Iterable[tuple[int, int, int]]) -> list[DeviceNode]:
+    """Nodes with the dependencies whose end they do not wait for; each a node, one that depends on it, and the port."""
+    for first, second, port in sorted(early):
+        node = nodes[second]
+        if port == PROGRAMMATIC:
+            nodes[second] = replace(node, triggered_by=(*node.triggered_by, first))
+        else:
+            nodes[second] = replace(node, begun_after=(*node.begun_after, first))
+    return nodes
+
+
 def _moved(node: DeviceNode, by: int) -> DeviceNode:
-    return replace(node, index=node.index + by, after=tuple(index + by for index in node.after))
+    after, triggered, begun = (
+        tuple(index + by for index in indices) for indices in (node.after, node.triggered_by, node.begun_after)
+    )
+    return replace(node, index=node.index + by, after=after, triggered_by=triggered, begun_after=begun)
 
 
 def arguments_of(held: KernelParameters, layout: tuple[tuple[int, int], ...]) -> Iterable[tuple[int, int, bytes]]:

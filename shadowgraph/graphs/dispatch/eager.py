@@ -18,7 +18,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from shadowgraph.common.internal_errors import error_barrier
-from shadowgraph.graphs.dispatch import active_pools, host_reads, pool_reads
+from shadowgraph.graphs.dispatch import active_pools, host_reads, host_waits, pool_reads
 from shadowgraph.graphs.dispatch.borrowed_memory import note_tensor
 from shadowgraph.graphs.dispatch.calling import call
 from shadowgraph.graphs.dispatch.eager_guard import EagerGuard
@@ -38,6 +38,7 @@ from shadowgraph.model.stacks import current_stack
 from shadowgraph.tracking.allocator import HostAllocator
 from shadowgraph.tracking.foreign import drop_stale
 from shadowgraph.tracking.pool_watch import watch
+from shadowgraph.tracking.stream_order import order
 
 _depth: Callable[[], int] = torch._C._len_torch_dispatch_stack
 
@@ -197,9 +198,19 @@ class EagerMode(ObserverMode):
             self._idle.passed()
             return call(func, args, kwargs)
         if _local.capturing or not isinstance(func, OpOverload) or func.namespace == "prim":
-            return call(func, args, kwargs)  # a higher-order operator, or an attribute of a fake tensor
+            results = call(func, args, kwargs)  # a higher-order operator, or an attribute of a fake tensor
+            if order.on and isinstance(func, HigherOrderOperator):
+                host_waits.note_unknown()
+            return results
         if watch.on:
             pool_reads.note_operator(func, args, kwargs)
+        results = self._observed(func, args, kwargs)
+        if order.on:
+            with error_barrier("waits of the host"):
+                host_waits.note(func, args, kwargs)
+        return results
+
+    def _observed(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         path = paths.get(id(func))
         if path is not None and path.plain and path.operator is func and self._passes(path, args, kwargs):
             return call(func, args, kwargs)

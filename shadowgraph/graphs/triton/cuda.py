@@ -16,6 +16,7 @@ from shadowgraph.graphs import launch_rows
 from shadowgraph.graphs.cuda import capture as cuda_capture
 from shadowgraph.graphs.dispatch.tensors import is_plain, named_tensors, opened, place_of, view_facts
 from shadowgraph.graphs.events import events, listeners
+from shadowgraph.graphs.triton.compiled import note_code
 from shadowgraph.model.graphs import Access, Launch, LaunchKind, Pointer
 from shadowgraph.model.launches import CompiledCall
 from shadowgraph.model.stacks import cell_label, current_stack
@@ -72,9 +73,12 @@ def _wrap_run(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(kernel, *args, grid=grid, warmup=warmup, **kwargs)
         if mode is not None:
             with mode.triton(launch):
-                return original(kernel, *args, grid=grid, warmup=warmup, **kwargs)
+                result = original(kernel, *args, grid=grid, warmup=warmup, **kwargs)
+            note_code(launch, result)
+            return result
         events.launch_begins(launch, ())
         result = original(kernel, *args, grid=grid, warmup=warmup, **kwargs)
+        note_code(launch, result)
         events.launch_ran(launch, None)
         return result
 

@@ -1,0 +1,99 @@
+"""Kernels that access their arguments in various ways. Run as a script, it compiles them for a Hopper GPU, which that
+needs not, and prints their code and their arguments.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import triton
+import triton.language as tl
+
+POINTERS = {"x", "y", "out", "indices", "cache", "rows", "values", "length", "told", "counts"}  # to int32
+
+
+def add(x, y, out, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < n) + tl.load(y + at, mask=at < n), mask=at < n)
+
+
+def gather(x, indices, out, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    places = tl.load(indices + at, mask=at < n)
+    tl.store(out + at, tl.load(x + places, mask=at < n), mask=at < n)
+
+
+def store_rows(cache, rows, values, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    row = tl.load(rows + tl.program_id(0))
+    at = tl.arange(0, BLOCK)
+    tl.store(cache + row * n + at, tl.load(values + tl.program_id(0) * n + at))
+
+
+def fill_from(out, start, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + start + at, at, mask=at < n)
+
+
+def fill_to_length(out, length, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.arange(0, BLOCK)
+    tl.store(out + at, at, mask=at < tl.load(length))
+
+
+def fill_if_told(out, told, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    if tl.load(told) > 0:
+        tl.store(out + tl.arange(0, BLOCK), 1)
+
+
+def count(counts, values, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    tl.atomic_add(counts + tl.load(values + tl.arange(0, BLOCK)), 1)
+
+
+def sums(x, out, n, stride, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    row, at = tl.program_id(0), tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    place = x + row * stride + at
+    for _ in range(0, n, BLOCK):
+        total += tl.load(place)
+        place += BLOCK
+    tl.store(out + row, tl.sum(total))
+
+
+def chain(x, out, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Each place is loaded from the one before."""
+    place = tl.program_id(0)
+    for _ in range(n):
+        place = tl.load(x + place)
+    tl.store(out + tl.program_id(0), place)
+
+
+def waiting(out, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    tl.extra.cuda.gdc_wait()
+    tl.store(out + tl.arange(0, BLOCK), 1)
+
+
+def releasing(out, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    tl.extra.cuda.gdc_launch_dependents()
+    tl.store(out + tl.arange(0, BLOCK), 1)
+
+
+KERNELS = (
+    add, gather, store_rows, fill_from, fill_to_length, fill_if_told, count, sums, chain, waiting, releasing,
+)  # fmt: skip
+
+
+def compiled(function: Any) -> tuple[dict[str, str], dict[str, str]]:
+    """The code of a kernel, by stage, and the types of its arguments."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+    from triton.runtime.jit import JITFunction
+
+    kernel = JITFunction(function)
+    names = [each for each in kernel.arg_names if each != "BLOCK"]
+    signature = {name: "*i32" if name in POINTERS else "i32" for name in names} | {"BLOCK": "constexpr"}
+    made = triton.compile(ASTSource(kernel, signature, {"BLOCK": 64}), target=GPUTarget("cuda", 90, 32))
+    return {stage: made.asm[stage] for stage in ("ttir", "ptx")}, made.src.signature
+
+
+if __name__ == "__main__":
+    print(json.dumps({function.__name__: compiled(function) for function in KERNELS}))
