@@ -199,6 +199,8 @@ def _access(reading: _Reading, results: tuple[str, ...], name: str, rest: str, o
     if not operands:
         raise KernelTextError("an access without a pointer")
     pointer, *others = operands
+    if name not in _LOADS and not pointer.roots:
+        raise KernelTextError("a store to an address that stems from no argument")
     beside = _joined(others[1:] if name in _STORES else others)  # the mask, not the stored value
     if beside.loaded:
         pointer = replace(pointer, loaded=True)

@@ -116,3 +116,11 @@ class Launch(msgspec.Struct, frozen=True):
     compiled: Absent[CompiledCall | None] = None
     learnt_from: Sparse[Text] = ""
     code: Absent[KernelCode | None] = None
+
+    def may_store(self, pointer: Pointer) -> bool:
+        """Whether the launch may write through one of its pointers: not where a compiled kernel's code shows that it
+        stores nothing there, whatever the access of the pointer."""
+        if not pointer.may_write or self.code is None:
+            return pointer.may_write
+        use = self.code.use(pointer.argument)
+        return use is None or use.stores

@@ -157,6 +157,11 @@ class StoreLog:
         self._held = 0
 
     @property
+    def any_atomic(self) -> bool:
+        """Whether any of the stores that are kept is an atomic."""
+        return any(store.atomic for store in self.stores)
+
+    @property
     def ranges(self) -> RangeSet:
         """Every byte written."""
         if self._ranges is None:

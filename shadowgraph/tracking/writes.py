@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from shadowgraph.model.launches import Access, Launch, LaunchKind
+from shadowgraph.model.launches import Launch, LaunchKind
 from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.stores import StoreLog
@@ -61,7 +61,7 @@ def write_of(launch: Launch, stores: StoreLog | None, node: int | None = None, *
     """The writes of a launch, from its stores, or from its pointers where stores are unknown."""
     if stores is not None:
         return Write(launch, stores.ranges, stores, node, prepares=prepares)
-    written = [p.view for p in launch.pointers if p.access is not Access.READ]
+    written = [p.view for p in launch.pointers if launch.may_store(p)]
     if launch.kind is LaunchKind.ATEN:
         ranges, hull = _joint_extent(written)
         return Write(launch, ranges, None, node, hull=hull, prepares=prepares)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shadowgraph.checks.out_of_bounds.facts import RowOverrun
-from shadowgraph.checks.out_of_bounds.rows import row_overruns
+from shadowgraph.checks.out_of_bounds.rows import row_overruns, stored_twice
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.stores import StoreLog
@@ -202,13 +202,81 @@ def test_a_flat_tail_block_shifted_back_loses_nothing() -> None:
     assert sum(lost for _, _, lost, _ in overruns(log, view)) == 0
 
 
-@pytest.mark.parametrize("target", [(1, 0, 2), (2, 2, 3), (3, 1, 0)])
-def test_a_scatter_does_not_walk_the_rows(target: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("target", "found"),
+    [
+        ((1, 0, 2), [(0, 4, 4, (1,)), (1, 4, 4, (2,)), (2, 4, 0, (3,))]),
+        ((2, 2, 3), [(2, 4, 4, (3,)), (3, 4, 0, (4,))]),
+        ((3, 0, 1), [(0, 4, 4, (1,)), (1, 4, 0, (2,)), (3, 4, 0, (4,))]),
+        ((0, 2, 2), []),
+    ],
+)
+def test_a_scatter_to_rows(target: tuple[int, ...], found: list[tuple[int, int, int, tuple[int, ...]]]) -> None:
+    """No axis walks the rows: what is lost between rows that follow each other shows which row a store belongs to."""
     view = table(4, 8)
     log = StoreLog()
     for k, r in enumerate(target):
         store(log, (k, 0, 0), range(8 * r, 8 * r + 12), [100 * k + i for i in range(12)])
+    assert overruns(log, view) == found
+
+
+def test_a_scatter_of_rows_that_fit_loses_nothing() -> None:
+    """Tokens of the padding share slot 0."""
+    view = table(4, 8)
+    log = StoreLog()
+    for k, r in enumerate((3, 0, 0, 1, 0)):
+        store(log, (k, 0, 0), range(8 * r, 8 * r + 8), [100 * k + i for i in range(8)])
     assert overruns(log, view) == []
+
+
+def test_atomics_may_order_the_programs() -> None:
+    view = table(4, 8)
+    log = StoreLog()
+    for k, r in enumerate((1, 0, 2)):
+        store(log, (k, 0, 0), range(8 * r, 8 * r + 12), [100 * k + i for i in range(12)])
+    assert overruns(log, view)
+    log.add((0, 0, 0), np.array([BASE + (1 << 20)], dtype=np.uint64), np.array([1], dtype=np.uint32), 4, atomic=True)
+    assert overruns(log, view) == [], "they may wait for each other"
+
+
+@pytest.mark.parametrize("step", [4, 6, 12, 16])
+def test_pieces_that_overlap_by_another_step_than_the_rows(step: int) -> None:
+    view = table(6, 8)
+    log = StoreLog()
+    for k, first in enumerate(range(0, 48 - step - 4, step)):
+        store(log, (k, 0, 0), range(first, first + step + 4), [100 * k + i for i in range(step + 4)])
+    assert overruns(log, view) == []
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_one_program_loses_what_it_overwrites(down: bool) -> None:
+    """Row after row upwards, each row overwrites what the one before left in it."""
+    view = table(4, 8)
+    log = StoreLog()
+    for r in (2, 1, 0) if down else (0, 1, 2):
+        store(log, (0, 0, 0), range(8 * r, 8 * r + 11), [100 * r + i for i in range(11)])
+    lost = [(0, 3, 3, (1,)), (1, 3, 3, (2,)), (2, 3, 0, (3,))] if down else []
+    assert overruns(log, view) == lost
+
+
+@pytest.mark.parametrize(("heads", "rows"), [((1, 2, 3), [0, 1, 2]), ((1, 3), [0, 2]), ((2,), []), ((0, 1, 2), [])])
+def test_heads_stored_twice(heads: tuple[int, ...], rows: list[int]) -> None:
+    """By a block too many of the row before, unless the first row has one, too, or only one row has."""
+    view = table(4, 8)
+    log = StoreLog()
+    blocks = [8 * r + 4 * b for r in range(4) for b in range(2)]
+    for k, first in enumerate([*blocks, *(8 * r for r in heads)]):  # each by a program of its own, in an odd order
+        store(log, (7 * k % 11, 0, 0), range(first, first + 4), [100 * k + i for i in range(4)])
+    assert [row for row, *_ in overruns(log, view)] == rows
+
+
+def test_what_was_stored_twice() -> None:
+    view = table(2, 4)
+    log = row_writer(view, [4, 4])
+    assert not stored_twice(log, view.hull)
+    store(log, (0, 0, 0), [4], [7])
+    assert stored_twice(log, view.hull)
+    assert not stored_twice(log, ByteRange(BASE, BASE + 16))
 
 
 def test_programs_that_loop_over_rows_lose_nothing() -> None:
@@ -257,11 +325,12 @@ def test_stores_elsewhere_do_not_count() -> None:
     assert overruns(StoreLog(), view) == []
 
 
-def test_a_program_that_starts_before_the_table_walks_nothing() -> None:
+def test_a_program_that_starts_before_the_table() -> None:
+    """Its axis does not walk the rows; what it lost shows them."""
     view = table(2, 4)
     log = row_writer(view, [6, 4])
     store(log, (0, 0, 0), [-1], [5])
-    assert overruns(log, view) == []
+    assert overruns(log, view) == [(0, 2, 2, (1,))]
 
 
 # -- atomics and forgotten stores ------------------------------------------------------------------------------------

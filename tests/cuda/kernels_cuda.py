@@ -75,3 +75,14 @@ def write_early(out, EARLY: tl.constexpr, WAITS: tl.constexpr, VALUE: tl.constex
     for spin in range(SPINS):  # takes time and changes nothing
         value = tl.where(value + spin < 0, spin, value)
     tl.store(out + lane, value)
+
+
+@triton.jit
+def store_keys(keys, slots, cache, DIM: tl.constexpr, MARKED: tl.constexpr):
+    """A token a program, at its slot unless that is below zero; `MARKED` clears the slots."""
+    token = tl.program_id(0)
+    slot = tl.load(slots + token)
+    lane = tl.arange(0, DIM)
+    tl.store(cache + slot * DIM + lane, tl.load(keys + token * DIM + lane), mask=(lane < DIM) & (slot >= 0))
+    if MARKED:
+        tl.store(slots + token, -1)

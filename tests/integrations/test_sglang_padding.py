@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
 import torch
 
+import shadowgraph as sg
 from shadowgraph.common.errors import UnknownBufferError
-from shadowgraph.integrations.sglang.padding import declare_padding, declare_registry, judge_padding
+from shadowgraph.integrations.sglang.padding import (
+    declare_draft_padding,
+    declare_padding,
+    declare_registry,
+    judge_padding,
+)
 
 
 class Taker:
@@ -34,6 +41,16 @@ def test_what_sglang_keeps_on_purpose() -> None:
     declared = declare_padding(taker, buffers)
     assert declared == ("input_ids", "ngram_embedding_info.column_starts", "pp_proxy_tensors.hidden_states")
     assert taker.periods == [(each.data_ptr(), "dont_care") for each in (ids, starts, hidden)]
+
+
+def test_what_drafts_keep_on_purpose() -> None:
+    """Of the inputs of ``EAGLEDraftExtendCudaGraphRunner`` in 0.5.12; lengths and slots are not declared."""
+    ids, hidden, slots, lens = (torch.ones(4) for _ in range(4))
+    buffers = SimpleNamespace(input_ids=ids, hidden_states=hidden, out_cache_loc=slots, seq_lens=lens, positions=lens)
+    taker = Taker()
+    assert declare_draft_padding(taker, buffers) == ("input_ids", "hidden_states")
+    assert taker.periods == [(each.data_ptr(), "dont_care") for each in (ids, hidden)]
+    assert declare_padding(Taker(), buffers) == ("input_ids",), "of a target model they are left to be judged"
 
 
 def test_what_sglang_resets() -> None:
@@ -68,3 +85,43 @@ def test_what_the_slots_of_a_registry_say() -> None:
         "foreach_copy": "dont_care",
         "fill_once": "dont_care",
     }
+
+
+class DraftExtension:
+    """The inputs of ``EAGLEDraftExtendCudaGraphRunner`` (0.5.12), refreshed as its ``replay`` does."""
+
+    def __init__(self, debugger: sg.Debugger, forgotten: str = "") -> None:
+        self.forgotten = forgotten
+        with debugger.guard():
+            self.input_ids, self.positions, self.out_cache_loc = (torch.zeros(8, dtype=torch.int64) for _ in range(3))
+            self.hidden_states = torch.zeros(8, 4, dtype=torch.bfloat16)
+        debugger.name("draft_extend.buffers", self)
+        self.graph = sg.HostGraph()
+        with sg.host_graph(self.graph):
+            ids = self.input_ids + self.positions + self.out_cache_loc
+            self.out = self.hidden_states.sum(1) + ids
+
+    def replay(self, tokens: int) -> None:
+        for name in ("out_cache_loc", "positions"):
+            if tokens < 8 and name != self.forgotten:
+                getattr(self, name).zero_()
+        source = torch.arange(tokens) + 40
+        for buffer in (self.input_ids, self.out_cache_loc, self.positions):
+            buffer[:tokens].copy_(source)
+        self.hidden_states[:tokens].copy_(source[:, None] * torch.ones(4))
+        self.graph.replay()
+
+
+@pytest.mark.parametrize("forgotten", ["", "out_cache_loc", "positions"])
+@pytest.mark.parametrize("declared", [False, True])
+def test_padded_tokens_of_a_draft(forgotten: str, declared: bool) -> None:
+    with sg.debug() as debugger:
+        runner = DraftExtension(debugger, forgotten)
+        if declared:
+            declare_draft_padding(debugger, runner)
+        for tokens in (8, 3):
+            runner.replay(tokens)
+        names = {found.buffer.name.removeprefix("draft_extend.buffers.") for found in debugger.findings}
+        assert {found.code for found in debugger.findings} <= {"SG103"}
+    kept = set() if declared else {"input_ids", "hidden_states"}
+    assert names == kept | ({forgotten} if forgotten else set())

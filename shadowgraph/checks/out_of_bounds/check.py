@@ -12,7 +12,8 @@ from shadowgraph.checks.attribution import draft_phase, suspects
 from shadowgraph.checks.base import Check, Checkpoint, Detection
 from shadowgraph.checks.out_of_bounds import CODE
 from shadowgraph.checks.out_of_bounds.facts import OverrunDetail, RowOverrun
-from shadowgraph.checks.out_of_bounds.rows import row_overruns
+from shadowgraph.checks.out_of_bounds.rows import TableOverruns, row_overruns, stored_twice, table_overruns
+from shadowgraph.checks.out_of_bounds.table_views import tables_of
 from shadowgraph.checks.out_of_bounds.unguarded_overruns import unguarded_stores
 from shadowgraph.engines.base import Evidence
 from shadowgraph.model.buffers import Buffer, Role
@@ -20,6 +21,7 @@ from shadowgraph.model.graphs import Graph
 from shadowgraph.model.guards import Guard, Side
 from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.model.views import TensorView
+from shadowgraph.tracking.stores import StoreLog
 from shadowgraph.tracking.writes import Write
 
 
@@ -63,10 +65,17 @@ class OutOfBounds(Check):
         for write in checkpoint.writes.stored():
             for buffer, side, where in unguarded_stores(write, self.context.ledger):
                 self._report_stray(write, buffer, side, where, checkpoint)
-            for buffer, view in self._tables(write):
-                rows = row_overruns(write.stores, view, _extent(buffer)) if write.stores else ()
-                if any(row.lost for row in rows) and not _past_guards(write, buffer):
-                    self._report_rows(write, buffer, view, rows, checkpoint)
+            if write.stores is not None:
+                self._check_rows(write, write.stores, checkpoint)
+
+    def _check_rows(self, write: Write, stores: StoreLog, checkpoint: Checkpoint) -> None:
+        told: set[int] = set()  # serials of buffers; a table may have been given in several forms
+        for view, buffer in self._tables(write, stores).items():
+            if buffer.serial not in told:
+                found = table_overruns(stores, view, _extent(buffer))
+                if found.lost:
+                    told.add(buffer.serial)
+                    self._report_rows(write, buffer, view, found, checkpoint)
 
     def _report(self, evidence: Evidence[object], buffer: Buffer, side: Side, checkpoint: Checkpoint) -> None:
         culprits = suspects(self.context, checkpoint, buffer, evidence.parts)
@@ -112,41 +121,47 @@ class OutOfBounds(Check):
         )
 
     def _report_rows(
-        self, write: Write, buffer: Buffer, view: TensorView, rows: tuple[RowOverrun, ...], checkpoint: Checkpoint
+        self, write: Write, buffer: Buffer, view: TensorView, found: TableOverruns, checkpoint: Checkpoint
     ) -> None:
         phase, graph, replay = draft_phase(self.context, checkpoint, buffer.range, (write,))
-        stride = view.row_stride_nbytes or 0
-        first = view.start + rows[0].row * stride + rows[0].width * view.itemsize
-        last = min(view.start + (max(rows[-1].into) + 1) * stride, buffer.stop) - 1
+        lost = list(found.lost or ())
         self.context.report(
             Detection(
                 code=CODE,
                 checkpoint=checkpoint,
                 buffer=buffer,
-                first=first,
-                last=last,
-                count=sum(row.lost for row in rows) * view.itemsize,
-                ranges=((first, last),),
+                first=lost[0].start,
+                last=lost[-1].stop - 1,
+                count=sum(part.nbytes for part in lost),
+                ranges=tuple((part.start, part.stop - 1) for part in lost[:16]),
+                ranges_total=len(lost),
                 side=Side.ROW,
                 culprits=(write,),
                 phase=phase,
                 graph=graph,
                 replay=replay,
-                facts=OverrunDetail(rows),
+                facts=OverrunDetail(found.rows),
                 view=view,
                 key=write.launch.name,
             )
         )
 
-    def _tables(self, write: Write) -> list[tuple[Buffer, TensorView]]:
-        """Two-dimensional views that a launch with known stores was given and wrote, with their buffers."""
-        if write.stores is None:
-            return []
-        found = []
-        for view in dict.fromkeys(p.view for p in write.launch.pointers if len(p.view.shape) == 2):
+    def _tables(self, write: Write, stores: StoreLog) -> dict[TensorView, Buffer]:
+        """The tables that a launch was given and in which it stored anything twice, with their buffers. Not those that
+        it also ran out of: the finding of a guard lists the rows."""
+        owners: dict[int, tuple[Buffer, list[TensorView]]] = {}
+        for view in dict.fromkeys(p.view for p in write.launch.pointers):
             buffer = self.context.ledger.owner(view.start, view.stop)
-            if buffer is not None and write.ranges.overlaps(view.hull):
-                found.append((buffer, view))
+            if buffer is not None:
+                owners.setdefault(buffer.serial, (buffer, []))[1].append(view)
+        found: dict[TensorView, Buffer] = {}
+        for buffer, views in owners.values():
+            if (
+                write.stores is not None
+                and stored_twice(write.stores, buffer.range)
+                and not _past_guards(write, buffer)
+            ):
+                found |= {table: buffer for view in views for table in tables_of(view, buffer)}
         return found
 
 
@@ -169,14 +184,15 @@ def _extent(buffer: Buffer) -> ByteRange:
 
 
 def rows_of(write: Write, buffer: Buffer) -> tuple[RowOverrun, ...]:
-    """Rows that a launch overran in a buffer, from the first 2-D view of the buffer that shows any."""
+    """Rows that a launch overran in a buffer, from the first table in it that shows any."""
     if write.stores is None:
         return ()
     for pointer in write.launch.pointers:
         if buffer.start <= pointer.view.start < buffer.stop:
-            rows = row_overruns(write.stores, pointer.view, _extent(buffer))
-            if rows:
-                return rows
+            for table in tables_of(pointer.view, buffer):
+                rows = row_overruns(write.stores, table, _extent(buffer))
+                if rows:
+                    return rows
     return ()
 
 

@@ -1,46 +1,68 @@
 """Rows of a 2-D view that a launch's programs wrote past the end of.
 
 A kernel that is given a whole table may run from one row into the next without leaving the allocation, where there is
-no guard. The stores of each program show it: if the programs with index k on one grid axis start in row k for every k,
-that axis walks the rows, and their stores beyond row k's declared width ran into the neighbouring row. Pure functions.
+no guard. Its stores show it, once it is known which row each of them belongs to: by the grid axis that walks the rows,
+by a part of a flattened index, or by the stretches of elements that were written. What a row's stores wrote beyond its
+declared width ran into the neighbouring row. Pure functions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from shadowgraph.checks.out_of_bounds.facts import RowOverrun
-from shadowgraph.model.ranges import ByteRange
+from shadowgraph.checks.out_of_bounds.row_heads import overrun_heads
+from shadowgraph.checks.out_of_bounds.row_programs import rows_by_axis, rows_by_flat_index
+from shadowgraph.checks.out_of_bounds.row_runs import rows_by_runs
+from shadowgraph.checks.out_of_bounds.table_stores import (
+    Ints,
+    Lanes,
+    Table,
+    contested,
+    lanes_of,
+    last_by_offset,
+    table_of,
+)
+from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.model.views import TensorView
-from shadowgraph.tracking.stores import Store, StoreLog
+from shadowgraph.tracking.stores import StoreLog
 
-Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class _Lanes:
-    """Every store to the table and its surroundings, lane by lane in execution order."""
-
-    offsets: Ints  # bytes from the table's start
-    programs: Ints  # index on the grid axis under test
-    values: npt.NDArray[np.void]
-    atomic: npt.NDArray[np.bool_]
+_DISPUTED = 1 << 18  # lanes of elements that got different values; with more, a launch takes too long to judge
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
-    rows: int
-    width: int  # bytes of a row
-    stride: int  # bytes from row to row
-    itemsize: int
+class TableOverruns:
+    """Rows of a table that were overrun in one launch.
+
+    Attributes
+    ----------
+    lost
+        The bytes of elements that are lost.
+    """
+
+    rows: tuple[RowOverrun, ...] = ()
+    lost: RangeSet | None = None
+
+    @property
+    def lost_nbytes(self) -> int:
+        """Bytes that are lost."""
+        return self.lost.nbytes if self.lost is not None else 0
+
+
+_NONE = TableOverruns()
 
 
 def row_overruns(log: StoreLog, view: TensorView, around: ByteRange) -> tuple[RowOverrun, ...]:
-    """Rows that were overrun in one launch; empty where no grid axis walks the view's rows, or where the log keeps
-    ranges only.
+    """The rows of `table_overruns`."""
+    return table_overruns(log, view, around).rows
+
+
+def table_overruns(log: StoreLog, view: TensorView, around: ByteRange) -> TableOverruns:
+    """Rows that were overrun in one launch; none where the stores do not show which row they belong to, or where the
+    log keeps ranges only.
 
     Elements that any program reached by an atomic are never lost: programs that combine their values in one place do so
     intentionally.
@@ -52,66 +74,87 @@ def row_overruns(log: StoreLog, view: TensorView, around: ByteRange) -> tuple[Ro
     around
         Bytes that belong to the table's allocation, its guards included.
     """
-    table = _table(view)
-    if table is None:
-        return ()
-    stores = log.within(around)
-    if {store.itemsize for store in stores} != {view.itemsize}:  # no stores either
-        return ()
-    every = (_lanes(stores, view.start, axis) for axis in range(3))
-    walking = [lanes for lanes in every if _walks_rows(lanes, table)]
-    if not walking:
-        return ()
-    # Blocks as wide as a row start where rows do, so that their axis looks the same; there are more rows than blocks.
-    return _overruns(max(walking, key=lambda lanes: np.unique(lanes.programs).size), table)
+    table = table_of(view)
+    stores = log.within(around) if table is not None else []
+    if table is None or {store.itemsize for store in stores} != {view.itemsize}:  # no stores either
+        return _NONE
+    lanes = lanes_of(stores, view.start)
+    by_axis = rows_by_axis(lanes, table)
+    if by_axis is not None and by_axis[1]:
+        return _overruns(lanes, by_axis[0], table, view.start)
+    found = _losses(lanes, table, log.any_atomic, view.start)
+    if found.rows or by_axis is None:
+        return found
+    return _overruns(lanes, by_axis[0], table, view.start)
 
 
-def _table(view: TensorView) -> _Table | None:
-    width, stride = view.row_nbytes, view.row_stride_nbytes
-    if len(view.shape) != 2 or view.shape[0] < 2 or not width or not stride:
-        return None
-    return _Table(view.shape[0], width, stride, view.itemsize)
+def stored_twice(log: StoreLog, where: ByteRange) -> bool:
+    """Whether any element of a range was stored twice, so that one may be lost."""
+    stored = sum(store.addresses.size * store.itemsize for store in log.within(where))
+    return stored > sum(part.nbytes for part in log.ranges.intersection(where))
 
 
-def _lanes(stores: list[Store], start: int, axis: int) -> _Lanes:
-    offsets = np.concatenate([store.addresses.astype(np.int64) - start for store in stores])
-    programs = np.concatenate([np.full(store.addresses.size, store.program[axis], dtype=np.int64) for store in stores])
-    atomic = np.concatenate([np.full(store.addresses.size, store.atomic) for store in stores])
-    raw = [np.ascontiguousarray(s.values).view(np.uint8).reshape(-1, s.itemsize) for s in stores]
-    joined = np.ascontiguousarray(np.concatenate(raw))
-    # Opaque bytes compare alike whatever the dtypes of the stores.
-    return _Lanes(offsets, programs, joined.view(np.dtype((np.void, joined.shape[1]))).reshape(-1), atomic)
+def _losses(lanes: Lanes, table: Table, atomics: bool, start: int) -> TableOverruns:
+    """Overruns of a launch of which no grid axis walks the rows, or each of its programs several of them: told only
+    where elements are lost."""
+    disputed = contested(lanes)
+    if not 0 < disputed.size <= _DISPUTED:
+        return _NONE
+    rows = rows_by_flat_index(lanes, disputed, table)
+    found = _overruns(lanes, rows, table, start) if rows is not None else _NONE
+    if found.lost or atomics:  # with which programs may wait for each other
+        return found if found.lost else _NONE
+    rows = rows_by_runs(lanes, disputed, table)
+    by_runs = _overruns(lanes, rows, table, start) if rows is not None else _NONE
+    by_heads = _heads(overrun_heads(lanes, disputed, table), table, start)
+    return max(_NONE, by_runs, by_heads, key=lambda each: each.lost_nbytes)
 
 
-def _walks_rows(lanes: _Lanes, table: _Table) -> bool:
-    indices = np.unique(lanes.programs)
-    if indices.size < 2 or indices.size > table.rows:
-        return False
-    return all(int(lanes.offsets[lanes.programs == k].min()) // table.stride == k for k in indices)
+def _heads(heads: list[Ints], table: Table, start: int) -> TableOverruns:
+    """Overruns of which is known only what they share with the heads of the next rows."""
+    width = table.width // table.itemsize
+    rows = [int(head[0]) // table.stride for head in heads]
+    told = (
+        RowOverrun(row - 1, width, head.size, head.size, (row,), table.rows)
+        for row, head in zip(rows, heads, strict=True)
+    )
+    return TableOverruns(tuple(told), _ranges(heads, table, start))
 
 
-def _overruns(lanes: _Lanes, table: _Table) -> tuple[RowOverrun, ...]:
-    found = (_overrun(lanes, int(row), table) for row in np.unique(lanes.programs))
-    return tuple(each for each in found if each is not None)
+def _ranges(offsets: Iterable[Ints], table: Table, start: int) -> RangeSet:
+    elements = (at for some in offsets for at in some.tolist())
+    return RangeSet.of(ByteRange(start + at, start + at + table.itemsize) for at in elements)
 
 
-def _overrun(lanes: _Lanes, row: int, table: _Table) -> RowOverrun | None:
-    past = np.flatnonzero((lanes.programs == row) & (lanes.offsets >= row * table.stride + table.width))
-    if not past.size:
-        return None
-    shared = np.flatnonzero((lanes.programs != row) & np.isin(lanes.offsets, lanes.offsets[past]))
+def _overruns(lanes: Lanes, rows: Ints, table: Table, start: int) -> TableOverruns:
+    past = np.unique(rows[(lanes.offsets >= rows * table.stride + table.width) & (rows >= 0) & (rows < table.rows)])
+    found = [_overrun(lanes, rows, row, table) for row in past.tolist()]
+    return TableOverruns(tuple(row for row, _ in found), _ranges((lost for _, lost in found), table, start))
+
+
+def _overrun(lanes: Lanes, rows: Ints, row: int, table: Table) -> tuple[RowOverrun, Ints]:
+    """What was written past the end of a row, and the offsets of the elements that are lost."""
+    past = np.flatnonzero((rows == row) & (lanes.offsets >= row * table.stride + table.width))
     everyone = np.flatnonzero(np.isin(lanes.offsets, lanes.offsets[past]))
-    own, others, final = (_last_values(lanes, chosen) for chosen in (past, shared, everyone))
-    combined = set(lanes.offsets[everyone[lanes.atomic[everyone]]].tolist())
-    # Inside the table one of the two rows loses, whichever ran last; past its end only the one that ran first.
-    end = table.rows * table.stride
-    meeting = ((at, value) for at, value in others.items() if at not in combined)
-    lost = sum(1 for at, value in meeting if own[at] != value and (at < end or final[at] != own[at]))
-    hit = np.minimum(np.array(sorted(own)) // table.stride, table.rows)
-    into = tuple(int(r) for r in np.unique(hit))
-    return RowOverrun(row, table.width // table.itemsize, len(own), lost, into, table.rows)
+    written, own = last_by_offset(lanes, past)
+    met, others = last_by_offset(lanes, everyone[rows[everyone] != row])
+    final = last_by_offset(lanes, everyone)[1]
+    place = np.searchsorted(written, met)
+    lost = met[_are_lost(lanes, own[place], others, final[place], table)]
+    lost = np.setdiff1d(lost, lanes.offsets[everyone[lanes.atomic[everyone]]])
+    into = tuple(np.unique(np.minimum(written // table.stride, table.rows)).tolist())
+    told = RowOverrun(row, table.width // table.itemsize, written.size, lost.size, into, table.rows)
+    return told, lost
 
 
-def _last_values(lanes: _Lanes, chosen: npt.NDArray[np.intp]) -> dict[int, bytes]:
-    """The last value that the chosen lanes stored at each offset."""
-    return {int(lanes.offsets[lane]): lanes.values[lane].tobytes() for lane in chosen}
+def _are_lost(lanes: Lanes, own: Ints, others: Ints, final: Ints, table: Table) -> Ints:
+    """Whether elements are lost that a row's stores wrote past its end, and others as well.
+
+    Between programs, and in one store, one of the two rows loses inside the table, whichever ran last; past its end
+    only the one that ran first. A program that stores one row after the other loses what it overwrites of a row.
+    """
+    one_after_other = (lanes.program_of(own) == lanes.program_of(others)) & (lanes.stores[own] != lanes.stores[others])
+    survives = one_after_other & (own < others)
+    inside = lanes.offsets[own] < table.nbytes
+    lost: Ints = lanes.differ(own, others) & ~survives & (inside | lanes.differ(final, own))
+    return lost

@@ -201,13 +201,15 @@ def _living(stories: Iterable[Story]) -> list[Story]:
 def _uses(graph: Graph, stores_seen: bool) -> Iterable[tuple[TensorView, bool, bool]]:
     """Each view that a graph was given, with whether it may be read and whether it may be written.
 
-    A kernel's use of a pointer is not known; where its stores are seen when it runs, it need not be guessed.
+    A kernel's use of a pointer is not known, unless its code shows that it does not store there; where its stores are
+    seen when it runs, it need not be guessed.
     """
     found: dict[TensorView, tuple[bool, bool]] = {}
     for node, pointer in graph.pointers():
         guessed = stores_seen and node.launch.kind is LaunchKind.TRITON and pointer.access is Access.UNKNOWN
         reads, writes = found.get(pointer.view, (False, False))
-        found[pointer.view] = reads or pointer.may_read, writes or (pointer.may_write and not guessed)
+        stores = not guessed and node.launch.may_store(pointer)
+        found[pointer.view] = reads or pointer.may_read, writes or stores
     return [(view, reads, writes) for view, (reads, writes) in found.items()]
 
 

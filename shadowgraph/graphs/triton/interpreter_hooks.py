@@ -145,7 +145,23 @@ def _inside(addresses: Any, itemsize: int, allowed: list[ByteRange]) -> Mask:
 def _note(
     log: StoreLog, builder: Any, addresses: Any, values: npt.NDArray[Any], lanes: Mask, atomic: bool = False
 ) -> None:
-    log.add(builder.grid_idx, addresses[lanes].astype(np.uint64), values[lanes].copy(), values.dtype.itemsize, atomic)
+    size = values.dtype.itemsize
+    axis = _fastest_axis(addresses, size)
+    if axis is not None:  # lanes are kept in the order in which they lie in memory
+        addresses, values, lanes = (np.moveaxis(each, axis, -1) for each in (addresses, values, lanes))
+    log.add(builder.grid_idx, addresses[lanes].astype(np.uint64), values[lanes].copy(), size, atomic)
+
+
+def _fastest_axis(addresses: Any, size: int) -> int | None:
+    """The axis along which the elements of a tile lie side by side, unless that is the last one."""
+    if addresses.ndim < 2 or not addresses.size:
+        return None
+    first = addresses.flat[0]
+    for axis in reversed(range(addresses.ndim)):
+        second = np.take(addresses, 1, axis=axis).flat[0] if addresses.shape[axis] > 1 else first
+        if second - first == size:
+            return axis if axis < addresses.ndim - 1 else None
+    return None
 
 
 def _note_memory(log: StoreLog, builder: Any, addresses: Any, dtype: np.dtype[Any], lanes: Mask) -> None:

@@ -30,6 +30,7 @@ _ROLES = {
     "EAGLEDraftCudaGraphRunner": "draft",
     "EAGLEDraftExtendCudaGraphRunner": "draft_extend",
 }
+_DRAFTS = ("draft", "draft_extend")
 _BACKENDS = ("draft_attn_backend", "draft_extend_attn_backend", "attn_backend")
 # Each makes other data than the batch size select a graph: data-parallel size, stream, LoRA variant, ragged batch.
 _DECIDERS = ("require_mlp_tp_gather", "enable_pdmux", "record_nolora_graph", "ragged_verify_mode")
@@ -167,7 +168,7 @@ class Hooks:
         backend = next((getattr(runner, name) for name in _BACKENDS if hasattr(runner, name)), None)
         self._know(role if role == "draft" else f"{role}.attn_backend", backend)  # a draft has several backends
         self._know(f"{role}.buffers", getattr(runner, "buffers", None))
-        if role == "decode":
+        if role == "decode" or role in _DRAFTS:
             if all(padded() is not runner for padded in self._padded):
                 self._padded.append(weakref.ref(runner))
             debugger = self._debugger()
@@ -290,6 +291,8 @@ def _declare(adapter: AdapterInterface, runner: Any) -> None:
     registry = getattr(runner, "buffer_registry", None)
     if registry is not None:
         sglang_padding.declare_registry(adapter, registry)
+    elif _role(runner) in _DRAFTS:
+        sglang_padding.declare_draft_padding(adapter, getattr(runner, "buffers", None))
     else:
         sglang_padding.declare_padding(adapter, runner.buffers)
         sglang_padding.judge_padding(adapter, runner.buffers)

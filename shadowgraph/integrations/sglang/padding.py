@@ -18,6 +18,9 @@ from shadowgraph.common.errors import UnknownBufferError
 
 # No code reads the results of padded rows' embeddings; encoder lengths are filled once.
 KEPT = ("input_ids", "input_embeds", "encoder_lens", "ngram_embedding_info", "pp_proxy_tensors")
+# Drafts keep hidden states, too: a padded token's go into its own results alone, which are cut off behind the replay,
+# and into slot 0 of the cache. A draft's extension refreshes as many tokens as were accepted, and has room for more.
+KEPT_BY_DRAFTS = (*KEPT, "hidden_states")
 # Padded rows must not keep old values here: they index attention and the KV cache. Other inputs stay undeclared.
 RESET = (
     *("req_pool_indices", "seq_lens", "out_cache_loc", "out_cache_loc_swa", "positions"),
@@ -49,6 +52,14 @@ def declare_padding(debugger: Declares, buffers: object) -> tuple[str, ...]:
         The declared names.
     """
     return _declare(debugger, buffers, KEPT, "dont_care")
+
+
+def declare_draft_padding(debugger: Declares, buffers: object) -> tuple[str, ...]:
+    """Declare the inputs of a draft's graph runner whose padded rows keep old values by design.
+
+    Parameters and result are as those of `declare_padding`.
+    """
+    return _declare(debugger, buffers, KEPT_BY_DRAFTS, "dont_care")
 
 
 def judge_padding(debugger: Declares, buffers: object) -> tuple[str, ...]:
