@@ -26,9 +26,12 @@ Rules for an adapter:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 import torch
 
+from shadowgraph.checks.headroom.check import Headroom
+from shadowgraph.checks.headroom.forecast import Limits
 from shadowgraph.checks.lost_preparation.check import LostPreparations
 from shadowgraph.checks.lost_preparation.comparison import LARGEST
 from shadowgraph.checks.mutation.check import PLANNER, InGraphMutation
@@ -37,6 +40,7 @@ from shadowgraph.checks.rebound.check import ReboundInputs
 from shadowgraph.checks.stale_rows.check import StaleRows
 from shadowgraph.declarations import declare_padding, lose_contents, name_owner
 from shadowgraph.graphs.dispatch import host_reads
+from shadowgraph.graphs.dispatch.tensors import view_of_memory
 from shadowgraph.model.failures import Failure
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.graphs import Graph
@@ -76,6 +80,7 @@ class PlannerInterface:
     def __init__(self, work: Monitor) -> None:
         self._work = work
         self._rebound, self._mutation = work.checks[ReboundInputs], work.checks[InGraphMutation]
+        self._headroom = work.checks[Headroom]
         self.recorded: HostPlans = work.flight_recorder.host_plans
 
     def note(self, plan: HostPlan) -> None:
@@ -130,6 +135,22 @@ class PlannerInterface:
             where = ByteRange(address, min(buffer.stop, address + LARGEST))
             launch = Launch(LaunchKind.CALLABLE, f"{type(owner).__name__}.plan", (), current_stack())
             self._work.planned(launch, graph, where)
+
+    def uses(self, graph: Graph, tensor: torch.Tensor, nbytes: int) -> None:
+        """Say how much of a static buffer a plan uses for a graph's next replay (SG113, high-water marks).
+
+        Parameters
+        ----------
+        graph
+            The graph.
+        tensor
+            The memory that the graph reads, whole: its size is what there is. Contiguous; no effect on memory that is
+            not tracked.
+        nbytes
+            Of its first bytes.
+        """
+        with suppress(ValueError):  # a tensor without plain memory
+            self._headroom.planned(view_of_memory(tensor), nbytes, graph)
 
     def reads(self, arguments: Iterable[object]) -> None:
         """Report that compiled code is about to read the host tensors among some arguments.
@@ -282,6 +303,21 @@ class AdapterInterface:
             reads there before it writes it must be written before the next replay; else SG116.
         """
         return lose_contents(self._work, ranges, how, read=True)
+
+    def limit_batches(self, requests: int = 0, longest: int = 0, tokens: int = 0) -> None:
+        """Say how large a batch can be, by the program's configuration: what a buffer must have room for (SG113).
+
+        Parameters
+        ----------
+        requests
+            Of one batch that a graph is replayed for; 0 where it is not known.
+        longest
+            Tokens of one request.
+        tokens
+            Tokens of all requests of a batch, where less than the product of both. Of several calls the smallest
+            numbers hold.
+        """
+        self._work.checks[Headroom].limit(Limits(requests, longest, tokens))
 
     # -- bind --------------------------------------------------------------------------------------------------
 

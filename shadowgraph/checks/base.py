@@ -16,7 +16,7 @@ from typing import ClassVar, TypedDict, Unpack
 from shadowgraph.common.settings import Settings
 from shadowgraph.engines.base import Engine, Evidence, NodePart
 from shadowgraph.model.buffers import Buffer, Ledger
-from shadowgraph.model.findings import Culprit, Reader, Severity
+from shadowgraph.model.findings import Batch, Culprit, Reader, Severity
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.guards import Side
 from shadowgraph.model.launches import Launch
@@ -220,6 +220,8 @@ class Context:
         Takes a detection; any thread, and in sync mode it may raise `FindingsError`.
     judged
         Called when all evidence that had arrived was dispatched and reported.
+    batch_of
+        The batch that a replay of a graph is, or was, prepared for, where an adapter knows it.
     """
 
     settings: Settings
@@ -232,6 +234,7 @@ class Context:
     writes: WriteLog = field(default_factory=WriteLog)
     clock: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     judged: Callable[[], None] = lambda: None
+    batch_of: Callable[[Graph, int], Batch | None] = lambda *_: None
 
     def replays(self) -> dict[int, int]:
         """Replays begun so far, by the serials of the graphs captured so far."""

@@ -10,6 +10,7 @@ from typing import cast
 from shadowgraph.checks.contents_lost.kind import ContentsLostKind
 from shadowgraph.checks.dangling.kind import DanglingPointerKind
 from shadowgraph.checks.foreign_writes.kind import ForeignWriteKind
+from shadowgraph.checks.headroom.kind import HeadroomKind
 from shadowgraph.checks.invariants.kind import InvariantKind
 from shadowgraph.checks.kind import FindingKind
 from shadowgraph.checks.lost_preparation.kind import LostPreparationKind
@@ -35,6 +36,7 @@ BUILT_IN: tuple[FindingKind, ...] = (  # in the order in which their checks run
     LostPreparationKind(),
     GraphRaceKind(),
     ForeignWriteKind(),
+    HeadroomKind(),
     UnorderedAccessKind(),
     ContentsLostKind(),
 )

@@ -6,5 +6,4 @@ RESERVED = {
     "SG107": "undefined influence",
     "SG110": "host source recycled",
     "SG111": "host write in flight",
-    "SG113": "headroom",
 }

@@ -29,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document instead")
     parser.add_argument("--html", metavar="FILE", help="write one self-contained page instead, and say where it is")
     parser.add_argument(
+        "--marks", action="store_true", help="list the high-water mark of every static buffer, not the fullest few"
+    )
+    parser.add_argument(
         "--error-exitcode", type=int, default=0, metavar="N", help="exit with N when there are findings (default: 0)"
     )
 
@@ -42,18 +45,19 @@ def run(args: argparse.Namespace) -> int:
     if args.html is not None:
         found = _page(args)
     elif is_saved(args.path):
-        found = _saved(args.path, args.json)
+        found = _saved(args.path, args.json, args.marks)
     else:
-        found = _folder(args.path, args.json) if os.path.isdir(args.path) else _dump(args.path, args.json)
+        made = _folder if os.path.isdir(args.path) else _dump
+        found = made(args.path, args.json, args.marks)
     return args.error_exitcode if found else 0
 
 
-def _saved(path: str, as_json: bool) -> bool:
+def _saved(path: str, as_json: bool, marks: bool) -> bool:
     from shadowgraph.commands.opening import present
     from shadowgraph.commands.saved.reader import read_saved
     from shadowgraph.commands.saved.report import SavedReport
 
-    report = SavedReport(read_saved(path))
+    report = SavedReport(read_saved(path), marks)
     present(report, as_json, path, "report")
     return bool(report.facts.findings)
 
@@ -106,11 +110,11 @@ def _run_page(path: str, opened: ExitStack) -> Page:
     return run_page(report, dumps)
 
 
-def _folder(path: str, as_json: bool) -> bool:
+def _folder(path: str, as_json: bool, marks: bool) -> bool:
     from shadowgraph.render.text.run_text import RunReport
     from shadowgraph.wrap.folder.reader import read_run
 
-    report = RunReport(read_run(path))
+    report = RunReport(read_run(path), marks)
     if as_json:
         sys.stdout.write(report.to_json() + "\n")
     else:
@@ -118,7 +122,7 @@ def _folder(path: str, as_json: bool) -> bool:
     return bool(report.facts.findings)
 
 
-def _dump(path: str, as_json: bool) -> bool:
+def _dump(path: str, as_json: bool, marks: bool) -> bool:
     from shadowgraph.common.console import console
     from shadowgraph.dumps.container import first_words
     from shadowgraph.dumps.reader import read_dump
@@ -129,7 +133,7 @@ def _dump(path: str, as_json: bool) -> bool:
             if as_json:
                 text = msgspec.json.format(msgspec.json.encode(dump.document()), indent=2).decode() + "\n"
             else:
-                shown = list(dumped_lines(dump))
+                shown = list(dumped_lines(dump, marks))
         except (ArithmeticError, AssertionError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise DamagedDumpError(f"{path} is damaged: no report can be made of it ({first_words(error)})") from None
         if as_json:

@@ -15,6 +15,7 @@ from shadowgraph.dumps.schema import LeftOut, Manifest, PayloadRow, Why
 _SPARE = 4096  # for the header's own entry and the list of dropped contents
 _ENTRY = 110  # bytes of a payload's entry in the header, at most
 _FINDINGS = 100  # findings kept whatever the limit
+_MARKS = 64  # high-water marks kept, the fullest
 _REASON = "for size"
 _LARGE = "left out of the dump for size"
 
@@ -83,6 +84,11 @@ def _watches(m: Manifest) -> tuple[Manifest, str, int]:
     return replace(m, facts=replace(m.facts, watches=short)), "changes of watched tensors", count
 
 
+def _marks(m: Manifest) -> tuple[Manifest, str, int]:
+    marks = m.facts.high_water
+    return replace(m, facts=replace(m.facts, high_water=marks[:_MARKS])), "high-water marks", len(marks[_MARKS:])
+
+
 def _input_rows(m: Manifest) -> tuple[Manifest, str, int]:
     return replace(m, input_rows=()), "histories of rows", len(m.input_rows)
 
@@ -129,6 +135,7 @@ _STEPS: tuple[Step, ...] = (
     _freed,
     _unread,
     _watches,
+    _marks,
     _launches,
     _replays,
     _input_rows,

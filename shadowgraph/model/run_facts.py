@@ -13,6 +13,7 @@ from shadowgraph.common.version import VERSION
 from shadowgraph.model.coverage import Coverage
 from shadowgraph.model.failures import Failure
 from shadowgraph.model.findings import Finding
+from shadowgraph.model.high_water import HighWaterMark
 from shadowgraph.model.launch_arguments import LastLaunch
 from shadowgraph.model.redaction import FaultText, Kept, OwnerPath
 from shadowgraph.model.tensor_changes import Change
@@ -77,6 +78,9 @@ class RunFacts(msgspec.Struct, frozen=True):
         Exceptions of the program, with the context at that moment.
     parts
         Broken guards of buffers that overruns ran over: evidence of those findings, and neither findings nor notes.
+    high_water
+        How far each static buffer was filled at most, in observed replays; those with a forecast first, then the
+        fullest.
     """
 
     findings: tuple[Finding, ...]
@@ -99,6 +103,7 @@ class RunFacts(msgspec.Struct, frozen=True):
     failures: tuple[Failure, ...] = ()
     replays: Kept[Replays] = Replays()
     parts: tuple[Finding, ...] = ()
+    high_water: tuple[HighWaterMark, ...] = ()
 
     @property
     def told(self) -> tuple[Finding, ...]:

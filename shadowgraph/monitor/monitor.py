@@ -148,7 +148,7 @@ class Monitor(Listener):
             settings, search, self.batches, self.subscriptions.findings, self.flight_recorder.operators_before
         )
         self.context = take.context = Context(
-            settings, allocator, allocator.ledger, engine, names, weak_callback(take.take)
+            settings, allocator, allocator.ledger, engine, names, weak_callback(take.take), batch_of=self.batches.of
         )
         self.checks = Checks(self.context)
         self._standing = ActiveGuards(allocator.guards, settings.near_guard)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shadowgraph.checks.base import Context
+from shadowgraph.checks.headroom.check import Headroom
 from shadowgraph.checks.mutation.check import InGraphMutation
 from shadowgraph.graphs.dispatch.eager import anyone_rests
 from shadowgraph.model.buffers import Buffer
@@ -77,6 +78,7 @@ def facts_of(
         limits=tuple(filter(None, _limits(work))),
         failures=work.failures.all,
         replays=Replays(work.budget.replays, work.budget.checked, work.budget.observed),
+        high_water=work.checks[Headroom].rows(),
         watches=tuple((watch.name, tuple(watch.changes), watch.dropped) for watch in work.watches.watches),
     )
 

@@ -215,3 +215,14 @@ def test_the_crash_of_the_report_is_joined_with_what_is_known(device: CudaDevice
         (5, names[8], "aten.copy_.default"),
     ]
     assert plan.found.startswith("SG102 in-graph mutation: ")
+
+
+def test_a_plan_tells_how_much_of_the_indices_it_uses(device: CudaDevice, debugger: sg.Debugger) -> None:
+    decode = Decode(device, debugger)
+    for length in (3, 5, 4):
+        decode.step(debugger, decode.kv_indptr, length)
+    assert debugger.check() == ()
+    assert debugger.notes == ()
+    (mark,) = [mark for mark in debugger.facts().high_water if mark.source == "plan"]
+    assert (mark.used, mark.least, mark.latest, mark.steps) == (5 * SIZE, 3 * SIZE, 4 * SIZE, 3)
+    assert (mark.capacity, mark.graph) == (ROWS * ROOM, name_of(decode.graph))

@@ -22,6 +22,7 @@ from shadowgraph.model.findings import (
     Window,
 )
 from shadowgraph.model.guards import Side
+from shadowgraph.model.high_water import Driver, Forecast, HighWaterMark, MarkedBatch, MarkedBy
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.model.stacks import Frame
@@ -74,6 +75,23 @@ FINDING = Finding(
     fingerprint="0123456789ab",
 )
 
+
+MARK = HighWaterMark(
+    buffer="draft.kv_indices",
+    dtype="int32",
+    shape=(3, 128),
+    used=120,
+    capacity=128,
+    by_row=True,
+    graph="graph#1",
+    replay=7,
+    least=8,
+    latest=96,
+    steps=12,
+    source=MarkedBy.PLAN,
+    batch=MarkedBatch(2, 4, 16, 28),
+    forecast=Forecast(Driver.TOKENS, 28, 31, 128, 528, True, ((26, 112), (28, 120)), 12),
+)
 
 _OVERRUN = "rows", "reaches", "reaches_total", "grown", "extent_nbytes"
 

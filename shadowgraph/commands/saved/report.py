@@ -36,10 +36,10 @@ class _Counted(ProcessRecord):
 
 
 class SavedReport:
-    """A saved report. Holds data only."""
+    """A saved report. Holds data only; with `all_marks`, its text has every high-water mark."""
 
-    def __init__(self, saved: Saved) -> None:
-        self.saved = saved
+    def __init__(self, saved: Saved, all_marks: bool = False) -> None:
+        self.saved, self._all_marks = saved, all_marks
         self.facts: ReportDocument = saved.report
 
     @property
@@ -102,7 +102,7 @@ class SavedReport:
             yield Text()
         else:
             yield from self.head_lines()
-        yield from lines(self.facts)
+        yield from lines(self.facts, self._all_marks)
         yield from self.tail_lines()
 
 

@@ -177,6 +177,7 @@ class Hooks(Listener):
         log_plan(plan_said(plan), plan.batch_size, entries, plan.serial, plan.replay)
         self._keep(wrapper, adapter, plan, graph, kv_indptr, _WORKSPACES + (qo_indptr is not None))
         if adapter.plans.compares:
+            _tell_use(adapter.plans, wrapper, layout, graph, entries)
             values = {layout.kv_indptr: kv_indptr, layout.qo_indptr: qo_indptr, layout.kv_lens: kv_lens}
             _expect(adapter.plans, wrapper, layout, values, args)
         return plan
@@ -283,6 +284,17 @@ def _host_plan(wrapper: Any, layout: Wrapper, kv_indptr: torch.Tensor, graph: Gr
     )
 
 
+def _tell_use(plans: PlannerInterface, wrapper: Any, layout: Wrapper, graph: Graph | None, entries: int) -> None:
+    """Report how many of its own indices a wrapper with CUDA graph buffers uses for its graph's next replay."""
+    indices = vars(wrapper).get(layout.indices)
+    if graph is not None and isinstance(indices, torch.Tensor) and _has_graph_buffers(wrapper):
+        plans.uses(graph, indices, max(0, entries) * indices.element_size())
+
+
+def _has_graph_buffers(wrapper: Any) -> bool:
+    return bool(vars(wrapper).get("_use_cuda_graph") or getattr(wrapper, "is_cuda_graph_enabled", False))
+
+
 def _expect(
     plans: PlannerInterface,
     wrapper: Any,
@@ -291,7 +303,7 @@ def _expect(
     args: tuple[Any, ...],
 ) -> None:
     """Say what the buffers of a wrapper's graphs must hold at their replays, if it has CUDA graph buffers."""
-    if not (vars(wrapper).get("_use_cuda_graph") or getattr(wrapper, "is_cuda_graph_enabled", False)):
+    if not _has_graph_buffers(wrapper):
         return
     wanted = _wanted(wrapper, values)
     used: dict[str, int] = {}

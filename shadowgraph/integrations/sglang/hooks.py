@@ -61,6 +61,7 @@ class Hooks:
         self._blocks: dict[int, PrepareBlock] = {}  # by id of a draft runner that is preparing
         self._coming: dict[tuple[int, int], Coming] = {}  # by id of the runner and batch size
         self._current: Callable[[], Debugger | None] | None = None
+        self._limits: dict[str, dict[str, int]] = {}  # of batches, by the runner's role
         self.batches = Batches()
 
     # -- hooks -------------------------------------------------------------------------------------------------
@@ -148,6 +149,8 @@ class Hooks:
                 runner = padded()
                 if runner is not None:
                     _declare(debugger.adapter, runner)
+            for limits in self._limits.values():
+                debugger.adapter.limit_batches(**limits)
 
     def ended(self, debugger: Debugger) -> None:
         """The debugger watches no longer; no reference to it is kept."""
@@ -168,10 +171,13 @@ class Hooks:
         backend = next((getattr(runner, name) for name in _BACKENDS if hasattr(runner, name)), None)
         self._know(role if role == "draft" else f"{role}.attn_backend", backend)  # a draft has several backends
         self._know(f"{role}.buffers", getattr(runner, "buffers", None))
+        limits = self._limits[role] = _limits(runner)
+        debugger = self._debugger()
+        if debugger is not None:
+            debugger.adapter.limit_batches(**limits)
         if role == "decode" or role in _DRAFTS:
             if all(padded() is not runner for padded in self._padded):
                 self._padded.append(weakref.ref(runner))
-            debugger = self._debugger()
             if debugger is not None:
                 _declare(debugger.adapter, runner)
 
@@ -296,6 +302,17 @@ def _declare(adapter: AdapterInterface, runner: Any) -> None:
     else:
         sglang_padding.declare_padding(adapter, runner.buffers)
         sglang_padding.judge_padding(adapter, runner.buffers)
+
+
+def _limits(runner: Any) -> dict[str, int]:
+    """How large the batches of a graph runner can be: its largest captured size, and what its server allows."""
+    model = getattr(runner, "model_runner", None)
+    found = {
+        "requests": max(getattr(runner, "capture_bs", None) or (), default=0),
+        "longest": getattr(getattr(model, "model_config", None), "context_len", None),
+        "tokens": getattr(model, "max_total_num_tokens", None),
+    }
+    return {name: value for name, value in found.items() if type(value) is int and value > 0}
 
 
 def _see_accepted(adapter: AdapterInterface, graph: Graph, spec_info: Any) -> None:

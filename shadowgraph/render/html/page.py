@@ -28,12 +28,14 @@ from shadowgraph.render.text.map_text import DumpedMap
 from shadowgraph.render.text.run_text import RunReport, missing, title, where
 from shadowgraph.render.text.text import failure_lines, limit_lines, lost_lines, replays, summary, watch_lines
 from shadowgraph.views.dumped_map import dumped_map
+from shadowgraph.views.high_water import MarkTable, mark_table
 from shadowgraph.wrap.folder.idle_report import UNSEEN
 from shadowgraph.wrap.folder.reader import Run
 
 _FINDINGS = 200
 _PROCESSES = 200
 _PARTS = 8  # processes whose memory, graphs and launches are shown
+_MARKS = 200  # high-water marks
 _GRAPHS = 50  # graphs that are listed one by one
 
 BytesOf = Callable[[Finding], HexTable | None]
@@ -80,6 +82,7 @@ class Page:
     graphs: tuple[tuple[str, int, int], ...]
     more_graphs: int
     suppressed: int
+    marks: MarkTable
     file: str = ""
     head: tuple[Said, ...] = ()
     tail: tuple[Said, ...] = ()
@@ -119,6 +122,7 @@ def live_page(facts: RunFacts, bytes_of: BytesOf | None = None) -> Page:
         graphs=facts.graphs[:_GRAPHS],
         more_graphs=max(0, len(facts.graphs) - _GRAPHS),
         suppressed=facts.suppressed,
+        marks=mark_table(facts.high_water, _MARKS, all_of_them=True),
     )
 
 

@@ -19,10 +19,10 @@ _NAMED = 8
 _LAUNCHES = 5
 
 
-def dumped_lines(dump: Dump) -> Iterator[Text]:
+def dumped_lines(dump: Dump, all_marks: bool = False) -> Iterator[Text]:
     """The report of a dump: a header, the lines of the live report, a footer. Control characters are neutralised."""
     manifest = dump.manifest
-    for line in (*about_lines(manifest), *lines(dump.facts()), *tail_lines(dump)):
+    for line in (*about_lines(manifest), *lines(dump.facts(), all_marks), *tail_lines(dump)):
         line.plain = tame(line.plain)
         yield line
 

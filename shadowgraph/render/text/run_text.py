@@ -28,10 +28,10 @@ _IDLE = 4  # processes without tensor work that are listed one by one
 
 
 class RunReport(HtmlRepr):
-    """A run, ready to be shown. Holds data only."""
+    """A run, ready to be shown. Holds data only; with `all_marks`, its text has every high-water mark."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, all_marks: bool = False) -> None:
+        self.run, self._all_marks = run, all_marks
         self.facts = run.merged()
 
     def print(self, file: IO[str] | None = None) -> None:
@@ -66,7 +66,7 @@ class RunReport(HtmlRepr):
     def _lines(self) -> Iterator[Text]:
         yield from head_lines(self.run)
         yield Text()
-        yield from report_lines(self.facts)
+        yield from report_lines(self.facts, self._all_marks)
         yield Text(where(self.run))
 
 

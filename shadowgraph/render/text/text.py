@@ -17,6 +17,7 @@ from shadowgraph.model.run_facts import RunFacts, to_json
 from shadowgraph.render.text.failure_text import asserted_line, failure_head, failure_rows
 from shadowgraph.render.text.finding_rows import FactRow, end_rows, fact_rows, unlike_what
 from shadowgraph.render.text.folding import folded, found, in_processes, of, process_rows
+from shadowgraph.render.text.high_water_text import high_water_lines
 from shadowgraph.views.byte_rows import ByteRow, window_rows
 from shadowgraph.views.byte_values import decoded
 
@@ -52,8 +53,8 @@ class Report(HtmlRepr):
         return f"<Report: {plural(len(self.facts.findings), 'finding')}, {plural(len(self.facts.notes), 'note')}>"
 
 
-def lines(facts: RunFacts) -> Iterator[Text]:
-    """The report, line by line."""
+def lines(facts: RunFacts, all_marks: bool = False) -> Iterator[Text]:
+    """The report, line by line; with `all_marks`, every high-water mark."""
     named = in_processes(facts)
     for told in folded(facts):
         yield from finding_lines(told.finding, process_rows(told) if named else ())
@@ -62,6 +63,7 @@ def lines(facts: RunFacts) -> Iterator[Text]:
     yield from lost_lines(facts)
     yield from failure_lines(facts)
     yield from limit_lines(facts)
+    yield from high_water_lines(facts, all_marks)
     if facts.replays.made:
         yield Text(replays(facts))
     for told in of(Severity.ERROR, facts):

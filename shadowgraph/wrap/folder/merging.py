@@ -11,6 +11,7 @@ import msgspec
 
 from shadowgraph.model.coverage import Coverage, LargeGuards, added_classes
 from shadowgraph.model.findings import Finding, Severity
+from shadowgraph.model.high_water import HighWaterMark, fullest_first
 from shadowgraph.model.run_facts import Replays, RunFacts
 from shadowgraph.wrap.folder.process_record import ProcessRecord
 
@@ -18,6 +19,7 @@ from shadowgraph.wrap.folder.process_record import ProcessRecord
 _NUMBERS = "suppressed", "guards_shrunk", "guards_dropped", "names_unread", "names_cut_short"
 _COUNTS = "left_alone", "stepped_aside"
 _ROWS = "watches", "last_values", "last_launches"
+_MARKS = 4096  # high-water marks of a run
 
 
 def merge(processes: Sequence[ProcessRecord]) -> RunFacts:
@@ -34,6 +36,7 @@ def merge(processes: Sequence[ProcessRecord]) -> RunFacts:
         lost=next((facts.lost for facts in summaries if facts.lost is not None), None),
         limits=_limits(processes),
         replays=_replays(processes),
+        high_water=_high_water(processes),
         failures=tuple(failure for process in processes for failure in process.failures),
         **_summed(summaries),
     )
@@ -101,6 +104,18 @@ def _graphs(processes: Iterable[ProcessRecord]) -> tuple[tuple[str, int, int], .
         for facts in process.summaries
         for name, nodes, replays in facts.graphs
     )
+
+
+def _high_water(processes: Iterable[ProcessRecord]) -> tuple[HighWaterMark, ...]:
+    """The marks of every process, the fullest first; graphs are named as in `_graphs`."""
+    owners = [process for process in processes if any(facts.graphs for facts in process.summaries)]
+    marks = (
+        msgspec.structs.replace(mark, graph=f"{process.pid}:{mark.graph}") if len(owners) > 1 else mark
+        for process in processes
+        for facts in process.summaries
+        for mark in facts.high_water
+    )
+    return tuple(fullest_first(marks))[:_MARKS]
 
 
 def _faults(processes: Iterable[ProcessRecord]) -> dict[str, int]:

@@ -1,0 +1,3 @@
+"""SG113, headroom: the use of a buffer grows toward its end, and will pass it."""
+
+CODE = "SG113"
