@@ -1,9 +1,9 @@
 """Base class of the checks, and the data that checks exchange: checkpoints, detections, shared context.
 
 The monitor calls the hooks of `Check` in the thread of the event. It holds the debugger's lock for
-`launch_begins`, `parts`, `replay_begins`, `pool_read`, `pool_written`, `changed`, `fetched`, `checkpoint_ends` and
-`written`, and not for `host_read` and `recheck`. `captured` runs under the lock at the first replay, and without it at
-the end of a capture on the host.
+`launch_begins`, `parts`, `replay_begins`, `replay_ends`, `pool_read`, `pool_written`, `changed`, `fetched`,
+`checkpoint_ends`, `written` and those about host memory, and not for `host_read` and `recheck`. `captured` runs under
+the lock at the first replay, and without it at the end of a capture on the host.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from shadowgraph.model.buffers import Buffer, Ledger
 from shadowgraph.model.findings import Batch, Culprit, Reader, Severity
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.guards import Side
+from shadowgraph.model.host_copies import HostWrite, QueuedCopy
 from shadowgraph.model.launches import Launch
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.ranges import ByteRange
@@ -317,6 +318,18 @@ class Check:
 
     def replay_begins(self, checkpoint: Checkpoint) -> None:
         """The graph of the checkpoint is about to replay."""
+
+    def replay_ends(self, checkpoint: Checkpoint) -> None:
+        """An observed replay of a graph with copies of host memory has been queued, and nothing behind it yet."""
+
+    def copy_queued(self, copy: QueuedCopy, checkpoint: Checkpoint) -> None:
+        """An asynchronous copy from pinned memory has been queued, and nothing behind it yet."""
+
+    def host_write_begins(self, write: HostWrite) -> None:
+        """An operator is about to write host memory of `tracking.pending_sources`."""
+
+    def host_write_ran(self, write: HostWrite) -> None:
+        """It has."""
 
     def fetched(self, key: object, data: bytes, checkpoint: Checkpoint) -> None:
         """Bytes that this check requested from the engine have arrived."""

@@ -11,6 +11,8 @@ from shadowgraph.checks.contents_lost.kind import ContentsLostKind
 from shadowgraph.checks.dangling.kind import DanglingPointerKind
 from shadowgraph.checks.foreign_writes.kind import ForeignWriteKind
 from shadowgraph.checks.headroom.kind import HeadroomKind
+from shadowgraph.checks.host_source.kind import HostSourceKind
+from shadowgraph.checks.host_write.kind import HostWriteKind
 from shadowgraph.checks.invariants.kind import InvariantKind
 from shadowgraph.checks.kind import FindingKind
 from shadowgraph.checks.lost_preparation.kind import LostPreparationKind
@@ -36,6 +38,8 @@ BUILT_IN: tuple[FindingKind, ...] = (  # in the order in which their checks run
     LostPreparationKind(),
     GraphRaceKind(),
     ForeignWriteKind(),
+    HostSourceKind(),
+    HostWriteKind(),
     HeadroomKind(),
     UnorderedAccessKind(),
     ContentsLostKind(),

@@ -4,6 +4,4 @@ from __future__ import annotations
 
 RESERVED = {
     "SG107": "undefined influence",
-    "SG110": "host source recycled",
-    "SG111": "host write in flight",
 }

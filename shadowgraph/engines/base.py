@@ -13,6 +13,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from shadowgraph.model.check_log import RANGES as RANGES
 from shadowgraph.model.check_log import WINDOW as WINDOW
 from shadowgraph.model.guards import Guard
+from shadowgraph.model.host_copies import HostBlock
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.tracking.guard_keeper import CanaryWriter
 
@@ -121,6 +122,13 @@ class Mirror(Protocol):
         """The bytes of each range, or None where they did not arrive or were overwritten; needs no device."""
 
 
+class Fetching(Protocol):
+    """Copies to the host that were queued."""
+
+    def passed(self) -> bool:
+        """Whether the work that was queued before them has been done; never waits."""
+
+
 class Engine(CanaryWriter, Protocol):
     """Write canaries, compare, copy and diff. The host engine is the reference behaviour."""
 
@@ -165,8 +173,13 @@ class Engine(CanaryWriter, Protocol):
         """A function that tells whether evidence has arrived that `poll` would return. It takes no lock and a fraction
         of a microsecond: it is called at every replay."""
 
-    def fetch(self, tag: object, parts: Sequence[tuple[object, ByteRange]]) -> None:
-        """Queue reads of ranges at this point of the stream; the bytes come from `poll`, each with its key."""
+    def fetch(self, tag: object, parts: Sequence[tuple[object, ByteRange]]) -> Fetching | None:
+        """Queue reads of ranges at this point of the stream; the bytes come from `poll`, each with its key. None where
+        nothing was queued, since the stream captures or the ranges are empty."""
+
+    def host_block(self, address: int) -> HostBlock | None:
+        """What the driver knows of an address of the host; None for memory of a device, and where there is no
+        driver."""
 
     def read(self, where: ByteRange) -> bytes:
         """Read a range now. Waits for the device."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from shadowgraph.common.compat import relaxed_capture
 from shadowgraph.engines.losses import error_of
+from shadowgraph.model.host_copies import HostBlock, HostKind
 
 _RELAXED = 2  # CUstreamCaptureMode
 _NOT_IDLE = 600  # CUDA_ERROR_NOT_READY
@@ -130,8 +131,25 @@ class PrimaryContext:
         code = self._calls.cuPointerGetAttribute(ctypes.byref(mapped), _MAPPED, pointer)
         return not code and bool(mapped.value)
 
+    def host_block(self, address: int) -> HostBlock | None:
+        """What the driver knows of an address of the host; None for memory of a device and managed memory. The context
+        must be current."""
+        kind = self._attribute(_MEMORY_TYPE, address)
+        if kind is None:
+            return HostBlock(HostKind.PAGEABLE)
+        if kind != _HOST or self._attribute(_MANAGED, address):
+            return None
+        return HostBlock(HostKind.PINNED, self._attribute(_ALLOCATION, address) or 0)
 
-_MAPPED = 13  # CU_POINTER_ATTRIBUTE_MAPPED
+    def _attribute(self, number: int, address: int) -> int | None:
+        """An attribute of an address; None where the driver does not know the address, or the attribute."""
+        value = ctypes.c_uint64()  # the widest of them, on a machine that stores the lowest byte first
+        code = self._calls.cuPointerGetAttribute(ctypes.byref(value), number, ctypes.c_uint64(address))
+        return None if code else value.value
+
+
+_MEMORY_TYPE, _ALLOCATION, _MANAGED, _MAPPED = 2, 7, 8, 13  # CUpointer_attribute
+_HOST = 1  # CUmemorytype
 
 
 @cache

@@ -19,22 +19,32 @@ from shadowgraph.model.ranges import ByteRange
 _TO_HOST = 2  # cudaMemcpyKind
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Fetch:
-    """Queued copies of bytes to the host."""
+    """Queued copies of bytes to the host. The caller holds the engine's lock."""
 
     tag: object
     parts: tuple[tuple[object, ByteRange], ...]
     pinned: Any
     event: Any
+    over: bool = False
 
     def arrived(self, device: Device) -> bool:
         """Whether the bytes have arrived; then the event is returned to the device."""
-        with device.context.current():
-            if not self.event.done:
-                return False
-        device.done_with(self.event)
+        if not self.over:
+            with device.context.current():
+                if not self.event.done:
+                    return False
+            self.over = True
+            device.done_with(self.event)
         return True
+
+    def passed(self, device: Device) -> bool:
+        """Whether the bytes have arrived, or will not any more; leaves the event."""
+        if self.over:
+            return True
+        with device.context.current():
+            return bool(self.event.done)
 
     def result(self) -> Result:
         """The bytes that arrived, by key; empty ranges are left out."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from shadowgraph.engines import copies
-from shadowgraph.engines.base import Mirror, NodePart, Result, Shadow
+from shadowgraph.engines.base import Fetching, Mirror, NodePart, Result, Shadow
 from shadowgraph.engines.canary_stream import CanaryStream
 from shadowgraph.engines.check_launcher import COMPARE, COPY, GUARDS_ONLY, CheckLauncher
 from shadowgraph.engines.cupy_shadow import CupyShadow, shadow_of
@@ -28,9 +28,20 @@ from shadowgraph.engines.mirror import MirrorRing, NoCopy
 from shadowgraph.engines.ring import CheckMemory
 from shadowgraph.model.check_log import CheckLog
 from shadowgraph.model.guards import Guard
+from shadowgraph.model.host_copies import HostBlock
 from shadowgraph.model.ranges import ByteRange
 
 _POLL, _PATIENCE = 50e-6, 10.0  # seconds; for streams on which no event may be recorded
+
+
+class _Queued:
+    """Copies to the host that an engine has queued."""
+
+    def __init__(self, engine: CupyEngine, queued: copies.Fetch) -> None:
+        self._engine, self._fetch = engine, queued
+
+    def passed(self) -> bool:
+        return self._engine.passed(self._fetch)
 
 
 class CupyEngine:
@@ -246,11 +257,27 @@ class CupyEngine:
             return GUARDS_ONLY, None
         return (COPY if take is not None else COMPARE), shadow
 
-    def fetch(self, tag: object, parts: Parts) -> None:
+    def fetch(self, tag: object, parts: Parts) -> Fetching | None:
         """Queue copies into one block of pinned memory on the current stream; nothing while that stream captures."""
-        if any(where.nbytes for _, where in parts) and not self.device.captures:
-            with self._lock:
-                self._queue.add_fetch(copies.fetched(self.device, tag, parts))
+        if not any(where.nbytes for _, where in parts) or self.device.captures:
+            return None
+        with self._lock:
+            queued = copies.fetched(self.device, tag, parts)
+            self._queue.add_fetch(queued)
+        return _Queued(self, queued)
+
+    def host_block(self, address: int) -> HostBlock | None:
+        """What the driver knows of an address of the host; None for memory of a device, and once the device is
+        lost."""
+        if self.lost is not None:
+            return None
+        with self.device.context.current():
+            return self.device.context.host_block(address)
+
+    def passed(self, queued: copies.Fetch) -> bool:
+        """Whether copies to the host have been made; on a lost device none is pending."""
+        with self._lock:
+            return self.lost is not None or queued.passed(self.device)
 
     def read(self, where: ByteRange) -> bytes:
         """Read a range behind the work queued on the current stream; waits for it."""

@@ -18,6 +18,7 @@ from shadowgraph.engines.base import (
     RANGES_COPIED,
     WINDOW,
     Evidence,
+    Fetching,
     NodeCheck,
     NodePart,
     Result,
@@ -27,6 +28,7 @@ from shadowgraph.engines.near_parts import NearParts
 from shadowgraph.model.buffers import Buffer, Role
 from shadowgraph.model.canary import canary
 from shadowgraph.model.guards import Guard, Side
+from shadowgraph.model.host_copies import HostBlock
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.tracking.foreign import still_there
 from shadowgraph.tracking.memory import raw_bytes
@@ -66,6 +68,16 @@ class NumpyMirror:
 
     def read(self) -> list[bytes] | None:
         return self.copies
+
+
+class _Arrived:
+    """Bytes that are ready at once."""
+
+    def passed(self) -> bool:
+        return True
+
+
+_ARRIVED = _Arrived()
 
 
 class NumpyEngine:
@@ -228,8 +240,12 @@ class NumpyEngine:
                     evidence.append(found)
         return evidence
 
-    def fetch(self, tag: object, parts: Sequence[tuple[object, ByteRange]]) -> None:
+    def fetch(self, tag: object, parts: Sequence[tuple[object, ByteRange]]) -> Fetching | None:
         self._results.append(Result(tag, (), tuple((key, self.read(where)) for key, where in parts)))
+        return _ARRIVED
+
+    def host_block(self, address: int) -> HostBlock | None:
+        return None
 
     def read(self, where: ByteRange) -> bytes:
         return _view(where).tobytes()

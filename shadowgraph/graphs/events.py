@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from shadowgraph.model.graphs import Graph, Launch, Node
+    from shadowgraph.model.host_copies import HostWrite, QueuedCopy
     from shadowgraph.model.launches import IndexRule
     from shadowgraph.tracking.stores import StoreLog
 
@@ -84,6 +85,15 @@ class Listener:
         """An eager operator is about to write a tensor in such memory; `launch_ran` tells of it, too, where the memory
         is tracked."""
 
+    def copy_queued(self, copy: QueuedCopy) -> None:
+        """An asynchronous copy from pinned memory was queued on the current stream, and nothing behind it yet."""
+
+    def host_write_begins(self, write: HostWrite) -> None:
+        """An operator is about to write host memory of `tracking.pending_sources`."""
+
+    def host_write_ran(self, write: HostWrite) -> None:
+        """It has."""
+
 
 class Listeners(list[Listener]):
     """The listeners; caches, for each event, the methods that are overridden: each replay emits two events."""
@@ -149,6 +159,9 @@ class Events:
         self.host_read = event(Listener.host_read)
         self.pool_read = event(Listener.pool_read)
         self.pool_written = event(Listener.pool_written)
+        self.copy_queued = event(Listener.copy_queued)
+        self.host_write_begins = event(Listener.host_write_begins)
+        self.host_write_ran = event(Listener.host_write_ran)
 
 
 events = Events()

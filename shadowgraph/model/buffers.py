@@ -54,6 +54,8 @@ class Buffer(HtmlRepr, msgspec.Struct, eq=False, gc=False):
         guard: bytes to the next guard, which belongs to another buffer.
     lent
         Its guards stand in memory that another allocator may allocate: no check writes there.
+    owned
+        Of host memory: it certainly ends with its storage.
     freed_at
         Serial counter at its free, or None while it lives.
     captured
@@ -82,6 +84,7 @@ class Buffer(HtmlRepr, msgspec.Struct, eq=False, gc=False):
     inexact: int = 0
     gap: int = 0
     lent: Absent[bool] = False
+    owned: Absent[bool] = False
     freed_at: int | None = None
     handle: Absent[int] = -1
     captured: Absent[bool] = False
@@ -154,11 +157,18 @@ class Ledger:
 
     A storage's finalizer may run inside the garbage collector in the middle of a query, so `free` only marks and queues
     the buffer; the next call removes it from the index.
+
+    Attributes
+    ----------
+    host
+        The ledger of host memory that copies to or from this ledger's device use, with serials of the same count: no
+        check reads or guards it. Of a ledger of host memory, itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, serials: Iterator[int] | None = None) -> None:
         self._lock = FinalizerSafeLock()
-        self._serials = itertools.count(1)
+        self._serials = itertools.count(1) if serials is None else serials
+        self.host: Ledger = Ledger(self._serials) if serials is None else self
         self._live: RangeIndex[Buffer] = RangeIndex()
         self._by_serial: dict[int, Buffer] = {}
         self._freed: deque[Buffer] = deque(maxlen=HISTORY)

@@ -15,6 +15,7 @@ from shadowgraph.common.html_repr import HtmlRepr
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.device_nodes import DeviceNode, Sureness, node_of_launch
+from shadowgraph.model.host_copies import HostCopy
 from shadowgraph.model.launches import Access, Launch, LaunchKind, Pointer
 from shadowgraph.model.probes import Probe
 from shadowgraph.model.ranges import ByteRange, RangeIndex, RangeSet
@@ -87,23 +88,27 @@ class Graph(HtmlRepr):
         Every replay is checked by the graph's own nodes, and needs no check from outside.
     check_nodes
         Handles of these nodes of an executable graph; empty on the host.
-    ended
-        The ledger's serial at the end of its capture; 0 where that was not seen.
+    began, ended
+        The ledger's serials at the begin and at the end of its capture; 0 where that was not seen.
     borrowed
         By node index and storage address: when a storage that owns none of its memory was first seen, by the ledger's
         serials. Known on the host.
+    host_copies
+        Nodes that copy from or to host memory, with what the driver said of that memory at the end of the capture;
+        empty on the host.
     """
 
     def __init__(self, serial: int, name: str, nodes: Iterable[Node] = ()) -> None:
         self.serial, self.name = serial, name
         self.replays = 0
-        self.captured_at = self.ended = 0
+        self.captured_at = self.began = self.ended = 0
         self.inputs: dict[int, Buffer] = {}
         self.probe: Probe | None = None
         self.reading = fork_safe(threading.RLock())
         self.unread = ""
         self.checks_itself = self.unlearnt = False
         self.check_nodes: tuple[int, ...] = ()
+        self.host_copies: tuple[HostCopy, ...] = ()
         self._nodes: list[Node] = list(nodes)
         self.borrowed: dict[tuple[int, int], int] = {}
         self._allocations: list[Allocation] = []

@@ -48,6 +48,7 @@ from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.coverage import Coverage
 from shadowgraph.model.graphs import Graph, Launch, Node
 from shadowgraph.model.guards import Guard, guards_of
+from shadowgraph.model.host_copies import HostWrite, QueuedCopy
 from shadowgraph.model.launches import IndexRule
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.ranges import ByteRange
@@ -184,6 +185,8 @@ class Monitor(Listener):
         self._launch_checks = [c for c in self._all if type(c).launch_begins is not Check.launch_begins]
         # Only checks that override the hook: this is the replay path.
         self._beginners = [c for c in self._all if type(c).replay_begins is not Check.replay_begins]
+        self._enders = [c for c in self._all if type(c).replay_ends is not Check.replay_ends]
+        self._of_copies = [c for c in self._all if type(c).copy_queued is not Check.copy_queued]
         self.write_patterns = patterns = WritePatterns(
             self.checks[StaleRows], partial(getattr, self.flight_recorder, "observer")
         )
@@ -591,7 +594,10 @@ class Monitor(Listener):
         meanwhile = self.context.writes
         try:
             with self._section:
-                self._boundaries.close("replay_end", Phase.REPLAY, graph, graph.replays, compare=shadow)
+                ended = self._boundaries.close("replay_end", Phase.REPLAY, graph, graph.replays, compare=shadow)
+                if graph.host_copies:
+                    for check in self._enders:
+                        check.replay_ends(ended)
                 self._rows.replay_ended(graph)
         finally:
             if graph.serial in self.locator.armed:
@@ -706,6 +712,33 @@ class Monitor(Listener):
         """Whether this thread runs eager code, and all of that is observed."""
         apart = self._replaying is not None or self._captures_here
         return not (self.paused or apart or self.observation.incomplete)
+
+    @delivers
+    @event_handler
+    def copy_queued(self, copy: QueuedCopy) -> None:
+        if passing.on or self.paused or self._replaying is not None or self._captures_here:
+            return
+        model = self.preparing.graph
+        phase, replay = (Phase.PREPARE if self.preparing else None), (model.replays + 1 if model else None)
+        with self._lock.section:
+            order, observed = next(self.context.clock), not self.observation.incomplete
+            checkpoint = Checkpoint("copy", phase, model, replay, order=order, observed=observed)
+            for check in self._of_copies:
+                check.copy_queued(copy, checkpoint)
+
+    @event_handler
+    def host_write_begins(self, write: HostWrite) -> None:
+        if not self.paused:
+            with self._lock.section:
+                for check in self._of_copies:
+                    check.host_write_begins(write)
+
+    @event_handler
+    def host_write_ran(self, write: HostWrite) -> None:
+        if not self.paused:
+            with self._lock.section:
+                for check in self._of_copies:
+                    check.host_write_ran(write)
 
     @delivers
     @event_handler

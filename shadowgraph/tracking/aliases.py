@@ -88,6 +88,19 @@ class NameBook:
                 else:
                     self._enter(name)
 
+    def expire(self) -> None:
+        """Let the next `refresh` walk all living roots, whatever was allocated or freed: host memory does not count."""
+        self._seen_version = -1
+
+    def _get(self, serial: int) -> Buffer | None:
+        """The buffer with a serial, in device or host memory."""
+        return self._ledger.get(serial) or self._ledger.host.get(serial)
+
+    def _owned(self, view: TensorView) -> Buffer | None:
+        """The live buffer that a view belongs to, in device or host memory."""
+        found = self._ledger.owner(view.start, view.stop)
+        return found if found is not None else self._ledger.host.owner(view.start, view.stop)
+
     def owners_of(self, where: ByteRange, serial: int | None = None) -> list[Owner]:
         """Owners whose views overlap a range, in order of address; with `serial`, only owners walked while that buffer
         lived. Former owners of a freed buffer that now refer to other memory count as its owners.
@@ -102,7 +115,7 @@ class NameBook:
         found = self._overlapping(where)
         if serial is None:
             return [owner for _, (owner, _) in found]
-        buffer = self._ledger.get(serial)
+        buffer = self._get(serial)
         owners = [
             owner
             for _, (owner, known) in found
@@ -180,7 +193,7 @@ class NameBook:
     def living(self, fresh: bool = False) -> list[Owner]:
         """Owners of memory that was not freed since their walk; with `fresh`, only those found by the last `refresh`,
         without the objects that are walked once."""
-        live = {buffer.serial for buffer in self._ledger} | {_UNTRACKED}
+        live = {buffer.serial for ledger in (self._ledger, self._ledger.host) for buffer in ledger} | {_UNTRACKED}
         with self._lock.section:
             roots = [name for name in self._owners if not fresh or self._root(name) is not None]
             return [owner for name in roots for owner, serial in self._owners[name] if serial in live]
@@ -195,7 +208,7 @@ class NameBook:
         self._gaps[name] = result.errors, result.truncated
         pairs = []
         for owner in result.owners:
-            buffer = self._ledger.owner(owner.view.start, owner.view.stop)
+            buffer = self._owned(owner.view)
             pairs.append((owner, buffer.serial if buffer is not None else _UNTRACKED))
         self._remember(self._owners.get(name, ()), {serial for _, serial in pairs})
         self._owners[name] = tuple(pairs)
@@ -222,7 +235,7 @@ class NameBook:
         """Update a root that cannot be walked again: its owners' memory may have been entered into the ledger since."""
         pairs = []
         for owner, serial in self._owners[name]:
-            buffer = self._ledger.owner(owner.view.start, owner.view.stop) if serial == _UNTRACKED else None
+            buffer = self._owned(owner.view) if serial == _UNTRACKED else None
             pairs.append((owner, buffer.serial if buffer and _is_storage_of(buffer, owner.view) else serial))
         if tuple(pairs) != self._owners[name]:
             self._owners[name], self._index = tuple(pairs), None

@@ -77,7 +77,7 @@ def _suspended() -> bool:
 def program(library: Library, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     made = CudaGraphs.__new__(CudaGraphs)
-    made._allocator = SimpleNamespace(index=0, ledger=None, settle=lambda: None)  # type: ignore[assignment]
+    made._allocator = SimpleNamespace(index=0, ledger=Ledger(), settle=lambda: None)  # type: ignore[assignment]
     made._native = SimpleNamespace(  # type: ignore[assignment]
         dropped=lambda model: None, may_guard=lambda *_: False, left_alone={"a device that is not watched": 0},
         close=lambda: None,

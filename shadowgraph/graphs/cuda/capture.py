@@ -21,9 +21,10 @@ from shadowgraph.graphs.cuda.node_attribution import Marks, Newest, Owner
 from shadowgraph.graphs.cuda.recorded_capture import RecordedCapture
 from shadowgraph.graphs.dispatch import eager
 from shadowgraph.graphs.dispatch.calling import call
+from shadowgraph.graphs.dispatch.host_copies import makes_host_memory
 from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
-from shadowgraph.graphs.dispatch.schemas import schema_of
-from shadowgraph.graphs.dispatch.tensors import is_plain, named_tensors, tensors_in
+from shadowgraph.graphs.dispatch.schemas import Schema, schema_of
+from shadowgraph.graphs.dispatch.tensors import is_lazy_copy, is_plain, named_tensors, tensors_in
 from shadowgraph.model.buffers import Ledger, Role
 from shadowgraph.model.graphs import Access, Allocation, Graph, Launch, LaunchKind, Node, Pointer
 from shadowgraph.model.launches import RESULT
@@ -31,9 +32,12 @@ from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import Stack
 from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.foreign import track_foreign
+from shadowgraph.tracking.host_memory import note_made_in_capture, note_used
 from shadowgraph.tracking.traces import Trace, gather, stacks_of
 
 _FRAMES = 6
+_LIFT = torch.ops.aten.lift_fresh.default
+COPIES = "aten.copy_", "aten._to_copy", "aten._foreach_copy_"
 
 Form = tuple[torch.dtype, tuple[int, ...], Trace]
 _Noted = tuple[OpOverload, Any, Any, Any, Trace, int]
@@ -106,7 +110,11 @@ class CaptureMode(ObserverMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not isinstance(func, OpOverload) or func.is_view:
-            return call(func, args, kwargs)
+            results = call(func, args, kwargs)
+            if func is _LIFT:  # a view of what ``torch.tensor(data)`` made where no mode sees it
+                with error_barrier("captured operator"):
+                    self._note_host_memory(schema_of(_LIFT), args, {}, results)
+            return results
         marks, token = self.marks, self._next()
         if marks is None:
             results = call(func, args, kwargs)
@@ -201,9 +209,21 @@ class CaptureMode(ObserverMode):
                 fresh.append(facts)
                 self.made[facts[1]] = (tensor.dtype, tuple(tensor.shape), trace)
                 self._allocated.append((len(self._steps), facts))
+        self._note_host_memory(schema, args, kwargs or {}, results)
         if (inputs or fresh) and not schema.pure_view:
             self.launches[token] = len(self._steps)
             self._steps.append(_Operator(func, inputs, fresh, trace))
+
+    def _note_host_memory(self, schema: Schema, args: Any, kwargs: Any, results: Any) -> None:
+        """Note the storages of host memory that a copy node may use: they may end before the graph."""
+        if makes_host_memory(schema, kwargs):
+            made = [tensor for tensor in tensors_in(results) if _has_host_memory(tensor)]
+            for tensor in made:
+                note_made_in_capture(self._ledger, tensor, self.model.serial)
+        if schema.name.startswith(COPIES):
+            for tensor in tensors_in(args[:2]):
+                if _has_host_memory(tensor):
+                    note_used(self._ledger, tensor)
 
     def _note_owners(self, launch: Launch) -> None:
         """Note the ledger's buffers that a kernel was given; buffers of pools may be this capture's own."""
@@ -228,6 +248,10 @@ class CaptureMode(ObserverMode):
             self.model.note_input(buffer)
             self._inputs.add(facts[1:3])
         return facts
+
+
+def _has_host_memory(tensor: torch.Tensor) -> bool:
+    return is_plain(tensor) and bool(tensor.nbytes) and not is_lazy_copy(tensor)
 
 
 def _facts(tensor: torch.Tensor) -> _Facts:

@@ -21,13 +21,15 @@ from shadowgraph.common.compat import relaxed_capture
 from shadowgraph.common.finalizer_safe_lock import defer, run_deferred
 from shadowgraph.common.internal_errors import error_barrier, error_barrier_all
 from shadowgraph.common.patching import PatchSet
+from shadowgraph.engines.context import primary_context
 from shadowgraph.graphs.cuda import capture as cuda_capture
 from shadowgraph.graphs.cuda.allocator_history import History, PoolHandle, is_complete, snapshot_of
 from shadowgraph.graphs.cuda.capture import Capture
 from shadowgraph.graphs.cuda.capture_lines import CaptureLines
 from shadowgraph.graphs.cuda.check_nodes import CheckNodes
 from shadowgraph.graphs.cuda.device_model import read_later
-from shadowgraph.graphs.cuda.driver import driver
+from shadowgraph.graphs.cuda.driver import driver, raw_graph
+from shadowgraph.graphs.cuda.host_copies import host_copies
 from shadowgraph.graphs.cuda.in_place_pools import INCOMPLETE, UNMAPPABLE, InPlacePools, segments_of
 from shadowgraph.graphs.cuda.isolated_pools import IsolatedPool, IsolatedPools
 from shadowgraph.graphs.cuda.node_attribution import Marks
@@ -158,6 +160,8 @@ class CudaGraphs:
     def _begin(self, pool: Any) -> _State:
         serial = next(_serials)
         state = _State(Graph(serial, f"graph#{serial}"), session=self._session)
+        began = self._allocator.ledger.next_serial()
+        state.model.began = began
         events.capture_began(state.model)
         try:
             self._allocator.settle()
@@ -282,6 +286,8 @@ class CudaGraphs:
             mode.finish()
             borrowers.redate(state.since, self._allocator.ledger.next_serial())
             if _keeps(graph):
+                with error_barrier("copies of host memory"):
+                    self._note_host_copies(graph, state.model)
                 lines = self._lines.ended(graph, state.model, mode)
                 read_later(graph, state.model, self._allocator.ledger, mode.origin, lines)
             else:
@@ -296,6 +302,11 @@ class CudaGraphs:
                 state.history = False
                 _history.end()
             events.capture_ended(state.model)
+
+    def _note_host_copies(self, graph: Any, model: Graph) -> None:
+        """Now: the memory may be freed, and go to another owner, before the first replay."""
+        model.host_copies = host_copies(driver(), raw_graph(graph), primary_context(self._allocator.index))
+        model.ended = model.ended or self._allocator.ledger.next_serial()
 
     def _end_guarded(self, state: _State, pool: IsolatedPool, snapshot: Any, made: Made) -> None:
         tenants = tenants_of(snapshot, pool.segments.__contains__)

@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from shadowgraph.common.internal_errors import error_barrier
-from shadowgraph.graphs.dispatch import active_pools, host_reads, host_waits, pool_reads
+from shadowgraph.graphs.dispatch import active_pools, host_copies, host_reads, host_waits, pool_reads
 from shadowgraph.graphs.dispatch.borrowed_memory import note_tensor
 from shadowgraph.graphs.dispatch.calling import call
 from shadowgraph.graphs.dispatch.eager_guard import EagerGuard
@@ -35,6 +36,7 @@ from shadowgraph.model.buffers import Role
 from shadowgraph.model.graphs import Launch, LaunchKind, Pointer
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import current_stack
+from shadowgraph.tracking import pending_sources
 from shadowgraph.tracking.allocator import HostAllocator
 from shadowgraph.tracking.foreign import drop_stale
 from shadowgraph.tracking.pool_watch import watch
@@ -164,6 +166,11 @@ class EagerMode(ObserverMode):
         Whether operators are to pass unseen now, also in threads whose mode cannot be removed.
     idle
         Counts operators until the first capture.
+
+    Attributes
+    ----------
+    uses_host
+        Whether copies between host and device memory are told, with what concerns them.
     """
 
     inert = False  # its debugger was stopped in another thread, which could not take it off this stack
@@ -183,6 +190,8 @@ class EagerMode(ObserverMode):
         place = torch.device(allocator.device)
         self._device, self._index, self._place = place.type, -1 if place.index is None else place.index, str(place)
         self._unobserved, self._idle = unobserved, idle if idle is not None else Idle()
+        self.uses_host = self._device != "cpu"
+        self._host_copies = host_copies.Place(self._device, self._index, self._place, allocator.ledger)
         self._announces = thorough or self._device != "cpu"  # operators on the host raise by themselves
         self._relevance = Relevance(allocator.ledger, tracked, self._device, self._index)
         self._large = LargeResults(allocator, rule, self._device, self._index) if rule is not None else None
@@ -226,8 +235,12 @@ class EagerMode(ObserverMode):
             with error_barrier("count of operators"):
                 self._idle.operator(path.works)
         guarding = self._guards(path.schema)
-        if path.quiet and not guarding:
+        pins = path.pins and host_copies.pins(path.schema, kwargs)
+        if path.quiet and not guarding and not pins:
             return call(func, args, kwargs)
+        if self.uses_host and listeners and (pins or path.copies or pending_sources.spans):
+            run = partial(self._run, path, guarding, args, kwargs)
+            return host_copies.run_told(run, path, pins, args, kwargs, self._host_copies)
         return self._run(path, guarding, args, kwargs)
 
     def _passes(self, path: Path, args: Any, kwargs: Any) -> bool:
@@ -235,6 +248,8 @@ class EagerMode(ObserverMode):
         if self._thorough or _local.guard_depth or (self._rule is not None and self._rule.every):
             return False
         if not path.quiet and self._relevance.of(path, args, kwargs):
+            return False
+        if pending_sources.spans and host_copies.writes_pending(path, args, kwargs):
             return False
         if self._idle.counting:
             with error_barrier("count of operators"):

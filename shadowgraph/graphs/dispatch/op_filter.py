@@ -20,6 +20,7 @@ from shadowgraph.model.ranges import ByteRange
 
 _KNOWN = 8192  # most cached ranges, and operators
 _LOADING = MAKERS | {f"aten.{name}" for name in ("fill_", "zero_", "normal_", "uniform_", "set_", "resize_")}
+_PINS, _COPIES = "aten._pin_memory", "aten._foreach_copy_"
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -37,11 +38,15 @@ class Path:
         It writes no tensor, takes no indices, returns no values to the host and changes no storage.
     copies_to_host
         It may be a copy from a device to the host.
+    copies
+        It may be a copy from host memory to a device.
     plain
         Without tracked memory among its arguments it needs no handling: it does not allocate static buffers either,
         unless every result is to be guarded.
     works
         It computes: no view, copy or allocation, of which loading a model takes many.
+    pins
+        Its result may be pinned memory.
     concerns
         Positions and names of the arguments whose memory decides whether the call is relevant; None for all arguments.
     """
@@ -50,8 +55,10 @@ class Path:
     schema: Schema
     quiet: bool
     copies_to_host: bool
+    copies: bool
     plain: bool
     works: bool
+    pins: bool
     concerns: tuple[tuple[int, str], ...] | None
 
 
@@ -76,14 +83,17 @@ def _path(operator: OpOverload, schema: Schema) -> Path:
     packet = schema.name.rsplit(".", 1)[0]
     copies = schema.name.startswith(("aten.copy_", "aten._to_copy"))
     lazy = schema.name == "aten._lazy_clone.default"
+    pins = "pin_memory" in schema.names or packet == _PINS
     handled = schema.host_read or schema.resizes or bool(schema.outs) or copies or lazy
     return Path(
         operator,
         schema,
-        quiet=not (handled or schema.borrows or schema.written or schema.takes_indices),
+        quiet=not (handled or schema.borrows or schema.written or schema.takes_indices or packet == _PINS),
         copies_to_host=copies,
-        plain=not (handled or schema.borrows or packet in MAKERS),
+        copies=copies or packet == _COPIES,
+        plain=not (handled or schema.borrows or packet in MAKERS or packet in (_COPIES, _PINS)),
         works=not (copies or operator.is_view or packet in _LOADING),
+        pins=pins,
         concerns=_concerns(schema),
     )
 

@@ -1,0 +1,3 @@
+"""SG110, host source recycled: a copy node of a graph uses host memory that was freed since its capture."""
+
+CODE = "SG110"
