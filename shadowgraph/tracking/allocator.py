@@ -47,7 +47,6 @@ class Block:
     guards: GuardSizes
     policy: GuardPolicy | None = None  # the guards count against its budget
     place: int = -1  # as `Buffer.place`, of its last tenant
-    replaced: bool = False  # in quarantine: a later block is where this one would have been reused
 
 
 class Pool:
@@ -67,6 +66,7 @@ class Pool:
         self.users = users
         self._free: dict[int, list[Block]] = {}
         self._quarantine: list[Block] = []
+        self._places: dict[int, list[int]] = {}  # of blocks in quarantine that would be free without it, by size
 
     @property
     def spare(self) -> int:
@@ -84,11 +84,8 @@ class Pool:
 
     def settle_place(self, block: Block) -> None:
         """Note where a block would be if none were in quarantine: in the place of the one of its size freed last."""
-        waiting = (each for each in reversed(self._quarantine) if each.capacity == block.capacity)
-        before = next((each for each in waiting if not each.replaced), None)
-        block.place, block.replaced = (before.place if before is not None else block.address), False
-        if before is not None:
-            before.replaced = True
+        places = self._places.get(block.capacity)
+        block.place = places.pop() if places else block.address
 
     def oldest(self) -> Block:
         """Remove the block that was freed first, of the size that holds most bytes."""
@@ -98,12 +95,13 @@ class Pool:
     def give(self, block: Block) -> None:
         if self.hold:
             self._quarantine.append(block)
+            self._places.setdefault(block.capacity, []).append(block.place)
         else:
             self._free.setdefault(block.capacity, []).append(block)
 
     def release_quarantine(self) -> None:
         """Allow reuse of blocks freed while `hold` was set."""
-        waiting, self._quarantine = self._quarantine, []
+        waiting, self._quarantine, self._places = self._quarantine, [], {}
         for block in waiting:
             self._free.setdefault(block.capacity, []).append(block)
 

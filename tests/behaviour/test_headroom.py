@@ -16,6 +16,8 @@ import shadowgraph as sg
 from shadowgraph.demos.kernels import fill
 from shadowgraph.model.findings import Batch
 from shadowgraph.model.high_water import HighWaterMark
+from shadowgraph.monitor.sampling import observation
+from shadowgraph.tracking import passing
 
 MAX_BS, TOPK, CTX, STEPS = 2, 4, 48, 3
 
@@ -315,6 +317,28 @@ def test_a_cache_that_the_graph_appends_to_has_no_mark() -> None:
             graph.replay()
         assert silent(debugger)
         assert not any(mark.capacity == 64 for mark in debugger.report(quiet=True).facts.high_water)
+
+
+def test_marks_are_of_observed_replays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While replays pass, writes are not seen: a step of which some are missing is none."""
+    for name, value in (("QUIET", 6), ("WINDOW", 4), ("PERIOD", 30), ("LONGEST", 1), ("LOOKS_APART", (50, 60))):
+        monkeypatch.setattr(observation, name, value)
+    with sg.debug(backend="host", watch_eager="sampled") as debugger:
+        debugger.monitor.observation.wanted = True
+        inputs = guarded(debugger, 64)
+        graph = graph_over(lambda: inputs * 2)
+        passed = 0
+        for step in range(100):
+            count = 60 if passing.on else 10 + step % 3
+            passed += passing.on
+            inputs[:count].copy_(torch.arange(count))
+            graph.replay()
+        assert 30 < passed < 95, "precondition: most pass, and there are windows"
+        assert silent(debugger)
+        (mark,) = debugger.report(quiet=True).facts.high_water
+        assert debugger.facts().faults == {}
+    assert (mark.used, mark.least) == (12, 10)
+    assert 6 < mark.steps < 100 - passed
 
 
 # -- the report ------------------------------------------------------------------------------------------------------

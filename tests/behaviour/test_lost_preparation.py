@@ -123,6 +123,20 @@ def test_only_the_shared_prefix_is_lost() -> None:
     assert (found.graph, found.bytes.first, found.bytes.last) == (named(runner.draft), 4, 15)
 
 
+def test_a_part_of_a_preparation_is_lost() -> None:
+    """The rest of it is read; both are found at one replay."""
+    with sg.debug() as debugger:
+        runner = Runner(debugger, (4, 8))
+        with debugger.prepare(runner.draft):
+            runner.plan_draft(1, 2, 3, 4)
+        with debugger.prepare(runner.target):
+            runner.inputs[3:].copy_(lens(*range(9, 14)))
+        runner.replay(0)
+        assert runner.wrong == 1, "invalid: nothing was lost"
+        found: Any = only(debugger.findings)
+    assert (found.graph, found.bytes.first, found.bytes.last) == (named(runner.draft), 12, 15)
+
+
 # -- controls that are declared --------------------------------------------------------------------------------------
 
 
@@ -427,6 +441,21 @@ def equal_in_some_steps(debugger: sg.Debugger, runner: Runner, step: int) -> Non
     runner.target.replay()
 
 
+def cancelled_then_shared(debugger: sg.Debugger, runner: Runner, step: int) -> None:
+    """A line that only one graph has read so far refreshes both, behind a plan that was cancelled."""
+    if step < 4:
+        runner.plan_draft(*range(step, step + 8))
+        if step < 2:
+            runner.draft.replay()
+        runner.plan_target(*range(step + 1, step + 9))
+        runner.target.replay()
+        return
+    runner.inputs.copy_(lens(*range(step, step + 8)))
+    if step > 5:
+        runner.draft.replay()
+    runner.target.replay()
+
+
 def read_in_between(debugger: sg.Debugger, runner: Runner, step: int) -> None:
     """Eager code reads the first of the two, such as a prefill."""
     runner.inputs.copy_(lens(*range(step, step + 8)))
@@ -464,6 +493,7 @@ def one_graph_only(debugger: sg.Debugger, runner: Runner, step: int) -> None:
         in_turns,
         cancelled,
         equal_in_some_steps,
+        cancelled_then_shared,
         read_in_between,
         read_by_the_host_in_between,
         one_graph_only,

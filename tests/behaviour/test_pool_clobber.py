@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from captures import capture
-from numpy.ctypeslib import as_array
 from pools import ELEMENTS, Cached, Piece, source, weak
 from programs import only
 
@@ -239,44 +236,6 @@ def test_a_weak_output_after_another_graphs_replay(layout: str, how: str) -> Non
     assert detail.read.name == names.get(how, detail.read.name)
     assert detail.read.file.endswith("test_pool_clobber.py")
     assert not detail.apart
-
-
-MADE = {
-    "set_": weak,
-    "frombuffer": lambda t: torch.frombuffer((ctypes.c_char * NBYTES).from_address(t.data_ptr()), dtype=torch.float32),
-    "from_numpy": lambda t: torch.from_numpy(array_at(t.data_ptr())),
-    "as_tensor": lambda t: torch.as_tensor(array_at(t.data_ptr())),
-    "from_dlpack": lambda t: torch.from_dlpack(array_at(t.data_ptr())),
-}
-
-
-def array_at(address: int) -> np.ndarray[Any, Any]:
-    return as_array((ctypes.c_float * ELEMENTS).from_address(address))
-
-
-@pytest.mark.parametrize("inside", [True, False], ids=["made in the capture", "made after it"])
-@pytest.mark.parametrize("made", MADE)
-def test_ways_to_hold_memory_weakly(layout: str, made: str, inside: bool) -> None:
-    """It is first read when another tensor of the same form has had the block, too."""
-    with sg.debug(layout=layout) as debugger:
-        pool, given, first = sg.graph_pool_handle(), source(), sg.HostGraph()
-        with sg.host_graph(first, pool=pool):
-            output = given * 2
-            if inside:
-                held = MADE[made](output)
-                del output
-        if not inside:
-            held = MADE[made](output)
-            del output
-        second = Piece(given, 3, pool)
-        assert second.output.data_ptr() == held.data_ptr(), "invalid: another block"
-        first.replay()
-        assert held.sum() == given.sum() * 2
-        assert debugger.findings == ()
-        second.replay()
-        held.sum()
-        found, detail = clobber(debugger)
-    assert (found.graph, detail.owner) == (second.graph.model.name, first.model.name)
 
 
 def test_a_held_output_over_a_temporary_of_a_graph_before(layout: str) -> None:

@@ -242,6 +242,48 @@ def test_in_the_steady_state(layout: str, monkeypatch: pytest.MonkeyPatch) -> No
         assert silent(debugger)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_what_captures_reuse_is_judged_by_the_values(layout: str, seed: int) -> None:
+    """Graphs of temporaries, outputs that are held and outputs that are held weakly, all in one pool."""
+    pick, factor = random.Random(seed), 1
+    with sg.debug(layout=layout) as debugger:
+        pool, given = sg.graph_pool_handle(), source() + 1
+        values = given.tolist()
+        graphs: list[sg.HostGraph] = []
+        outputs: list[tuple[sg.HostGraph, torch.Tensor, list[float]]] = []
+        for _ in range(pick.randint(2, 5)):
+            graphs.append(sg.HostGraph())
+            with sg.host_graph(graphs[-1], pool=pool):
+                temporaries = []
+                for _ in range(pick.randint(1, 6)):
+                    factor += 1
+                    made = given * factor
+                    if pick.random() < 0.3:
+                        temporaries.append(made)
+                    else:
+                        kept = made if pick.random() < 0.5 else weak(made)
+                        outputs.append((graphs[-1], kept, [factor * each for each in values]))
+                        del kept
+                    del made
+                    if temporaries and pick.random() < 0.6:
+                        temporaries.pop(pick.randrange(len(temporaries)))
+                temporaries.clear()
+
+        def sightings() -> int:
+            return sum(each.occurrences for each in debugger.findings if not each.detail.apart)
+
+        for _ in range(60):
+            if pick.random() < 0.4 or not outputs:
+                pick.choice(graphs).replay()
+                continue
+            graph, output, wanted = pick.choice(outputs)
+            before, right = sightings(), output.tolist() == wanted
+            if graph.model.replays:
+                assert right is (sightings() == before), [each.message for each in debugger.findings]
+        assert {each.code for each in debugger.findings} <= {"SG105"}
+        assert debugger.facts().faults == {}
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_any_order_of_replays_and_reads_is_judged_by_the_values(layout: str, seed: int) -> None:
     """What is read is either right and silent, or wrong and found."""

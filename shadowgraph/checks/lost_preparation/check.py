@@ -41,7 +41,7 @@ from shadowgraph.tracking.writes import Write
 
 _BEGUN = 256  # replays remembered
 _SUSPECTED = 32  # writes that hide others, until a second graph reads them
-_OWN = 2  # replays with a write of their own, before one without
+_OWN = 3  # replays with writes of their own, before one without
 _PIECES = 8  # ranges of a write that are looked up one by one
 
 
@@ -192,8 +192,8 @@ class LostPreparations(Check):
             self._met(inputs)
         found = self._log.layers(graph.serial, inputs.live, inputs.since)
         self._replays_again(inputs, bool(found))
-        for layer in found:
-            self._consume(layer, inputs, checkpoint)
+        for layer, hides in [(layer, [] if layer.is_plain else layer.hides) for layer in found]:
+            self._consume(layer, hides, inputs, checkpoint)
         inputs.since = checkpoint.order
         self._begun.append((checkpoint.order, graph.serial))
 
@@ -230,9 +230,11 @@ class LostPreparations(Check):
 
     # -- what follows from the order of writes and replays --------------------------------------------------------
 
-    def _consume(self, layer: Layer, inputs: GraphInputs, checkpoint: Checkpoint) -> None:
-        """A replay finds bytes of a write."""
-        entry, serial, hides = layer.entry, inputs.graph.serial, [] if layer.is_plain else layer.hides
+    def _consume(
+        self, layer: Layer, hides: Sequence[tuple[Prepared, RangeSet]], inputs: GraphInputs, checkpoint: Checkpoint
+    ) -> None:
+        """A replay finds bytes of a write, and the unread ones that it hides."""
+        entry, serial = layer.entry, inputs.graph.serial
         lossy = bool(hides) and self._loses(layer, hides, inputs, checkpoint)
         others = [other for other in entry.consumers if other != serial]
         if not entry.consumers:
@@ -264,7 +266,8 @@ class LostPreparations(Check):
         before = [each for by in self._suspected if by.consumers == [serial] for each in self._suspected[by]]
         if turns.own[serial] >= _OWN and not turns.again[serial]:
             for loss in before:
-                if loss.graph is inputs.graph and loss.replay == inputs.graph.replays - 1:
+                same = common(loss.lost.ranges, inputs.live) == common(loss.by.ranges, inputs.live)
+                if same and loss.graph is inputs.graph and loss.replay == inputs.graph.replays - 1:
                     self._conclude(loss, Verdict(Known.ORDER, inputs.graph, inputs.graph.replays))
         turns.again[serial] += 1
 
@@ -276,20 +279,19 @@ class LostPreparations(Check):
         by = layer.entry
         lost, parts = next((hidden for hidden in hides if not hidden[0].constant), hides[0])
         parts = common(parts, inputs.live)
-        if (
-            lost.meant != by.meant
-            or lost.consumers
-            or lost.seen
-            or lost.constant
-            or by.constant
-            or not (lost.sure and by.sure)
-        ):
+        if lost.meant != by.meant or not _hold_values(lost, by) or self._was_read(lost, by, inputs.graph):
             return
-        if any(entry.may_read(lost.ranges) for entry in self._log.between(lost.order, by.order)):
+        if self._intentions.parted(lost, by):
             return
         if len(self._suspected) >= _SUSPECTED:
             del self._suspected[next(iter(self._suspected))]
         self._suspected[by] = [self._loss(lost, by, parts, inputs, checkpoint)]
+
+    def _was_read(self, lost: Prepared, by: Prepared, graph: Graph) -> bool:
+        """Whether anything may have read a write before another one hid it."""
+        if lost.seen or lost.read_by_others(graph.serial):
+            return True
+        return any(entry.may_read(lost.ranges) for entry in self._log.between(lost.order, by.order))
 
     def _decide(self, losses: list[Loss], inputs: GraphInputs, checkpoint: Checkpoint) -> None:
         """A second graph reads a write that hides another."""
@@ -344,3 +346,8 @@ class LostPreparations(Check):
     def _report(self, loss: Loss) -> None:
         for detection in detections(loss, self.context):
             self.context.report(detection)
+
+
+def _hold_values(*writes: Prepared) -> bool:
+    """Whether writes certainly wrote all their bytes, none as a fill."""
+    return all(write.sure and not write.constant for write in writes)

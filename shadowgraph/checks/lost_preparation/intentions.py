@@ -66,7 +66,8 @@ class Intentions:
             return Verdict(Known.DECLARED, other, by.replay) if other is not None else None
         if by.meant == graph.serial or lost.meant not in (None, graph.serial):
             return None
-        if lost.constant or by.constant or lost.consumers or not lost.sure or by.reads(lost.ranges):
+        read = lost.read_by_others(graph.serial) or by.reads(lost.ranges)
+        if lost.constant or by.constant or read or not lost.sure or self.parted(lost, by):
             return None
         known, pair = Known.LINES, self._by_lines(lost.write.launch, by.write.launch)
         if pair is None:
@@ -77,6 +78,10 @@ class Intentions:
         if other is None:
             return None
         return Verdict(known, other, other.replays + (other.serial not in by.consumers))
+
+    def parted(self, lost: Prepared, by: Prepared) -> bool:
+        """Whether a replay came between two writes: the second may be of a step that needs the first no more."""
+        return any(lost.order < order < by.order for order, _ in self._begun)
 
     def given_up(self, by: Prepared, graph: Graph) -> bool:
         """Whether the graph was prepared again behind a replay that came after a write: what was prepared before is

@@ -75,6 +75,10 @@ class Prepared:
         """Whether a replay that it may have been for has read it."""
         return bool(self.consumers) and (self.meant is None or self.meant in self.consumers)
 
+    def read_by_others(self, serial: int) -> bool:
+        """Whether a replay of another graph has found bytes of it."""
+        return any(consumer != serial for consumer in self.consumers)
+
     def reads(self, where: RangeSet) -> bool:
         """Whether it made its values from these bytes, as far as its signature tells."""
         pointers = self.write.launch.pointers
