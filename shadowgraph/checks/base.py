@@ -2,8 +2,8 @@
 
 The monitor calls the hooks of `Check` in the thread of the event. It holds the debugger's lock for
 `launch_begins`, `parts`, `replay_begins`, `replay_ends`, `pool_read`, `pool_written`, `changed`, `fetched`,
-`checkpoint_ends`, `written` and those about host memory, and not for `host_read` and `recheck`. `captured` runs under
-the lock at the first replay, and without it at the end of a capture on the host.
+`checkpoint_ends`, `written` and those about host memory, and not for `host_read`, `recheck` and `capture_ended`.
+`captured` runs under the lock at the first replay, and without it at the end of a capture on the host.
 """
 
 from __future__ import annotations
@@ -273,6 +273,9 @@ class Check:
     def wants_known_writes(self) -> bool:
         """Whether `written` currently needs the writes that a node's signature tells, in each replay."""
         return True
+
+    def capture_ended(self, graph: Graph) -> None:
+        """A capture has just ended in this thread; its nodes may not be known before `captured`."""
 
     def captured(self, graph: Graph) -> None:
         """A graph was captured."""

@@ -17,6 +17,7 @@ from shadowgraph.demos import (
     a6_workspace,
     a7_slot_cache,
     a10_fresh_input,
+    a12_cloned_input,
     controls,
 )
 from shadowgraph.demos.case import Case
@@ -36,6 +37,7 @@ ACCEPTANCE: tuple[Case, ...] = (
     *a6_workspace.CASES,
     *a7_slot_cache.CASES,
     *a10_fresh_input.CASES,
+    *a12_cloned_input.CASES,
     *controls.CASES,
 )
 

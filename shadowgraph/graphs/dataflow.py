@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from shadowgraph.graphs.dispatch.indexing import takes_indices
+from shadowgraph.graphs.dispatch.schemas import PUTS
 from shadowgraph.model.graphs import Access, Graph, Launch, LaunchKind, Node, Pointer
 from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.model.views import TensorView
@@ -23,10 +24,7 @@ _OFFSETS = re.compile(
 _INDEX = re.compile(r"(index|indices)(\[|$)")
 _LOOKUPS = {"embedding", "embedding_bag", "_embedding_bag"}
 # Operators that write in place and store the values that they are given.
-_PUTS = {
-    "index_copy_", "index_put_", "_index_put_impl_", "index_fill_", "scatter_", "put_", "masked_fill_",
-    "masked_scatter_", "where",
-}  # fmt: skip
+_PUTS = PUTS | {"where"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -403,6 +403,9 @@ class Monitor(Listener):
     @event_handler
     def capture_ended(self, graph: Graph) -> None:
         self._rows.captured(graph)
+        for check in self._all if not self.paused else ():
+            with error_barrier("end of a capture"):
+                check.capture_ended(graph)
         self._graphs.captured(graph, self.lost is None and self.limit.stopped is None)
         if not self._graphs.waiting:
             self._rows.name_buffers()

@@ -75,10 +75,16 @@ class NameBook:
                 self._roots.pop(name, None)
             return self._walk(name, root)
 
-    def refresh(self) -> None:
-        """Walk all living roots again, if memory was allocated or freed since the last walk."""
+    def roots(self) -> list[tuple[str, object]]:
+        """The living objects that can be walked again, with their names."""
         with self._lock.section:
-            if self._seen_version == self._ledger.version:
+            pairs = [(name, reference()) for name, reference in self._roots.items()]
+        return [(name, root) for name, root in pairs if root is not None]
+
+    def refresh(self, anew: bool = False) -> None:
+        """Walk all living roots again, if memory was allocated or freed since the last walk, or in any case."""
+        with self._lock.section:
+            if self._seen_version == self._ledger.version and not anew:
                 return
             self._seen_version = self._ledger.version
             for name in list(self._owners):

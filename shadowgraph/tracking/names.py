@@ -90,13 +90,13 @@ def walk(root: object, name: str, *, max_objects: int = 20_000, max_depth: int =
         are not followed. Tensors without memory of their own (meta, fake, sparse, wrappers) are left out.
         Objects are held until the walk ends and not after; no device is synchronised.
     """
-    walker = _Walker(max_objects, max_depth)
+    walker = Walker(max_objects, max_depth)
     walker.run(root, name)
     return WalkResult(tuple(walker.owners), walker.truncated, walker.errors)
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class Layout:
     """The storage layout of a class's instances: computed once for each class and walk."""
 
     cls: type
@@ -106,7 +106,7 @@ class _Layout:
     namespace: Any
 
     @classmethod
-    def of(cls, kind: type) -> _Layout:
+    def of(cls, kind: type) -> Layout:
         leaf = issubclass(kind, _LEAVES) or _is_ours(kind)
         slots: dict[str, Any] = {}
         namespace = None
@@ -135,7 +135,7 @@ class _BoundMet(Exception):
     """The walk hit a bound: the results so far stand."""
 
 
-class _Walker:
+class Walker:
     """The state of one walk."""
 
     def __init__(self, max_objects: int, max_depth: int) -> None:
@@ -146,7 +146,7 @@ class _Walker:
         self._max_depth = max_depth
         self._looks_left = max_objects * _LOOKS_PER_OBJECT
         self._expanded = 0
-        self._layouts: dict[int, _Layout] = {}
+        self._layouts: dict[int, Layout] = {}
         # Values are kept, so that no later object reuses an id during the walk.
         self._seen: dict[int, object] = {}
         self._queue: deque[tuple[object, str, int]] = deque()
@@ -201,11 +201,11 @@ class _Walker:
             raise _BoundMet
         self.owners.append(Owner(path, view))
 
-    def _layout(self, kind: type) -> _Layout:
+    def _layout(self, kind: type) -> Layout:
         # By id, because a metaclass may define the hash and equality of its classes.
         layout = self._layouts.get(id(kind))
         if layout is None:
-            layout = self._layouts[id(kind)] = _Layout.of(kind)
+            layout = self._layouts[id(kind)] = Layout.of(kind)
         return layout
 
     def _steps(self, value: object) -> Iterator[Step]:
@@ -213,7 +213,7 @@ class _Walker:
             yield from _item_steps(value)
             yield from _attribute_steps(value, self._layout(type(value)))
         except Exception:  # a container that another thread changes meanwhile, a descriptor of a C type
-            yield _attribute, "", _UNREADABLE
+            yield write_attribute, "", _UNREADABLE
 
 
 def _item_steps(value: Any) -> Iterator[Step]:
@@ -221,7 +221,7 @@ def _item_steps(value: Any) -> Iterator[Step]:
     kind = type(value)
     if issubclass(kind, dict):
         for position, (key, item) in enumerate(list(dict.items(value))):
-            yield _key, (position, key), item
+            yield write_key, (position, key), item
     elif issubclass(kind, tuple):
         yield from _tuple_steps(value)
     elif issubclass(kind, (list, deque)):
@@ -231,43 +231,43 @@ def _item_steps(value: Any) -> Iterator[Step]:
     elif kind is types.FunctionType:
         yield from _function_steps(value)
     elif kind is types.BuiltinFunctionType:
-        yield _attribute, "__self__", value.__self__
+        yield write_attribute, "__self__", value.__self__
 
 
 def _tuple_steps(value: Any) -> Iterator[Step]:
     fields = _fields(value)
     items = tuple.__iter__(value)
-    return ((_attribute, *pair) for pair in zip(fields, items, strict=True)) if fields else _indexed(items)
+    return ((write_attribute, *pair) for pair in zip(fields, items, strict=True)) if fields else _indexed(items)
 
 
 def _set_steps(value: Any) -> Iterator[Step]:
     base: Any = set if issubclass(type(value), set) else frozenset
-    return ((_element, index, item) for index, item in enumerate(list(base.__iter__(value))))
+    return ((write_element, index, item) for index, item in enumerate(list(base.__iter__(value))))
 
 
 def _function_steps(function: types.FunctionType) -> Iterator[Step]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        yield from _read(_local, name, partial(getattr, cell, "cell_contents"), ValueError)
-    yield _attribute, "__defaults__", function.__defaults__
-    yield _attribute, "__kwdefaults__", function.__kwdefaults__
+        yield from _read(write_local, name, partial(getattr, cell, "cell_contents"), ValueError)
+    yield write_attribute, "__defaults__", function.__defaults__
+    yield write_attribute, "__kwdefaults__", function.__kwdefaults__
 
 
-def _attribute_steps(value: object, layout: _Layout) -> Iterator[Step]:
+def _attribute_steps(value: object, layout: Layout) -> Iterator[Step]:
     for name, slot in layout.slots:
-        yield from _read(_attribute, name, partial(slot.__get__, value), AttributeError)
+        yield from _read(write_attribute, name, partial(slot.__get__, value), AttributeError)
     if layout.namespace is None:
         return
     attributes = list(dict.items(layout.namespace.__get__(value)))
     if issubclass(layout.cls, torch.nn.Module):
         yield from _child_steps(attributes)
         attributes = [pair for pair in attributes if not _is_module_table(*pair)]
-    yield from ((_attribute, name, item) for name, item in attributes)
+    yield from ((write_attribute, name, item) for name, item in attributes)
 
 
 def _child_steps(attributes: list[tuple[Any, Any]]) -> Iterator[Step]:
     """Parameters, buffers and submodules of a module."""
     tables = [table for name, table in attributes if _is_module_table(name, table)]
-    return ((_child, name, item) for table in tables for name, item in list(dict.items(table)))
+    return ((write_child, name, item) for table in tables for name, item in list(dict.items(table)))
 
 
 def _is_globals(value: Any) -> bool:
@@ -282,7 +282,7 @@ def _global_steps(module: Any) -> Iterator[Step]:
         own = _members(kind).get("__module__") == attributes.get("__name__")
         followed = own or issubclass(kind, (torch.Tensor, *_CONTAINERS))
         if followed and type(name) is str and not name.startswith("__"):
-            yield _attribute, name, value
+            yield write_attribute, name, value
 
 
 def _read(write: Callable[[Any], str], name: str, get: Callable[[], object], absent: type[Exception]) -> Iterator[Step]:
@@ -296,7 +296,7 @@ def _read(write: Callable[[Any], str], name: str, get: Callable[[], object], abs
 
 
 def _indexed(items: Any) -> Iterator[Step]:
-    return ((_index, index, item) for index, item in enumerate(items))
+    return ((write_index, index, item) for index, item in enumerate(items))
 
 
 def _fields(value: Any) -> tuple[str, ...]:
@@ -312,27 +312,27 @@ def _is_module_table(name: object, value: object) -> bool:
     return type(name) is str and name in _MODULE_TABLES and issubclass(type(value), dict)
 
 
-def _attribute(name: object) -> str:
+def write_attribute(name: object) -> str:
     return f".{name}" if type(name) is str and name.isidentifier() else f".__dict__[{_key_text(0, name)}]"
 
 
-def _child(name: object) -> str:
+def write_child(name: object) -> str:
     return f".{name}" if type(name) is str and name.isprintable() else f"[{_key_text(0, name)}]"
 
 
-def _index(index: int) -> str:
+def write_index(index: int) -> str:
     return f"[{index}]"
 
 
-def _element(index: int) -> str:
+def write_element(index: int) -> str:
     return f"{{{index}}}"
 
 
-def _local(name: str) -> str:
+def write_local(name: str) -> str:
     return f".<locals>.{name}"
 
 
-def _key(place: tuple[int, object]) -> str:
+def write_key(place: tuple[int, object]) -> str:
     return f"[{_key_text(*place)}]"
 
 

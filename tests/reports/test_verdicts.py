@@ -9,7 +9,7 @@ from shadowgraph.checks.dangling.facts import DanglingDetail
 from shadowgraph.checks.kinds import kind_of
 from shadowgraph.checks.lost_preparation.facts import Known, LostDetail, LostWrite
 from shadowgraph.checks.out_of_bounds.facts import RowOverrun
-from shadowgraph.checks.rebound.facts import ReboundDetail
+from shadowgraph.checks.rebound.facts import Evidence, ReboundDetail
 from shadowgraph.checks.stale_rows.facts import StaleRowsDetail, StaleStretch
 from shadowgraph.checks.unordered_access.facts import Missing, UnorderedDetail
 from shadowgraph.checks.verdicts import revised, when, who
@@ -333,6 +333,18 @@ def test_the_line_of_the_log(facts: dict[str, Any], said: str) -> None:
             ReboundDetail("attn.wrapper._buf", False, None, True),
             ", which host code did not refresh, as the plan needs,",
         ),
+        (
+            ReboundDetail("attn.meta.table", True, BY[0], evidence=Evidence.NAME, refreshes=2),
+            ", which was not refreshed, but attn.meta.table leads to other memory since, with new values,",
+        ),
+        (
+            ReboundDetail("", False, BY[0], evidence=Evidence.COPY, refreshes=2),
+            ", which was not refreshed, but b was, which no code reads,",
+        ),
+        (
+            ReboundDetail("", False, None, evidence=Evidence.WINDOW, refreshes=2),
+            ", which was not refreshed, but other memory was, which no code reads,",
+        ),
     ],
 )
 def test_a_rebound_input(rebound: ReboundDetail | None, said: str) -> None:
@@ -382,6 +394,15 @@ def test_an_unordered_access(unordered: UnorderedDetail | None, said: str) -> No
     writes = "fill_indices writes draft.kv_indices (int32[3, 128])"
     assert finding.message == f"SG115 unordered access: {writes}{said} {WHEN}"
     assert advice(finding).startswith("Let the stream of the replay wait")
+
+
+@pytest.mark.parametrize("evidence", [each for each in Evidence if each is not Evidence.DECLARED])
+def test_a_report_of_what_was_not_declared_says_what_is_known_and_what_is_inferred(evidence: Evidence) -> None:
+    finding = altered(code="SG108", detail=ReboundDetail("", False, BY[0], evidence=evidence, refreshes=1), bytes=None)
+    rows = dict(kind_of("SG108").rows(finding))
+    assert list(rows) == ["instead", "known", "inferred"]
+    assert rows["known"].endswith("seen at 1 replay, while the graph's memory kept its bytes")
+    assert rows["inferred"].endswith(", as nothing was declared")
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,10 @@ import numpy as np
 import torch
 
 from shadowgraph.checks.base import Check, Checkpoint, Context, Detection
-from shadowgraph.checks.rebound import CODE
 from shadowgraph.checks.rebound.bindings import Binding, Planned, first_bytes, led_to, made_by, unequal
 from shadowgraph.checks.rebound.details import Rebound
-from shadowgraph.checks.row_epochs import is_sure, stretches
+from shadowgraph.checks.rebound.drafts import LARGEST, Stale, draft_of, stale_bytes
+from shadowgraph.checks.row_epochs import is_sure
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.phases import Phase
@@ -36,10 +36,8 @@ from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.foreign import still_there, track_foreign
 from shadowgraph.tracking.writes import Write
 
-_LARGEST = 1 << 16  # bytes of an input that are compared
 _RECENT = 256  # eager writes searched for the memory that was refreshed instead
 _INSTEAD = 4  # of these that are compared
-_WINDOW = 256  # bytes shown
 
 
 @dataclass(slots=True, eq=False)
@@ -114,7 +112,11 @@ class ReboundInputs(Check):
         """The graph has been captured: save the content of its memory, where a read does not wait for a device."""
         binding.since = next(self.context.clock)
         if not binding.before and not self.context.engine.asynchronous and still_there(binding.buffer):
-            binding.before = self.context.engine.read(first_bytes(binding.view, _LARGEST))
+            binding.before = self.context.engine.read(first_bytes(binding.view, LARGEST))
+
+    def binds(self, graph: Graph, where: ByteRange) -> bool:
+        """Whether a graph's memory in a range is declared to belong to an attribute."""
+        return any(binding.view.hull.overlaps(where) for binding in self._bindings.get(graph.serial, ()))
 
     def plan(self, owner: object, planned: Planned) -> None:
         """An object has made a plan for the replays to come."""
@@ -228,7 +230,7 @@ class ReboundInputs(Check):
         size = self._compared(binding, plan, wanted, now)
         others = self._others(binding, now, size, plan) if size else []
         if not size and not binding.planned and not binding.before:  # it is seen for the first time
-            size = min(binding.view.nbytes, _LARGEST)
+            size = min(binding.view.nbytes, LARGEST)
         if size:
             look = _Look(binding, wanted, binding.written | binding.perhaps, now, others)
             ranges = [first_bytes(binding.view, size), *(where for where, _, _ in others)]
@@ -238,7 +240,7 @@ class ReboundInputs(Check):
         """How many of the first bytes are compared; 0 where the intended values are unknown, or all bytes are
         refreshed."""
         known = len(wanted) if wanted is not None else _known_by_name(binding, plan, now)
-        size = min(known, binding.view.nbytes, _LARGEST)
+        size = min(known, binding.view.nbytes, LARGEST)
         if not size:
             return 0
         left = RangeSet.of([first_bytes(binding.view, size)]) - binding.written - self._made
@@ -316,23 +318,14 @@ class ReboundInputs(Check):
         instead: tuple[ByteRange, Buffer | None, Write | None] | None,
         checkpoint: Checkpoint,
     ) -> None:
-        binding, item = look.binding, look.binding.view.itemsize
-        ranges = [(binding.view.start + a * item, binding.view.start + (b + 1) * item - 1) for a, b in stretches(stale)]
+        binding = look.binding
         where, buffer, write = instead if instead is not None else (None, None, None)
-        draft = self._draft(binding, checkpoint)
         self.context.report(
             replace(
-                draft,
-                first=ranges[0][0],
-                last=ranges[-1][1],
-                count=len(stale) * item,
-                ranges=tuple(ranges[:16]),
-                ranges_total=len(ranges),
-                window=binding.view.start,
-                expected=wanted[:_WINDOW],
-                found=found[:_WINDOW],
+                self._draft(binding, checkpoint),
                 culprits=(msgspec.structs.replace(write, opaque=True),) if write is not None else (),
                 facts=Rebound(binding.attribute, binding.kind, look.now, where, buffer, look.wanted is not None),
+                **stale_bytes(Stale(binding.view, binding.buffer, stale, found, wanted)),  # type: ignore[arg-type]
             )
         )
 
@@ -342,23 +335,8 @@ class ReboundInputs(Check):
         self.context.report(replace(draft, facts=Rebound(binding.attribute, binding.kind, now, None, None, True)))
 
     def _draft(self, binding: Binding, checkpoint: Checkpoint) -> Detection:
-        buffer, view = binding.buffer, binding.view
-        whole = (view.start, view.stop) == (buffer.start, buffer.stop) and view.dtype == buffer.dtype
-        return Detection(
-            code=CODE,
-            checkpoint=checkpoint,
-            buffer=buffer,
-            first=view.start,
-            last=view.stop - 1,
-            count=0,
-            ranges=(),
-            phase=Phase.PREPARE,
-            graph=checkpoint.graph,
-            replay=checkpoint.replay,
-            confidence="medium" if self.context.engine.asynchronous else "high",
-            view=None if whole else view,
-            key=f"{binding.graph.serial} {binding.attribute} {view.start - buffer.start}",
-        )
+        sure = not self.context.engine.asynchronous
+        return draft_of(checkpoint, binding.view, binding.buffer, binding.attribute, sure)
 
     def _plan_of(self, owner: object) -> Planned | None:
         known = self._plans.get(id(owner))

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from shadowgraph.checks.base import Context, Detection
-from shadowgraph.checks.rebound.facts import ReboundDetail
+from shadowgraph.checks.rebound.facts import Evidence, ReboundDetail
 from shadowgraph.checks.successors import successor_of
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Successor
@@ -31,6 +33,8 @@ class Rebound:
         known.
     planned
         Whether a plan gives the values that the graph should read, or the memory that the attribute leads to now.
+    evidence, refreshes
+        As in `ReboundDetail`; where nothing was declared, `attribute` is a path, or empty.
     """
 
     attribute: str
@@ -39,6 +43,8 @@ class Rebound:
     where: ByteRange | None
     buffer: Buffer | None
     planned: bool
+    evidence: Evidence = Evidence.DECLARED
+    refreshes: int = 0
 
 
 def rebinding_of(draft: Detection, context: Context) -> ReboundDetail | None:
@@ -47,10 +53,12 @@ def rebinding_of(draft: Detection, context: Context) -> ReboundDetail | None:
     if not isinstance(rebound, Rebound):
         return None
     return ReboundDetail(
-        attribute=_path(draft, rebound, context),
+        attribute=_path(draft, rebound, context) if rebound.evidence is Evidence.DECLARED else rebound.attribute,
         moved=rebound.now is not None,
         now=_now(rebound, context),
         planned=rebound.planned,
+        evidence=rebound.evidence,
+        refreshes=rebound.refreshes,
     )
 
 
@@ -72,6 +80,8 @@ def _now(rebound: Rebound, context: Context) -> Successor | None:
     if where is None:
         return None
     buffer = rebound.buffer or context.ledger.owner(where.start, where.stop)
+    if buffer is not None and rebound.evidence is Evidence.WINDOW:
+        return _window_of(buffer, where, context)
     if buffer is not None:
         return successor_of(buffer, context)
     return _untracked(where, rebound, context)
@@ -82,5 +92,13 @@ def _untracked(where: ByteRange, rebound: Rebound, context: Context) -> Successo
     if view is None or view.start != where.start:
         return None
     paths = [owner.path for owner in context.names.owners_of(where)]
-    name = paths[0] if paths else f"{rebound.owner}.{rebound.attribute}"
+    name = paths[0] if paths else ".".join(part for part in (rebound.owner, rebound.attribute) if part)
     return Successor(name, view.start, view.nbytes, view.dtype, view.shape)
+
+
+def _window_of(buffer: Buffer, where: ByteRange, context: Context) -> Successor:
+    """A part of a buffer, under the buffer's name."""
+    whole, first, last = successor_of(buffer, context), where.start - buffer.start, where.stop - buffer.start - 1
+    name = f"bytes {first} to {last} of {whole.name}"
+    shape = (where.nbytes // buffer.itemsize,)
+    return msgspec.structs.replace(whole, name=name, address=where.start, nbytes=where.nbytes, shape=shape)

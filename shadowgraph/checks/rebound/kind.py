@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from shadowgraph.checks.kind import FindingKind, Row
 from shadowgraph.checks.rebound import CODE
-from shadowgraph.checks.rebound.facts import ReboundDetail
+from shadowgraph.checks.rebound.facts import Evidence, ReboundDetail
 from shadowgraph.checks.verdicts import named, successor_said
+from shadowgraph.common.words import plural
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.kinds import Detail
 
@@ -38,6 +39,8 @@ class ReboundInputKind(FindingKind):
         detail, reads = finding.detail, f"{finding.graph} reads {named(finding.buffer)}"
         if not isinstance(detail, ReboundDetail):
             return f"{reads}, which host code does not refresh any more,"
+        if detail.evidence is not Evidence.DECLARED:
+            return _inferred(reads, detail)
         if detail.moved:
             now = detail.now.name if detail.now is not None else "other memory"
             return f"{reads}, but {detail.attribute} leads to {now} since, which host code refreshes instead,"
@@ -48,17 +51,30 @@ class ReboundInputKind(FindingKind):
         detail = finding.detail
         if not isinstance(detail, ReboundDetail):
             return
-        fate = "leads elsewhere now" if detail.moved else "leads there still"
-        yield "captured", f"{finding.graph} was given what {detail.attribute} led to, which {fate}"
+        if detail.attribute:
+            fate = "leads elsewhere now" if detail.moved else "leads there still"
+            yield "captured", f"{finding.graph} was given what {detail.attribute} led to, which {fate}"
         if detail.now is not None:
             yield "instead", f"{successor_said(detail.now)} is what host code refreshes"
         if detail.planned:
             yield "planned", "what the graph should read is what the latest plan was made from"
+        if detail.evidence is not Evidence.DECLARED:
+            known, inferred = _GROUNDS[detail.evidence]
+            yield "known", f"{known}; {_counted(detail)}"
+            yield "inferred", f"{inferred}, as nothing was declared"
 
     def make_checks(self, context: Context) -> Iterable[Check]:
         from shadowgraph.checks.rebound.check import ReboundInputs
+        from shadowgraph.checks.rebound.drafts import Claims
+        from shadowgraph.checks.rebound.lost_refreshes import LostRefreshes
+        from shadowgraph.checks.rebound.renamed import RenamedInputs
+        from shadowgraph.graphs.dispatch import operand_notes
 
-        yield ReboundInputs(context)
+        declared, notes = ReboundInputs(context), operand_notes.begin(context.allocator.device)
+        yield declared
+        claims = Claims()
+        yield RenamedInputs(context, declared, notes.interest(), claims)
+        yield LostRefreshes(context, declared, notes, claims)
 
     def further_buffers(self, draft: Detection) -> Iterable[Buffer]:
         from shadowgraph.checks.rebound.details import Rebound
@@ -70,3 +86,34 @@ class ReboundInputKind(FindingKind):
         from shadowgraph.checks.rebound.details import rebinding_of
 
         return rebinding_of(draft, context)
+
+
+# What is known where nothing was declared, and what is inferred from it.
+_GROUNDS = {
+    Evidence.NAME: (
+        "code that was captured takes a value by that name, and no captured graph reads what it leads to now",
+        "the graph should read what the name leads to",
+    ),
+    Evidence.COPY: (
+        "before the capture one of these was filled from the other, and no code was seen to read the one that is "
+        "refreshed",
+        "the refresh is meant for the graph",
+    ),
+    Evidence.WINDOW: (
+        "both are parts of one buffer and have one form; graphs use the one alone, host code writes the other alone, "
+        "and no code was seen to read that",
+        "the refresh is meant for the graph",
+    ),
+}
+
+
+def _inferred(reads: str, detail: ReboundDetail) -> str:
+    """The verdict where nothing was declared."""
+    if detail.evidence is Evidence.NAME:
+        return f"{reads}, which was not refreshed, but {detail.attribute} leads to other memory since, with new values,"
+    instead = detail.now.name if detail.now is not None else "other memory"
+    return f"{reads}, which was not refreshed, but {instead} was, which no code reads,"
+
+
+def _counted(detail: ReboundDetail) -> str:
+    return f"seen at {plural(detail.refreshes, 'replay')}, while the graph's memory kept its bytes"

@@ -19,7 +19,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from shadowgraph.common.internal_errors import error_barrier
-from shadowgraph.graphs.dispatch import active_pools, host_copies, host_reads, host_waits, pool_reads
+from shadowgraph.graphs.dispatch import active_pools, host_copies, host_reads, host_waits, operand_notes, pool_reads
 from shadowgraph.graphs.dispatch.borrowed_memory import note_tensor
 from shadowgraph.graphs.dispatch.calling import call
 from shadowgraph.graphs.dispatch.eager_guard import EagerGuard
@@ -214,6 +214,10 @@ class EagerMode(ObserverMode):
         if watch.on:
             pool_reads.note_operator(func, args, kwargs)
         results = self._observed(func, args, kwargs)
+        notes = operand_notes.current
+        if notes is not None and (notes.closely or (notes.learns and id(func) in operand_notes.copying)):
+            with error_barrier("operands"):
+                notes.note(func, args, kwargs, results)
         if order.on:
             with error_barrier("waits of the host"):
                 host_waits.note(func, args, kwargs)

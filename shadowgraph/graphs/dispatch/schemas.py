@@ -26,6 +26,11 @@ _OVERWRITES = {
     "copy_", "fill_", "zero_", "bernoulli_", "normal_", "uniform_", "random_", "exponential_", "log_normal_", "cauchy_",
     "geometric_", "_foreach_copy_", "_foreach_zero_", "eye_", "set_",
 }  # fmt: skip
+# In-place operators that store the values that they are given in some elements, and read no others.
+PUTS = frozenset({
+    "index_copy_", "index_put_", "_index_put_impl_", "index_fill_", "scatter_", "put_", "masked_fill_",
+    "masked_scatter_",
+})  # fmt: skip
 # Operators that change a tensor object and not its bytes.
 _METADATA = {"aten::set_", "aten::detach_", "aten::requires_grad_", "aten::_version", "aten::record_stream"}
 _RESIZES = {"aten::resize_", "aten::resize_as_", "aten::_resize_output_"}
@@ -105,6 +110,12 @@ class Schema:
         if argument.split("[")[0] not in self.written:
             return Access.READ
         return Access.WRITE if self.overwrites else Access.READ_WRITE
+
+
+def puts(operator: str) -> bool:
+    """Whether an operator, such as ``aten.index_put_.default``, is one of `PUTS`."""
+    namespace, _, rest = operator.partition(".")
+    return namespace == "aten" and rest.partition(".")[0] in PUTS
 
 
 def schema_of(operator: OpOverload, args: tuple[Any, ...] = ()) -> Schema:

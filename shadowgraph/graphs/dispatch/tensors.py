@@ -18,7 +18,7 @@ from shadowgraph.tracking.memory import storage_at
 Allocate = Callable[[int, torch.dtype, tuple[int, ...]], torch.UntypedStorage | None]
 
 _NUMBERS = frozenset((int, float, bool, str, type(None)))  # types of most arguments; no tensor is inside
-_ORDINARY = (torch.Tensor, torch.nn.Parameter)
+ORDINARY = (torch.Tensor, torch.nn.Parameter)
 # A copy-on-write copy, which is made when its address is requested.
 is_lazy_copy = torch._C._is_cow_tensor  # type: ignore[attr-defined, unused-ignore]
 _is_functional = torch._is_functional_tensor
@@ -35,7 +35,7 @@ def is_plain(tensor: torch.Tensor, device: str = "cpu") -> bool:
         and tensor.layout is torch.strided
         and not (tensor.is_quantized or tensor.is_nested or tensor._is_zerotensor())
         and not (_is_functional(tensor) or _is_functorch(tensor))
-        and (type(tensor) in _ORDINARY or _has_memory(tensor))
+        and (type(tensor) in ORDINARY or _has_memory(tensor))
     )
 
 

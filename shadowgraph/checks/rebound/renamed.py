@@ -1,0 +1,314 @@
+"""SG108 with nothing declared: a name from which a graph took an input leads to other memory since.
+
+At the end of a capture the names are noted that lead to memory that the graph may read: attributes, items and variables
+(`shadowgraph.tracking.trails`). At each observed replay of the graph they are followed again. A name that leads
+elsewhere is a *sighting* where the other memory has the input's form and other values, no captured graph reads it, and
+the graph's memory was not written. That alone proves nothing: the name may be an unrelated one, or the host may use the
+other memory for eager work. So a finding takes all of this:
+
+- the code that was captured takes a value by this name, as its source says (`loaded_names`);
+- two replays in a row are sightings, with different values, or three that are not in a row;
+- no eager operator has read the graph's memory between them, as code does that refreshes only what has changed;
+- the graph's memory held the same bytes throughout, and no refresh of it was seen.
+
+Silent are constants, names that lead home again, inputs that are copied into the graph's memory, memory that a graph
+writes itself. Freed memory is SG104's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+import msgspec
+import numpy as np
+import torch
+
+from shadowgraph.checks.base import Check, Checkpoint, Context
+from shadowgraph.checks.rebound.bindings import first_bytes, unequal
+from shadowgraph.checks.rebound.check import ReboundInputs
+from shadowgraph.checks.rebound.details import Rebound
+from shadowgraph.checks.rebound.drafts import (
+    Claims,
+    Stale,
+    draft_of,
+    first_reads,
+    input_of,
+    is_read,
+    last_to,
+    stale_bytes,
+)
+from shadowgraph.checks.rebound.facts import Evidence
+from shadowgraph.checks.rebound.loaded_names import loads_of
+from shadowgraph.checks.rebound.ties import PATIENCE, Tie, due, is_at, likelihood
+from shadowgraph.graphs.dispatch.operand_notes import LARGEST as LARGEST_INPUT
+from shadowgraph.graphs.dispatch.operand_notes import Interest, order
+from shadowgraph.model.graphs import Graph
+from shadowgraph.model.phases import Phase
+from shadowgraph.model.ranges import RangeSet
+from shadowgraph.model.stacks import current_frame
+from shadowgraph.model.views import TensorView
+from shadowgraph.tracking.foreign import still_there
+from shadowgraph.tracking.trails import Trail, TrailSearch
+from shadowgraph.tracking.writes import Write
+
+_TIES = 64  # names followed of one graph
+_TRAILS = 2_048  # names kept from the end of a capture until the checks meet its graph
+_WAITING = 64  # such graphs
+_IDLE = 64  # observed replays without a look until eager operators are not noted any more
+_RECENT = 256  # eager writes searched for the one that made the other memory
+
+
+@dataclass(slots=True, eq=False)
+class _Look:
+    """Bytes requested at the start of a replay: the graph's own, and those that the name leads to."""
+
+    tie: Tie
+    now: TensorView
+    time: int
+    parts: list[bytes] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Key of one range of a `_Look`."""
+
+    look: _Look
+
+
+class RenamedInputs(Check):
+    """Follows the names of graphs' inputs, and compares where one leads elsewhere.
+
+    Parameters
+    ----------
+    declared
+        The check of what is declared, which has precedence.
+    interest
+        Notes of eager operators.
+    claims
+        What is reported, by this check and others.
+    """
+
+    needs_every_write = True
+
+    def __init__(self, context: Context, declared: ReboundInputs, interest: Interest, claims: Claims) -> None:
+        super().__init__(context)
+        self._declared, self._interest, self._claims = declared, interest, claims
+        self._search = TrailSearch(lambda view: 0 < view.nbytes <= LARGEST_INPUT and view.contiguous)
+        self._trails: dict[int, list[Trail]] = {}  # by the graph's serial, until the checks meet it
+        self._ties: dict[int, list[Tie]] = {}  # by the graph's serial
+        self._homes = RangeSet()
+        self._idle = 0  # observed replays since one was looked at
+        self._recent: deque[tuple[int, Write]] = deque(maxlen=_RECENT)
+
+    # -- captures -----------------------------------------------------------------------------------------------
+
+    def capture_ended(self, graph: Graph) -> None:
+        found = self._search.search(self.context.names.roots(), current_frame())
+        self._trails[graph.serial] = found[:_TRAILS]
+        for serial in list(self._trails)[:-_WAITING]:
+            self._trails.pop(serial, None)  # another thread may have ended a capture, too
+
+    def captured(self, graph: Graph) -> None:
+        live = self.context.graphs
+        self._ties = {serial: ties for serial, ties in self._ties.items() if serial in live}
+        trails = self._trails.pop(graph.serial, [])
+        ties = self._ties_of(graph, trails) if trails else []
+        if ties:
+            self._ties[graph.serial] = sorted(ties, key=likelihood)[:_TIES]
+        self._homes = RangeSet.of(tie.view.hull for each in self._ties.values() for tie in each)
+
+    def _ties_of(self, graph: Graph, trails: list[Trail]) -> list[Tie]:
+        reads = RangeSet.of(view.hull for view in first_reads(graph))
+        found = []
+        for trail in trails:
+            read = RangeSet.of(reads.intersection(trail.view.hull))
+            buffer = input_of(graph, trail.view) if read else None
+            if buffer is not None:
+                stacks = tuple({node.launch.stack: None for part in read for node in graph.readers(part)})
+                found.append(Tie(graph, trail, buffer, read, stacks))
+        return found
+
+    # -- writes -------------------------------------------------------------------------------------------------
+
+    @property
+    def wants_known_writes(self) -> bool:
+        return False
+
+    def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
+        if not self._ties or (graph is not None and write.stores is None):
+            return
+        if graph is None:
+            self._recent.append((next(order), write))
+        if any(self._homes.overlaps(part) for part in write.ranges):
+            for tie in self._all():
+                tie.written = tie.written or write.ranges.overlaps(tie.view.hull)
+
+    def invalidate_writers(self) -> None:
+        """After unseen writes: nothing seen before counts."""
+        for tie in self._all():
+            tie.disturb()
+        self._recent.clear()
+        self._interest.want(())
+
+    def _all(self) -> list[Tie]:
+        return [tie for ties in self._ties.values() for tie in ties]
+
+    # -- replays ------------------------------------------------------------------------------------------------
+
+    def replay_begins(self, checkpoint: Checkpoint) -> None:
+        assert checkpoint.graph is not None
+        ties = self._ties.get(checkpoint.graph.serial)
+        self._idle += 1
+        if self._idle == _IDLE:
+            self._rest()
+        if not ties:
+            return
+        self._heed_reads()
+        watched = [tie.watched for tie in ties]
+        with torch._C.DisableTorchFunction():
+            for tie in due(ties, checkpoint.replay or 0):
+                other = tie.trail.now()
+                if other is None or is_at(other, tie.view) or not self._looks_at(tie, other, checkpoint):
+                    tie.disturb()
+                tie.written = False
+        if watched != [tie.watched for tie in ties]:
+            self._watch()  # now: the bytes may arrive after the next step
+
+    def _rest(self) -> None:
+        """No name was looked at for long: the graphs of those that led elsewhere are not replayed any more."""
+        for tie in self._all():
+            if tie.watched:
+                tie.disturb()
+        self._watch()
+
+    def _heed_reads(self) -> None:
+        """Eager code that reads a graph's input may compare it before it refreshes it."""
+        reads = self._interest.reads
+        while reads:
+            where = reads.popleft()
+            for tie in self._all():
+                if not tie.told and tie.view.hull.overlaps(where):
+                    tie.disturb()
+
+    def _looks_at(self, tie: Tie, other: torch.Tensor, checkpoint: Checkpoint) -> bool:
+        """The name leads elsewhere at the start of a replay: request the bytes. False where that is nothing to look
+        at, or the graph's memory was written meanwhile."""
+        if tie.given_up:
+            return True
+        if tie.written:
+            tie.tries += 1
+            return False
+        now = self._fitting(tie, other)
+        if now is None:
+            return False
+        if tie.taken is None:
+            tie.taken = loads_of(tie.trail.name, tie.stacks)
+        if not tie.taken:
+            tie.tries = PATIENCE  # no name of an input
+            return True
+        tie.looks, tie.watched, self._idle = tie.looks + 1, True, 0
+        size = min(tie.size, now.nbytes)
+        look = _Look(tie, now, next(order))
+        self.context.engine.fetch(checkpoint, [(_Part(look), first_bytes(view, size)) for view in (tie.view, now)])
+        return True
+
+    def _fitting(self, tie: Tie, other: torch.Tensor) -> TensorView | None:
+        """The other memory, if the graph could have been given it in place of its own, and none is captured with it."""
+        try:
+            now = TensorView.of(other)
+        except ValueError:
+            return None
+        home = tie.view
+        alike = (now.dtype, now.device, now.shape[1:]) == (home.dtype, home.device, home.shape[1:])
+        if not alike or len(now.shape) != len(home.shape) or not now.contiguous or not now.nbytes:
+            return None
+        if len(tie.trail.name) == 1 and now.start in self._interest.used:
+            return None  # the variable was reused: an operator has taken its new value
+        if now.hull.overlaps(home.hull) or is_read(self.context, now.hull) or not still_there(tie.buffer):
+            return None
+        return None if self._declared.binds(tie.graph, home.hull) else now
+
+    # -- comparison ---------------------------------------------------------------------------------------------
+
+    def owns(self, key: object) -> bool:
+        return isinstance(key, _Part)
+
+    def fetched(self, key: object, data: bytes, checkpoint: Checkpoint) -> None:
+        assert isinstance(key, _Part)
+        look = key.look
+        look.parts.append(data)
+        if len(look.parts) == 2:
+            self._judge(look, checkpoint)
+
+    def _judge(self, look: _Look, checkpoint: Checkpoint) -> None:
+        tie, (found, other) = look.tie, look.parts
+        stale = self._stale(tie, found, other)
+        if tie.disturbed > tie.latest:
+            tie.start_over()
+        if not stale or other == tie.other:
+            return
+        if tie.sightings and found != tie.found[: len(found)]:  # refreshed by code that was not seen
+            tie.start_over()
+            tie.tries += 1
+        if self._has_better_name(tie):
+            tie.tries = PATIENCE
+            return
+        replay = checkpoint.replay or 0
+        tie.in_a_row = tie.sightings > 0 and replay == tie.replay + 1
+        tie.sightings, tie.tries, tie.replay = tie.sightings + 1, tie.tries + 1, replay
+        tie.found, tie.other, tie.latest = found, other, look.time
+        if tie.told or tie.sightings >= (2 if tie.in_a_row else 3):
+            tie.told = True
+            self._report(look, Stale(tie.view, tie.buffer, stale, found, other), checkpoint)
+        self._watch()
+
+    def _has_better_name(self, tie: Tie) -> bool:
+        """Whether all the names in captured code that may be this one may also be one that leads there still."""
+        taken = set(tie.taken or ())
+        for other in self._ties.get(tie.graph.serial, ()):
+            target = other.trail.now() if other is not tie and other.view.start == tie.view.start else None
+            if target is not None and is_at(target, other.view):
+                taken -= loads_of(other.trail.name, other.stacks)
+        return not taken
+
+    def _stale(self, tie: Tie, found: bytes, other: bytes) -> list[int]:
+        """Numbers of the elements that differ, of those that the graph was given."""
+        item, start = tie.view.itemsize, tie.view.start
+        spans = [(part.start - start, part.stop - start) for part in tie.read]
+        differs = np.flatnonzero(unequal(found, other, item)).tolist()
+        return [at for at in differs if any(a <= at * item < b for a, b in spans)]
+
+    def _watch(self) -> None:
+        """Have it noted which operators read the memory of doubtful inputs, and which made what the names lead to."""
+        doubtful = [tie for tie in self._all() if tie.watched and not tie.given_up]
+        unsure = [tie.view.hull for tie in doubtful if not tie.told]
+        self._interest.want(unsure, {tie.view.dtype for tie in doubtful})
+
+    def _report(self, look: _Look, stale: Stale, checkpoint: Checkpoint) -> None:
+        tie, now = look.tie, look.now
+        if not self._claims.take(tie.graph, tie.view.start, tie.trail):
+            return  # it is reported under another name
+        names, path = self.context.names, tie.trail.path
+        if any(owner.path != path for owner in names.owners_of(tie.view.hull, tie.buffer.serial)):
+            names.refresh(anew=True)  # the graph's memory goes by the names that lead there still
+        where = first_bytes(now, len(stale.found))
+        write = last_to(where, self._recent, self._interest)
+        facts = Rebound(
+            attribute=path,
+            owner="",
+            now=now,
+            where=where,
+            buffer=self.context.ledger.owner(now.start, now.stop),
+            planned=False,
+            evidence=Evidence.NAME,
+            refreshes=tie.sightings,
+        )
+        self.context.report(
+            replace(
+                draft_of(checkpoint, tie.view, tie.buffer, "name"),
+                culprits=(msgspec.structs.replace(write, opaque=True),) if write is not None else (),
+                facts=facts,
+                **stale_bytes(stale),  # type: ignore[arg-type]
+            )
+        )
