@@ -106,6 +106,8 @@ class StreamOrder:
                 self._default = stream
             elif blocking:
                 self._blocking.add(stream)
+            else:
+                self._blocking.discard(stream)
 
     # -- what the program does -------------------------------------------------------------------------------------
 

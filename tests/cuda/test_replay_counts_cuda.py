@@ -91,7 +91,8 @@ def test_a_replay_in_which_a_write_is_located_counts_as_checked(debugger: sg.Deb
         if where == "in prepare":
             fill(refreshed, 4)
         graph.replay()
-    (finding,) = debugger.check()
+        debugger.check()
+    (finding,) = debugger.findings
     assert finding.culprit is not None
     assert finding.culprit.status == "confirmed", "invalid: nothing was located"
     torch.cuda.synchronize()

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from shadowgraph.common.compat import relaxed_capture
 from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.internal_errors import error_barrier, error_barrier_all
 from shadowgraph.common.patching import PatchSet, Target, holders
@@ -138,12 +139,18 @@ class StreamHooks:
         return int(read.__get__(stream, type(stream)))
 
     def _describe(self, handle: int) -> None:
-        """Note what a stream is when it is first seen. One that torch did not make belongs to code that is not seen."""
+        """Note what a stream is when it is first seen. One that torch did not make belongs to code that is not seen.
+
+        While a capture runs nothing is asked of the driver: that would invalidate it. Until then such a stream counts as
+        ordered with the default one."""
+        if captures.running and handle >= _FOREIGN:
+            self._order.describe(handle, default=False, blocking=True)
+            return
         self._known.add(handle)
         flags: int | None = 0
         if handle >= _FOREIGN:  # a call on the default stream may invalidate a capture elsewhere
             flags = None
-            with error_barrier_all("flags of a stream"):
+            with error_barrier_all("flags of a stream"), relaxed_capture():
                 flags = self._flags_of(handle)
         self._order.describe(handle, default=handle in (0, 1), blocking=flags is None or not flags & _NON_BLOCKING)
         if flags is None or handle == 2 or (handle >= _FOREIGN and not flags & _NON_BLOCKING):
@@ -293,7 +300,7 @@ class StreamHooks:
         return property(handle)
 
     def _expose(self, stream: Any) -> None:
-        key = self._key(stream)
+        key = self._handle(stream) if stream.device_index == self._index else None
         if key is not None and key >= _FOREIGN:  # those below are constants of CUDA
             self._order.expose(key)
 
