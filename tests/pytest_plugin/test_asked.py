@@ -190,7 +190,7 @@ def test_a_wrong_marker_fails_its_test_alone(project: Project) -> None:
         "test_backend": "error",
         "test_other": "passed",
     }
-    assert project.said("test_code") == "shadowgraph: expect takes codes of findings (SG101 to SG113), not 'SG999'"
+    assert project.said("test_code") == "shadowgraph: expect takes codes of findings (SG101 to SG116), not 'SG999'"
     assert project.said("test_option").startswith("shadowgraph: no option 'colour'; options are: backend")
     assert project.said("test_positional") == "shadowgraph: the marker shadowgraph takes keywords only, not 'SG101'"
     assert "CUDA" in project.said("test_backend")

@@ -141,8 +141,8 @@ class StreamHooks:
     def _describe(self, handle: int) -> None:
         """Note what a stream is when it is first seen. One that torch did not make belongs to code that is not seen.
 
-        While a capture runs nothing is asked of the driver: that would invalidate it. Until then such a stream counts as
-        ordered with the default one."""
+        While a capture runs nothing is asked of the driver, which would invalidate it. Such a stream counts as ordered
+        with the default one, and is looked at again."""
         if captures.running and handle >= _FOREIGN:
             self._order.describe(handle, default=False, blocking=True)
             return
