@@ -300,6 +300,29 @@ def test_around_a_program_that_declares_nothing_it_is_a_note(debugger: sg.Debugg
     assert [found.code for found in debugger.findings] == ["SG103"]
 
 
+@pytest.mark.parametrize("use", ["slots", "tokens"])
+def test_two_padded_inputs_make_an_error_of_places_in_memory(debugger: sg.Debugger, use: str) -> None:
+    debugger.runner.adjust(stale_rows="note")
+    with debugger.guard():
+        kept, lens, positions = (torch.zeros(4, dtype=torch.int64) for _ in range(3))
+        table = torch.arange(64.0).view(32, 2)
+    debugger.name("batch", {"kept": kept, "lens": lens, "positions": positions})
+    graph = sg.HostGraph()
+    with sg.host_graph(graph):
+        read = table[kept] if use == "slots" else torch.nn.functional.embedding(kept, table)
+        _ = read.sum(1) * lens + positions
+    for values in ([11, 12, 13, 14], [15, 16]):
+        for tensor, padding in ((kept, None), (lens, 1), (positions, 0)):
+            tensor[: len(values)].copy_(torch.tensor(values))
+            if padding is not None and len(values) < 4:
+                tensor[len(values) :].fill_(padding)
+        graph.replay()
+    found = only(debugger.findings if use == "slots" else debugger.notes)
+    assert (found.code, found.buffer.name) == ("SG103", 'batch["kept"]')
+    assert (found.severity, found.confidence) == (("error", "high") if use == "slots" else ("note", "medium"))
+    assert len(found.detail.padded) == 2, "invalid: one witness alone"
+
+
 def test_leniency_ends_where_somebody_declared_that_rows_are_judged(debugger: sg.Debugger) -> None:
     batch = Batch(debugger)
     debugger.runner.adjust(stale_rows="note")

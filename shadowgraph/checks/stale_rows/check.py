@@ -30,6 +30,7 @@ from shadowgraph.checks.stale_rows.details import Stale
 from shadowgraph.checks.stale_rows.row_log import Begun, RowLog, copied
 from shadowgraph.checks.stale_rows.rules import POLICIES, Declared, InputKey, Suspect, key_of, suspects
 from shadowgraph.checks.stale_rows.static_inputs import Input, StaticInputs
+from shadowgraph.graphs.dataflow import indexed_by
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Severity
 from shadowgraph.model.graphs import Graph
@@ -40,6 +41,7 @@ from shadowgraph.tracking.writes import Write
 
 _REPLAYS = 4096  # replays to which a row's value can be dated
 _BESIDE = 1 << 15  # bytes of a witness compared on each side of the cut
+_TWO = 2  # padded inputs that make an error of what nothing was declared about
 _LOOKS = 8  # after these, a finding's rows are read ever more seldom
 _Replay = tuple[int, int, int]  # a replay: its time, the graph's serial, its number
 
@@ -106,8 +108,9 @@ class StaleRows(Check):
     Attributes
     ----------
     lenient
-        Report undeclared rows as a note, whatever the witness: for a program without declarations of inputs that keep
-        their rows, as under ``wrap``. Does not apply to declared rows.
+        Report undeclared rows as a note, for a program without declarations of inputs that keep their rows, as under
+        ``wrap``. Does not apply to declared rows, nor where the step padded two other inputs or more and the graph uses
+        the values as places in memory: what is kept on purpose is looked up, as tokens are, or leads nowhere.
     """
 
     lenient = False
@@ -264,7 +267,7 @@ class StaleRows(Check):
         if not (key.declared or padded or full):
             return
         sure = bool(key.declared or padded)
-        fault = sure and key.fault
+        fault = sure and (key.fault or (len(padded) >= _TWO and _leads_to_memory(key.input, checkpoint.graph)))
         draft = self._with_rows(key, filled, padded or full, checkpoint)
         if checkpoint.graph is not None and fault:
             self._log.keep(checkpoint.graph.serial)
@@ -312,6 +315,12 @@ def _asked(suspicion: _Suspicion) -> Iterator[tuple[_Witness, ByteRange]]:
         beside = max(1, _BESIDE // each.rows.stride)
         first, last = max(0, cut - beside), min(each.rows.count, cut + beside) - 1
         yield _Witness(suspicion, each, cut - first), each.rows.span(first, last)
+
+
+def _leads_to_memory(each: Input, graph: Graph | None) -> bool:
+    """Whether a graph uses an input's values as indices or offsets, and not only as tokens or positions to look up."""
+    where = RangeSet.of([ByteRange(each.rows.start, each.rows.stop)])
+    return graph is not None and any(not use.lookup for use in indexed_by(graph, where))
 
 
 def _weight(sure: bool, fault: bool) -> tuple[Severity, str]:
