@@ -33,6 +33,7 @@ from shadowgraph.graphs.events import listeners
 from shadowgraph.graphs.host.graph import HostGraph
 from shadowgraph.graphs.lookup import model_of
 from shadowgraph.graphs.observer.observer import observer
+from shadowgraph.graphs.triton import host as triton_host
 from shadowgraph.localize.location import Location
 from shadowgraph.model.coverage import Coverage
 from shadowgraph.model.graphs import Graph
@@ -136,6 +137,9 @@ class Debugger(Declarations, LiveDebugger):
             partial(getattr, self._work.observation, "unobserved"),
             self._work.idleness,
         )
+        self._mode.notes_operands = self.settings.undefined
+        if self.settings.undefined and self.settings.backend == "host":
+            triton_host.note_loads(True)
         if watch_thread:
             self._mode.home = threading.get_ident()
             self._mode.__enter__()  # type: ignore[no-untyped-call]
@@ -182,6 +186,8 @@ class Debugger(Declarations, LiveDebugger):
                 parameters.uninstall()
             if self._resizes:
                 resize_hooks.uninstall()
+            if self.settings.undefined and self.settings.backend == "host":
+                triton_host.note_loads(False)
             self._backend.stop()
             tracing.uninstall()
             finalizer_safe_lock.uninstall()

@@ -17,6 +17,7 @@ from shadowgraph.checks.mutation.check import InGraphMutation
 from shadowgraph.checks.rebound.check import ReboundInputs
 from shadowgraph.checks.stale_rows.check import StaleRows
 from shadowgraph.checks.stale_rows.rules import POLICIES
+from shadowgraph.checks.undefined.check import UndefinedInfluence
 from shadowgraph.common.errors import UnknownBufferError, UsageError
 from shadowgraph.graphs.dispatch.tensors import is_plain
 from shadowgraph.graphs.host.graph import HostGraph
@@ -194,6 +195,9 @@ def declare_padding(work: Monitor, tensor: object, policy: str) -> None:
     if policy not in POLICIES:
         raise UsageError(f"padding() takes 'refresh', 'dont_care' or 'judged', not {policy!r}")
     work.checks[StaleRows].declare(buffer, view.hull, policy)
+    undefined = work.checks.find(UndefinedInfluence)
+    if undefined is not None:
+        undefined.declare(buffer, view.hull, policy)
 
 
 def lose_contents(work: Monitor, ranges: Sequence[ByteRange], how: str, read: bool = False) -> Callable[[], None]:

@@ -26,4 +26,4 @@ def _link(report: str) -> str:
 
 def kinds_not_looked_for() -> str:
     """Names of codes that nothing reports."""
-    return ", ".join(f"{code} ({RESERVED[code]})" for code in not_looked_for()) + "."
+    return (", ".join(f"{code} ({RESERVED[code]})" for code in not_looked_for()) or "none") + "."

@@ -2,14 +2,15 @@
 
 The monitor calls the hooks of `Check` in the thread of the event. It holds the debugger's lock for
 `launch_begins`, `parts`, `replay_begins`, `replay_ends`, `pool_read`, `pool_written`, `changed`, `fetched`,
-`checkpoint_ends`, `written` and those about host memory, and not for `host_read`, `recheck` and `capture_ended`.
+`checkpoint_ends`, `written` and those about host memory, and not for `host_read`, `operands_read`, `novel`, `recheck`
+and `capture_ended`.
 `captured` runs under the lock at the first replay, and without it at the end of a capture on the host.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, TypedDict, Unpack
 
@@ -20,7 +21,7 @@ from shadowgraph.model.findings import Batch, Culprit, Reader, Severity
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.guards import Side
 from shadowgraph.model.host_copies import HostWrite, QueuedCopy
-from shadowgraph.model.launches import Launch
+from shadowgraph.model.launches import Launch, Pointer
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import Stack
@@ -348,6 +349,12 @@ class Check:
 
     def pool_written(self, written: PoolAccess) -> None:
         """An eager operator is about to write such memory. `written` tells of it, too, where the memory is tracked."""
+
+    def operands_read(self, name: str, pointers: Sequence[Pointer]) -> None:
+        """An eager operator is about to read tracked memory; only with the option `undefined`."""
+
+    def novel(self) -> None:
+        """A step larger than all before it is about to be prepared."""
 
     def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         """A launch wrote tracked memory (`graph` for a node of a replay)."""

@@ -23,6 +23,7 @@ from shadowgraph.checks.races.kind import GraphRaceKind
 from shadowgraph.checks.rebound.kind import ReboundInputKind
 from shadowgraph.checks.reserved import RESERVED
 from shadowgraph.checks.stale_rows.kind import StaleRowsKind
+from shadowgraph.checks.undefined.kind import UndefinedInfluenceKind
 from shadowgraph.checks.unordered_access.kind import UnorderedAccessKind
 from shadowgraph.common.errors import UsageError
 from shadowgraph.model import kinds as register
@@ -43,6 +44,7 @@ BUILT_IN: tuple[FindingKind, ...] = (  # in the order in which their checks run
     HeadroomKind(),
     UnorderedAccessKind(),
     ContentsLostKind(),
+    UndefinedInfluenceKind(),
 )
 
 

@@ -38,6 +38,10 @@ class Checks:
         assert isinstance(check, kind)
         return check
 
+    def find(self, kind: type[_C]) -> _C | None:
+        """The check of a class, where the settings have it."""
+        return self[kind] if kind in self._by_class else None
+
     def invalidate_writers(self) -> None:
         """After unseen writes."""
         for check in self.all:

@@ -1,7 +1,5 @@
-"""Codes that are reserved for kinds of finding which this version does not look for."""
+"""Codes that are reserved for kinds of finding which this version does not look for: none."""
 
 from __future__ import annotations
 
-RESERVED = {
-    "SG107": "undefined influence",
-}
+RESERVED: dict[str, str] = {}

@@ -294,6 +294,15 @@ OPTIONS: tuple[Option, ...] = (
         live=True,
     ),
     Option(
+        "undefined", False, Switch(),
+        "before some replays, run the graph several times with other values in bytes that must not matter, to see "
+        "whether its results depend on them (SG107)",
+        "Before the second, third, fourth, eighth, sixteenth ... replay of each graph that is looked at: four runs of "
+        "it, and some dozens where a result depends. All memory is restored before the replay. Threads of the program "
+        "must not write meanwhile: the restoration would undo that. Copies take up to ``locate_memory``.",
+        flags={"wrap": Flag(("--undefined",))},
+    ),
+    Option(
         "partial_reruns", True, Switch(),
         "run a graph whose nodes cannot be looked at one by one in part, several times, before a replay, to name the "
         "launch at fault",

@@ -65,6 +65,7 @@ class Settings:
     locate: Locate = of(option("locate"))
     locate_memory: int = of(option("locate_memory"))
     stale_rows: StaleRows = of(option("stale_rows"))
+    undefined: bool = of(option("undefined"))
     partial_reruns: bool = of(option("partial_reruns"))
 
     def __post_init__(self) -> None:

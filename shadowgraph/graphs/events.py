@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from shadowgraph.model.graphs import Graph, Launch, Node
     from shadowgraph.model.host_copies import HostWrite, QueuedCopy
-    from shadowgraph.model.launches import IndexRule
+    from shadowgraph.model.launches import IndexRule, Pointer
     from shadowgraph.tracking.stores import StoreLog
 
 Facts = TypeVarTuple("Facts")
@@ -74,6 +74,9 @@ class Listener:
 
     def launch_ran(self, launch: Launch, stores: StoreLog | None) -> None:
         """An eager launch that writes a tracked buffer ran."""
+
+    def operands_read(self, name: str, pointers: Sequence[Pointer]) -> None:
+        """An eager operator is about to read tracked memory through these pointers; only where that is asked for."""
 
     def host_read(self, view: TensorView, how: str, waits: bool = True) -> None:
         """The host is about to read a tensor's bytes, and to wait for them unless `waits` is False."""
@@ -156,6 +159,7 @@ class Events:
         self.checks_itself = event(Listener.checks_itself)
         self.launch_begins = event(Listener.launch_begins)
         self.launch_ran = event(Listener.launch_ran)
+        self.operands_read = event(Listener.operands_read)
         self.host_read = event(Listener.host_read)
         self.pool_read = event(Listener.pool_read)
         self.pool_written = event(Listener.pool_written)

@@ -1,6 +1,6 @@
 """The ranges to restore so that a graph can run again from its initial state: every byte that its nodes may write.
 
-Pure functions over the model; the locator and the backends use them before a replay.
+Pure functions over the model; the locator, the experiments of SG107 and the backends use them before a replay.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from shadowgraph.model.device_nodes import DeviceNode, NodeKind
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.launches import Pointer
 from shadowgraph.model.ranges import ByteRange, RangeSet
-
-AllocationOf = Callable[[int], tuple[int, int] | None]
+from shadowgraph.model.reruns import AllocationOf
+from shadowgraph.tracking.allocator import HostAllocator
+from shadowgraph.tracking.readable import readable
 
 _CLOSED = (NodeKind.CHILD, NodeKind.CONDITIONAL, NodeKind.OTHER)
 
@@ -95,3 +96,15 @@ def state_of(
     if found.nbytes > room:
         raise NotRerun(f"there is no room for copies of the {found.nbytes:,} bytes that it may write")
     return list(found)
+
+
+def state_within(
+    graph: Graph, allocator: HostAllocator, allocation_of: AllocationOf, more: Sequence[ByteRange], room: int
+) -> list[ByteRange]:
+    """`state_of` with the buffers of an allocator's ledger."""
+
+    def buffer_at(address: int) -> ByteRange | None:
+        buffer = allocator.ledger.owner(address, address + 1)
+        return buffer.range if buffer is not None and readable(buffer, allocator) else None
+
+    return state_of(graph, buffer_at, allocation_of, more, room)

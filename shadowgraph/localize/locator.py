@@ -24,9 +24,9 @@ from shadowgraph.checks.out_of_bounds.view_partition import cells_of
 from shadowgraph.checks.probed import CellChange, Change, Probed
 from shadowgraph.checks.registry import Checks
 from shadowgraph.common.internal_errors import error_barrier, log
-from shadowgraph.graphs.rerunning import AllocationOf, state_of
+from shadowgraph.graphs.rerunning import state_within
 from shadowgraph.localize.location import Location
-from shadowgraph.localize.probing import PIECES, Plan, cut, nearest, readable, tracked
+from shadowgraph.localize.probing import PIECES, Plan, cut, nearest, tracked
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Culprit, Finding, Severity, Status
 from shadowgraph.model.graphs import Graph
@@ -34,8 +34,10 @@ from shadowgraph.model.guards import Side
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.probes import Fallback, Hit, Outcome, Probe
 from shadowgraph.model.ranges import ByteRange, RangeSet
+from shadowgraph.model.reruns import AllocationOf
 from shadowgraph.model.write_sets import Place, WriteSets, write_sets_of
 from shadowgraph.tracking.active_guards import ActiveGuards
+from shadowgraph.tracking.readable import readable
 from shadowgraph.tracking.writes import Write
 
 NOT_PROBED = "its nodes could not be run one by one"
@@ -257,12 +259,7 @@ class Locator:
     def _state(self, graph: Graph, parts: Sequence[ByteRange], allocation_of: AllocationOf) -> list[ByteRange]:
         """The ranges that a graph may write, for a backend that has to run it in part."""
         context = self.context
-
-        def buffer_at(address: int) -> ByteRange | None:
-            buffer = context.ledger.owner(address, address + 1)
-            return buffer.range if buffer is not None and readable(buffer, context.allocator) else None
-
-        return state_of(graph, buffer_at, allocation_of, parts, context.settings.locate_memory)
+        return state_within(graph, context.allocator, allocation_of, parts, context.settings.locate_memory)
 
     def _deliver(self, serial: int, armed: _Armed, outcome: Outcome) -> None:
         armed.outcome = outcome

@@ -9,13 +9,12 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from shadowgraph.model.buffers import Buffer, Ledger, Role
+from shadowgraph.model.buffers import Buffer, Ledger
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.guards import Guard, Side, guards_of
 from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.tracking.aliases import NameBook
-from shadowgraph.tracking.allocator import HostAllocator
-from shadowgraph.tracking.foreign import hold, still_there
+from shadowgraph.tracking.foreign import hold
 
 OTHER_GUARDS = 128
 PIECES = 1024  # pieces that a disputed range is cut into
@@ -89,14 +88,6 @@ class Plan:
             else:
                 self.held.append(kept)
                 self.buffers.setdefault(place, buffer)
-
-
-def readable(buffer: Buffer, allocator: HostAllocator) -> bool:
-    """Whether a buffer's memory, guards included, may be read: a freed tenant's may as long as its block has a
-    tenant."""
-    if buffer.role is Role.FOREIGN:
-        return still_there(buffer)
-    return buffer.alive or buffer.start in allocator.guards.tenants
 
 
 def nearest(guards: Sequence[Guard], graph: Graph, damage: Sequence[ByteRange]) -> list[Guard]:

@@ -163,6 +163,8 @@ class Reader(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
+    kind
+        ``host``, ``eager``, ``graph`` for a node of the finding's own graph, or another graph's name.
     wrote
         The buffer that the host wrote the values into, where a graph reads it as indices or offsets.
     """

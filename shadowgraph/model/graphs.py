@@ -19,6 +19,7 @@ from shadowgraph.model.host_copies import HostCopy
 from shadowgraph.model.launches import Access, Launch, LaunchKind, Pointer
 from shadowgraph.model.probes import Probe
 from shadowgraph.model.ranges import ByteRange, RangeIndex, RangeSet
+from shadowgraph.model.reruns import Experiment
 
 __all__ = ["Access", "Allocation", "Graph", "Launch", "LaunchKind", "Node", "Pointer"]
 
@@ -76,8 +77,8 @@ class Graph(HtmlRepr):
         Buffers allocated before the capture that its launches use, by serial; noted while they lived.
     captured_at
         End of its capture by the debugger's clock; 0 where no debugger was running.
-    probe
-        The probe of the next replay; the backend removes it.
+    probe, experiment
+        The probe of the next replay, and the runs before it; the backend removes them.
     reading
         Held while the executable graph is read, changed or destroyed.
     unread
@@ -104,6 +105,7 @@ class Graph(HtmlRepr):
         self.captured_at = self.began = self.ended = 0
         self.inputs: dict[int, Buffer] = {}
         self.probe: Probe | None = None
+        self.experiment: Experiment | None = None
         self.reading = fork_safe(threading.RLock())
         self.unread = ""
         self.checks_itself = self.unlearnt = False

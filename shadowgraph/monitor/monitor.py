@@ -49,7 +49,7 @@ from shadowgraph.model.coverage import Coverage
 from shadowgraph.model.graphs import Graph, Launch, Node
 from shadowgraph.model.guards import Guard, guards_of
 from shadowgraph.model.host_copies import HostWrite, QueuedCopy
-from shadowgraph.model.launches import IndexRule
+from shadowgraph.model.launches import IndexRule, Pointer
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import Stack, current_stack
@@ -376,6 +376,8 @@ class Monitor(Listener):
             return
         self._check_unobserved()
         self.observation.observe_step()
+        for check in self._all:
+            check.novel()
         log(logging.DEBUG, "shadowgraph: a step is watched in full: %s", reason)
 
     # -- events from the backend --------------------------------------------------------------------------------
@@ -406,6 +408,8 @@ class Monitor(Listener):
         for check in self._all if not self.paused else ():
             with error_barrier("end of a capture"):
                 check.capture_ended(graph)
+        if self.settings.undefined:  # from here on eager writes to the capture's memory count
+            self.allocator.guards.enter_waiting()
         self._graphs.captured(graph, self.lost is None and self.limit.stopped is None)
         if not self._graphs.waiting:
             self._rows.name_buffers()
@@ -675,6 +679,12 @@ class Monitor(Listener):
             self._boundaries.guards_now(Checkpoint("launch", Phase.PREPARE if marked else None, model, replay))
         if self.stepper.armed:
             self._step(launch, before=False)
+
+    @event_handler
+    def operands_read(self, name: str, pointers: Sequence[Pointer]) -> None:
+        if not (self.paused or self.observation.incomplete or self._replaying is not None or self._captures_here):
+            for check in self._all:
+                check.operands_read(name, pointers)
 
     @delivers
     @event_handler

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from shadowgraph.checks.base import Context
 from shadowgraph.checks.headroom.check import Headroom
 from shadowgraph.checks.mutation.check import InGraphMutation
+from shadowgraph.checks.undefined.check import UndefinedInfluence
 from shadowgraph.graphs.dispatch.eager import anyone_rests
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Finding
@@ -91,7 +92,9 @@ def _limits(work: Monitor) -> tuple[str | None, ...]:
         work.write_patterns.sentence(),
         *(_idle(work), _operators(work), _unlearnt(work)),
     )
-    return (work.limit.sentence(), *sampling, _inferred(work), work.book.sentence(), *recorder.reasons)
+    undefined = work.checks.find(UndefinedInfluence)
+    tried = undefined.sentence() if undefined is not None else None
+    return (work.limit.sentence(), *sampling, tried, _inferred(work), work.book.sentence(), *recorder.reasons)
 
 
 def _operators(work: Monitor) -> str | None:

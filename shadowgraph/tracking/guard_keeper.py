@@ -208,6 +208,14 @@ class GuardKeeper:
             self._claims[buffer.start] = [*standing, weakref.ref(tenancy)]
         return tenancy
 
+    def claimed(self) -> dict[int, list[Buffer]]:
+        """The buffers that graphs write at each replay, freed ones too, by block address; on the host."""
+        with self._lock.section:
+            found = {
+                at: [tenancy.buffer for each in claims if (tenancy := each())] for at, claims in self._claims.items()
+            }
+        return {at: buffers for at, buffers in found.items() if buffers}
+
     def move_in_replay(self, tenancy: Tenancy) -> None:
         """Move a block's guards to the tenant that a replay puts there: `arm`, but each replay repeats it, and a block
         passes between the same tenants.

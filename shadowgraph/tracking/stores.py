@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.model.ranges import ByteRange, RangeSet
+from shadowgraph.tracking.loads import LoadLog
 
 Addresses = npt.NDArray[np.uint64]
 ProgramId = tuple[int, int, int]
@@ -103,12 +104,15 @@ class StoreLog:
     Attributes
     ----------
     loads
+        The loads of the launch, where they are noted as well.
+    loaded
         Bytes loaded, while memory of pools is watched (`pool_watch`); empty otherwise.
     """
 
     def __init__(self, budget: Budget = SHARED) -> None:
+        self.loads: LoadLog | None = None
         self.stores: list[Store] = []
-        self.loads = RangeSet()
+        self.loaded = RangeSet()
         self._ranges: RangeSet | None = None
         self._compacted = False
         self._budget, self._held = budget, 0
@@ -146,7 +150,7 @@ class StoreLog:
     def note_load(self, addresses: Addresses, itemsize: int) -> None:
         """Record a load's active lanes."""
         for part in _runs(addresses, itemsize) if addresses.size else ():
-            self.loads.add(part)
+            self.loaded.add(part)
 
     def compact(self) -> None:
         """Drop addresses and values for good; later stores record only their ranges."""

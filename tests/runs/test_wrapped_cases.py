@@ -23,8 +23,7 @@ def test_a_bug_is_found_and_named(case: Case, tmp_path: Path) -> None:
     assert not facts.faults
     for expected in case.expected:
         buffer = expected.buffer.rpartition(".")[2]  # without the name that the case gives to the debugger
-        seen = facts.notes if expected.code == "SG103" else facts.findings  # nobody declares what may keep its rows
-        assert replace(expected, buffer=buffer).missing(seen) is None
+        assert replace(expected, buffer=buffer).missing(facts.findings) is None
     for finding in (*facts.findings, *facts.notes):
         assert finding.buffer.names, finding.message
 

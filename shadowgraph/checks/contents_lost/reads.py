@@ -41,7 +41,7 @@ def sure_reads(graph: Graph) -> list[Read]:
                 ranges, gaps = extent(pointer.view)
                 first = RangeSet() if gaps else ranges - written
                 if first:
-                    found.append(Read(node, pointer, first, _picks(node.launch.name, pointer.argument)))
+                    found.append(Read(node, pointer, first, picks(node.launch.name, pointer.argument)))
         for pointer in node.launch.pointers:
             if pointer.may_write:
                 written |= extent(pointer.view)[0]
@@ -53,6 +53,7 @@ def may_write(graph: Graph) -> RangeSet:
     return RangeSet.of(part for _, p in graph.pointers() if p.may_write for part in extent(p.view)[0])
 
 
-def _picks(operator: str, argument: str) -> bool:
+def picks(operator: str, argument: str) -> bool:
+    """Whether an operator reads some of an argument's bytes, by an index."""
     looks_up = takes_indices(operator) or any(name in operator for name in _LOOKUPS)
     return looks_up and argument in ("self", "weight", "input", "source")

@@ -101,7 +101,7 @@ class PoolClobbers(Check):
     def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         if graph is not None:
             if write.stores is not None and write.node is not None:
-                self._learn(graph, write.node, Kernel(write.ranges, write.stores.loads))
+                self._learn(graph, write.node, Kernel(write.ranges, write.stores.loaded))
             return
         if write.stores is not None and watch.on:
             self._judge_kernel(write)
@@ -203,7 +203,7 @@ class PoolClobbers(Check):
     def _judge_kernel(self, write: Write) -> None:
         """A kernel ran in eager code: judge what it has loaded of a tensor that it was given."""
         assert write.stores is not None
-        seen = Kernel(write.ranges, write.stores.loads)
+        seen = Kernel(write.ranges, write.stores.loaded)
         for pointer in write.launch.pointers if seen.loads else ():
             view, parts = pointer.view, only_loaded(seen, pointer.view.hull)
             if parts and watch.covers(view.address):

@@ -18,7 +18,8 @@ import torch
 from shadowgraph.common.errors import BackendError
 
 _P, _U, _S = ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t
-RANGE_START, RANGE_SIZE = 11, 12  # CUpointer_attribute
+RANGE_START, RANGE_SIZE, MEMORY_TYPE, DEVICE_ORDINAL = 11, 12, 2, 9  # CUpointer_attribute
+DEVICE_MEMORY = 2  # CUmemorytype
 PROGRAMMATIC_EDGE = 1  # CUgraphDependencyType
 PROGRAMMATIC, LAUNCH_ORDER = 1, 2  # ports of a kernel node: at its trigger; once all of its blocks have begun
 CONDITIONAL, MOST_BODIES = 13, 4096  # CUgraphNodeType; most bodies of a switch
@@ -201,6 +202,14 @@ class Driver:
         if ask(ctypes.byref(start), RANGE_START, where) or ask(ctypes.byref(size), RANGE_SIZE, where):
             return None
         return start.value, size.value
+
+    def is_memory_of(self, address: int, device: int) -> bool:
+        """Whether an address lies in memory of a device, by its number in this process."""
+        kind, number, ask = ctypes.c_uint(), ctypes.c_int(-1), self.function("cuPointerGetAttribute")
+        where = ctypes.c_uint64(address)
+        if ask(ctypes.byref(kind), MEMORY_TYPE, where) or ask(ctypes.byref(number), DEVICE_ORDINAL, where):
+            return False
+        return kind.value == DEVICE_MEMORY and number.value == device
 
     def kernel_of(self, node: int) -> str:
         """The mangled name of a kernel node's kernel."""

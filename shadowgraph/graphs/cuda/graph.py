@@ -365,6 +365,8 @@ class CudaGraphs:
         """A replay that does not pass."""
         events.replay_began(model)
         try:
+            if model.experiment is not None:
+                self._experiment(graph, model)
             if model.probe is None or torch.cuda.is_current_stream_capturing():
                 original(graph)
             else:
@@ -423,6 +425,20 @@ class CudaGraphs:
             original(graph)
         with error_barrier("probed replay"):
             probe.deliver(outcome)
+
+    def _experiment(self, graph: Any, model: Graph) -> None:
+        """Conduct the experiment that is to precede a replay."""
+        experiment, model.experiment = model.experiment, None
+        assert experiment is not None
+        refused: str | None = "it is captured into another graph"
+        if not torch.cuda.is_current_stream_capturing():
+            refused = "it was made before shadowgraph was on"
+            if _keeps(graph):
+                with model.reading:
+                    if not steps.checks(model):  # runs in part disable all check nodes, and enable them afterwards
+                        self._switch(graph, model, True)
+                    refused = self._prober.conduct(graph, experiment, lent=_not_probed(graph) is not None)
+        experiment.ended(refused)
 
     def _wrap_reset(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def reset(graph: Any) -> None:

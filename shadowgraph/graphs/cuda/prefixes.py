@@ -2,13 +2,13 @@
 
 Where the driver can clone the graph, the other nodes are removed from a clone, and so are nodes that depend on other
 work or that other work depends on. A graph that allocates cannot be cloned: there, nodes are disabled in the executable
-graph that torch holds, and enabled again afterwards. Used by `prefix_search`, in the replaying thread.
+graph that torch holds, and enabled again afterwards. Used by `reruns`, in the replaying thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -22,13 +22,21 @@ from shadowgraph.graphs.cuda.ordering import in_order
 from shadowgraph.graphs.prefixes import Changed
 from shadowgraph.graphs.rerunning import NotRerun
 from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.reruns import Bytes, Fill
 
 KERNEL, MEMCPY, MEMSET, HOST, CHILD = 0, 1, 2, 3, 4
 OUTWARD = frozenset((6, 7, 8, 9, 12))  # events, semaphores, memory operations: synchronization with other work
 ALLOCATION = 10
 UNCOPIED = frozenset((10, 11))  # allocations, frees
 _ABLE = frozenset((KERNEL, MEMCPY, MEMSET))  # kinds that can be disabled
-_TOGETHER = ("nccl", "nvshmem", "allreduce", "all_reduce", "allgather", "all_gather", "reducescatter", "reduce_scatter")
+# Words in names of kernels that wait for others: of NCCL, NVSHMEM, custom all-reduces of engines (vLLM and sglang call
+# theirs cross_device_reduce), symmetric memory of torch, DeepEP and its kin.
+_TOGETHER = (
+    "nccl", "nvshmem", "ibgda", "allreduce", "all_reduce", "allgather", "all_gather", "reducescatter", "reduce_scatter",
+    "alltoall", "all_to_all", "cross_device", "quickreduce", "quick_reduce", "oneshot", "one_shot", "twoshot",
+    "two_shot", "multimem", "symm_mem", "symmetric_memory", "mscclpp", "deep_ep", "deepep", "lamport", "put_signal",
+    "wait_signal", "barrier_all",
+)  # fmt: skip
 
 
 def must_not_run_alone(kernels: Iterable[str]) -> str | None:
@@ -61,6 +69,7 @@ class State:
 
     def __init__(self, device: Device, targets: Sequence[ByteRange], ranges: Sequence[ByteRange]) -> None:
         self._device, self._targets, self._ranges = device, targets, ranges
+        self._sources: list[Bytes] = []  # of copies that may not have begun
         self._pool: Any = device.cp.cuda.MemoryPool()
         with device.context.current(), device.cp.cuda.using_allocator(self._pool.malloc):
             self._copies = [device.cp.empty(where.nbytes, dtype=device.cp.uint8) for where in ranges]
@@ -74,6 +83,22 @@ class State:
         for where, copy in zip(self._ranges, self._copies, strict=True):
             self._copy(where.start, int(copy.data.ptr), where.nbytes)
 
+    def fill(self, fills: Sequence[Fill]) -> None:
+        """Set bytes, at this point of the stream: a pattern is copied once, and doubled from there."""
+        runtime, stream = self._device.runtime, self._device.raw_stream()
+        for where, pattern in fills:
+            if len(set(pattern)) == 1:
+                runtime.memsetAsync(where.start, pattern[0], where.nbytes, stream)
+                continue
+            done = min(len(pattern), where.nbytes)
+            source = np.frombuffer(pattern, dtype=np.uint8)
+            self._sources.append(source)
+            self._copy(where.start, source.ctypes.data, done)
+            while done < where.nbytes:
+                more = min(done, where.nbytes - done)
+                self._copy(where.start + done, where.start, more)
+                done += more
+
     def changed(self) -> list[Changed | None]:
         """The change of each target, None where there is none; waits."""
         self.wait()
@@ -83,6 +108,12 @@ class State:
         """Wait for the program's stream."""
         with relaxed_capture():
             torch.cuda.current_stream(self._device.index).synchronize()
+        self._sources.clear()
+
+    def read(self, ranges: Sequence[ByteRange]) -> list[Bytes]:
+        """Copies of some bytes; waits."""
+        self.wait()
+        return [self._bytes(where) for where in ranges]
 
     def close(self) -> None:
         """Free the copies; no launched work may still use them."""
@@ -93,7 +124,7 @@ class State:
     def _copy(self, target: int, source: int, nbytes: int) -> None:
         self._device.runtime.memcpyAsync(target, source, nbytes, 4, self._device.raw_stream())
 
-    def _bytes(self, where: ByteRange) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    def _bytes(self, where: ByteRange) -> Bytes:
         found = np.empty(where.nbytes, dtype=np.uint8)
         with relaxed_capture():
             loading = self._device.loading
@@ -133,6 +164,18 @@ class Copied:
 
     def run(self, count: int) -> list[Changed | None]:
         """Restore the state, run the first `count` nodes, and return the change of each target."""
+        with self.executable(count) as runnable:
+            self._state.restore()
+            self.launch(runnable)
+            return self._state.changed()
+
+    def launch(self, runnable: int) -> None:
+        """Launch an executable graph."""
+        self._calls.launch(runnable, self._stream())
+
+    @contextmanager
+    def executable(self, count: int) -> Iterator[int]:
+        """Handle of an executable graph of the first `count` nodes; no launch of it may be left running."""
         calls = self._calls
         with ExitStack() as made:
             with relaxed_capture():
@@ -141,9 +184,7 @@ class Copied:
                 self._cut(copy, count)
                 runnable = calls.instantiate(copy)
                 made.callback(calls.destroy_executable, runnable)
-            self._state.restore()
-            calls.launch(runnable, self._stream())
-            return self._state.changed()
+            yield runnable
 
     def close(self) -> None:
         """No restoration is needed: the program's graph was not changed."""
@@ -189,13 +230,23 @@ class Disabled:
 
     def run(self, count: int) -> list[Changed | None]:
         """Restore the state, run the first `count` nodes, and return the change of each target."""
+        with self.executable(count) as runnable:
+            self._state.restore()
+            self.launch(runnable)
+            return self._state.changed()
+
+    def launch(self, runnable: int) -> None:
+        """Launch the executable graph."""
+        self._calls.launch(runnable, self._stream())
+
+    @contextmanager
+    def executable(self, count: int) -> Iterator[int]:
+        """Handle of the executable graph, with the first `count` nodes enabled."""
         for node in self._checks:
             self._calls.enable(self._executable, node, False)
         for place, node in enumerate(self._nodes):
             self._calls.enable(self._executable, node, place < count)
-        self._state.restore()
-        self._calls.launch(self._executable, self._stream())
-        return self._state.changed()
+        yield self._executable
 
     def close(self) -> None:
         """Enable every node again."""

@@ -21,7 +21,9 @@ from shadowgraph.engines.probing import THREADS, ProbeTable
 from shadowgraph.graphs.cuda.driver import Driver, DriverError, KernelParameters, driver, raw_graph
 from shadowgraph.graphs.cuda.ordering import in_order
 from shadowgraph.graphs.cuda.prefix_search import searched
+from shadowgraph.graphs.cuda.reruns import conducted
 from shadowgraph.model.probes import Hit, Outcome, Probe
+from shadowgraph.model.reruns import Experiment
 
 REFUSED = {
     6: "it waits for events outside of it",
@@ -91,6 +93,12 @@ class Prober:
         if _drives_several_devices():
             return refused
         return searched(self._device, graph, lent, self._expandable, refused, probe)
+
+    def conduct(self, graph: Any, experiment: Experiment, lent: bool) -> str | None:
+        """Conduct an experiment before a replay; returns why there were no runs, or None. Otherwise as `search`."""
+        if _drives_several_devices():
+            return "other devices that this process drives may take part in its replays"
+        return conducted(self._device, graph, lent, self._expandable, experiment)
 
     def _restore(self, look: _Look) -> None:
         """Restore the graph as the program captured it, executable."""

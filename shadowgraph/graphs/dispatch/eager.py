@@ -173,6 +173,7 @@ class EagerMode(ObserverMode):
         Whether copies between host and device memory are told, with what concerns them.
     """
 
+    notes_operands = False  # whether operators that only read tracked memory are reported, too
     inert = False  # its debugger was stopped in another thread, which could not take it off this stack
     steps_aside = True
 
@@ -211,6 +212,9 @@ class EagerMode(ObserverMode):
             if order.on and isinstance(func, HigherOrderOperator):
                 host_waits.note_unknown()
             return results
+        if self.notes_operands:
+            with error_barrier("operands"):
+                self._note_operands(func, args, kwargs)
         if watch.on:
             pool_reads.note_operator(func, args, kwargs)
         results = self._observed(func, args, kwargs)
@@ -246,6 +250,16 @@ class EagerMode(ObserverMode):
             run = partial(self._run, path, guarding, args, kwargs)
             return host_copies.run_told(run, path, pins, args, kwargs, self._host_copies)
         return self._run(path, guarding, args, kwargs)
+
+    def _note_operands(self, func: OpOverload, args: Any, kwargs: Any) -> None:
+        """Report the tracked memory that an operator is about to read."""
+        schema = path_of(func, args).schema
+        shaped_only = "_like." in schema.name or schema.name.split(".")[1].startswith("new_")
+        if schema.pure_view or schema.host_read or shaped_only:
+            return
+        read = tuple(p for p in self._pointers(schema, args, kwargs) if p.may_read and self._is_tracked(p))
+        if read:
+            events.operands_read(schema.name, read)
 
     def _passes(self, path: Path, args: Any, kwargs: Any) -> bool:
         """Whether an operator with a plain path needs no handling: most operators take this path."""

@@ -29,6 +29,7 @@ from shadowgraph.graphs.host.nodes import Step, TenancyNode
 from shadowgraph.graphs.host.observed_replay import run_telling, run_telling_each
 from shadowgraph.graphs.host.probe import run_probed
 from shadowgraph.graphs.host.recorder import Recorder
+from shadowgraph.graphs.host.reruns import conducted
 from shadowgraph.graphs.triton import host as triton_host
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.probes import Probe
@@ -173,6 +174,8 @@ class HostGraph:
         passes, checks = self._begin_replay()
         probe, self.model.probe = self.model.probe, None
         try:
+            if self.model.experiment is not None:
+                self._experiment()
             self._run_steps(bool(listeners) and not passes, probe)
         except BaseException:
             self._settle_guards()
@@ -225,6 +228,24 @@ class HostGraph:
         for step in self._steps:
             if isinstance(step, TenancyNode):
                 step.run(False)
+
+    def _experiment(self) -> None:
+        """Conduct the experiment that is to precede this replay. Meanwhile no other thread checks guards, or is given
+        memory: guards may hold other bytes."""
+        experiment, self.model.experiment = self.model.experiment, None
+        assert experiment is not None
+        refused: str | None = None
+        try:
+            with (
+                host_allocator().lock.section,
+                torch._C._DisableTorchDispatch(),  # from here on as in `_run_steps`
+                torch._C._ExcludeDispatchKeyGuard(_ABOVE_KERNELS),
+                torch.enable_grad(),
+            ):
+                refused = conducted(self._steps, experiment)
+        except Exception as error:  # a node that raises may raise in the replay, too
+            refused = f"{type(error).__name__}: {error}".split("\n", 1)[0]
+        experiment.ended(refused)
 
     def _run_steps(self, watched: bool, probe: Probe | None) -> None:
         # Below autograd, autocast and version counters: the captured operators are the results of these.

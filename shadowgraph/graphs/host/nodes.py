@@ -17,7 +17,10 @@ from shadowgraph.common.errors import CaptureError
 from shadowgraph.graphs.dispatch.tensors import tensors_in
 from shadowgraph.graphs.triton import host as triton_host
 from shadowgraph.model.graphs import Node
+from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.reruns import Load
 from shadowgraph.tracking.guard_keeper import GuardKeeper, Tenancy
+from shadowgraph.tracking.loads import LoadLog
 from shadowgraph.tracking.stores import StoreLog
 
 
@@ -70,9 +73,16 @@ class TritonNode:
     kwargs: dict[str, Any]
 
     def run(self, watched: bool) -> StoreLog | None:
-        log = StoreLog() if watched else None
+        log = triton_host.new_log() if watched else None
         triton_host.execute(self.executor, self.args, self.kwargs, log)
         return log
+
+    def loads(self, where: ByteRange) -> list[Load]:
+        """Run it, and return its loads of bytes of a range."""
+        log = StoreLog()
+        log.loads = LoadLog(where)
+        triton_host.execute(self.executor, self.args, self.kwargs, log)
+        return log.loads.found
 
 
 @dataclass(slots=True, eq=False)

@@ -29,6 +29,7 @@ from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import cell_label, current_stack
 from shadowgraph.model.views import TensorView
 from shadowgraph.tracking import passing
+from shadowgraph.tracking.loads import LoadLog
 from shadowgraph.tracking.stores import StoreLog
 
 Recorder = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
@@ -42,6 +43,21 @@ _local = _Local()
 _patches = PatchSet()
 _waits = False
 _pending = 0  # installs that wait for Triton
+_noting_loads = 0  # debuggers that want the loads of launches
+
+
+def note_loads(on: bool) -> None:
+    """Note the loads of launches whose stores are logged, too; counted."""
+    global _noting_loads
+    _noting_loads += 1 if on else -1
+
+
+def new_log() -> StoreLog:
+    """A log for a launch that is watched."""
+    log = StoreLog()
+    if _noting_loads:
+        log.loads = LoadLog()
+    return log
 
 
 def wait_for_triton() -> None:
@@ -224,7 +240,7 @@ def _passes(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
 
 def _run_noted(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Run an eager launch with its stores logged, and report it to the listeners."""
-    log, described = StoreLog(), None
+    log, described = new_log(), None
     with error_barrier("describe launch"):
         described = describe(executor, args, kwargs, None)
     noting, used = _noting_grid(executor)

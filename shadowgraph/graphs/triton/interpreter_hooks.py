@@ -1,5 +1,5 @@
-"""Hooks inside Triton's interpreter, active while one of our launches runs: they log its stores, or confine its
-accesses.
+"""Hooks inside Triton's interpreter, active while one of our launches runs: they log its stores, and loads where these
+are wanted, or confine its accesses.
 
 Every store of a kernel, including those through block pointers and tensor descriptors, ends in one of three methods of
 the interpreter's builder, with an address and a mask for each lane. The running launch is thread-local; no lock.
@@ -7,21 +7,27 @@ the interpreter's builder, with an address and a mask for each lane. The running
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shadowgraph import tracking
 from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.model.ranges import ByteRange
+from shadowgraph.tracking.loads import LoadLog
 from shadowgraph.tracking.pool_watch import watch
 from shadowgraph.tracking.stores import StoreLog
 
 Mask = npt.NDArray[np.bool_]
+_OURS = (os.path.dirname(__file__), os.path.dirname(tracking.__file__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,11 @@ def wrap_load(original: Callable[..., Any]) -> Callable[..., Any]:
         if launch is not None and launch.allowed is not None:
             itemsize = max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
             mask = _confined(mask, ptrs.data, itemsize, launch.allowed)
-        elif launch is not None and launch.log is not None and watch.on:
+        if launch is not None and launch.log is not None and launch.log.loads is not None:
+            with error_barrier("note loads"):
+                itemsize = max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
+                _note_loads(launch.log.loads, builder, ptrs.data, itemsize, _lanes(mask, ptrs.data))
+        if launch is not None and launch.log is not None and watch.on:
             with error_barrier("note loads"):
                 itemsize = max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
                 launch.log.note_load(ptrs.data[_lanes(mask, ptrs.data)].astype(np.uint64), itemsize)
@@ -96,6 +106,9 @@ def wrap_rmw(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(builder, op, ptr, val, mask, *rest)
         if launch.allowed is not None:
             mask = _confined(mask, ptr.data, val.data.dtype.itemsize, launch.allowed)
+        if launch.log is not None and launch.log.loads is not None:
+            with error_barrier("note loads"):
+                _note_loads(launch.log.loads, builder, ptr.data, val.data.dtype.itemsize, _lanes(mask, ptr.data))
         result = original(builder, op, ptr, val, mask, *rest)
         if launch.log is not None:
             with error_barrier("note stores"):
@@ -171,3 +184,18 @@ def _note_memory(log: StoreLog, builder: Any, addresses: Any, dtype: np.dtype[An
     lanes = np.broadcast_to(lanes, np.shape(addresses))
     left = interpreter.load(addresses, np.ascontiguousarray(lanes), np.zeros(np.shape(addresses), dtype), dtype)
     _note(log, builder, addresses, left, lanes, atomic=True)
+
+
+def _note_loads(log: LoadLog, builder: Any, addresses: Any, itemsize: int, lanes: Mask) -> None:
+    log.add(builder.grid_idx, addresses[lanes].astype(np.uint64), itemsize, _kernel_line)
+
+
+def _kernel_line() -> int:
+    """The line of the kernel that runs: of the innermost function outside Triton and this package."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_OURS) and f"{os.sep}triton{os.sep}" not in name and not name.startswith("<"):
+            return frame.f_lineno
+        frame = frame.f_back
+    return 0

@@ -86,8 +86,9 @@ def _surroundings(finding: Finding) -> Iterator[FactRow]:
     if finding.reader is not None:
         reader = finding.reader
         node = f" node {reader.node}" if reader.node is not None else ""
-        whom = f"{finding.graph}{node} {reader.name}" if reader.kind == "graph" else f"the host, {reader.name}"
-        yield FactRow("read by", f"{whom}{at(reader.file, reader.line)}")
+        graph = finding.graph if reader.kind == "graph" else reader.kind  # of another graph it is the name
+        whom = {"host": "the host,", "eager": "eager code,"}.get(reader.kind, f"{graph}{node}")
+        yield FactRow("read by", f"{whom} {reader.name}{at(reader.file, reader.line)}")
     for alias in finding.aliases[:_ALIASES]:
         yield FactRow("alias", f"{alias.name} is {finding.buffer.name}{_joined(alias.relation)}")
     if len(finding.aliases) > _ALIASES:
