@@ -269,13 +269,13 @@ def alias_groups(owners: Iterable[Owner]) -> list[tuple[Owner, ...]]:
 
 
 def _is_storage_of(buffer: Buffer | None, view: TensorView) -> bool:
-    """Whether a buffer is a view's storage, entered into the ledger after the walk.
+    """Whether a buffer is a view's storage, entered into the ledger after the walk, as memory of a device's pool is.
 
     Unknown for a freed buffer: another one may have the same address and size.
     """
     return (
         buffer is not None
         and buffer.alive
-        and buffer.role is Role.FOREIGN
+        and buffer.role is not Role.STATIC
         and (buffer.start, buffer.nbytes) == (view.storage_address, view.storage_nbytes)
     )

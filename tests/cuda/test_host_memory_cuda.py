@@ -388,7 +388,8 @@ def test_memory_of_cuda_host_alloc_is_freed_and_allocated_again(debugger: Any, r
     while taken[-1] != address and len(taken) < 64:
         taken.append(runtime.hostAlloc(NBYTES, 0))
     try:
-        assert taken[-1] == address, "invalid: the driver does not hand the address out again"
+        if taken[-1] != address:
+            pytest.skip("invalid: the driver does not hand the address out again")
         host_block(address, NBYTES)[:] = 7
         graph.replay()
         torch.cuda.synchronize()

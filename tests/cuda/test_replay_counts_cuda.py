@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers_cuda import captured, fill, guarded, warm_kernels
+from helpers_cuda import capture, captured, fill, guarded, warm_kernels
 
 import shadowgraph as sg
 from shadowgraph.monitor.sampling import observation
@@ -86,7 +86,7 @@ def test_one_byte_is_found_wherever_a_guard_begins(debugger: sg.Debugger, distan
 def test_a_replay_in_which_a_write_is_located_counts_as_checked(debugger: sg.Debugger, where: str) -> None:
     table, refreshed = guarded(debugger, 8), guarded(debugger, 8)
     fill(table)
-    graph, _ = captured(lambda: (refreshed.add_(1), fill(table, 4 if where == "in the graph" else 0)))
+    graph, _ = capture(lambda: (refreshed.add_(1), fill(table, 4 if where == "in the graph" else 0)))
     for _ in range(40):
         if where == "in prepare":
             fill(refreshed, 4)

@@ -22,7 +22,8 @@ from shadowgraph.checks.undefined.consumption import Consumed, Consumption, eage
 from shadowgraph.checks.undefined.details import Depends
 from shadowgraph.checks.undefined.facts import Source
 from shadowgraph.checks.undefined.fills import bystanders, fills_of, own_buffers, typed
-from shadowgraph.checks.undefined.trial import Effect, Influence, Output, Target, Trial, tried
+from shadowgraph.checks.undefined.records import Effect, Influence, Output, Target, Trial
+from shadowgraph.checks.undefined.trial import tried
 from shadowgraph.common.internal_errors import error_barrier, log
 from shadowgraph.graphs.rerunning import state_within
 from shadowgraph.model.buffers import Buffer

@@ -8,7 +8,7 @@ from shadowgraph.checks.base import Context, Detection
 from shadowgraph.checks.successors import successor_of
 from shadowgraph.checks.undefined.consumption import node_reader
 from shadowgraph.checks.undefined.facts import LoadFacts, Source, UndefinedDetail
-from shadowgraph.checks.undefined.trial import Effect, Influence
+from shadowgraph.checks.undefined.records import Effect, Influence
 from shadowgraph.model.findings import Reader
 
 

@@ -9,124 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
 
 from shadowgraph.checks.undefined.fills import Filled
+from shadowgraph.checks.undefined.records import Effect, Influence, Output, Target, Trial
 from shadowgraph.checks.undefined.values import canonical, different, finite, patterns, shown
-from shadowgraph.model.buffers import Buffer
-from shadowgraph.model.findings import Reader
 from shadowgraph.model.probes import Search
 from shadowgraph.model.ranges import ByteRange, RangeSet
-from shadowgraph.model.reruns import Bytes, Fill, Load, Reruns
+from shadowgraph.model.reruns import Bytes, Fill, Reruns
 
 _CAUSES = 4  # of one experiment
 _TRIED = 32  # ranges between the first and the last that matter which are tried one by one
 _MOST_RUNS = 400
 _TRACED = 256 << 20  # bytes that are looked at node by node
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Output:
-    """Bytes of a result that the program reads.
-
-    Attributes
-    ----------
-    reader
-        None while it was not seen to read them.
-    sure
-        Whether it is known to read them.
-    """
-
-    buffer: Buffer
-    where: ByteRange
-    dtype: str
-    itemsize: int
-    reader: Reader | None
-    sure: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Target:
-    """Bytes in which a node's results are looked for."""
-
-    where: ByteRange
-    dtype: str
-    itemsize: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Effect:
-    """A result that depends on bytes that must not matter.
-
-    Attributes
-    ----------
-    differing
-        Its bytes that differ.
-    computed
-        Whether a node computed them; else they are the undefined bytes themselves.
-    values
-        The first element that differs, under each fill.
-    infinite
-        Whether every element that differs is an infinity or a NaN in one of the runs.
-    """
-
-    output: Output
-    differing: RangeSet
-    computed: bool
-    values: tuple[str, str]
-    infinite: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Influence:
-    """Bytes that matter and must not.
-
-    Attributes
-    ----------
-    where
-        From the first to the last of them.
-    effects
-        The results that depend on them, those that are computed and surely read first.
-    fills
-        The two fills.
-    node, search
-        Index of the first node whose results differ, where it is known, and how it was found where nodes could not be
-        looked at one by one.
-    """
-
-    filled: Filled
-    where: ByteRange
-    effects: tuple[Effect, ...]
-    fills: tuple[str, str]
-    node: int | None
-    search: Search | None
-    loads: tuple[Load, ...]
-
-
-@dataclass(slots=True)
-class Trial:
-    """The result of an experiment.
-
-    Attributes
-    ----------
-    unsteady
-        Results that two equal runs gave different values, and the first node of which.
-    runs
-        Runs of the graph.
-    overflows
-        Dependences left out that only large values show.
-    """
-
-    influences: list[Influence] = field(default_factory=list)
-    unsteady: list[tuple[Output, int | None]] = field(default_factory=list)
-    runs: int = 0
-    overflows: int = 0
-
-
 _SMALL = (3, 4)  # further fills
 _PRESENT = 2  # for a fill with what was there
 _Part = tuple[int, ByteRange]  # a range filled with the other value: its place among all, and the part of it
