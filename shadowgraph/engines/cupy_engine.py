@@ -258,11 +258,15 @@ class CupyEngine:
         return (COPY if take is not None else COMPARE), shadow
 
     def fetch(self, tag: object, parts: Parts) -> Fetching | None:
-        """Queue copies into one block of pinned memory on the current stream; nothing while that stream captures."""
+        """Queue copies into one block of pinned memory on the current stream; nothing while that stream captures, or
+        where some memory is not mapped any more."""
         if not any(where.nbytes for _, where in parts) or self.device.captures:
             return None
         with self._lock:
-            queued = copies.fetched(self.device, tag, parts)
+            try:
+                queued = copies.fetched(self.device, tag, parts)
+            except LookupError:
+                return None
             self._queue.add_fetch(queued)
         return _Queued(self, queued)
 

@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from shadowgraph.tracking.trails import variables_of
+
 _LIBRARIES = frozenset(("cupy", "cupy_backends", "cupyx", "numba", "pycuda", "cuda", "jax", "tensorflow"))
 _INSTALLED = ("site-packages", "dist-packages")
 _MEMBERS = 256  # attributes of one object that are looked at
@@ -38,7 +40,8 @@ def unseen_orders() -> str | None:
         if any(map(_orders_unseen, list(values.values()))):
             return f"{name} orders streams by other means than torch.cuda"
     for frame in frames:
-        if any(_orders_unseen(value) or any(map(_is_generic, _members(value))) for value in frame.f_locals.values()):
+        values_now = [value for _, value in variables_of(frame)]
+        if any(_orders_unseen(value) or any(map(_is_generic, _members(value))) for value in values_now):
             return f"{frame.f_code.co_name} orders streams by other means than torch.cuda"
     return None
 

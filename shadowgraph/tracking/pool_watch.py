@@ -43,32 +43,46 @@ class Watch:
     def __init__(self) -> None:
         self.on = False
         self._ranges, self._expected = RangeSet(), RangeSet()  # replaced, never changed: other threads read them
-        self._captures: dict[int, RangeSet] = {}
+        self._of: dict[int, RangeSet] = {}  # the watched bytes by the graph on whose account they are watched
+        self._captures: set[int] = set()  # graphs that the checks do not know yet
+        self._dropped = False  # whether bytes of a graph that is gone are watched still
 
     def begin(self) -> None:
         """A debugger starts."""
-        self._ranges, self._expected, self._captures, self.on = RangeSet(), RangeSet(), {}, False
+        self._ranges, self._expected, self.on = RangeSet(), RangeSet(), False
+        self._of, self._captures, self._dropped = {}, set(), False
 
-    def add(self, *ranges: ByteRange) -> None:
-        """Watch more bytes."""
-        added = RangeSet.of(ranges)
-        if added - self._ranges:
-            self._ranges = self._ranges | added
-            self.on = True
+    def add(self, graph: int, *ranges: ByteRange) -> None:
+        """Watch more bytes, as long as a graph lives."""
+        added = RangeSet.of(ranges) - self._of.get(graph, RangeSet())
+        if added:
+            self._of[graph] = _joined(self._of.get(graph, RangeSet()), added)
+            self._ranges = _joined(self._left() if self._dropped else self._ranges, added)
+            self._dropped, self.on = False, True
+
+    def drop(self, graph: int) -> None:
+        """A graph is gone. Its bytes are watched until there are others to watch, or none are left."""
+        self.arrived(graph)
+        if self._of.pop(graph, None) is not None:
+            self._dropped = True
+            if not self._of:
+                self._ranges, self._dropped, self.on = RangeSet(), False, bool(self._expected)
+
+    def _left(self) -> RangeSet:
+        return RangeSet.of(part for ranges in list(self._of.values()) for part in ranges)
 
     def expect(self, capture: int, ranges: Iterable[ByteRange]) -> None:
         """Watch all that a capture has allocated until the checks get to know its graph."""
-        self._captures[capture] = RangeSet.of(ranges)
-        self._settle()
+        self._captures.add(capture)
+        self._expected = _joined(self._expected, ranges)
+        self.on = bool(self._ranges or self._expected)
 
     def arrived(self, capture: int) -> None:
-        """The checks know a graph, or it is gone."""
-        if self._captures.pop(capture, None) is not None:
-            self._settle()
-
-    def _settle(self) -> None:
-        self._expected = RangeSet.of(part for ranges in list(self._captures.values()) for part in ranges)
-        self.on = bool(self._ranges or self._expected)
+        """The checks know a graph, or it is gone. Bytes are watched until they know all: many come at once."""
+        if capture in self._captures:
+            self._captures.discard(capture)
+            if not self._captures:
+                self._expected, self.on = RangeSet(), bool(self._ranges)
 
     def covers(self, address: int) -> bool:
         """Whether the byte at an address is watched."""
@@ -77,6 +91,14 @@ class Watch:
     def expects(self, where: ByteRange) -> bool:
         """Whether a range has bytes of a capture whose graph the checks do not know yet."""
         return self._expected.overlaps(where)
+
+
+def _joined(known: RangeSet, more: Iterable[ByteRange]) -> RangeSet:
+    """A new set; costs what is added, besides a copy."""
+    joined = known.copy()
+    for part in more:
+        joined.add(part)
+    return joined
 
 
 class Borrowers:
@@ -117,4 +139,4 @@ def note_birth(storage: torch.UntypedStorage, ledger: Ledger) -> None:
     owner = ledger.owner(start, start + nbytes)
     borrowers.see(storage, ledger.next_serial(), born=True)
     if owner is not None and owner.role is Role.POOL:
-        watch.add(ByteRange(start, start + nbytes))
+        watch.add(owner.graph or 0, ByteRange(start, start + nbytes))

@@ -142,7 +142,7 @@ def _variables_of(frame: FrameType | None) -> Iterator[tuple[str, object, Start]
     """Variables of the program's running functions and of their modules, each with what tells its value later."""
     functions = list(_functions(frame))
     for each in functions:
-        for name, value in _variables(each):
+        for name, value in variables_of(each):
             yield name, value, partial(_variable_now, each.f_code, name)
     for module in dict.fromkeys(each.f_globals.get("__name__") for each in functions):
         held = getattr(sys.modules.get(str(module)), "__dict__", {})
@@ -162,7 +162,7 @@ def _functions(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _variables(frame: FrameType) -> list[tuple[str, object]]:
+def variables_of(frame: FrameType) -> list[tuple[str, object]]:
     variables = frame.f_locals
     found = [(name, value) for name, value in list(variables.items()) if type(name) is str and name.isidentifier()]
     _leave(frame, variables)

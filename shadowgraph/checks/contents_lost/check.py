@@ -97,6 +97,7 @@ class ContentsLost(Check):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._awaited: list[_Awaited] = []
+        self._left = RangeSet()  # what any of them waits for: most writes touch none of it
         self._coming: deque[_Awaited] = deque()  # from any thread, without the debugger's lock
 
     # -- reports of losses -------------------------------------------------------------------------------------
@@ -131,13 +132,23 @@ class ContentsLost(Check):
 
     def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         self._take()
+        if any(map(self._left.overlaps, write.ranges)):
+            self._wrote(write.ranges)
+
+    def _wrote(self, ranges: RangeSet) -> None:
         for each in self._awaited:
-            each.wrote(write.ranges)
+            if any(map(each.left.overlaps, ranges)):
+                each.wrote(ranges)
+        self._await([each for each in self._awaited if each.left])
+
+    def _await(self, awaited: list[_Awaited]) -> None:
+        self._awaited = awaited
+        self._left = RangeSet.of(part for each in awaited for part in each.left)
 
     def invalidate_writers(self) -> None:
         """After unseen writes nothing is known to be lost still."""
         self._take()
-        self._awaited.clear()
+        self._await([])
 
     def replay_begins(self, checkpoint: Checkpoint) -> None:
         self._take()
@@ -146,26 +157,22 @@ class ContentsLost(Check):
             return
         live = self.context.graphs
         due = [each for each in self._awaited if each.endangered.graph is graph]
-        self._awaited = [
-            each
-            for each in self._awaited
-            if each.left and each.endangered.graph is not graph and each.endangered.graph.serial in live
-        ]
+        others = [each for each in self._awaited if each.endangered.graph is not graph]
+        if due or any(each.endangered.graph.serial not in live for each in others):
+            self._await([each for each in others if each.endangered.graph.serial in live])
         for each in _one_per_buffer(due):
             self._judge(each, checkpoint)
         if self._awaited:
-            ranges = may_write(graph)
-            for each in self._awaited:
-                each.wrote(ranges)
+            self._wrote(may_write(graph))
 
     def _take(self) -> None:
         """Enter reports of losses; a read that was awaited already is awaited anew."""
-        while self._coming:
-            new = self._coming.popleft()
-            self._awaited = [
-                each for each in self._awaited if each.endangered.read.pointer is not new.endangered.read.pointer
-            ]
-            self._awaited.append(new)
+        if self._coming:
+            awaited = {id(each.endangered.read.pointer): each for each in self._awaited}
+            while self._coming:
+                new = self._coming.popleft()
+                awaited[id(new.endangered.read.pointer)] = new
+            self._await(list(awaited.values()))
 
     def _judge(self, awaited: _Awaited, checkpoint: Checkpoint) -> None:
         endangered = awaited.endangered

@@ -177,6 +177,7 @@ class Regions:
     def __init__(self) -> None:
         self._parts: dict[int, dict[int, dict[ByteRange, TensorView]]] = {}  # by serials of graph and buffer
         self._buffers: dict[int, Buffer] = {}  # by serial
+        self._seen: dict[int, set[ByteRange]] = {}  # parts that graphs read, by the buffer's serial
         self._known: dict[int, dict[ByteRange, Region]] = {}  # by the buffer's serial
         self._planned: dict[int, dict[ByteRange, Region]] = {}  # of buffers that only a plan has named
         self._index: RangeIndex[Region] = RangeIndex()
@@ -189,25 +190,36 @@ class Regions:
     def captured(self, graph: Graph, now: int) -> list[Region]:
         """Add the static buffers that a new graph reads and does not write itself; returns the regions that have
         ended, where the graph divides a buffer in another way."""
-        found: dict[int, dict[ByteRange, TensorView]] = {}
         static = [b for b in graph.inputs.values() if b.nbytes and b.role is not Role.POOL and b.alive]
-        index = RangeIndex((buffer.range, buffer) for buffer in static)
-        made = RangeSet()
-        for view, accesses in _views(graph):
-            if accesses & {Access.WRITE, Access.READ_WRITE}:
-                made.add(view.hull)
-            elif view.nbytes:
-                for where, buffer in index.overlapping(view.start, view.stop):
-                    part = ByteRange(max(where.start, view.start), min(where.stop, view.stop))
-                    found.setdefault(buffer.serial, {})[part] = view
+        found, made = _read_by(graph, static)
         ended: list[Region] = []
+        divided = False
         for buffer in static:
             if buffer.serial in found and not made.overlaps(buffer.range):
                 self._buffers[buffer.serial] = buffer
                 self._parts.setdefault(graph.serial, {})[buffer.serial] = found[buffer.serial]
-                ended += self._divide(buffer, now)
-        self._rebuild()
+                if self._is_new(graph.serial, buffer, found[buffer.serial]):
+                    ended += self._divide(buffer, now)
+                    divided = True
+        if divided:
+            self._rebuild()
         return ended
+
+    def _is_new(self, serial: int, buffer: Buffer, parts: dict[ByteRange, TensorView]) -> bool:
+        """Whether a graph reads parts of a buffer that no other one reads; if not, it reads the same regions."""
+        seen = self._seen.setdefault(buffer.serial, set())
+        if parts.keys() <= seen:
+            self._note_reader(serial, buffer, parts)
+            return False
+        seen.update(parts)
+        return True
+
+    def _note_reader(self, serial: int, buffer: Buffer, parts: Iterable[ByteRange]) -> None:
+        """A graph reads parts of a buffer that others read as well."""
+        span = RangeSet.of(parts)
+        for where, region in self._known.get(buffer.serial, {}).items():
+            if span.overlaps(where):
+                region.readers.add(serial)
 
     def keep(self, graphs: Iterable[int]) -> list[Region]:
         """Forget freed buffers, and graphs other than these; returns the regions that have ended."""
@@ -221,6 +233,7 @@ class Regions:
                 if not self._buffers[serial].alive or (serial not in read and not of_live):
                     ended += known.pop(serial).values()
         left = {*self._known, *self._planned}
+        self._seen = {serial: parts for serial, parts in self._seen.items() if serial in self._known}
         self._buffers = {serial: buffer for serial, buffer in self._buffers.items() if serial in left}
         if ended:
             self._rebuild()
@@ -327,3 +340,18 @@ def _filled(buffer: Buffer, spans: list[ByteRange], pitch: int) -> Iterator[Byte
         return
     for span, following in zip(spans, [*spans[1:], None], strict=True):
         yield ByteRange(span.start, following.start if following is not None else buffer.stop)
+
+
+def _read_by(graph: Graph, static: list[Buffer]) -> tuple[dict[int, dict[ByteRange, TensorView]], RangeSet]:
+    """The parts of static buffers that a graph was given views of, by serial, and the bytes that it writes itself."""
+    found: dict[int, dict[ByteRange, TensorView]] = {}
+    index = RangeIndex((buffer.range, buffer) for buffer in static)
+    made = RangeSet()
+    for view, accesses in _views(graph):
+        if accesses & {Access.WRITE, Access.READ_WRITE}:
+            made.add(view.hull)
+        elif view.nbytes:
+            for where, buffer in index.overlapping(view.start, view.stop):
+                part = ByteRange(max(where.start, view.start), min(where.stop, view.stop))
+                found.setdefault(buffer.serial, {})[part] = view
+    return found, made

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from shadowgraph.checks.base import Check, Checkpoint, Context, Detection
 from shadowgraph.checks.host_write import CODE
@@ -64,7 +65,7 @@ class HostWrites(Check):
                 copy.pieces,
                 copy.before,
                 Format(source.dtype, target.dtype, source.itemsize),
-                copy.storage,
+                partial(_in_place, copy),
                 readers,
             )
         )
@@ -230,6 +231,16 @@ class HostWrites(Check):
         if place not in self._unnamed:
             self._unnamed[place] = unowned(ledger, pending.source)
         return self._unnamed[place]
+
+
+def _in_place(copy: QueuedCopy) -> object | None:
+    """The storage of a queued copy's source, if it lives and its bytes are where they were."""
+    storage = copy.storage()
+    if storage is None:
+        return None
+    start = storage.data_ptr()
+    where = ByteRange(start, start + storage.nbytes())
+    return storage if where.covers(copy.source.hull) else None
 
 
 def writers_of(damage: Damage, pending: Pending) -> list[SeenWrite]:

@@ -70,13 +70,14 @@ class PoolClobbers(Check):
         graphs = self.context.graphs
         for serial in [each for each in self._tenants.entered() if each not in graphs]:
             self._drop(serial)
-        watch.add(*self._tenants.enter(graph))
+        watch.add(graph.serial, *self._tenants.enter(graph))
         watch.arrived(graph.serial)
         for written in list(self._history.written(0, inf)) if self.context.engine.asynchronous else ():
             self._note_touched(written.parts)  # eager code may have been faster than this
 
     def _drop(self, serial: int) -> None:
         self._tenants.drop(serial)
+        watch.drop(serial)
         self._history.drop(serial)
         self._buffers.drop(serial)
         self._kernels = {key: known for key, known in self._kernels.items() if key[0] != serial}
@@ -148,7 +149,7 @@ class PoolClobbers(Check):
         if tenant not in filled:
             filled.add(tenant)
             if self._tenants.shares(tenant):
-                watch.add(tenant.where)
+                watch.add(tenant.graph.serial, tenant.where)
                 self._uses.pop(tenant.graph.serial, None)
 
     def checkpoint_ends(self, checkpoint: Checkpoint) -> None:

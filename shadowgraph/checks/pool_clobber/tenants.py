@@ -54,6 +54,7 @@ class Tenants:
         self._index: RangeIndex[Tenant] = RangeIndex()
         self._handles: dict[int, list[int]] = {}  # by graph
         self._own: dict[int, dict[int, list[Tenant]]] = {}  # by graph and first address, oldest first
+        self._covered: tuple[RangeSet, RangeSet] | None = None
         self._entered: set[int] = set()  # serials of graphs
         self._moved: dict[int, list[Tenant]] = {}  # of a graph: those of which some would lie elsewhere, see `apart`
 
@@ -63,24 +64,38 @@ class Tenants:
         with self._lock:
             self._entered.add(graph.serial)
             tenants, shared = _tenants_of(graph), list[ByteRange]()
+            covered, final = self._covered_before()
             for tenant in tenants:
-                others = self._overlapping(tenant.where)
-                shared += [other.where for other in others if other.final]
-                if others and tenant.final:
-                    shared.append(tenant.where)
+                if covered.overlaps(tenant.where):
+                    shared += final.intersection(tenant.where)
+                    if tenant.final:
+                        shared.append(tenant.where)
             own = self._own[graph.serial] = {}
             for tenant in tenants:
                 own.setdefault(tenant.where.start, []).append(tenant)
             if any(tenant.place != tenant.where.start for tenant in tenants):
                 self._moved[graph.serial] = tenants
             self._handles[graph.serial] = [self._index.add(tenant.where, tenant) for tenant in tenants]
+            for tenant in tenants:
+                covered.add(tenant.where)
+                if tenant.final:
+                    final.add(tenant.where)
             return shared
+
+    def _covered_before(self) -> tuple[RangeSet, RangeSet]:
+        """The bytes of all tenants entered, and of the final ones."""
+        if self._covered is None:
+            known = [tenant for _, tenant in self._index]
+            finals = RangeSet.of(tenant.where for tenant in known if tenant.final)
+            self._covered = RangeSet.of(tenant.where for tenant in known), finals
+        return self._covered
 
     def drop(self, serial: int) -> None:
         """A graph is gone."""
         with self._lock:
             for handle in self._handles.pop(serial, ()):
                 self._index.remove(handle)
+                self._covered = None
             self._entered.discard(serial)
             self._own.pop(serial, None)
             self._moved.pop(serial, None)

@@ -23,6 +23,7 @@ from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.ranges import RangeSet
+from shadowgraph.model.stacks import Frame
 from shadowgraph.tracking.stream_order import StreamOrder, order
 from shadowgraph.tracking.writes import Write
 
@@ -44,6 +45,10 @@ class _Period:
         The number of the latest replay of any graph, by stream.
     judged
         By graph and stream of its replays: the number up to which the writes of another stream were judged.
+    told
+        Writes by their lines, and graphs, that were judged to meet.
+    silent
+        Whether orders may be unseen, so that nothing more is said in this period.
     """
 
     number: int
@@ -51,6 +56,8 @@ class _Period:
     replays: dict[int, dict[int, tuple[int, Graph, int]]] = field(default_factory=dict)
     latest: dict[int, int] = field(default_factory=dict)
     judged: dict[tuple[int, int], dict[int, int]] = field(default_factory=dict)
+    told: set[tuple[Frame | None, str, int, Missing]] = field(default_factory=set)
+    silent: bool = False
 
 
 class UnorderedAccess(Check):
@@ -73,6 +80,13 @@ class UnorderedAccess(Check):
             self._order.begin()
 
     # -- events ----------------------------------------------------------------------------------------------------
+
+    def captured(self, graph: Graph) -> None:
+        live = self.context.graphs
+        for known in self._now.replays.values():
+            for serial in [each for each in known if each not in live]:
+                del known[serial]
+        self._now.judged = {key: upto for key, upto in self._now.judged.items() if key[0] in live}
 
     def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         order = self._order
@@ -129,12 +143,19 @@ class UnorderedAccess(Check):
                 self._judge(write, graph, Checkpoint("launch", Phase.PREPARE, graph, replay + 1), detail)
 
     def _judge(self, write: Write, graph: Graph, checkpoint: Checkpoint, detail: UnorderedDetail) -> None:
+        frame = write.launch.stack[0] if write.launch.stack else None
+        site = frame, write.launch.name, graph.serial, detail.missing
+        if self._now.silent:
+            return
         found, certain = RangeSet(), True
         for common, sure in _meetings(write, graph):
             certain &= sure
             for part in common:
                 found.add(part)
-        if found and unseen_orders() is None:
+        if found and site not in self._now.told:  # it takes long to ask
+            self._now.told.add(site)
+            self._now.silent = unseen_orders() is not None
+        if found and not self._now.silent:
             for buffer, parts in self._by_buffer(found):
                 self._report(write, buffer, parts, certain, checkpoint, detail)
 

@@ -234,7 +234,7 @@ class CudaGraphs:
     def _gone(self, model: Graph) -> None:
         """A graph has ended; its pool may end with it."""
         self._live.discard(model.serial)
-        watch.arrived(model.serial)
+        watch.drop(model.serial)
         self._native.dropped(model)
         if self._checks is not None:
             self._checks.dropped(model)
@@ -286,7 +286,7 @@ class CudaGraphs:
             mode.finish()
             borrowers.redate(state.since, self._allocator.ledger.next_serial())
             if _keeps(graph):
-                with error_barrier("copies of host memory"):
+                with error_barrier_all("copies of host memory"):
                     self._note_host_copies(graph, state.model)
                 lines = self._lines.ended(graph, state.model, mode)
                 read_later(graph, state.model, self._allocator.ledger, mode.origin, lines)

@@ -30,6 +30,7 @@ _STAMP = "_shadowgraph_stamp"  # attribute of an event
 _UNRECORDED = object()
 _BACKWARD = "_engine_run_backward"
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+CAPTURES = -1
 _FOREIGN = 16  # handles below are CUDA's own: the default stream (0, 1), and the one of each thread (2)
 _ORDINARY = {"__hash__", "__repr__"}  # torch's own methods that read a handle and do not hand it on
 _LIFTS = 200 if sys.version_info >= (3, 13) else None  # a class has 1,000 versions for its caches there, no more
@@ -102,9 +103,11 @@ class StreamHooks:
             self._lifted = False
 
     def _settle(self, on: bool) -> None:
-        """Put torch's own methods back while nothing is observed."""
+        """Put torch's own methods back while nothing is observed. Of calls that overtake each other the last state of
+        the order counts."""
         with self._lock:
-            if on is not self._lifted or self._lifts_left == 0:
+            on = self._order.on
+            if on is not self._lifted or (not on and self._lifts_left == 0):
                 return
             if not on and self._lifts_left is not None:
                 self._lifts_left -= 1
@@ -141,17 +144,17 @@ class StreamHooks:
     def _describe(self, handle: int) -> None:
         """Note what a stream is when it is first seen. One that torch did not make belongs to code that is not seen.
 
-        While a capture runs nothing is asked of the driver, which would invalidate it. Such a stream counts as ordered
-        with the default one, and is looked at again."""
-        if captures.running and handle >= _FOREIGN:
-            self._order.describe(handle, default=False, blocking=True)
-            return
-        self._known.add(handle)
+        A stream that captures is not asked, which would invalidate the capture. It counts as ordered with the default
+        one, and is looked at again."""
         flags: int | None = 0
         if handle >= _FOREIGN:  # a call on the default stream may invalidate a capture elsewhere
             flags = None
-            with error_barrier_all("flags of a stream"), relaxed_capture():
+            with error_barrier_all("flags of a stream"):
                 flags = self._flags_of(handle)
+            if flags == CAPTURES:
+                self._order.describe(handle, default=False, blocking=True)
+                return
+        self._known.add(handle)
         self._order.describe(handle, default=handle in (0, 1), blocking=flags is None or not flags & _NON_BLOCKING)
         if flags is None or handle == 2 or (handle >= _FOREIGN and not flags & _NON_BLOCKING):
             self._order.expose(handle)
@@ -341,9 +344,12 @@ def _is_ordinary(frame: Any) -> bool:
 
 
 def flags_of(handle: int) -> int | None:
-    """The flags of a stream, by the driver; None where it does not tell."""
-    flags = ctypes.c_uint()
-    code = driver().function("cuStreamGetFlags")(ctypes.c_void_p(handle), ctypes.byref(flags))
+    """The flags of a stream, by the driver; None where it does not tell, and `CAPTURES` of one that captures now."""
+    status, flags, stream = ctypes.c_int(), ctypes.c_uint(), ctypes.c_void_p(handle)
+    with relaxed_capture():
+        if driver().function("cuStreamIsCapturing")(stream, ctypes.byref(status)) or status.value:
+            return CAPTURES
+        code = driver().function("cuStreamGetFlags")(stream, ctypes.byref(flags))
     return None if code else flags.value
 
 

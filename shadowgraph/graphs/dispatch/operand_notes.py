@@ -109,6 +109,8 @@ class Interest:
     def want(self, ranges: Iterable[ByteRange], dtypes: Iterable[str] = ()) -> None:
         """Note these from here on, and nothing else."""
         self.ranges, self.dtypes = tuple(ranges), frozenset(dtypes)
+        if not self.ranges:
+            self.reads.clear()
         if not self.dtypes:
             self.used = set()
         self._notes.settle()
@@ -199,7 +201,7 @@ class OperandNotes:
         if self._is_here(tensor):
             where = view_facts(tensor, self._place).hull
             for each in self._reading:
-                each.reads.extend(part for part in each.ranges if part.overlaps(where))
+                each.reads.extend(p for p in each.ranges if p.overlaps(where) and p not in each.reads)
             for each in self._taking:
                 each.used.add(where.start)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -67,7 +68,8 @@ class Pauses:
         for known, reference in self._graphs:
             graph = reference()
             if graph is not None and tag in (None, known):
-                yield graph.pool()
+                with suppress(RuntimeError):  # it was reset, or its capture failed
+                    yield graph.pool()
 
 
 def segments_of(pools: set[PoolId]) -> Iterator[ByteRange]:
