@@ -261,7 +261,8 @@ def masks(rows: Rows, data: bytes, cut: int) -> bool:
     """Whether the values of rows with a known cut are a mask.
 
     That is ones and zeros, or zeros and a large negative number that is added to a score: one value alone from the cut
-    on, and the other one as well in each row before it. Slots or lengths may happen to look like that.
+    on, and the other one as well in each row before it. Slots or lengths may happen to look like that. Or integers that
+    are -1 from the cut on and never below zero before it: slots of rows to be skipped.
     """
     held = b"".join(data[start : start + rows.nbytes] for start in range(0, len(data), rows.stride))
     dtype = rows.view.dtype
@@ -271,10 +272,12 @@ def masks(rows: Rows, data: bytes, cut: int) -> bool:
         values = np.frombuffer(held, dtype)
     else:
         return dtype == "bool"
+    by_row = values.reshape(-1, rows.nbytes // rows.view.itemsize)
+    if dtype.startswith("int") and (by_row[cut:] == -1).all() and (by_row[:cut] >= 0).all():
+        return True  # of these rows the kernels do nothing
     low, *others = np.unique(values).tolist()
     if others != [1 if low == 0 else 0] or not (low == 0 or low <= _HIDDEN):
         return False
-    by_row = values.reshape(-1, rows.nbytes // rows.view.itemsize)
     padding = by_row[cut:].ravel()
     return bool((padding == padding[:1]).all() and (by_row[:cut] != padding[:1]).any(axis=1).all())
 

@@ -248,3 +248,19 @@ def test_flags_of_the_real_rows_are_no_mask(debugger: sg.Debugger) -> None:
         graph.replay()
     assert told(debugger) == [("SG103", 'batch["ids"]')]
     del out
+
+
+def test_slots_that_are_padded_with_minus_one_are_a_mask(debugger: sg.Debugger) -> None:
+    """As vLLM pads: rows without a slot are stored nowhere, and their tokens may stay."""
+    with debugger.guard():
+        ids, slots = torch.zeros(4, dtype=torch.int64), torch.full((4,), -1)
+        table, cache = torch.arange(64.0).view(32, 2), torch.zeros(33, 2)
+    graph = sg.HostGraph()
+    with sg.host_graph(graph):
+        cache.index_copy_(0, torch.where(slots < 0, 32, slots), torch.nn.functional.embedding(ids, table))
+    for count in (4, 2):
+        ids[:count].copy_(torch.arange(1, count + 1))
+        slots[:count].copy_(torch.arange(count))
+        slots[count:].fill_(-1)
+        graph.replay()
+    assert told(debugger) == []

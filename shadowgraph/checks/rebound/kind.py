@@ -112,7 +112,8 @@ def _inferred(reads: str, detail: ReboundDetail) -> str:
     if detail.evidence is Evidence.NAME:
         return f"{reads}, which was not refreshed, but {detail.attribute} leads to other memory since, with new values,"
     instead = detail.now.name if detail.now is not None else "other memory"
-    return f"{reads}, which was not refreshed, but {instead} was, which no code reads,"
+    verb = "were" if instead.startswith("bytes ") else "was"
+    return f"{reads}, which was not refreshed, but {instead} {verb}, which no code reads,"
 
 
 def _counted(detail: ReboundDetail) -> str:

@@ -223,7 +223,7 @@ class RenamedInputs(Check):
         alike = (now.dtype, now.device, now.shape[1:]) == (home.dtype, home.device, home.shape[1:])
         if not alike or len(now.shape) != len(home.shape) or not now.contiguous or not now.nbytes:
             return None
-        if len(tie.trail.name) == 1 and now.start in self._interest.used:
+        if now.start in self._interest.used:
             return None  # the variable was reused: an operator has taken its new value
         if now.hull.overlaps(home.hull) or is_read(self.context, now.hull) or not still_there(tie.buffer):
             return None
