@@ -1,11 +1,10 @@
-"""The kinds of finding: those that this version looks for, and the codes kept for others."""
+"""The kinds of finding."""
 
 from __future__ import annotations
 
 from building.markdown import table
 from shadowgraph.checks.kinds import kind_of
-from shadowgraph.checks.reserved import RESERVED
-from shadowgraph.render.text.explanations import explanations, not_looked_for
+from shadowgraph.render.text.explanations import explanations
 
 
 def kinds() -> str:
@@ -22,8 +21,3 @@ def kinds() -> str:
 def _link(report: str) -> str:
     repository, number = report.split("#")
     return f"[{repository.split('/')[1]} {number}](https://github.com/{repository}/issues/{number})"
-
-
-def kinds_not_looked_for() -> str:
-    """Names of codes that nothing reports."""
-    return (", ".join(f"{code} ({RESERVED[code]})" for code in not_looked_for()) or "none") + "."

@@ -12,7 +12,7 @@ from sphinx.errors import ExtensionError
 from building.command_line import command_line
 from building.costs import costs
 from building.exit_codes import exit_codes, verb_codes
-from building.kinds import kinds, kinds_not_looked_for
+from building.kinds import kinds
 from building.repository import changelog, readme
 from building.settings_text import settings_table, settings_text
 
@@ -22,7 +22,6 @@ MAKERS: dict[str, Callable[..., str]] = {
     "costs": costs,
     "exit-codes": exit_codes,
     "kinds": kinds,
-    "kinds-not-looked-for": kinds_not_looked_for,
     "readme": readme,
     "settings": settings_text,
     "settings-table": settings_table,

@@ -21,7 +21,6 @@ from shadowgraph.checks.out_of_bounds.kind import OutOfBoundsKind
 from shadowgraph.checks.pool_clobber.kind import PoolClobberKind
 from shadowgraph.checks.races.kind import GraphRaceKind
 from shadowgraph.checks.rebound.kind import ReboundInputKind
-from shadowgraph.checks.reserved import RESERVED
 from shadowgraph.checks.stale_rows.kind import StaleRowsKind
 from shadowgraph.checks.undefined.kind import UndefinedInfluenceKind
 from shadowgraph.checks.unordered_access.kind import UnorderedAccessKind
@@ -59,8 +58,8 @@ def kind_of(code: str) -> FindingKind:
 
 
 def titles() -> dict[str, str]:
-    """Title by code, of reserved codes too."""
-    known = {**RESERVED, **{kind.code: kind.title for kind in kinds()}}
+    """Title by code."""
+    known = {kind.code: kind.title for kind in kinds()}
     return {code: known[code] for code in sorted(known)}
 
 

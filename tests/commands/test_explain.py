@@ -11,7 +11,7 @@ from commands.verb_makers import Capture, document, printed, refused
 
 from shadowgraph import checks
 from shadowgraph.checks.kinds import BUILT_IN, kind_of, kinds, titles
-from shadowgraph.render.text.explanations import explanations, not_looked_for
+from shadowgraph.render.text.explanations import explanations
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 def test_every_kind_is_explained() -> None:
     assert list(explanations()) == [kind.code for kind in kinds()]
     assert all(explanation.remedy for explanation in explanations().values())
-    assert sorted([*explanations(), *not_looked_for()]) == [*titles()]
+    assert [*explanations()] == [*titles()]
 
 
 def test_a_code_stands_with_its_kind_alone() -> None:
@@ -31,7 +31,7 @@ def test_a_code_stands_with_its_kind_alone() -> None:
         if re.search(r"[\"']SG1\d\d[\"']", path.read_text("utf-8"))
     }
     homes = {(f"{kind.__module__.rsplit('.', 2)[1]}") for kind in map(type, BUILT_IN)}
-    assert {where for where in found if where[0] != "demos"} == {("checks", home) for home in (*homes, "reserved.py")}
+    assert {where for where in found if where[0] != "demos"} == {("checks", home) for home in homes}
 
 
 def test_the_docs_have_the_same_text() -> None:
@@ -56,7 +56,7 @@ def test_one(code: str, capsys: Capture) -> None:
     assert " ".join(text.split()).endswith(" ".join(kind_of(code).remedy.replace("`", "").replace("*", "").split()))
     assert max(map(len, text.splitlines())) <= 100
     (kind,) = document(capsys, "explain", code)["kinds"]
-    assert (kind["code"], kind["kind"], kind["looked_for"]) == (code, titles()[code], True)
+    assert (kind["code"], kind["kind"]) == (code, titles()[code])
     assert kind["cause"]
     assert kind["evidence"]
     assert kind["remedy"] == kind_of(code).remedy
@@ -65,7 +65,7 @@ def test_one(code: str, capsys: Capture) -> None:
 def test_a_list(capsys: Capture) -> None:
     text = printed(capsys, "explain")
     assert text.startswith("SG101  out-of-bounds write\nSG102  in-graph mutation\n")
-    assert "not looked for by this version: SG107 (undefined influence)" in text
+    assert text.endswith("SG116  contents lost\n")
     kinds = document(capsys, "explain")["kinds"]
     assert [kind["code"] for kind in kinds] == [*titles()]
 
@@ -73,12 +73,6 @@ def test_a_list(capsys: Capture) -> None:
 @pytest.mark.parametrize("word", ["SG104", "sg104", "104", "dangling pointer", " SG104 "])
 def test_ways_to_say_it(word: str, capsys: Capture) -> None:
     assert printed(capsys, "explain", word).startswith("SG104: dangling pointer\n")
-
-
-def test_a_kind_that_is_not_looked_for(capsys: Capture) -> None:
-    code = not_looked_for()[0]
-    assert printed(capsys, "explain", code).endswith("\n  This version does not look for it.\n")
-    assert document(capsys, "explain", code)["kinds"][0]["looked_for"] is False
 
 
 def test_an_unknown_code_offers_the_known_ones(capsys: Capture) -> None:

@@ -18,14 +18,14 @@ from building import costs, parts  # noqa: E402
 from building.command_line import command_line, flags  # noqa: E402
 from building.docstrings import listed  # noqa: E402
 from building.exit_codes import errors, exit_codes  # noqa: E402
-from building.kinds import kinds, kinds_not_looked_for  # noqa: E402
+from building.kinds import kinds  # noqa: E402
 from building.repository import from_docs, readme  # noqa: E402
 from building.settings_text import settings_table, settings_text  # noqa: E402
 from sphinx.errors import ExtensionError  # noqa: E402
 
 from shadowgraph.common.options import OPTIONS  # noqa: E402
 from shadowgraph.common.settings import Settings  # noqa: E402
-from shadowgraph.render.text.explanations import explanations, not_looked_for  # noqa: E402
+from shadowgraph.render.text.explanations import explanations  # noqa: E402
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 
@@ -33,7 +33,7 @@ PAGES = sorted((ROOT / "docs").rglob("*.md"))
 def test_every_mark_in_a_page_has_a_maker() -> None:
     marks = [mark for page in PAGES for mark in re.findall(r"<!-- put: (\S+)", page.read_text("utf-8"))]
     assert set(marks) == set(parts.MAKERS), "a mark without a maker, or a maker that no page uses"
-    assert parts.filled("a\n<!-- put: kinds-not-looked-for -->\nb").splitlines()[1] == kinds_not_looked_for()
+    assert parts.filled("a\n<!-- put: kinds -->\nb").splitlines()[1:-1] == kinds().splitlines()
 
 
 @pytest.mark.parametrize("mark", ["no-such-part", 'readme "No such section"'])
@@ -75,11 +75,7 @@ def test_every_error_and_every_option_is_there() -> None:
             assert re.search(rf":::\{{option\}} .*{re.escape(flag)}\b", section), (verb, flag)
 
 
-def test_kinds_that_are_not_looked_for_are_not_claimed() -> None:
-    assert not_looked_for()
-    for code in not_looked_for():
-        assert code not in kinds()
-        assert code in kinds_not_looked_for()
+def test_each_kind_has_its_section_and_its_row() -> None:
     headings = re.findall(r"^## (SG\d+)", (ROOT / "docs" / "findings.md").read_text("utf-8"), re.MULTILINE)
     assert headings == list(explanations()) == re.findall(r"\| \[(SG\d+)\]", kinds())
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from shadowgraph.checks.kinds import titles
-from shadowgraph.render.text.explanations import Explanation, explanations, not_looked_for
+from shadowgraph.render.text.explanations import Explanation, explanations
 from shadowgraph.render.text.shown import Reporter, prose, said
 
 SCHEMA = "shadowgraph.explain/1"
@@ -29,37 +28,31 @@ class ExplanationReport(Reporter):
         self.code = code
 
     def document(self) -> dict[str, Any]:
-        codes = [*titles()] if self.code is None else [self.code]
-        return {"kinds": list(map(_plain, codes))}
+        known = explanations()
+        chosen = known.values() if self.code is None else [known[self.code]]
+        return {"kinds": list(map(_plain, chosen))}
 
     def lines(self, width: int | None = None) -> Iterator[Text]:
         """Every line, wrapped also in a pipe: it is running text."""
         if self.code is None:
             yield from _list()
-        elif self.code in explanations():
-            yield from _whole(explanations()[self.code], width)
         else:
-            yield said(f"{self.code}: {titles()[self.code]}", "bold")
-            yield said("  This version does not look for it.")
+            yield from _whole(explanations()[self.code], width)
 
 
-def _plain(code: str) -> dict[str, Any]:
-    known = explanations().get(code)
+def _plain(explanation: Explanation) -> dict[str, Any]:
     return {
-        "code": code,
-        "kind": titles()[code],
-        "looked_for": known is not None,
-        "cause": list(known.cause) if known is not None else [],
-        "evidence": list(known.evidence) if known is not None else [],
-        "remedy": known.remedy if known is not None else "",
+        "code": explanation.code,
+        "kind": explanation.kind,
+        "cause": list(explanation.cause),
+        "evidence": list(explanation.evidence),
+        "remedy": explanation.remedy,
     }
 
 
 def _list() -> Iterator[Text]:
     for code, explanation in explanations().items():
         yield said(f"{code}  {explanation.kind}")
-    others = ", ".join(f"{code} ({titles()[code]})" for code in not_looked_for())
-    yield said(f"not looked for by this version: {others}", "dim")
 
 
 def _whole(explanation: Explanation, width: int | None) -> Iterator[Text]:

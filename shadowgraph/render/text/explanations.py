@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from shadowgraph.checks.kind import FindingKind
 from shadowgraph.checks.kinds import kinds
-from shadowgraph.checks.reserved import RESERVED
 
 _CAUSE, _EVIDENCE, _REMEDY = "*Cause.* ", "*Evidence.* ", "*Remedy.* "
 
@@ -34,12 +33,6 @@ class Explanation:
 def explanations() -> dict[str, Explanation]:
     """All kinds of finding that this version checks, by code."""
     return {kind.code: _explanation(kind) for kind in kinds()}
-
-
-def not_looked_for() -> tuple[str, ...]:
-    """Codes reserved for kinds that this version does not check."""
-    known = {kind.code for kind in kinds()}
-    return tuple(code for code in RESERVED if code not in known)
 
 
 def _explanation(kind: FindingKind) -> Explanation:
