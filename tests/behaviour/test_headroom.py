@@ -39,7 +39,8 @@ class Draft:
         self.graph = graph_over(lambda: [row.sum() for row in self.kv_indices])
         self.batches: dict[int, Batch] = {}
         if knows:
-            debugger.adapter.provide_batches(lambda graph, replay: self.batches.get(replay))
+            batches = self.batches  # a source is held as long as the debugger, which this object holds
+            debugger.adapter.provide_batches(lambda graph, replay: batches.get(replay))
             debugger.adapter.limit_batches(requests=MAX_BS, longest=CTX)
 
     def needs(self, step: int, lens: Sequence[int]) -> int:

@@ -41,7 +41,8 @@ class Indices:
         self.batches: dict[int, Batch] = {}
         self.steps = 0
         if knows:
-            debugger.adapter.provide_batches(lambda graph, replay: self.batches.get(replay))
+            batches = self.batches  # a source is held as long as the debugger, which this object holds
+            debugger.adapter.provide_batches(lambda graph, replay: batches.get(replay))
             debugger.adapter.limit_batches(requests=MAX_BS, longest=CTX)
 
     def step(self, lens: Sequence[int]) -> None:
