@@ -28,6 +28,7 @@ class HeadroomKind(FindingKind):
 
     code = CODE
     title = "headroom"
+    reports = ("sgl-project/sglang#27338",)
     detail = HeadroomDetail
     remedy = (
         "Size the buffer for the largest batch and the longest context that the configuration allows, with every "

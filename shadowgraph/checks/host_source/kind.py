@@ -37,6 +37,7 @@ class HostSourceKind(FindingKind):
 
     code = CODE
     title = "host source recycled"
+    reports = ("microsoft/onnxruntime#32121",)
     detail = HostSourceDetail
     buffer_is_gone = True
     remedy = (

@@ -26,6 +26,7 @@ class HostWriteKind(FindingKind):
 
     code = CODE
     title = "host write in flight"
+    reports = ("sgl-project/mini-sglang#103",)
     detail = HostWriteDetail
     bytes_are = "rewritten in flight"
     expected_label = "was queued"

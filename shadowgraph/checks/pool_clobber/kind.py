@@ -27,6 +27,7 @@ class PoolClobberKind(FindingKind):
 
     code = CODE
     title = "pool clobber"
+    reports = ("ROCm/aiter#5393",)
     detail = ClobberDetail
     bytes_are = "overwritten"
     remedy = (

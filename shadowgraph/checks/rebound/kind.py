@@ -26,7 +26,11 @@ class ReboundInputKind(FindingKind):
 
     code = CODE
     title = "rebound input"
-    reports = ("vllm-project/vllm#53915",)
+    reports = (
+        "vllm-project/vllm#53915",
+        "sgl-project/sglang#26019",
+        "sgl-project/sglang#37975",
+    )
     detail = ReboundDetail
     bytes_are = "stale"
     expected_label = "should be"

@@ -35,6 +35,7 @@ class UndefinedInfluenceKind(FindingKind):
 
     code = CODE
     title = "undefined influence"
+    reports = ("vllm-project/vllm#37442",)
     detail = UndefinedDetail
     bytes_are = "undefined"
     keeps_first_example = True
