@@ -242,12 +242,12 @@ def test_the_founding_cases_in_one_process(project: Project) -> None:
     from shadowgraph.demos.runner import ACCEPTANCE
 
     bugs = [case for case in ACCEPTANCE if not case.control]
-    expected = {case.id: {e.code for e in case.expected} - {"SG103"} if not case.declared else set() for case in bugs}
+    expected = {case.id: {e.code for e in case.expected} for case in bugs}
     assert any(expected.values())
     codes = {name: set(text.split()) for name, text in project.codes().items()}
     outcomes = project.outcomes()
     assert len(outcomes) == 2 * len(expected)
-    for id, wanted in expected.items():  # SG103 is a note where nobody declares what may keep its rows
+    for id, wanted in expected.items():
         assert codes.get(f"test_case[buggy-{id}]", set()) >= wanted
         assert outcomes[f"test_case[buggy-{id}]"] == ("failure" if wanted else "passed")
         assert outcomes[f"test_case[fixed-{id}]"] == "passed"
