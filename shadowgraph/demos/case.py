@@ -92,7 +92,7 @@ class Case:
     host_only
         The finding needs the recorded stores of launches.
     declared
-        The finding needs a declaration, which a program that does not use the debugger cannot make.
+        The finding as it is expected needs a declaration, which a program that does not use the debugger cannot make.
     reuses
         On a device the finding needs memory to be reused as the program's own allocator does (layout ``faithful``).
     """
