@@ -28,7 +28,6 @@ class Driver(StrEnum):
     LONGEST = "longest length"
     REQUESTS = "batch size"
     AREA = "batch size times longest length"
-    STEPS = "steps"
 
 
 class MarkedBatch(msgspec.Struct, frozen=True):
@@ -46,16 +45,16 @@ class Forecast(msgspec.Struct, frozen=True):
     Attributes
     ----------
     driver, now
-        What the use grows with, and its value at the mark; for `Driver.STEPS` the number of steps of the growth.
+        What the use grows with, and its value at the mark.
     overflows_at
-        The first value of the driver with which the buffer overflows; for `Driver.STEPS` the number of further steps.
+        The first value of the driver with which the buffer overflows.
     limit, at_limit
         The largest value that the program's configuration allows, and the entries that it takes; 0 where no limits are
         known.
     exact
         Whether each point lies on the relation.
     points
-        Some points behind it, oldest first: value of the driver, and entries; for `Driver.STEPS` the step's number.
+        Some points behind it, oldest first: value of the driver, and entries.
     steps
         Number of points that it was made from.
     """

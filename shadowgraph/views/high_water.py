@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shadowgraph.common.words import form, plural
-from shadowgraph.model.high_water import Driver, Forecast, HighWaterMark, MarkedBatch, MarkedBy
+from shadowgraph.model.high_water import Forecast, HighWaterMark, MarkedBatch, MarkedBy
 
 _KNOWN_FROM = {
     MarkedBy.PREPARE: "written before the replay",
@@ -91,6 +91,4 @@ def batch_words(batch: MarkedBatch) -> str:
 
 
 def _leads(forecast: Forecast) -> str:
-    if forecast.driver is Driver.STEPS:
-        return "its growth leads past the end, see the note"
     return f"overflows at a {forecast.driver} of {forecast.overflows_at:,}"

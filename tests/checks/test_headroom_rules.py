@@ -98,21 +98,22 @@ def test_batch_sizes_without_limits_are_bounded_by_the_graphs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("uses", "capacity", "left"),
+    ("uses", "capacity", "tokens"),
     [
-        (range(10, 100, 10), 120, 4),
-        (range(10, 100, 10), 179, 9),
+        (range(10, 100, 10), 120, 121),
+        (range(10, 100, 10), 179, 180),
         (range(10, 100, 10), 180, None),
         (range(10, 90, 10), 100, None),
         ([1, 2, 4, 8, 16, 32, 64, 128, 256], 300, None),
-        ([10, 20, 31, 40, 50, 61, 70, 80, 90], 120, 4),
+        ([10, 20, 31, 40, 50, 61, 70, 80, 90], 120, 121),
         ([*range(10, 100, 10), 90, 90], 120, None),
     ],
     ids=["soon", "as long as seen", "longer than seen", "too few", "no steady pace", "nearly steady", "has stopped"],
 )
-def test_the_pace_of_steps_without_a_batch(uses: Sequence[int], capacity: int, left: int | None) -> None:
-    found = forecast([Point(use) for use in uses], capacity, Limits())
-    assert (found.overflows_at if found is not None else None) == left
+def test_a_batch_without_limits_needs_a_steady_pace(uses: Sequence[int], capacity: int, tokens: int | None) -> None:
+    found = forecast([Point(use, 2, use // 2, use) for use in uses], capacity, Limits())
+    assert (found.overflows_at if found is not None else None) == tokens
+    assert forecast([Point(use) for use in uses], capacity, Limits()) is None
 
 
 def test_lengths_without_limits_need_a_pace_as_well() -> None:

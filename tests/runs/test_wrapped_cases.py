@@ -12,7 +12,8 @@ from shadowgraph.demos.case import Case
 from shadowgraph.demos.runner import ACCEPTANCE
 
 BUGS = [case for case in ACCEPTANCE if not case.control and not case.declared]
-CONTROLS = [case for case in ACCEPTANCE if case.control or case.declared]
+DECLARED = [case for case in ACCEPTANCE if case.declared and not case.control]
+CONTROLS = [case for case in ACCEPTANCE if case.control]
 
 
 @pytest.mark.parametrize("case", BUGS, ids=lambda case: case.id)
@@ -45,3 +46,15 @@ def test_a_control_is_silent(case: Case, tmp_path: Path) -> None:
     facts = done.run.merged()
     assert facts.coverage.written
     assert not facts.faults
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", DECLARED, ids=lambda case: case.id)
+def test_a_declared_bug_is_found_with_nothing_declared(case: Case, tmp_path: Path) -> None:
+    """By what captured code was seen to use, so at a later replay perhaps."""
+    for folder in ("buggy", "fixed"):
+        (tmp_path / folder).mkdir()
+    facts = wrap(tmp_path / "buggy", *program("case.py", case.id, "buggy")).run.merged()
+    assert {finding.code for finding in facts.findings} == {expected.code for expected in case.expected}
+    fixed = wrap(tmp_path / "fixed", *program("case.py", case.id, "fixed"), options=("--error-exitcode", "9"))
+    assert fixed.code == 0, fixed.err

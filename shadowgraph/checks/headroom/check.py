@@ -22,7 +22,7 @@ from shadowgraph.checks.headroom.regions import Region, Regions
 from shadowgraph.model.buffers import allocation_name
 from shadowgraph.model.findings import Batch, Severity
 from shadowgraph.model.graphs import Graph
-from shadowgraph.model.high_water import Driver, Forecast, HighWaterMark, fullest_first
+from shadowgraph.model.high_water import Forecast, HighWaterMark, fullest_first
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.writes import Write
@@ -119,7 +119,6 @@ class Headroom(Check):
         """Add the uses of a step to the marks, and report what they lead to."""
         replay = checkpoint.replay or graph.replays
         batch = self.context.batch_of(graph, replay)
-        alike = Counter((used, region.capacity) for region, used in uses if not region.by_row)
         due = []
         for region, used in uses:
             mark = self._marks.get(region)
@@ -130,8 +129,7 @@ class Headroom(Check):
             of_replay, of_batch = replay, batch
             if region.inside:  # its own kernels wrote it in the replay before
                 of_replay, of_batch = replay - 1, self.context.batch_of(graph, replay - 1)
-            shared = not region.by_row and alike[used, region.capacity] > 1
-            mark.add(_point(used, of_batch, shared), graph.name, of_replay, of_batch)
+            mark.add(_point(used, of_batch), graph.name, of_replay, of_batch)
             if region.buffer.serial not in self._noted and mark.is_due:
                 due.append(mark)
         if due:
@@ -169,7 +167,7 @@ class Headroom(Check):
                 graph=graph,
                 replay=mark.replay,
                 severity=Severity.NOTE,
-                confidence="medium" if leads.driver is Driver.STEPS or not leads.limit else "high",
+                confidence="high" if leads.limit else "medium",
                 view=None if region.is_whole else region.view(),
                 facts=HeadroomDetail(mark.points[-1].used, region.capacity, mark.by_row, leads, region.row),
             )
@@ -215,7 +213,7 @@ class Headroom(Check):
                 self._past.append(mark.row(self._named(mark)))
 
 
-def _point(used: int, batch: Batch | None, shared: bool) -> Point:
+def _point(used: int, batch: Batch | None) -> Point:
     if batch is None:
-        return Point(used, per_request=shared)
-    return Point(used, batch.size, max(batch.lengths, default=0), sum(batch.lengths), shared)
+        return Point(used)
+    return Point(used, batch.size, max(batch.lengths, default=0), sum(batch.lengths))

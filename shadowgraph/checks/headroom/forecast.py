@@ -15,7 +15,7 @@ from shadowgraph.model.high_water import Driver, Forecast
 
 LAST = 6  # steps over which the use must have grown, without a step back
 DISTINCT = 6  # values of a driver that a relation takes, at least
-STEADY = 8  # steps in each of which the use must have grown, where no relation is known
+STEADY = 8  # steps in each of which the use must have grown, where no limits are known
 _NEARLY = 0.02  # of the range of the uses: how far a point may lie from a relation
 _PACE = 0.1  # of the growth: how far a step may lie from a steady pace
 _MARGIN = 1 / 16  # of the capacity: what a use at the limits must pass it by; see `_by_limits`
@@ -31,15 +31,12 @@ class Point(NamedTuple):
         Entries.
     requests, longest, tokens
         The batch: its size, longest length, sum of lengths; 0 where unknown.
-    per_request
-        Whether another input of this capacity had as many entries: those have one for each request, as a rule.
     """
 
     used: int
     requests: int = 0
     longest: int = 0
     tokens: int = 0
-    per_request: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +102,9 @@ def grows(points: Sequence[Point], capacity: int) -> bool:
 def forecast(points: Sequence[Point], capacity: int, limits: Limits) -> Forecast | None:
     """Where the growth leads, if it leads past the end; None too where that is not known.
 
+    Without a batch it is not: a use that grows by one in each step, as the length of a request does, stops as a rule
+    where the program's limits are, and these are what the buffer was sized for.
+
     Parameters
     ----------
     points
@@ -114,18 +114,15 @@ def forecast(points: Sequence[Point], capacity: int, limits: Limits) -> Forecast
     """
     last = points[-1]
     if not last.requests:
-        return _by_pace(points, capacity) if not all(point.per_request for point in points[-LAST:]) else None
+        return None
     relations = list(_relations(points))
     if any(relation.driver is Driver.REQUESTS for relation in relations) and not limits.requests:
         return None  # the sizes that were captured bound it
-    if not last.tokens:
-        return _by_pace(points, capacity) if not relations else _by_limits(relations, points, capacity, limits)
     if not relations:
         return None
-    if _bounds(relations, limits):
+    if not last.tokens or _bounds(relations, limits):
         return _by_limits(relations, points, capacity, limits)
-    pace = _by_pace(points, capacity)
-    return _told(relations[0], points, capacity, Limits()) if pace is not None else None
+    return _told(relations[0], points, capacity, Limits()) if _keeps_pace(points, capacity) else None
 
 
 # -- by the batch ----------------------------------------------------------------------------------------------------
@@ -214,27 +211,15 @@ def _plane(points: Sequence[Point]) -> _Relation | None:
 # -- by the pace of steps --------------------------------------------------------------------------------------------
 
 
-def _by_pace(points: Sequence[Point], capacity: int) -> Forecast | None:
-    """The forecast of a use that grew in each of the last steps by much the same, if as many more of them pass the
-    end. The batch is not known, and nothing is known of its limits: what grows for longer than this may well go on."""
+def _keeps_pace(points: Sequence[Point], capacity: int) -> bool:
+    """Whether the use grew in each of the last steps by much the same, and as many more of them pass the end."""
     run = 1
     while run < len(points) and points[-run - 1].used < points[-run].used:
         run += 1
     if run <= STEADY:
-        return None
+        return False
     used = [point.used for point in points[-run:]]
     pace = (used[-1] - used[0]) / (run - 1)
     worst = max(abs(used[0] + pace * step - each) for step, each in enumerate(used))
     left = int((capacity - used[-1]) / pace + 1e-9) + 1
-    if worst > _PACE * (used[-1] - used[0]) or left > run:
-        return None
-    return Forecast(
-        driver=Driver.STEPS,
-        now=run - 1,
-        overflows_at=left,
-        limit=0,
-        at_limit=0,
-        exact=worst < 1e-6,
-        points=tuple(enumerate(used, 1))[-_SHOWN:],
-        steps=run - 1,
-    )
+    return worst <= _PACE * (used[-1] - used[0]) and left <= run

@@ -16,7 +16,7 @@ from shadowgraph.checks.kind import CulpritIs, FindingKind, Row
 from shadowgraph.checks.verdicts import named
 from shadowgraph.common.words import plural
 from shadowgraph.model.findings import Finding
-from shadowgraph.model.high_water import Driver, Forecast
+from shadowgraph.model.high_water import Forecast
 from shadowgraph.model.kinds import Detail
 
 if TYPE_CHECKING:
@@ -50,12 +50,8 @@ class HeadroomKind(FindingKind):
             return
         forecast, steps = detail.forecast, plural(detail.forecast.steps, "step")
         how = "exactly" if forecast.exact else "nearly"
-        if forecast.driver is Driver.STEPS:
-            yield "growth", f"by {how} as much in each of the last {steps}"
-        else:
-            yield "growth", f"follows the {forecast.driver} {how}, in {steps}; it was {forecast.now:,}"
-        at = "at step " if forecast.driver is Driver.STEPS else "at "
-        yield "entries", ", ".join(f"{entries:,} {at}{value:,}" for value, entries in forecast.points)
+        yield "growth", f"follows the {forecast.driver} {how}, in {steps}; it was {forecast.now:,}"
+        yield "entries", ", ".join(f"{entries:,} at {value:,}" for value, entries in forecast.points)
         if forecast.limit:
             yield "limits", f"a {forecast.driver} of {forecast.limit:,} takes {forecast.at_limit:,} entries"
 
@@ -80,7 +76,5 @@ class HeadroomKind(FindingKind):
 
 
 def _where(forecast: Forecast) -> str:
-    if forecast.driver is Driver.STEPS:
-        return f"in {plural(forecast.overflows_at, 'step')} at this pace"
     allowed = f", of the {forecast.limit:,} that the limits allow" if forecast.limit else " at this pace"
     return f"at a {forecast.driver} of {forecast.overflows_at:,}{allowed}"
