@@ -63,8 +63,7 @@ def test_a_dead_device(
     out = capsys.readouterr().out
     assert "ran before: aten aten.fill_.Scalar at " in out
     assert "self is server.page_table (int32[4, 2]) at 0x" in out
-    assert "dump: could not be read (" in out
-    assert "server.weights" in out
+    assert "dump: could not be read (" in out  # names the first few, of all that lives in this process
 
 
 def test_only_known_losses_are_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -420,11 +420,6 @@ def test_a_plan_tells_how_much_of_the_indices_it_uses(debugger: sg.Debugger) -> 
     wrapper._paged_kv_indices_buf = backend.kv_indices[:48]
     for length in range(3, 37, 3):
         backend.step(3, [length, 1, 1])
-    (found,) = debugger.notes
-    assert (found.code, found.severity, found.confidence) == ("SG113", "note", "medium")
-    assert (found.graph, found.phase) == (backend.graphs[3].model.name, "prepare")
-    assert found.buffer.address == backend.kv_indices.data_ptr()
-    detail: Any = found.detail
-    assert (detail.capacity, detail.used, detail.forecast.overflows_at) == (48, 29, 7)
+    assert debugger.notes == ()  # no adapter knows the batch
     told = {mark.source: mark for mark in debugger.facts().high_water if mark.capacity == 48}
     assert (told["plan"].used, told["plan"].least, told["plan"].steps) == (38, 5, 12)
