@@ -42,7 +42,7 @@ def reruns(kinds: list[int], edges: list[tuple[int, int]], able: bool = False) -
         runner = Disabled(played, 1, 5, lambda: 77, memory)  # type: ignore[arg-type]
     else:
         runner = Copied(played, 1, lambda: 77, memory)  # type: ignore[arg-type]
-    return played, memory, CudaReruns(None, runner, memory)  # type: ignore[arg-type]
+    return played, memory, CudaReruns(runner, memory)  # type: ignore[arg-type]
 
 
 def test_one_copy_serves_all_whole_runs() -> None:

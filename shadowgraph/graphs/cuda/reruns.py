@@ -88,8 +88,8 @@ class CudaReruns:
 
     shortest = 0
 
-    def __init__(self, device: Device, runner: Copied | Disabled, state: State) -> None:
-        self._device, self._runner, self._state = device, runner, state
+    def __init__(self, runner: Copied | Disabled, state: State) -> None:
+        self._runner, self._state = runner, state
         self._whole: int | None = None  # an executable copy with all nodes
         self._made = ExitStack()
         self.order, self.how, self.runs = runner.order, runner.how, 0
@@ -121,7 +121,7 @@ class CudaReruns:
         return None
 
     def loads(self, fills: Sequence[Fill], place: int, where: ByteRange) -> list[Load]:
-        """None: loads are not known."""
+        """Empty: loads are not known."""
         return []
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ def conducted(device: Device, graph: Any, lent: bool, expandable: bool, experime
     """
     try:
         with relaxed_capture(), opened(device, graph, lent, expandable, (), experiment.state) as (runner, state):
-            reruns = CudaReruns(device, runner, state)
+            reruns = CudaReruns(runner, state)
             try:
                 experiment.conduct(reruns)
             finally:
