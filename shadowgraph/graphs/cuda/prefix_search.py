@@ -23,12 +23,8 @@ def searched(device: Device, graph: Any, lent: bool, expandable: bool, refused: 
 
     Parameters
     ----------
-    graph
-        A ``torch.cuda.CUDAGraph`` that keeps its ``cudaGraph_t`` and is executable.
-    lent
-        Whether the program holds the executable graph, or may have changed it.
-    expandable
-        Whether expandable segments are on, so that not all of an allocation need be mapped.
+    graph, lent, expandable
+        As for `opened`.
     refused
         The outcome that says why it cannot be probed.
     """
