@@ -7,8 +7,9 @@ graph that torch holds, and enabled again afterwards. Used by `reruns`, in the r
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -140,27 +141,17 @@ def _difference(start: int, before: np.ndarray[Any, Any], now: np.ndarray[Any, A
     return Changed(start + int(changed[0]), start + int(changed[-1]), int(changed.size))
 
 
-class Copied:
-    """Runs clones of a graph from which the other nodes are removed.
-
-    Parameters
-    ----------
-    graph
-        Handle of a ``cudaGraph_t``, which is not changed.
-    """
+class _Prefixes(ABC):
+    """A graph whose first nodes can be run."""
 
     shortest = 0
-    how = "removed"
 
-    def __init__(self, calls: Driver, graph: int, stream: Callable[[], int], state: State) -> None:
-        self._calls, self._graph, self._stream, self._state = calls, graph, stream, state
-        nodes = calls.nodes(graph)
-        kinds = {node: calls.kind(node) for node in nodes}
-        if CONDITIONAL in kinds.values():
-            raise NotRerun("what decides how often a conditional node runs must run before it")
-        self._nodes = [node for node in in_order(nodes, calls.edges(graph)) if kinds[node] not in OUTWARD]
-        places = {node: place for place, node in enumerate(nodes)}
-        self.order: Sequence[int] = [places[node] for node in self._nodes]
+    def __init__(self, calls: Driver, stream: Callable[[], int], state: State) -> None:
+        self._calls, self._stream, self._state = calls, stream, state
+
+    @abstractmethod
+    def executable(self, count: int) -> AbstractContextManager[int]:
+        """Handle of an executable graph of the first `count` nodes; no launch of it may be left running."""
 
     def run(self, count: int) -> list[Changed | None]:
         """Restore the state, run the first `count` nodes, and return the change of each target."""
@@ -172,6 +163,29 @@ class Copied:
     def launch(self, runnable: int) -> None:
         """Launch an executable graph."""
         self._calls.launch(runnable, self._stream())
+
+
+class Copied(_Prefixes):
+    """Runs clones of a graph from which the other nodes are removed.
+
+    Parameters
+    ----------
+    graph
+        Handle of a ``cudaGraph_t``, which is not changed.
+    """
+
+    how = "removed"
+
+    def __init__(self, calls: Driver, graph: int, stream: Callable[[], int], state: State) -> None:
+        super().__init__(calls, stream, state)
+        self._graph = graph
+        nodes = calls.nodes(graph)
+        kinds = {node: calls.kind(node) for node in nodes}
+        if CONDITIONAL in kinds.values():
+            raise NotRerun("what decides how often a conditional node runs must run before it")
+        self._nodes = [node for node in in_order(nodes, calls.edges(graph)) if kinds[node] not in OUTWARD]
+        places = {node: place for place, node in enumerate(nodes)}
+        self.order: Sequence[int] = [places[node] for node in self._nodes]
 
     @contextmanager
     def executable(self, count: int) -> Iterator[int]:
@@ -199,7 +213,7 @@ class Copied:
         calls.add_edges(copy, [pair for pair in pairwise(kept) if pair not in known])
 
 
-class Disabled:
+class Disabled(_Prefixes):
     """Runs the executable graph with all but its first nodes disabled.
 
     Only kernels, copies and sets can be disabled; the rest always runs.
@@ -212,10 +226,10 @@ class Disabled:
     """
 
     how = "disabled"
-    shortest = 0
 
     def __init__(self, calls: Driver, graph: int, executable: int, stream: Callable[[], int], state: State) -> None:
-        self._calls, self._executable, self._stream, self._state = calls, executable, stream, state
+        super().__init__(calls, stream, state)
+        self._executable = executable
         nodes = calls.nodes(graph)
         order = in_order(nodes, calls.edges(graph))
         kinds = {node: calls.kind(node) for node in nodes}
@@ -227,17 +241,6 @@ class Disabled:
         places = {node: place for place, node in enumerate(nodes)}
         self.order: Sequence[int] = [places[node] for node in self._nodes]
         self._checks = [node for node in calls.every_node(graph) if node not in places]  # they count replays
-
-    def run(self, count: int) -> list[Changed | None]:
-        """Restore the state, run the first `count` nodes, and return the change of each target."""
-        with self.executable(count) as runnable:
-            self._state.restore()
-            self.launch(runnable)
-            return self._state.changed()
-
-    def launch(self, runnable: int) -> None:
-        """Launch the executable graph."""
-        self._calls.launch(runnable, self._stream())
 
     @contextmanager
     def executable(self, count: int) -> Iterator[int]:
