@@ -59,8 +59,6 @@ class Reruns(Protocol):
     ----------
     order
         Indices of the nodes in the order in which they run.
-    shortest
-        Nodes that must always run.
     how
         As in `shadowgraph.model.probes.Search`.
     runs
@@ -68,7 +66,6 @@ class Reruns(Protocol):
     """
 
     order: Sequence[int]
-    shortest: int
     how: str
     runs: int
 

@@ -265,8 +265,8 @@ class _Bench:
             return seen[0] != seen[1]
 
         self._bisected = True
-        low, high = self._reruns.shortest, len(order)
-        if not differs(high) or (low and differs(low)):
+        low, high = 0, len(order)
+        if not differs(high):
             return None
         while high - low > 1:
             middle = (low + high) // 2

@@ -86,8 +86,6 @@ class CudaReruns:
         As from `opened`.
     """
 
-    shortest = 0
-
     def __init__(self, runner: Copied | Disabled, state: State) -> None:
         self._runner, self._state = runner, state
         self._whole: int | None = None  # an executable copy with all nodes

@@ -36,7 +36,6 @@ class HostReruns:
         For a graph with host callables, or one during which guards move where they may not.
     """
 
-    shortest = 0
     how = "removed"
 
     def __init__(self, steps: Sequence[Step], state: Sequence[ByteRange], moving: bool = False) -> None:
