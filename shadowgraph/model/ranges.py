@@ -177,7 +177,8 @@ class RangeSet:
 
     def __sub__(self, other: RangeSet) -> RangeSet:
         rest = self.copy()
-        for piece in other:
+        cut = other if len(other) <= len(self) else chain.from_iterable(map(other.intersection, self))
+        for piece in cut:
             rest.discard(piece)
         return rest
 
