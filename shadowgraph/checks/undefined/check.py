@@ -244,10 +244,7 @@ class UndefinedInfluence(Check):
 
     def _that_matter(self, buffer: Buffer, where: ByteRange) -> Iterator[ByteRange]:
         """Bytes of a result without those that were declared not to matter."""
-        rest = RangeSet.of([where])
-        for part in self._padding.get(buffer.serial, RangeSet()).intersection(where):
-            rest.discard(part)
-        yield from rest
+        yield from RangeSet.of([where]) - self._padding.get(buffer.serial, RangeSet())
 
     def _targets(self, graph: Graph) -> list[Target]:
         """Where nodes leave results, the small buffers first."""

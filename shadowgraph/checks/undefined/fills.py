@@ -147,13 +147,9 @@ def _padding(graph: Graph, buffer: Buffer, padding: Mapping[int, RangeSet]) -> I
 def _slack(graph: Graph, buffer: Buffer) -> Iterator[Filled]:
     """Bytes beyond the captured views, near these. Of a buffer that a node was given in a way that is not known, none:
     its kernel may read anywhere."""
-    captured = graph.captured(buffer.range)
-    if not captured or _is_led_elsewhere(graph, buffer):
+    if not graph.touches(buffer.range) or _is_led_elsewhere(graph, buffer):
         return
-    rest = RangeSet.of([buffer.range])
-    for part in captured:
-        rest.discard(part)
-    for gap in rest:
+    for gap in RangeSet.of([buffer.range]) - graph.spans:
         for where in _ends(gap, gap.start > buffer.start, gap.stop < buffer.stop):
             yield _made(graph, buffer, where, Source.SLACK, Side.SLACK)
 
@@ -192,8 +188,7 @@ def _unwritten(graph: Graph, own: Mapping[int, Buffer], by_others: Sequence[Rang
             continue  # an input that lies in the capture's memory
         rest = RangeSet.of([buffer.range])
         for known in (defined, state, *by_others):
-            for part in known.intersection(buffer.range):
-                rest.discard(part)
+            rest -= known
         for part in rest:
             if touched.overlaps(part):
                 yield _made(graph, buffer, part, Source.UNWRITTEN)
@@ -208,11 +203,11 @@ def _accesses(graph: Graph) -> tuple[RangeSet, RangeSet, RangeSet]:
         pointers = [pointer for _, pointer in pairs]
         for pointer in pointers:
             if pointer.access in (Access.READ, Access.READ_WRITE):
-                _add(early, extent(pointer.view)[0], written)
+                _add(early, extent(pointer.view)[0] - written)
         for pointer in pointers:
             ranges, gaps = extent(pointer.view)
             if pointer.access is Access.WRITE and not gaps:
-                _add(defined, ranges, touched)
+                _add(defined, ranges - touched)
             if pointer.may_write:
                 _add(written, ranges)
         for pointer in pointers:
@@ -221,14 +216,9 @@ def _accesses(graph: Graph) -> tuple[RangeSet, RangeSet, RangeSet]:
     return defined, state, touched
 
 
-def _add(known: RangeSet, ranges: RangeSet, but: RangeSet | None = None) -> None:
-    """Add ranges, without those that are in another set."""
+def _add(known: RangeSet, ranges: RangeSet) -> None:
     for part in ranges:
-        rest = RangeSet.of([part])
-        for taken in but.intersection(part) if but is not None else ():
-            rest.discard(taken)
-        for each in rest:
-            known.add(each)
+        known.add(part)
 
 
 def _is_led_elsewhere(graph: Graph, buffer: Buffer) -> bool:
