@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,7 +14,10 @@ from programs import guarded, only, overflow
 
 import shadowgraph as sg
 from shadowgraph.common.errors import FindingsError
+from shadowgraph.engines.numpy_engine import NumpyEngine
 from shadowgraph.graphs.host.nodes import AtenNode
+from shadowgraph.graphs.host.reruns import HostReruns
+from shadowgraph.model.reruns import Fill
 
 pytest.importorskip("triton")
 
@@ -281,6 +284,27 @@ def test_a_node_that_raises_with_a_fill(debugger: sg.Debugger) -> None:
     step(graph, out.tolist, 5)
     assert silent(debugger)
     assert "index 1 is out of bounds" in str(debugger.report(quiet=True))
+
+
+def test_guards_are_as_they_were_before_they_are_compared_again(
+    debugger: sg.Debugger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where a fault ends the experiment early."""
+    x, said = uses_floats(debugger, 8), list[object]()
+    graph, out = capture(lambda: x + 1)
+    plain = HostReruns.run
+
+    def run(reruns: HostReruns, fills: Sequence[Fill] = (), count: int | None = None) -> None:
+        plain(reruns, fills, count)
+        said.append("filled" if fills else "restored")
+        if fills:
+            raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(HostReruns, "run", run)
+    monkeypatch.setattr(NumpyEngine, "pause", lambda engine, paused: said.append(paused))
+    step(graph, out.tolist)
+    assert said == [True, "restored", "filled", "restored", False]
+    assert "RuntimeError: out of memory" in str(debugger.report(quiet=True))
 
 
 def test_in_sync_mode_it_is_raised() -> None:

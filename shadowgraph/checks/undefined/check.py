@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -168,9 +168,12 @@ class UndefinedInfluence(Check):
         targets = self._targets(graph)
 
         def conduct(reruns: Reruns) -> None:
-            with self._pausing():
+            engine = self.context.engine
+            with ExitStack() as undo:
+                engine.pause(True)  # replays of other threads must not see guards that are filled
+                undo.callback(engine.pause, False)
+                undo.callback(reruns.run, (), 0)  # they are as they were when check nodes compare again
                 trials.append(tried(reruns, fills, outputs, targets))
-                reruns.run((), 0)
 
         held: list[object] = []
         ranges = [*(each.where for each in fills), *bystanders(self.context, held)]
@@ -179,16 +182,6 @@ class UndefinedInfluence(Check):
             conduct=conduct,
             ended=lambda why: self._ended(graph, checkpoint, schedule, trials, why, held),
         )
-
-    @contextmanager
-    def _pausing(self) -> Iterator[None]:
-        """Context in which check nodes compare nothing: replays of other threads must not see guards that are filled.
-        At its end the guards are as they were."""
-        self.context.engine.pause(True)
-        try:
-            yield
-        finally:
-            self.context.engine.pause(False)
 
     def _state(self, graph: Graph, ranges: list[ByteRange], allocation_of: AllocationOf) -> list[ByteRange]:
         context = self.context
