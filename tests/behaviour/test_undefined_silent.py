@@ -307,6 +307,16 @@ def test_guards_are_as_they_were_before_they_are_compared_again(
     assert "RuntimeError: out of memory" in str(debugger.report(quiet=True))
 
 
+def test_a_fault_behind_an_experiment_stays_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shadowgraph.checks.undefined.check.tried", lambda *_: "not a trial")
+    with sg.debug(backend="host", undefined=True) as debugger:
+        x = uses_floats(debugger, 8)
+        graph, out = capture(lambda: x + 1)
+        step(graph, out.tolist)
+        faults = debugger.report(quiet=True).facts.faults
+    assert any("undefined influence: AttributeError" in fault for fault in faults), faults
+
+
 def test_in_sync_mode_it_is_raised() -> None:
     with sg.debug(backend="host", undefined=True, sync=True) as debugger:
         x, out = uses_floats(debugger, 8), uses_floats(debugger, 8)

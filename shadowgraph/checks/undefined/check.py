@@ -175,13 +175,13 @@ class UndefinedInfluence(Check):
                 undo.callback(reruns.run, (), 0)  # they are as they were when check nodes compare again
                 trials.append(tried(reruns, fills, outputs, targets))
 
+        def ended(why: str | None) -> None:
+            with error_barrier("undefined influence"):
+                self._ended(graph, checkpoint, schedule, trials, why, held)
+
         held: list[object] = []
         ranges = [*(each.where for each in fills), *bystanders(self.context, held)]
-        graph.experiment = Experiment(
-            state=partial(self._state, graph, ranges),
-            conduct=conduct,
-            ended=lambda why: self._ended(graph, checkpoint, schedule, trials, why, held),
-        )
+        graph.experiment = Experiment(state=partial(self._state, graph, ranges), conduct=conduct, ended=ended)
 
     def _state(self, graph: Graph, ranges: list[ByteRange], allocation_of: AllocationOf) -> list[ByteRange]:
         context = self.context
@@ -277,12 +277,11 @@ class UndefinedInfluence(Check):
                 schedule.due = max(schedule.due, 2 * (checkpoint.replay or 0))
             for output, node in trial.unsteady:
                 self._note_unsteady(graph, output, node)
-            with error_barrier("undefined influence"):
-                for each in trial.influences:
-                    if each.effects[0].output.reader is None:
-                        self._waiting.setdefault(graph.serial, []).append(_Waiting(checkpoint, each, trial.runs))
-                    else:
-                        drafts.append(self._draft(checkpoint, each, each.effects[0], trial.runs))
+            for each in trial.influences:
+                if each.effects[0].output.reader is None:
+                    self._waiting.setdefault(graph.serial, []).append(_Waiting(checkpoint, each, trial.runs))
+                else:
+                    drafts.append(self._draft(checkpoint, each, each.effects[0], trial.runs))
         report_all(self.context, drafts)
 
     def _judge_waiting(self) -> None:
