@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
+import time
 from collections.abc import Iterator
+from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
@@ -179,6 +182,18 @@ def test_a_handle_that_the_program_reads(order: StreamOrder) -> None:
     assert not launched(order, 0x4000)(), "but no other stream"
     assert Stream(CURRENT).cuda_stream == CURRENT
     assert not launched(order, CURRENT)(), "the default stream's is no secret"
+
+
+def test_a_handle_that_code_without_a_frame_reads(order: StreamOrder, monkeypatch: pytest.MonkeyPatch) -> None:
+    raised: list[Any] = []
+    monkeypatch.setattr("sys.unraisablehook", raised.append)
+    is_ordered = launched(order)
+    _thread.start_new_thread(attrgetter("cuda_stream"), (Stream(A),))  # C code, as of a library's own thread
+    deadline = time.monotonic() + 10
+    while not (is_ordered() or raised or time.monotonic() > deadline):
+        time.sleep(0.001)
+    assert not raised
+    assert is_ordered()
 
 
 def test_the_handle_of_an_event(order: StreamOrder) -> None:

@@ -14,6 +14,7 @@ import ctypes
 import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from shadowgraph.graphs.cuda.driver import driver
 from shadowgraph.tracking.captures import captures
 from shadowgraph.tracking.stream_order import Stamp, StreamOrder, order
 
-_STAMP = "_shadowgraph_stamp"  # attribute of an event
+_STAMP, _EXPOSED = "_shadowgraph_stamp", "_shadowgraph_exposed"  # attributes of an event
 _UNRECORDED = object()
 _BACKWARD = "_engine_run_backward"
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
@@ -188,7 +189,7 @@ class StreamHooks:
         key = None if self._silent else self._key(stream)
         stamp = self._order.recorded(key) if key is not None else None
         setattr(event, _STAMP, stamp)
-        if stamp is not None and getattr(event, f"{_STAMP}_exposed", False):
+        if stamp is not None and getattr(event, _EXPOSED, False):
             self._order.host_waits(stamp)
 
     def _wrap_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -285,7 +286,8 @@ class StreamHooks:
         def wait(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             if self._order.on:
-                self._order.host_waits_for_all()
+                with error_barrier("wait for a device"):
+                    self._order.host_waits_for_all()
             return result
 
         return wait
@@ -295,7 +297,7 @@ class StreamHooks:
     def _wrap_stream_handle(self, original: Callable[..., Any]) -> Any:
         def handle(stream: Any) -> Any:
             found = original.__get__(stream, type(stream))
-            if self._order.on and not _is_ordinary(sys._getframe(1)):
+            if self._order.on and not _is_ordinary(sys._getframe().f_back):
                 with error_barrier("handle of a stream"):
                     self._expose(stream)
             return found
@@ -310,7 +312,7 @@ class StreamHooks:
     def _wrap_event_handle(self, original: Callable[..., Any]) -> Any:
         def handle(event: Any) -> Any:
             found = original.__get__(event, type(event))
-            if self._order.on and not _is_ordinary(sys._getframe(1)):
+            if self._order.on and not _is_ordinary(sys._getframe().f_back):
                 with error_barrier("handle of an event"):
                     self._expose_event(event)
             return found
@@ -330,13 +332,15 @@ class StreamHooks:
         """Something that is not seen may wait for the event, now and whenever it is recorded."""
         if not isinstance(event, self._event):
             return
-        setattr(event, f"{_STAMP}_exposed", True)
+        setattr(event, _EXPOSED, True)
         if self._order.on:
             self._order.host_waits(self._stamp(event))
 
 
-def _is_ordinary(frame: Any) -> bool:
+def _is_ordinary(frame: FrameType | None) -> bool:
     """Whether the reader of a handle keeps it to itself: this package, or torch for a name or a hash."""
+    if frame is None:  # C code in a thread of its own
+        return False
     module = frame.f_globals.get("__name__") or ""
     if module.partition(".")[0] == "shadowgraph":
         return True
