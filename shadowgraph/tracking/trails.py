@@ -1,8 +1,8 @@
 """Trails: from an object or a running function by stored values to a tensor, to be followed again later.
 
 A graph keeps addresses; host code keeps names. A trail says where a name leads at a later time, for a microsecond or
-two and without running code of the program: it reads instance dictionaries, slots, items of built-in containers and
-variables of running functions. It keeps no object of the program alive. Any thread; no lock.
+two and without running code of the program, which `isinstance` may: it reads instance dictionaries, slots, items of
+built-in containers and variables of running functions. It keeps no object of the program alive. Any thread; no lock.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Trail:
             if value is None:
                 return None
             value = read(value)
-        return value if isinstance(value, torch.Tensor) else None
+        return cast("torch.Tensor", value) if issubclass(type(value), torch.Tensor) else None
 
 
 class TrailSearch:
@@ -331,8 +331,8 @@ class _Child:
 
     def __call__(self, value: object) -> object:
         for place, table in enumerate(self._tables):
-            held = table(value)
-            if isinstance(held, dict) and (found := dict.get(held, self._name)) is not None:
+            held: Any = table(value)
+            if issubclass(type(held), dict) and (found := dict.get(held, self._name)) is not None:
                 if place:
                     self._tables.insert(0, self._tables.pop(place))  # the first to be asked
                 return cast("object", found)
@@ -340,7 +340,7 @@ class _Child:
 
 
 def _cell_of(name: str, value: object) -> object:
-    if not isinstance(value, types.FunctionType) or name not in value.__code__.co_freevars:
+    if type(value) is not types.FunctionType or name not in value.__code__.co_freevars:
         return None
     try:
         return (value.__closure__ or ())[value.__code__.co_freevars.index(name)].cell_contents
@@ -350,7 +350,7 @@ def _cell_of(name: str, value: object) -> object:
 
 def _item_of(kinds: tuple[Any, ...], key: Any, value: object) -> object:
     for kind in kinds:
-        if isinstance(value, kind):
+        if issubclass(type(value), kind):
             try:
                 return cast("object", kind.__getitem__(value, key))
             except (KeyError, IndexError):

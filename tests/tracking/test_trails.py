@@ -40,6 +40,17 @@ def trails(root: object, name: str = "root") -> dict[str, Trail]:
     return {trail.path: trail for trail in TrailSearch(lambda view: True).search([(name, root)], None)}
 
 
+@pytest.mark.parametrize("inner", [False, True])
+def test_an_object_in_place_of_the_old_one_is_not_asked_what_it_is(inner: bool) -> None:
+    root = Holder(held={"x": torch.zeros(1)})
+    (trail,) = trails(root).values()
+    if inner:
+        root.held["x"] = Alarmed()
+    else:
+        root.held = Alarmed()
+    assert trail.now() is None
+
+
 def test_each_way_to_hold_a_tensor_is_followed_again() -> None:
     module = torch.nn.Module()
     module.register_buffer("scale", torch.zeros(1))
