@@ -10,12 +10,15 @@ from typing import Any, cast
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from shadowgraph.common.finalizer_safe_lock import run_deferred
 from shadowgraph.engines.context import PrimaryContext
 from shadowgraph.graphs.cuda.capture import CaptureMode
 from shadowgraph.graphs.cuda.driver import Driver, MemcpyParameters
 from shadowgraph.graphs.cuda.host_copies import host_copies
+from shadowgraph.graphs.dispatch.host_copies import Place, copies_begin
+from shadowgraph.graphs.dispatch.schemas import schema_of
 from shadowgraph.model.buffers import Buffer, Ledger
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.host_copies import HostBlock, HostCopy, HostKind
@@ -176,6 +179,21 @@ def test_a_temporary_of_the_capture_ends_with_it(isolate: bool) -> None:
     buffer = used_by_capture(mode._ledger, where, 0, mode._ledger.next_serial())
     assert buffer is not None
     assert (buffer.alive, buffer.owned, buffer.graph) == (False, True, 5)
+
+
+def test_a_mode_of_the_program_sees_no_operator_of_ours() -> None:
+    seen = []
+
+    class Seeing(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            seen.append(str(func))
+            return func(*args, **kwargs or {})
+
+    source, place = torch.zeros(4), Place("cuda", 0, "cuda:0", Ledger())
+    given = {"device": torch.device("cuda"), "non_blocking": True}
+    with Seeing():
+        assert copies_begin(schema_of(torch.ops.aten._to_copy.default), (source,), given, place) == []
+    assert not seen
 
 
 def test_the_parameters_of_a_copy_are_laid_out_as_the_header_says() -> None:

@@ -133,7 +133,7 @@ def copies_begin(schema: Schema, args: Sequence[Any], kwargs: dict[str, Any], pl
 
 
 def _is_pinned(tensor: torch.Tensor) -> bool:
-    with torch._C.DisableTorchFunction():
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():  # modes of the program see no such call
         return torch.Tensor.is_pinned(tensor)
 
 
