@@ -693,8 +693,8 @@ class Monitor(Listener):
             return
         if self.observation.incomplete:
             self.observation.resume()
-        if waits and order.on and order.current is not None:  # a thread without a mode tells by this alone
-            order.host_waits_for(order.current())
+        if waits:  # a thread without a mode tells by this alone
+            order.host_waits_here()
         if self.context.engine.asynchronous:
             if not self.context.ledger.holds(view.hull):
                 return

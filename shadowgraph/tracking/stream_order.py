@@ -148,6 +148,12 @@ class StreamOrder:
             self._implied(stream)
             _join(self._host, self._until(stream))
 
+    def host_waits_here(self) -> None:
+        """The host has waited for the current stream of this thread, or may have."""
+        current = self.current  # None once another thread has ended the debugger
+        if self.on and current is not None:
+            self.host_waits_for(current())
+
     def host_waits_for_all(self) -> None:
         """The host has waited for the device, or may have."""
         with self._lock:

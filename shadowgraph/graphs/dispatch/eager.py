@@ -210,7 +210,7 @@ class EagerMode(ObserverMode):
         if _local.capturing or not isinstance(func, OpOverload) or func.namespace == "prim":
             results = call(func, args, kwargs)  # a higher-order operator, or an attribute of a fake tensor
             if order.on and isinstance(func, HigherOrderOperator):
-                host_waits.note_unknown()
+                order.host_waits_here()
             return results
         if self.notes_operands:
             with error_barrier("operands"):
@@ -222,7 +222,7 @@ class EagerMode(ObserverMode):
         if notes is not None and (notes.closely or (notes.learns and id(func) in operand_notes.copying)):
             with error_barrier("operands"):
                 notes.note(func, args, kwargs, results)
-        if order.on:
+        if order.on and id(func) not in host_waits.never:
             with error_barrier("waits of the host"):
                 host_waits.note(func, args, kwargs)
         return results

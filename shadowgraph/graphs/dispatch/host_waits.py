@@ -42,23 +42,18 @@ _COPIES = {"copy_", "_to_copy", "copy", "_copy_from", "_copy_from_and_resize"}
 _INDEXED = {"index", "_unsafe_index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put"}
 _VALUED = {"fill", "fill_", "masked_fill", "masked_fill_", "index_fill", "index_fill_"}
 _known: dict[OpOverload, bool | None] = {}  # None where it depends on the call
+never: set[int] = set()  # ids of the operators, kept in `_known`, that do not wait: no call of `note` for most
 
 
 def note(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """An operator has run in this thread: note that the host has waited for the current stream, if it may have."""
-    waits = _known.get(operator, _known)
-    if waits is _known:
-        waits = _known[operator] = _always(operator)
-    if waits is False or order.current is None:
-        return
-    if waits or _in_this_call(operator._opname, args, kwargs):
-        order.host_waits_for(order.current())
-
-
-def note_unknown() -> None:
-    """Something has run in this thread that may have waited for the current stream."""
-    if order.current is not None:
-        order.host_waits_for(order.current())
+    if operator not in _known:
+        _known[operator] = _always(operator)
+        if _known[operator] is False:
+            never.add(id(operator))
+    waits = _known[operator]
+    if waits or (waits is None and _in_this_call(operator._opname, args, kwargs)):
+        order.host_waits_here()
 
 
 def _always(operator: OpOverload) -> bool | None:
