@@ -239,7 +239,6 @@ class HostAllocator:
                 raise
             self.ledger.add(buffer)
         storage = self._storage_at(block.address, nbytes)
-        self._storages[id(storage)] = storage
         finalizer = weakref.finalize(storage, finalized, buffer, partial(self._release, block, buffer, pool))
         finalizer.atexit = False
         return storage, buffer
@@ -287,7 +286,9 @@ class HostAllocator:
         return self.holds(storage.data_ptr()) and self._storages.get(id(storage)) is not storage
 
     def _storage_at(self, address: int, nbytes: int) -> torch.UntypedStorage:
-        return storage_at(address, nbytes)
+        storage = storage_at(address, nbytes)
+        self._storages[id(storage)] = storage
+        return storage
 
     def _take(self, pool: Pool, capacity: int) -> Block | None:
         """A free block; for a static buffer only one whose guards come from the current policy."""

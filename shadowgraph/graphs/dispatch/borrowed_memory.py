@@ -19,13 +19,15 @@ from shadowgraph.tracking.allocator import HostAllocator
 from shadowgraph.tracking.pool_watch import note_birth
 
 _patches = PatchSet()
-_FUNCTIONS = (torch._C, "_construct_storage_from_data_pointer"), (torch._C, "_from_dlpack"), (torch, "frombuffer")
+_FUNCTIONS = (torch._C, "_construct_storage_from_data_pointer"), (torch._C, "_from_dlpack")
+_OF_HOST_MEMORY = torch, "frombuffer"
 
 
 def install(allocator: HostAllocator) -> None:
     """Patch the functions; counted, undone by `uninstall`."""
     if not _patches.installed:
-        places = [place for module, name in _FUNCTIONS for place in holders(module, name)]
+        functions = (*_FUNCTIONS, _OF_HOST_MEMORY) if allocator.device == "cpu" else _FUNCTIONS
+        places = [place for module, name in functions for place in holders(module, name)]
         targets: list[Target] = [(module, name, partial(_wrap, allocator)) for module, name in places]
         _patches.install(targets)
     else:
