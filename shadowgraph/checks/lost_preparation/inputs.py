@@ -6,7 +6,6 @@ debugger's lock (see `checks.base`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import groupby
 
 from shadowgraph.graphs.dataflow import reads_itself
@@ -126,8 +125,3 @@ def _static(graph: Graph) -> RangeIndex[object]:
     """The buffers that a graph was given and did not allocate."""
     given = [b for b in graph.inputs.values() if b.nbytes and not (b.role is Role.POOL and b.graph == graph.serial)]
     return RangeIndex((buffer.range, None) for buffer in given)
-
-
-def hulls(pointers: tuple[Pointer, ...]) -> Iterator[ByteRange]:
-    """The memory that a launch may write through its pointers."""
-    return (pointer.view.hull for pointer in pointers if pointer.may_write)
