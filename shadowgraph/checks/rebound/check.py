@@ -42,7 +42,8 @@ _INSTEAD = 4  # of these that are compared
 
 @dataclass(slots=True, eq=False)
 class _Look:
-    """Bytes requested at the start of a replay: the graph's own first, then the memory that they should equal.
+    """Bytes requested at the start of a replay, and the key of each range: the graph's own first, then the memory that
+    they should equal.
 
     Attributes
     ----------
@@ -58,13 +59,6 @@ class _Look:
     now: TensorView | None
     others: list[tuple[ByteRange, Buffer | None, Write | None]]
     parts: list[bytes] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Key of one range of a `_Look`."""
-
-    look: _Look
 
 
 class ReboundInputs(Check):
@@ -234,7 +228,7 @@ class ReboundInputs(Check):
         if size:
             look = _Look(binding, wanted, binding.written | binding.perhaps, now, others)
             ranges = [first_bytes(binding.view, size), *(where for where, _, _ in others)]
-            self.context.engine.fetch(checkpoint, [(_Part(look), where) for where in ranges])
+            self.context.engine.fetch(checkpoint, [(look, where) for where in ranges])
 
     def _compared(self, binding: Binding, plan: Planned | None, wanted: bytes | None, now: TensorView | None) -> int:
         """How many of the first bytes are compared; 0 where the intended values are unknown, or all bytes are
@@ -278,14 +272,13 @@ class ReboundInputs(Check):
                     yield where, buffer
 
     def owns(self, key: object) -> bool:
-        return isinstance(key, _Part)
+        return isinstance(key, _Look)
 
     def fetched(self, key: object, data: bytes, checkpoint: Checkpoint) -> None:
-        assert isinstance(key, _Part)
-        look = key.look
-        look.parts.append(data)
-        if len(look.parts) == 1 + len(look.others):
-            self._judge(look, checkpoint)
+        assert isinstance(key, _Look)
+        key.parts.append(data)
+        if len(key.parts) == 1 + len(key.others):
+            self._judge(key, checkpoint)
 
     def _judge(self, look: _Look, checkpoint: Checkpoint) -> None:
         binding, found = look.binding, look.parts[0]

@@ -109,19 +109,12 @@ class _Suspect:
 
 @dataclass(slots=True, eq=False)
 class _Look:
-    """Bytes requested at the start of a replay: the graph's own, and the twin's."""
+    """Bytes requested at the start of a replay, and the key of both ranges: the graph's own, and the twin's."""
 
     suspect: _Suspect
     write: Write
     time: int
     parts: list[bytes] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Key of one range of a `_Look`."""
-
-    look: _Look
 
 
 class LostRefreshes(Check):
@@ -309,19 +302,18 @@ class LostRefreshes(Check):
         twin = suspect.twin
         if still_there(twin.buffer) and still_there(twin.other):
             look = _Look(suspect, suspect.writes[-1], next(order))
-            self.context.engine.fetch(checkpoint, [(_Part(look), where) for where in (twin.home.hull, twin.where)])
+            self.context.engine.fetch(checkpoint, [(look, where) for where in (twin.home.hull, twin.where)])
 
     # -- comparison ---------------------------------------------------------------------------------------------
 
     def owns(self, key: object) -> bool:
-        return isinstance(key, _Part)
+        return isinstance(key, _Look)
 
     def fetched(self, key: object, data: bytes, checkpoint: Checkpoint) -> None:
-        assert isinstance(key, _Part)
-        look = key.look
-        look.parts.append(data)
-        if len(look.parts) == 2 and look.suspect in self._suspects:
-            self._judge(look, checkpoint)
+        assert isinstance(key, _Look)
+        key.parts.append(data)
+        if len(key.parts) == 2 and key.suspect in self._suspects:
+            self._judge(key, checkpoint)
 
     def _judge(self, look: _Look, checkpoint: Checkpoint) -> None:
         suspect, found, other = look.suspect, look.parts[0], look.suspect.twin.values(look.parts[1])

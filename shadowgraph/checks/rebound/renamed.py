@@ -61,19 +61,13 @@ _RECENT = 256  # eager writes searched for the one that made the other memory
 
 @dataclass(slots=True, eq=False)
 class _Look:
-    """Bytes requested at the start of a replay: the graph's own, and those that the name leads to."""
+    """Bytes requested at the start of a replay, and the key of both ranges: the graph's own, and those that the name
+    leads to."""
 
     tie: Tie
     now: TensorView
     time: int
     parts: list[bytes] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Key of one range of a `_Look`."""
-
-    look: _Look
 
 
 class RenamedInputs(Check):
@@ -210,7 +204,7 @@ class RenamedInputs(Check):
         tie.looks, tie.watched, self._idle = tie.looks + 1, True, 0
         size = min(tie.size, now.nbytes)
         look = _Look(tie, now, next(order))
-        self.context.engine.fetch(checkpoint, [(_Part(look), first_bytes(view, size)) for view in (tie.view, now)])
+        self.context.engine.fetch(checkpoint, [(look, first_bytes(view, size)) for view in (tie.view, now)])
         return True
 
     def _fitting(self, tie: Tie, other: torch.Tensor) -> TensorView | None:
@@ -232,14 +226,13 @@ class RenamedInputs(Check):
     # -- comparison ---------------------------------------------------------------------------------------------
 
     def owns(self, key: object) -> bool:
-        return isinstance(key, _Part)
+        return isinstance(key, _Look)
 
     def fetched(self, key: object, data: bytes, checkpoint: Checkpoint) -> None:
-        assert isinstance(key, _Part)
-        look = key.look
-        look.parts.append(data)
-        if len(look.parts) == 2:
-            self._judge(look, checkpoint)
+        assert isinstance(key, _Look)
+        key.parts.append(data)
+        if len(key.parts) == 2:
+            self._judge(key, checkpoint)
 
     def _judge(self, look: _Look, checkpoint: Checkpoint) -> None:
         tie, (found, other) = look.tie, look.parts
