@@ -19,14 +19,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 
-from shadowgraph.checks.base import Check, Checkpoint, Context, Detection
+from shadowgraph.checks.base import Check, Checkpoint, Context
 from shadowgraph.checks.rebound.bindings import Binding, Planned, first_bytes, led_to, made_by, unequal
 from shadowgraph.checks.rebound.details import Rebound
-from shadowgraph.checks.rebound.drafts import LARGEST, Stale, draft_of, stale_bytes
+from shadowgraph.checks.rebound.drafts import LARGEST, Stale, draft_of, stale_draft
 from shadowgraph.checks.row_epochs import is_sure
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.graphs import Graph
@@ -298,38 +297,23 @@ class ReboundInputs(Check):
             if not ours.overlaps(ByteRange(start + at * item, start + (at + 1) * item))
         ]
         if stale:
-            others = zip(look.others, look.parts[1:], strict=True)
-            instead = next((other for other, data in others if data[:size] == wanted[:size]), None)
-            self._report(look, stale, found[:size], wanted[:size], instead, checkpoint)
+            old = Stale(binding.view, binding.buffer, stale, found[:size], wanted[:size])
+            self._report(look, old, checkpoint)
 
-    def _report(
-        self,
-        look: _Look,
-        stale: list[int],
-        found: bytes,
-        wanted: bytes,
-        instead: tuple[ByteRange, Buffer | None, Write | None] | None,
-        checkpoint: Checkpoint,
-    ) -> None:
-        binding = look.binding
-        where, buffer, write = instead if instead is not None else (None, None, None)
-        self.context.report(
-            replace(
-                self._draft(binding, checkpoint),
-                culprits=(msgspec.structs.replace(write, opaque=True),) if write is not None else (),
-                facts=Rebound(binding.attribute, binding.kind, look.now, where, buffer, look.wanted is not None),
-                **stale_bytes(Stale(binding.view, binding.buffer, stale, found, wanted)),  # type: ignore[arg-type]
-            )
-        )
+    def _report(self, look: _Look, stale: Stale, checkpoint: Checkpoint) -> None:
+        binding, size = look.binding, len(stale.wanted)
+        others = zip(look.others, look.parts[1:], strict=True)
+        instead = (other for other, data in others if data[:size] == stale.wanted)
+        where, buffer, write = next(instead, (None, None, None))
+        facts = Rebound(binding.attribute, binding.kind, look.now, where, buffer, look.wanted is not None)
+        sure = not self.context.engine.asynchronous
+        self.context.report(stale_draft(checkpoint, stale, binding.attribute, write, facts, sure))
 
     def _report_unseen(self, binding: Binding, now: TensorView | None, checkpoint: Checkpoint) -> None:
         """A plan was written to other memory than the graph's: no comparison is needed."""
-        draft = self._draft(binding, checkpoint)
-        self.context.report(replace(draft, facts=Rebound(binding.attribute, binding.kind, now, None, None, True)))
-
-    def _draft(self, binding: Binding, checkpoint: Checkpoint) -> Detection:
         sure = not self.context.engine.asynchronous
-        return draft_of(checkpoint, binding.view, binding.buffer, binding.attribute, sure)
+        draft = draft_of(checkpoint, binding.view, binding.buffer, binding.attribute, sure)
+        self.context.report(replace(draft, facts=Rebound(binding.attribute, binding.kind, now, None, None, True)))
 
     def _plan_of(self, owner: object) -> Planned | None:
         known = self._plans.get(id(owner))

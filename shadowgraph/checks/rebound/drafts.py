@@ -4,11 +4,15 @@ reported. Called under the debugger's lock."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from shadowgraph.checks.base import Checkpoint, Context, Detection
 from shadowgraph.checks.rebound import CODE
+from shadowgraph.checks.rebound.details import Rebound
 from shadowgraph.checks.row_epochs import stretches
+from shadowgraph.engines.base import RANGES, WINDOW
 from shadowgraph.graphs.dispatch.operand_notes import Interest
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.graphs import Access, Graph
@@ -19,8 +23,6 @@ from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.writes import Write, extent
 
 LARGEST = 1 << 16  # bytes of an input that are compared
-WINDOW = 256  # bytes shown
-_RANGES = 16
 _CERTAIN = (Access.WRITE, Access.READ_WRITE)
 
 
@@ -78,20 +80,25 @@ def draft_of(checkpoint: Checkpoint, view: TensorView, buffer: Buffer, key: str,
     )
 
 
-def stale_bytes(stale: Stale) -> dict[str, object]:
-    """The fields of a detection that say which bytes are old."""
+def stale_draft(
+    checkpoint: Checkpoint, stale: Stale, key: str, by: Write | None, facts: Rebound, sure: bool = False
+) -> Detection:
+    """A detection about old bytes in a graph's memory; `by` wrote the other memory, where that is known."""
     start, item = stale.view.start, stale.view.itemsize
     ranges = [(start + a * item, start + (b + 1) * item - 1) for a, b in stretches(stale.items)]
-    return {
-        "first": ranges[0][0],
-        "last": ranges[-1][1],
-        "count": len(stale.items) * item,
-        "ranges": tuple(ranges[:_RANGES]),
-        "ranges_total": len(ranges),
-        "window": start,
-        "expected": stale.wanted[:WINDOW],
-        "found": stale.found[:WINDOW],
-    }
+    return replace(
+        draft_of(checkpoint, stale.view, stale.buffer, key, sure),
+        first=ranges[0][0],
+        last=ranges[-1][1],
+        count=len(stale.items) * item,
+        ranges=tuple(ranges[:RANGES]),
+        ranges_total=len(ranges),
+        window=start,
+        expected=stale.wanted[:WINDOW],
+        found=stale.found[:WINDOW],
+        culprits=(msgspec.structs.replace(by, opaque=True),) if by is not None else (),
+        facts=facts,
+    )
 
 
 def first_reads(graph: Graph) -> Iterator[TensorView]:

@@ -19,10 +19,8 @@ saved to the twin, and twins that a graph reads, as of two graphs that replay in
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
-import msgspec
 import numpy as np
 
 from shadowgraph.checks.base import Check, Checkpoint, Context
@@ -34,11 +32,10 @@ from shadowgraph.checks.rebound.drafts import (
     Claims,
     Stale,
     certainly_made,
-    draft_of,
     first_reads,
     input_of,
     is_read,
-    stale_bytes,
+    stale_draft,
 )
 from shadowgraph.checks.rebound.facts import Evidence
 from shadowgraph.checks.rebound.twins import Twin, copied_twins, lone_windows
@@ -334,11 +331,9 @@ class LostRefreshes(Check):
         suspect, twin = look.suspect, look.suspect.twin
         if not self._claims.take(suspect.graph, twin.home.start, suspect):
             return  # it is reported as another twin's, or by its name
-        stale: dict[str, Any] = stale_bytes(Stale(twin.home, twin.buffer, items, suspect.found, suspect.other))
+        stale = Stale(twin.home, twin.buffer, items, suspect.found, suspect.other)
         facts = Rebound("", "", None, twin.where, twin.other, False, twin.evidence, suspect.sightings)
-        draft = draft_of(checkpoint, twin.home, twin.buffer, str(twin.evidence))
-        culprits = (msgspec.structs.replace(look.write, opaque=True),)
-        self.context.report(replace(draft, culprits=culprits, facts=facts, **stale))
+        self.context.report(stale_draft(checkpoint, stale, str(twin.evidence), look.write, facts))
 
 
 def _reads(write: Write, pointer: Pointer, where: ByteRange) -> bool:

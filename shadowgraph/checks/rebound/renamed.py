@@ -18,9 +18,8 @@ writes itself. Freed memory is SG104's.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-import msgspec
 import numpy as np
 import torch
 
@@ -31,12 +30,11 @@ from shadowgraph.checks.rebound.details import Rebound
 from shadowgraph.checks.rebound.drafts import (
     Claims,
     Stale,
-    draft_of,
     first_reads,
     input_of,
     is_read,
     last_to,
-    stale_bytes,
+    stale_draft,
 )
 from shadowgraph.checks.rebound.facts import Evidence
 from shadowgraph.checks.rebound.loaded_names import loads_of
@@ -297,11 +295,4 @@ class RenamedInputs(Check):
             evidence=Evidence.NAME,
             refreshes=tie.sightings,
         )
-        self.context.report(
-            replace(
-                draft_of(checkpoint, tie.view, tie.buffer, "name"),
-                culprits=(msgspec.structs.replace(write, opaque=True),) if write is not None else (),
-                facts=facts,
-                **stale_bytes(stale),  # type: ignore[arg-type]
-            )
-        )
+        self.context.report(stale_draft(checkpoint, stale, "name", write, facts))
