@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from shadowgraph.model.launches import Access, LaunchKind
 from shadowgraph.model.ranges import ByteRange
@@ -289,3 +290,11 @@ def stretches(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
             first = row
         if place + 1 == len(rows) or rows[place + 1] != row + 1:
             yield first, row
+
+
+def unequal(one: bytes, other: bytes, item: int) -> npt.NDArray[np.bool_]:
+    """Mask of the elements in which two pieces differ, over their common length."""
+    size = min(len(one), len(other)) // item * item
+    differs = np.frombuffer(one[:size], np.uint8) != np.frombuffer(other[:size], np.uint8)
+    found: npt.NDArray[np.bool_] = differs.reshape(-1, item).any(axis=1)
+    return found

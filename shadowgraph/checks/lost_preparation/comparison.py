@@ -13,7 +13,7 @@ import numpy as np
 from shadowgraph.checks.base import Checkpoint
 from shadowgraph.checks.lost_preparation.facts import Known
 from shadowgraph.checks.lost_preparation.preparations import Copy, Prepared
-from shadowgraph.checks.row_epochs import stretches
+from shadowgraph.checks.row_epochs import stretches, unequal
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.ranges import ByteRange, RangeSet
@@ -123,7 +123,5 @@ def _item(buffer: Buffer, where: ByteRange) -> int:
 
 
 def _differing(before: bytes, after: bytes, start: int, item: int) -> list[ByteRange]:
-    size = min(len(before), len(after)) // item * item
-    one, other = np.frombuffer(before[:size], np.uint8), np.frombuffer(after[:size], np.uint8)
-    places = np.flatnonzero((one != other).reshape(-1, item).any(axis=1)).tolist()
+    places = np.flatnonzero(unequal(before, after, item)).tolist()
     return [ByteRange(start + first * item, start + (last + 1) * item) for first, last in stretches(places)]

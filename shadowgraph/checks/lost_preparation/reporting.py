@@ -13,12 +13,10 @@ from shadowgraph.checks.base import Context, Detection
 from shadowgraph.checks.lost_preparation import CODE
 from shadowgraph.checks.lost_preparation.comparison import Difference, Loss, difference
 from shadowgraph.checks.lost_preparation.facts import Known, LostDetail, LostWrite
-from shadowgraph.engines.base import WINDOW
+from shadowgraph.engines.base import RANGES, WINDOW
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Severity
 from shadowgraph.model.phases import Phase
-
-_RANGES = 16
 
 
 def detections(loss: Loss, context: Context) -> Iterator[Detection]:
@@ -46,7 +44,7 @@ def _detection(loss: Loss, found: Difference, context: Context) -> Detection:
         first=ranges[0].start,
         last=ranges[-1].stop - 1,
         count=sum(part.nbytes for part in ranges),
-        ranges=tuple((part.start, part.stop - 1) for part in ranges[:_RANGES]),
+        ranges=tuple((part.start, part.stop - 1) for part in ranges[:RANGES]),
         ranges_total=len(ranges),
         window=found.window,
         expected=found.expected,

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 
 from shadowgraph.model.buffers import Buffer
@@ -98,10 +97,3 @@ def led_to(owner: object, attribute: str) -> TensorView | None:
         return TensorView.of(tensor)
     except ValueError:
         return None
-
-
-def unequal(one: bytes, other: bytes, item: int) -> Any:
-    """Mask of the elements in which two pieces differ, over their common length."""
-    size = min(len(one), len(other)) // item * item
-    differs = np.frombuffer(one[:size], np.uint8) != np.frombuffer(other[:size], np.uint8)
-    return differs.reshape(-1, item).any(axis=1)

@@ -23,10 +23,10 @@ import numpy as np
 import torch
 
 from shadowgraph.checks.base import Check, Checkpoint, Context
-from shadowgraph.checks.rebound.bindings import Binding, Planned, first_bytes, led_to, made_by, unequal
+from shadowgraph.checks.rebound.bindings import Binding, Planned, first_bytes, led_to, made_by
 from shadowgraph.checks.rebound.details import Rebound
 from shadowgraph.checks.rebound.drafts import LARGEST, Stale, draft_of, stale_draft
-from shadowgraph.checks.row_epochs import is_sure
+from shadowgraph.checks.row_epochs import is_sure, unequal
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.phases import Phase

@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shadowgraph.checks.base import Check, Checkpoint, Context
-from shadowgraph.checks.rebound.bindings import unequal
 from shadowgraph.checks.rebound.check import ReboundInputs
 from shadowgraph.checks.rebound.details import Rebound
 from shadowgraph.checks.rebound.drafts import (
@@ -39,6 +38,7 @@ from shadowgraph.checks.rebound.drafts import (
 )
 from shadowgraph.checks.rebound.facts import Evidence
 from shadowgraph.checks.rebound.twins import Twin, copied_twins, lone_windows
+from shadowgraph.checks.row_epochs import unequal
 from shadowgraph.graphs.dispatch.operand_notes import OperandNotes, order
 from shadowgraph.graphs.dispatch.schemas import puts
 from shadowgraph.model.buffers import Role

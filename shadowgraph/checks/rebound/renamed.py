@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from shadowgraph.checks.base import Check, Checkpoint, Context
-from shadowgraph.checks.rebound.bindings import first_bytes, unequal
+from shadowgraph.checks.rebound.bindings import first_bytes
 from shadowgraph.checks.rebound.check import ReboundInputs
 from shadowgraph.checks.rebound.details import Rebound
 from shadowgraph.checks.rebound.drafts import (
@@ -39,6 +39,7 @@ from shadowgraph.checks.rebound.drafts import (
 from shadowgraph.checks.rebound.facts import Evidence
 from shadowgraph.checks.rebound.loaded_names import loads_of
 from shadowgraph.checks.rebound.ties import PATIENCE, Tie, due, is_at, likelihood
+from shadowgraph.checks.row_epochs import unequal
 from shadowgraph.graphs.dispatch.operand_notes import LARGEST as LARGEST_INPUT
 from shadowgraph.graphs.dispatch.operand_notes import Interest, order
 from shadowgraph.model.graphs import Graph
