@@ -216,11 +216,11 @@ class Preparations:
 
     def _show(self, entry: Prepared) -> None:
         parts = list(entry.ranges)
-        if len(parts) > _PIECES or len(self._runs) > _RUNS:  # what these bytes show is not followed
-            parts = [ByteRange(parts[0].start, parts[-1].stop)] if len(self._runs) <= _RUNS else []
-            self._runs, self._stops = ([], []) if not parts else (self._runs, self._stops)
-            for part in parts:
-                self._splice(part, [])
+        if len(self._runs) > _RUNS:
+            self._runs, self._stops = [], []
+            return
+        if len(parts) > _PIECES:  # what these bytes show is not followed
+            self._splice(ByteRange(parts[0].start, parts[-1].stop), [])
             return
         for part in parts:
             first, last = bisect_right(self._stops, part.start), self._end(part.stop)
