@@ -40,6 +40,8 @@ from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.writes import Write
 
 _BEGUN = 256  # replays remembered
+_PLACES = 256  # ranges of writes whose readers are remembered
+_ARMED = 256  # ranges of which, on a device, the next lost write is to be copied
 _SUSPECTED = 32  # writes that hide others, until a second graph reads them
 _OWN = 3  # replays with writes of their own, before one without
 _PIECES = 8  # ranges of a write that are looked up one by one
@@ -61,7 +63,7 @@ class LostPreparations(Check):
         self._suspected: dict[Prepared, list[Loss]] = {}  # by the write that hides another
         self._values: dict[tuple[int, int], list[bytes]] = {}  # of the latest write that was lost by count
         self._waiting: deque[Loss] = deque(maxlen=_SUSPECTED)
-        self._armed = RangeSet()  # bytes of which, on a device, the next lost write is to be copied
+        self._armed = RangeSet()
 
     # -- declarations and launches --------------------------------------------------------------------------------
 
@@ -166,7 +168,7 @@ class LostPreparations(Check):
         key = tuple((part.start, part.stop) for part in parts)
         known = self._readers.get(key)
         if known is None:
-            if len(self._readers) >= _BEGUN:
+            if len(self._readers) >= _PLACES:
                 self._readers.clear()
             found = (s for s, inputs in self._inputs.items() if any(inputs.live.overlaps(part) for part in parts))
             known = self._readers[key] = frozenset(found)
@@ -329,7 +331,7 @@ class LostPreparations(Check):
                 if self.context.engine.asynchronous:
                     doubtful |= any(other.perhaps_made.overlaps(part) for part in parts)
         parts = RangeSet.of(part for part in parts if self.context.ledger.holds(part))
-        if self.context.engine.asynchronous and not lost.copies and len(self._armed) < _BEGUN:
+        if self.context.engine.asynchronous and not lost.copies and len(self._armed) < _ARMED:
             for part in parts:  # next time there will be copies
                 self._armed.add(part)
         loss = Loss(lost, by, inputs.graph, inputs.graph.replays, checkpoint, parts, doubtful)

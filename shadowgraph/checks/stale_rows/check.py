@@ -41,7 +41,7 @@ from shadowgraph.tracking.writes import Write
 
 _REPLAYS = 4096  # replays to which a row's value can be dated
 _BESIDE = 1 << 15  # bytes of a witness compared on each side of the cut
-_TWO = 2  # padded inputs that make an error of what nothing was declared about
+_WITNESSES = 2  # padded inputs that make an error of what nothing was declared about
 _LOOKS = 8  # after these, a finding's rows are read ever more seldom
 _Replay = tuple[int, int, int]  # a replay: its time, the graph's serial, its number
 
@@ -267,7 +267,7 @@ class StaleRows(Check):
         if not (key.declared or padded or full):
             return
         sure = bool(key.declared or padded)
-        fault = sure and (key.fault or (len(padded) >= _TWO and _leads_to_memory(key.input, checkpoint.graph)))
+        fault = sure and (key.fault or (len(padded) >= _WITNESSES and _leads_to_memory(key.input, checkpoint.graph)))
         draft = self._with_rows(key, filled, padded or full, checkpoint)
         if checkpoint.graph is not None and fault:
             self._log.keep(checkpoint.graph.serial)
