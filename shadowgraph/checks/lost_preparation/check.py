@@ -1,4 +1,4 @@
-"""SG114: bytes prepared for a graph's coming replay were prepared over for another replay before it read them.
+"""SG114: bytes prepared for a graph's coming replay were overwritten for another replay before it read them.
 
 Eager writes of bytes that graphs read are kept in order. As a graph is about to replay, each byte that it reads shows
 the latest write to it since the graph's last replay. That write hides others. One is lost if it was for this graph, and

@@ -28,7 +28,7 @@ _HOW = {
 
 
 class LostPreparationKind(FindingKind):
-    """Bytes prepared for a graph's coming replay were prepared over for another one before it read them."""
+    """Bytes prepared for a graph's coming replay were overwritten for another one before it read them."""
 
     code = CODE
     title = "lost preparation"

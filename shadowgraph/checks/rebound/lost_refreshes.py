@@ -76,7 +76,9 @@ class _Suspect:
         When the latest sighting was, and when something last took back what was seen before, by `order`: bytes arrive
         late.
     looks
-        Replays before which the twin was written.
+        Number of replays before which the twin was written.
+    told
+        Whether there was enough evidence for a report.
     """
 
     graph: Graph
@@ -94,7 +96,7 @@ class _Suspect:
     told: bool = False
 
     def disturb(self) -> None:
-        """What was seen so far proves nothing."""
+        """Discard what was seen so far."""
         self.disturbed = next(order)
 
     def start_over(self) -> None:
@@ -156,7 +158,7 @@ class LostRefreshes(Check):
         self._settle()
 
     def _settle(self) -> None:
-        """Pairs have come or gone."""
+        """Update which memory is watched, after pairs were added or dropped."""
         spans = [span for s in self._suspects for span in (s.twin.where, s.twin.home.hull)]
         spans += [span for twins in self._twins.values() for t in twins for span in (t.where, t.home.hull)]
         spans += [span for windows in self._windows.values() for _, span in windows]
@@ -171,7 +173,7 @@ class LostRefreshes(Check):
             self._settle()
 
     def invalidate_writers(self) -> None:
-        """After unseen writes: nothing seen before counts."""
+        """After unseen writes: discard what was seen before."""
         for suspect in self._suspects:
             suspect.disturb()
             suspect.writes = []
@@ -200,7 +202,7 @@ class LostRefreshes(Check):
         self._drop([suspect for suspect in self._suspects if self._ends(suspect, write, touched, graph)])
 
     def _ends(self, suspect: _Suspect, write: Write, touched: list[Pointer], graph: Graph | None) -> bool:
-        """Note what a launch did to a pair; whether the pair is none by that."""
+        """Note what a launch did to a pair. Returns whether the pair is to be dropped for that."""
         where, writes = suspect.twin.where, suspect.writes
         suspect.written = suspect.written or write.ranges.overlaps(suspect.twin.home.hull)
         if any(_reads(write, pointer, where) for pointer in touched):
@@ -208,7 +210,7 @@ class LostRefreshes(Check):
         if not write.ranges.overlaps(where):
             return False
         writes.append(write)
-        guessed = len(writes) > 1 and any(_may_have_read(each) for each in writes)  # what another one wrote
+        guessed = len(writes) > 1 and any(_may_have_read(each) for each in writes)  # what another launch wrote
         return graph is not None or guessed
 
     def _note_twins(self, write: Write) -> None:
@@ -236,7 +238,7 @@ class LostRefreshes(Check):
         self._keep_lone_windows(write)
 
     def _keep_lone_windows(self, write: Write) -> None:
-        """A buffer of which host code writes more than one window holds several things."""
+        """Drop the pairs of buffers of which host code writes a third window: these hold several things."""
         dropped = []
         for suspect in self._suspects:
             whole, twin = suspect.twin.buffer.range, suspect.twin
@@ -287,7 +289,7 @@ class LostRefreshes(Check):
         self._drop(given_up)
 
     def _heed_reads(self) -> None:
-        """Twins that were read are none."""
+        """Drop the pairs whose twin was read since the last replay."""
         reads: list[ByteRange] = []
         for noted in (self._interest.reads, self._host_reads):
             while noted:
@@ -337,8 +339,8 @@ class LostRefreshes(Check):
 
 
 def _reads(write: Write, pointer: Pointer, where: ByteRange) -> bool:
-    """Whether a launch has read memory in a range through a pointer. A kernel that is seen to store there is taken for
-    a writer, as is one of which that is not known, and an operator that writes some elements."""
+    """Whether a launch has read memory in a range through a pointer. A kernel that stores there, or whose
+    stores are not seen, is taken for a writer; so is an operator that writes some elements."""
     if not pointer.may_read or not pointer.view.hull.overlaps(where):
         return False
     if write.launch.kind is LaunchKind.TRITON and pointer.access is Access.UNKNOWN:
@@ -347,13 +349,13 @@ def _reads(write: Write, pointer: Pointer, where: ByteRange) -> bool:
 
 
 def _may_have_read(write: Write) -> bool:
-    """Whether it is not known of a launch if it read or wrote the memory that it was given."""
+    """Whether it is unknown if a launch read or wrote the memory that it was given."""
     return write.launch.kind is LaunchKind.TRITON and write.stores is None
 
 
 def _window_twin(context: Context, serial: int, home: TensorView, whole: ByteRange, write: Write) -> Twin | None:
-    """The window that a launch writes, as the twin of the one that a graph reads: in one piece beside that, with rows
-    of its form, and no more of them. None for any other write."""
+    """The window that a launch writes, as the twin of the one that a graph reads. None unless the launch writes one
+    piece, beside that window, with rows of its form and no more of them."""
     graph, parts = context.graphs.get(serial), write.ranges.intersection(whole)
     buffer = input_of(graph, home) if graph is not None else None
     if buffer is None or len(parts) != 1 or parts[0].overlaps(home.hull) or not _has_form(home, parts[0], write):

@@ -11,7 +11,7 @@ other memory for eager work. So a finding takes all of this:
 - no eager operator has read the graph's memory between them, as code does that refreshes only what has changed;
 - the graph's memory held the same bytes throughout, and no refresh of it was seen.
 
-Silent are constants, names that lead home again, inputs that are copied into the graph's memory, memory that a graph
+Silent are constants, names that lead to the graph's memory again, inputs that are copied into it, memory that a graph
 writes itself. Freed memory is SG104's.
 """
 
@@ -138,7 +138,7 @@ class RenamedInputs(Check):
                 tie.written = tie.written or write.ranges.overlaps(tie.view.hull)
 
     def invalidate_writers(self) -> None:
-        """After unseen writes: nothing seen before counts."""
+        """After unseen writes: discard what was seen before."""
         for tie in self._all():
             tie.disturb()
         self._recent.clear()
@@ -169,14 +169,14 @@ class RenamedInputs(Check):
             self._watch()  # now: the bytes may arrive after the next step
 
     def _rest(self) -> None:
-        """No name was looked at for long: the graphs of those that led elsewhere are not replayed any more."""
+        """Stop noting eager operators: the graphs whose names led elsewhere are not replayed any more."""
         for tie in self._all():
             if tie.watched:
                 tie.disturb()
         self._watch()
 
     def _heed_reads(self) -> None:
-        """Eager code that reads a graph's input may compare it before it refreshes it."""
+        """Discard what was seen of inputs that eager code read: it may compare an input before it refreshes it."""
         reads = self._interest.reads
         while reads:
             where = reads.popleft()
@@ -185,8 +185,8 @@ class RenamedInputs(Check):
                     tie.disturb()
 
     def _looks_at(self, tie: Tie, other: torch.Tensor, checkpoint: Checkpoint) -> bool:
-        """The name leads elsewhere at the start of a replay: request the bytes. False where that is nothing to look
-        at, or the graph's memory was written meanwhile."""
+        """Request the bytes where a name leads elsewhere at the start of a replay. Returns False if there is nothing to
+        compare: the graph could not use the other memory, or its own was written meanwhile."""
         if tie.given_up:
             return True
         if tie.written:
@@ -256,7 +256,7 @@ class RenamedInputs(Check):
         self._watch()
 
     def _has_better_name(self, tie: Tie) -> bool:
-        """Whether all the names in captured code that may be this one may also be one that leads there still."""
+        """Whether each name in captured code that may be this one may also be one that still leads to the memory."""
         taken = set(tie.taken or ())
         for other in self._ties.get(tie.graph.serial, ()):
             target = other.trail.now() if other is not tie and other.view.start == tie.view.start else None
@@ -272,7 +272,7 @@ class RenamedInputs(Check):
         return [at for at in differs if any(a <= at * item < b for a, b in spans)]
 
     def _watch(self) -> None:
-        """Have it noted which operators read the memory of doubtful inputs, and which made what the names lead to."""
+        """Request notes of the operators that read doubtful inputs, and of those that made what their names lead to."""
         doubtful = [tie for tie in self._all() if tie.watched and not tie.given_up]
         unsure = [tie.view.hull for tie in doubtful if not tie.told]
         self._interest.want(unsure, {tie.view.dtype for tie in doubtful})

@@ -32,7 +32,7 @@ class Tie:
     stacks
         Of the launches that may read them.
     sightings, in_a_row
-        So far, and whether the latest two came with one replay right after the other.
+        Number of sightings so far, and whether the latest two came at consecutive replays.
     replay
         Number of the replay of the latest sighting.
     latest, disturbed
@@ -46,6 +46,8 @@ class Tie:
         How often its bytes were requested, while the name led elsewhere; sightings and refreshes meanwhile.
     watched
         Whether reads and results of eager operators are noted for it.
+    told
+        Whether there was enough evidence for a report.
     taken
         Names in the code that was captured that may be this one, once they were looked up.
     """
@@ -83,7 +85,7 @@ class Tie:
         return not self.told and (self.tries >= PATIENCE or self.looks >= 2 * PATIENCE)
 
     def disturb(self) -> None:
-        """What was seen so far proves nothing."""
+        """Discard what was seen so far."""
         self.watched = False
         if self.looks:
             self.disturbed = next(order)

@@ -34,7 +34,7 @@ class Twin:
     where, other, dtype
         The twin, its buffer and the dtype of its elements.
     evidence
-        What makes it one.
+        Why it is taken for a twin.
     """
 
     home: TensorView
@@ -78,7 +78,15 @@ def copied_twins(
 
 
 class _Side(NamedTuple):
-    """One side of a copy as that of the graph, and the other, of which `dtype`, `form` and `storage` are."""
+    """A copy, of which one side is taken for the graph's memory and the other for its twin.
+
+    Attributes
+    ----------
+    ours, own
+        The graph's side, and the dtype of its elements.
+    theirs, dtype, form, storage
+        The other side: its bytes, dtype, shape and storage.
+    """
 
     ours: ByteRange
     theirs: ByteRange
@@ -88,8 +96,8 @@ class _Side(NamedTuple):
     storage: weakref.ref[torch.UntypedStorage]
 
     def part(self, view: TensorView) -> TensorView | None:
-        """The part of an input that lies in this side; None without one, and where its elements are of another kind
-        than those that were converted."""
+        """The part of an input that lies in the graph's side; None where there is none, and where the copy converted
+        elements that have another dtype there than the input."""
         common = self.ours.intersect(view.hull)
         if common is None or (self.own is not self.dtype and view.dtype != _name(self.own)):
             return None
@@ -99,13 +107,13 @@ class _Side(NamedTuple):
         return msgspec.structs.replace(view, address=common.start, shape=(count,), stride=(1,)) if count else None
 
     def beside(self, home: TensorView) -> ByteRange:
-        """The bytes of the other side for those of an input."""
+        """The bytes of the other side that correspond to those of an input."""
         num, den = (1, 1) if self.own is self.dtype else (self.dtype.itemsize, self.own.itemsize)
         start = self.theirs.start + (home.start - self.ours.start) * num // den
         return ByteRange(start, start + home.nbytes * num // den)
 
     def kind(self, home: TensorView) -> torch.dtype:
-        """The dtype of the other side's elements; bytes that were copied as such are those of the input."""
+        """The dtype of the other side's elements; without a conversion it is the input's."""
         if self.own is self.dtype:
             return cast("torch.dtype", getattr(torch, home.dtype))
         return self.dtype
