@@ -6,6 +6,7 @@ lock, for writes that were overwritten before a replay read them.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterable, Sequence
 
 from shadowgraph.checks.lost_preparation.preparations import Prepared
@@ -25,8 +26,10 @@ def graph_of_call(entry: Prepared, writes: Sequence[Prepared], replays: Iterable
         When replays began, by the clock.
     """
     begun = sorted(replays)
+    at = bisect(begun, entry.order)
+    near = [each for each in writes if bisect(begun, each.order) == at]  # without a replay between
     for depth in range(min(_DEPTH, len(entry.write.launch.stack))):
-        readers = [each.readers for each in _call(entry, writes, begun, depth)]
+        readers = [each.readers for each in _call(entry, near, depth)]
         common = frozenset.intersection(*readers)
         if not common:
             return None  # a call that prepares several graphs; so do those around it
@@ -35,14 +38,12 @@ def graph_of_call(entry: Prepared, writes: Sequence[Prepared], replays: Iterable
     return None
 
 
-def _call(entry: Prepared, writes: Sequence[Prepared], begun: Sequence[int], depth: int) -> list[Prepared]:
-    """The writes of one call of a function: one after the other, without a replay between, and no line twice:
-    there the next call begins."""
+def _call(entry: Prepared, writes: Sequence[Prepared], depth: int) -> list[Prepared]:
+    """The writes of one call of a function: one after the other, and no line twice: there the next call begins."""
     key, found, lines = _key(entry, depth), list[Prepared](), set[tuple[str, Stack]]()
     for each in writes:
         place = each.write.launch.name, each.write.launch.stack
-        parted = found and any(found[-1].order < order < each.order for order in begun)
-        if _key(each, depth) != key or place in lines or parted:
+        if _key(each, depth) != key or place in lines:
             if entry in found:
                 break
             found, lines = [], set()

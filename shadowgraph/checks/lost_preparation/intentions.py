@@ -100,5 +100,6 @@ class Intentions:
     def _by_calls(self, lost: Prepared, by: Prepared) -> tuple[int, int] | None:
         """The graphs that the calls which made two writes prepared, where these are two."""
         writes, replays = self._log.kept(lost.order - _AROUND), [order for order, _ in self._begun]
-        first, second = graph_of_call(lost, writes, replays), graph_of_call(by, writes, replays)
+        first = graph_of_call(lost, writes, replays)
+        second = graph_of_call(by, writes, replays) if first is not None else None
         return None if first is None or second is None or first == second else (first, second)
