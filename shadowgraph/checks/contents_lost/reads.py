@@ -44,7 +44,8 @@ def sure_reads(graph: Graph) -> list[Read]:
                     found.append(Read(node, pointer, first, picks(node.launch.name, pointer.argument)))
         for pointer in node.launch.pointers:
             if pointer.may_write:
-                written |= extent(pointer.view)[0]
+                for part in extent(pointer.view)[0]:
+                    written.add(part)
     return found
 
 
