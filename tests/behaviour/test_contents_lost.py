@@ -14,6 +14,7 @@ from captures import graph_over, silent, uses_floats
 from programs import guarded, only
 
 import shadowgraph as sg
+from shadowgraph.checks.contents_lost.check import ContentsLost
 from shadowgraph.integrations.memory_saver import adapter
 
 POOL = (0, 7)
@@ -195,6 +196,29 @@ def test_and_what_it_writes_too_late(saver: Callable[..., Saver]) -> None:
         consumer.replay()
         found = only(debugger.findings)
     assert (found.code, found.graph, found.culprit.name) == ("SG116", consumer.model.name, "aten.add.Tensor")
+
+
+def test_another_graph_writes_anew_after_each_loss(
+    saver: Callable[..., Saver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ContentsLost, "wants_known_writes", False)  # as on a device: nodes are not told one by one
+    with sg.debug(backend="host") as debugger:
+        x, between, unused = table(debugger), table(debugger), table(debugger)
+        producer = graph_over(lambda: between.copy_(x))
+        consumer = graph_over(lambda: between + 1)
+        graph_over(lambda: unused + 1)  # never replayed: its read is awaited to the end
+        memory = saver(workspace=[between, unused])
+        for _ in range(2):
+            memory.pause("workspace")
+            memory.resume("workspace")
+            x.add_(1)
+            producer.replay()
+            consumer.replay()
+        assert silent(debugger)
+        memory.pause("workspace")
+        memory.resume("workspace")
+        consumer.replay()
+        assert only(debugger.findings).graph == consumer.model.name
 
 
 def kv_graph(cache: torch.Tensor, rows: torch.Tensor) -> sg.HostGraph:

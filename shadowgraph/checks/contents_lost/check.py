@@ -99,6 +99,7 @@ class ContentsLost(Check):
         self._awaited: list[_Awaited] = []
         self._left = RangeSet()  # what any of them waits for: most writes touch none of it
         self._coming: deque[_Awaited] = deque()  # from any thread, without the debugger's lock
+        self._replayed: set[int] = set()  # serials of graphs whose writes were counted since the latest loss
 
     # -- reports of losses -------------------------------------------------------------------------------------
 
@@ -162,12 +163,14 @@ class ContentsLost(Check):
             self._await([each for each in others if each.endangered.graph.serial in live])
         for each in _one_per_buffer(due):
             self._judge(each, checkpoint)
-        if self._awaited:
+        if self._awaited and graph.serial not in self._replayed:
+            self._replayed.add(graph.serial)
             self._wrote(may_write(graph))
 
     def _take(self) -> None:
         """Enter reports of losses; a read that was awaited already is awaited anew."""
         if self._coming:
+            self._replayed.clear()
             awaited = {id(each.endangered.read.pointer): each for each in self._awaited}
             while self._coming:
                 new = self._coming.popleft()
