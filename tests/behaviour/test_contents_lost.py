@@ -267,6 +267,17 @@ def test_only_half_of_it_was_written_again(saver: Callable[..., Saver]) -> None:
     assert (found.bytes.first, found.bytes.last, found.bytes.count) == (0, 127, 128)
 
 
+def test_a_debugger_that_ended_during_the_pause(saver: Callable[..., Saver], monkeypatch: pytest.MonkeyPatch) -> None:
+    with sg.debug(backend="host") as debugger:
+        rope, x = table(debugger), uses_floats(debugger, 64)
+        graph_over(lambda: x + rope)
+        memory = saver(weights=[rope])
+        memory.pause("weights")
+    observed: list[str] = []
+    monkeypatch.setattr(debugger.monitor.observation, "observe_all", lambda: observed.append("resumed"))
+    assert (memory.resume("weights"), observed) == ("resumed", [])
+
+
 def test_a_declared_loss() -> None:
     with sg.debug(backend="host") as debugger:
         rope, x = table(debugger), uses_floats(debugger, 64)

@@ -21,6 +21,7 @@ from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.imported_modules import imported
 from shadowgraph.common.internal_errors import error_barrier_all
 from shadowgraph.common.patching import PatchSet
+from shadowgraph.debugger import Debugger
 from shadowgraph.model.ranges import ByteRange
 
 PACKAGE = "torch_memory_saver"
@@ -37,7 +38,7 @@ class Pauses:
     """The pauses that no resume has followed yet, and the graphs whose pools may be paused."""
 
     def __init__(self) -> None:
-        self._paused: dict[str | None, list[Lost]] = {}  # by tag
+        self._paused: dict[str | None, list[tuple[Debugger, Lost]]] = {}  # by tag
         self._graphs: list[tuple[str, weakref.ref[Any]]] = []  # captured in a region without a backup
 
     def captured(self, tag: str, graph: object) -> None:
@@ -51,13 +52,15 @@ class Pauses:
         if debugger is not None:
             ranges = list(segments_of(set(self._pools(saver, tag))))
             how = f'{PACKAGE} pause("{tag}")' if tag else f"{PACKAGE} pause()"
-            self._paused.setdefault(tag, []).append(debugger.adapter.loses_contents(ranges, how))
+            lost = debugger.adapter.loses_contents(ranges, how)
+            self._paused.setdefault(tag, []).append((debugger, lost))
 
     def resume(self, tag: str | None) -> None:
-        """There is memory again."""
+        """There is memory again; a debugger that has ended since the pause is not told."""
         for each in list(self._paused) if tag is None else [tag, None]:
-            for lost in self._paused.pop(each, ()):
-                lost()
+            for debugger, lost in self._paused.pop(each, ()):
+                if debugger is session.current():
+                    lost()
 
     def _pools(self, saver: Any, tag: str | None) -> Iterator[PoolId]:
         """Pools that a pause drops. A key of the saver's pools begins with the tag, and tells next to it which backups
