@@ -124,7 +124,7 @@ class OutOfBounds(Check):
         self, write: Write, buffer: Buffer, view: TensorView, found: TableOverruns, checkpoint: Checkpoint
     ) -> None:
         phase, graph, replay = draft_phase(self.context, checkpoint, buffer.range, (write,))
-        lost = list(found.lost or ())
+        lost = list(found.lost)
         self.context.report(
             Detection(
                 code=CODE,
@@ -156,11 +156,7 @@ class OutOfBounds(Check):
                 owners.setdefault(buffer.serial, (buffer, []))[1].append(view)
         found: dict[TensorView, Buffer] = {}
         for buffer, views in owners.values():
-            if (
-                write.stores is not None
-                and stored_twice(write.stores, buffer.range)
-                and not _past_guards(write, buffer)
-            ):
+            if stored_twice(stores, buffer.range) and not _past_guards(write, buffer):
                 found |= {table: buffer for view in views for table in tables_of(view, buffer)}
         return found
 

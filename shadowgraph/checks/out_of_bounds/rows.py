@@ -9,7 +9,7 @@ declared width ran into the neighbouring row. Pure functions.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from shadowgraph.checks.out_of_bounds.row_heads import overrun_heads
 from shadowgraph.checks.out_of_bounds.row_programs import rows_by_axis, rows_by_flat_index
 from shadowgraph.checks.out_of_bounds.row_runs import rows_by_runs
 from shadowgraph.checks.out_of_bounds.table_stores import (
+    Bools,
     Ints,
     Lanes,
     Table,
@@ -44,12 +45,7 @@ class TableOverruns:
     """
 
     rows: tuple[RowOverrun, ...] = ()
-    lost: RangeSet | None = None
-
-    @property
-    def lost_nbytes(self) -> int:
-        """Bytes that are lost."""
-        return self.lost.nbytes if self.lost is not None else 0
+    lost: RangeSet = field(default_factory=RangeSet)
 
 
 _NONE = TableOverruns()
@@ -107,7 +103,7 @@ def _losses(lanes: Lanes, table: Table, atomics: bool, start: int) -> TableOverr
     rows = rows_by_runs(lanes, disputed, table)
     by_runs = _overruns(lanes, rows, table, start) if rows is not None else _NONE
     by_heads = _heads(overrun_heads(lanes, disputed, table), table, start)
-    return max(_NONE, by_runs, by_heads, key=lambda each: each.lost_nbytes)
+    return max(_NONE, by_runs, by_heads, key=lambda each: each.lost.nbytes)
 
 
 def _heads(heads: list[Ints], table: Table, start: int) -> TableOverruns:
@@ -135,19 +131,19 @@ def _overruns(lanes: Lanes, rows: Ints, table: Table, start: int) -> TableOverru
 def _overrun(lanes: Lanes, rows: Ints, row: int, table: Table) -> tuple[RowOverrun, Ints]:
     """What was written past the end of a row, and the offsets of the elements that are lost."""
     past = np.flatnonzero((rows == row) & (lanes.offsets >= row * table.stride + table.width))
-    everyone = np.flatnonzero(np.isin(lanes.offsets, lanes.offsets[past]))
+    there = np.flatnonzero(np.isin(lanes.offsets, lanes.offsets[past]))
     written, own = last_by_offset(lanes, past)
-    met, others = last_by_offset(lanes, everyone[rows[everyone] != row])
-    final = last_by_offset(lanes, everyone)[1]
+    met, others = last_by_offset(lanes, there[rows[there] != row])
+    final = last_by_offset(lanes, there)[1]
     place = np.searchsorted(written, met)
     lost = met[_are_lost(lanes, own[place], others, final[place], table)]
-    lost = np.setdiff1d(lost, lanes.offsets[everyone[lanes.atomic[everyone]]])
+    lost = np.setdiff1d(lost, lanes.offsets[there[lanes.atomic[there]]])
     into = tuple(np.unique(np.minimum(written // table.stride, table.rows)).tolist())
     told = RowOverrun(row, table.width // table.itemsize, written.size, lost.size, into, table.rows)
     return told, lost
 
 
-def _are_lost(lanes: Lanes, own: Ints, others: Ints, final: Ints, table: Table) -> Ints:
+def _are_lost(lanes: Lanes, own: Ints, others: Ints, final: Ints, table: Table) -> Bools:
     """Whether elements are lost that a row's stores wrote past its end, and others as well.
 
     Between programs, and in one store, one of the two rows loses inside the table, whichever ran last; past its end
@@ -156,5 +152,5 @@ def _are_lost(lanes: Lanes, own: Ints, others: Ints, final: Ints, table: Table) 
     one_after_other = (lanes.program_of(own) == lanes.program_of(others)) & (lanes.stores[own] != lanes.stores[others])
     survives = one_after_other & (own < others)
     inside = lanes.offsets[own] < table.nbytes
-    lost: Ints = lanes.differ(own, others) & ~survives & (inside | lanes.differ(final, own))
+    lost: Bools = lanes.differ(own, others) & ~survives & (inside | lanes.differ(final, own))
     return lost
