@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, TypedDict, Unpack
 
 from shadowgraph.common.settings import Settings
-from shadowgraph.engines.base import Engine, Evidence, NodePart
+from shadowgraph.engines.base import RANGES, Engine, Evidence, NodePart
 from shadowgraph.model.buffers import Buffer, Ledger
 from shadowgraph.model.findings import Batch, Culprit, Reader, Severity
 from shadowgraph.model.graphs import Graph
@@ -135,7 +135,7 @@ class Detection:
     Attributes
     ----------
     first, last, count, ranges
-        Absolute addresses, inclusive; ranges up to 16.
+        Absolute addresses, inclusive; ranges up to `RANGES`.
     culprits
         Writes that caused the damage or may have, the likeliest last.
     view
@@ -204,6 +204,26 @@ class Detection:
             found=evidence.found,
             **facts,
         )
+
+
+class _Bytes(TypedDict):
+    first: int
+    last: int
+    count: int
+    ranges: tuple[tuple[int, int], ...]
+    ranges_total: int
+
+
+def bytes_in(parts: Iterable[ByteRange]) -> _Bytes:
+    """The fields of a `Detection` about all bytes of some ranges: at least one, ascending, disjoint."""
+    pairs = [(part.start, part.stop - 1) for part in parts]
+    return {
+        "first": pairs[0][0],
+        "last": pairs[-1][1],
+        "count": sum(last + 1 - first for first, last in pairs),
+        "ranges": tuple(pairs[:RANGES]),
+        "ranges_total": len(pairs),
+    }
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from shadowgraph.checks.base import Check, Checkpoint, Context, Detection
+from shadowgraph.checks.base import Check, Checkpoint, Context, Detection, bytes_in
 from shadowgraph.checks.contents_lost import CODE
 from shadowgraph.checks.contents_lost.facts import ContentsLostDetail
 from shadowgraph.checks.contents_lost.reads import Read, may_write, sure_reads
@@ -27,7 +27,6 @@ from shadowgraph.tracking.writes import Write, write_of
 
 SAMPLE = 256  # first bytes of a read that are compared
 MOST_READS = 1024  # of all graphs, for one loss
-_RANGES = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,11 +206,7 @@ class ContentsLost(Check):
                 code=CODE,
                 checkpoint=checkpoint,
                 buffer=each.buffer,
-                first=inside[0].start,
-                last=inside[-1].stop - 1,
-                count=sum(part.nbytes for part in inside),
-                ranges=tuple((part.start, part.stop - 1) for part in inside[:_RANGES]),
-                ranges_total=len(inside),
+                **bytes_in(inside),
                 window=where.start if where is not None else None,
                 expected=each.value_of(where) if where is not None else b"",
                 found=found,

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from shadowgraph.checks.base import Context, Detection
+from shadowgraph.checks.base import Context, Detection, bytes_in
 from shadowgraph.checks.lost_preparation import CODE
 from shadowgraph.checks.lost_preparation.comparison import Difference, Loss, difference
 from shadowgraph.checks.lost_preparation.facts import Known, LostDetail, LostWrite
-from shadowgraph.engines.base import RANGES, WINDOW
+from shadowgraph.engines.base import WINDOW
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Severity
 from shadowgraph.model.phases import Phase
@@ -35,17 +35,13 @@ def _buffers(loss: Loss, context: Context) -> list[Buffer]:
 def _detection(loss: Loss, found: Difference, context: Context) -> Detection:
     assert loss.known is not None
     assert loss.other is not None
-    by, ranges = loss.by, found.ranges
+    by = loss.by
     write = by.write if by.sure else msgspec.structs.replace(by.write, opaque=True)
     return Detection(
         code=CODE,
         checkpoint=loss.checkpoint,
         buffer=found.buffer,
-        first=ranges[0].start,
-        last=ranges[-1].stop - 1,
-        count=sum(part.nbytes for part in ranges),
-        ranges=tuple((part.start, part.stop - 1) for part in ranges[:RANGES]),
-        ranges_total=len(ranges),
+        **bytes_in(found.ranges),
         window=found.window,
         expected=found.expected,
         found=found.found,

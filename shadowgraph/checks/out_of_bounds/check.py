@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shadowgraph.checks.attribution import draft_phase, suspects
-from shadowgraph.checks.base import Check, Checkpoint, Detection
+from shadowgraph.checks.base import Check, Checkpoint, Detection, bytes_in
 from shadowgraph.checks.out_of_bounds import CODE
 from shadowgraph.checks.out_of_bounds.facts import OverrunDetail, RowOverrun
 from shadowgraph.checks.out_of_bounds.rows import TableOverruns, row_overruns, stored_twice, table_overruns
@@ -124,17 +124,12 @@ class OutOfBounds(Check):
         self, write: Write, buffer: Buffer, view: TensorView, found: TableOverruns, checkpoint: Checkpoint
     ) -> None:
         phase, graph, replay = draft_phase(self.context, checkpoint, buffer.range, (write,))
-        lost = list(found.lost)
         self.context.report(
             Detection(
                 code=CODE,
                 checkpoint=checkpoint,
                 buffer=buffer,
-                first=lost[0].start,
-                last=lost[-1].stop - 1,
-                count=sum(part.nbytes for part in lost),
-                ranges=tuple((part.start, part.stop - 1) for part in lost[:16]),
-                ranges_total=len(lost),
+                **bytes_in(found.lost),
                 side=Side.ROW,
                 culprits=(write,),
                 phase=phase,

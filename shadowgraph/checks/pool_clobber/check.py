@@ -23,7 +23,7 @@ from math import inf
 
 import msgspec
 
-from shadowgraph.checks.base import Check, Checkpoint, Context, Detection, PoolAccess, host_reader
+from shadowgraph.checks.base import Check, Checkpoint, Context, Detection, PoolAccess, bytes_in, host_reader
 from shadowgraph.checks.pool_clobber import CODE
 from shadowgraph.checks.pool_clobber.accesses import Change, Kernel, Use, changes_of, only_loaded, uses_of
 from shadowgraph.checks.pool_clobber.buffers import TenantBuffers
@@ -299,7 +299,6 @@ class PoolClobbers(Check):
         self, tenant: Tenant, clobber: Clobber, read: Access, reader: Reader | None, checkpoint: Checkpoint
     ) -> None:
         buffer, other = self._buffers.of(tenant), self._buffers.of(clobber.by)
-        ranges = [(part.start, part.stop - 1) for part in clobber.parts]
         exposed = any(tenant.where.overlaps(part) for part in self._exposed)
         apart = isinstance(clobber.write, Change) and clobber.write.apart
         assert clobber.made is not None
@@ -307,11 +306,7 @@ class PoolClobbers(Check):
             code=CODE,
             checkpoint=checkpoint,
             buffer=buffer,
-            first=ranges[0][0],
-            last=ranges[-1][1],
-            count=clobber.parts.nbytes,
-            ranges=tuple(ranges[:16]),
-            ranges_total=len(ranges),
+            **bytes_in(clobber.parts),
             culprits=(_culprit(clobber),),
             phase=Phase.EAGER,
             reader=reader,

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from shadowgraph.checks.base import Checkpoint, Context, Detection
+from shadowgraph.checks.base import Checkpoint, Context, Detection, bytes_in
 from shadowgraph.checks.rebound import CODE
 from shadowgraph.checks.rebound.details import Rebound
 from shadowgraph.checks.row_epochs import stretches
-from shadowgraph.engines.base import RANGES, WINDOW
+from shadowgraph.engines.base import WINDOW
 from shadowgraph.graphs.dispatch.operand_notes import Interest
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.graphs import Access, Graph
@@ -85,14 +85,10 @@ def stale_draft(
 ) -> Detection:
     """A detection about old bytes in a graph's memory; `by` wrote the other memory, where that is known."""
     start, item = stale.view.start, stale.view.itemsize
-    ranges = [(start + a * item, start + (b + 1) * item - 1) for a, b in stretches(stale.items)]
+    ranges = (ByteRange(start + a * item, start + (b + 1) * item) for a, b in stretches(stale.items))
     return replace(
         draft_of(checkpoint, stale.view, stale.buffer, key, sure),
-        first=ranges[0][0],
-        last=ranges[-1][1],
-        count=len(stale.items) * item,
-        ranges=tuple(ranges[:RANGES]),
-        ranges_total=len(ranges),
+        **bytes_in(ranges),
         window=start,
         expected=stale.wanted[:WINDOW],
         found=stale.found[:WINDOW],

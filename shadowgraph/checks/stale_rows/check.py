@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from shadowgraph.checks.base import Check, Checkpoint, Context, Detection
+from shadowgraph.checks.base import Check, Checkpoint, Context, Detection, bytes_in
 from shadowgraph.checks.row_epochs import Mixture, Rows, Run, masks, stretches
 from shadowgraph.checks.stale_rows import CODE
 from shadowgraph.checks.stale_rows.details import Stale
@@ -287,11 +287,7 @@ class StaleRows(Check):
         beside = tuple((each.story.buffer, each.rows.view) for each in witnesses)
         return replace(
             key.draft,
-            first=spans[0].start,
-            last=spans[-1].stop - 1,
-            count=len(filled) * rows.nbytes,
-            ranges=tuple((span.start, span.stop - 1) for span in spans[:16]),
-            ranges_total=len(spans),
+            **bytes_in(spans),
             facts=replace(stale, rows=dated, witnesses=beside),
         )
 

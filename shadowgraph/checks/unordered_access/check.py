@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from shadowgraph.checks.base import Check, Checkpoint, Context, Detection
+from shadowgraph.checks.base import Check, Checkpoint, Context, Detection, bytes_in
 from shadowgraph.checks.unordered_access import CODE
 from shadowgraph.checks.unordered_access.accesses import meeting, reads_of, writes_of
 from shadowgraph.checks.unordered_access.facts import Missing, UnorderedDetail
@@ -177,17 +177,12 @@ class UnorderedAccess(Check):
         detail: UnorderedDetail,
     ) -> None:
         assert checkpoint.graph is not None
-        ranges = [(part.start, part.stop - 1) for part in found]
         self.context.report(
             Detection(
                 code=CODE,
                 checkpoint=checkpoint,
                 buffer=buffer,
-                first=ranges[0][0],
-                last=ranges[-1][1],
-                count=found.nbytes,
-                ranges=tuple(ranges[:16]),
-                ranges_total=len(ranges),
+                **bytes_in(found),
                 culprits=(write,),
                 phase=Phase.PREPARE,
                 graph=checkpoint.graph,
