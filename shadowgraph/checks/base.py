@@ -267,10 +267,22 @@ class Context:
         return [graph for graph in self.graphs.values() if graph.touches(where)]
 
 
-def host_reader(how: str, stack: Stack) -> Reader:
-    """Host code that reads a tensor, with the innermost line of its stack."""
+def reader_at(kind: str, name: str, stack: Stack, node: int | None = None) -> Reader:
+    """A reader, with the innermost line of its stack."""
     frame = stack[0] if stack else None
-    return Reader("host", how, None, frame.file if frame else None, frame.line if frame else None)
+    return Reader(kind, name, node, frame.file if frame else None, frame.line if frame else None)
+
+
+def host_reader(how: str, stack: Stack) -> Reader:
+    """Host code that reads a tensor."""
+    return reader_at("host", how, stack)
+
+
+def first_reader(graph: Graph, where: ByteRange) -> Reader | None:
+    """The first node of a graph that reads a range."""
+    for node in graph.readers(where):
+        return reader_at("graph", node.launch.name, node.launch.stack, node.index)
+    return None
 
 
 class Check:

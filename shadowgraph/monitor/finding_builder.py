@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 
-from shadowgraph.checks.base import Context, Detection
+from shadowgraph.checks.base import Context, Detection, first_reader
 from shadowgraph.checks.kinds import kind_of
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import (
@@ -136,18 +136,7 @@ def _reader(graph: Graph | None, buffer: Buffer, phase: Phase | None) -> Reader 
     """The first node of the coming replay that reads the buffer; only for damage done before that replay."""
     if graph is None or phase not in (Phase.PREPARE, Phase.BETWEEN):
         return None
-    readers = graph.readers(buffer.range)
-    if not readers:
-        return None
-    launch = readers[0].launch
-    frame = launch.stack[0] if launch.stack else None
-    return Reader(
-        kind="graph",
-        name=launch.name,
-        node=readers[0].index,
-        file=frame.file if frame else None,
-        line=frame.line if frame else None,
-    )
+    return first_reader(graph, buffer.range)
 
 
 def _window(draft: Detection) -> Window | None:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from shadowgraph.checks.base import Check, Checkpoint, Context, Detection
+from shadowgraph.checks.base import Check, Checkpoint, Context, Detection, first_reader
 from shadowgraph.checks.host_write import CODE
 from shadowgraph.checks.host_write.comparing import Damage, Format, damage_of
 from shadowgraph.checks.host_write.details import InFlight
 from shadowgraph.checks.host_write.pending import Pending, Piece, SeenWrite
-from shadowgraph.checks.host_write.targets import Readers, only_written_by, reader_of
+from shadowgraph.checks.host_write.targets import Readers, only_written_by
 from shadowgraph.engines.base import RANGES
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.graphs import Graph
@@ -180,6 +180,7 @@ class HostWrites(Check):
         start, view = pending.source.start, pending.of.source if isinstance(pending.of, QueuedCopy) else None
         if view is not None and (view.start, view.nbytes) == (buffer.start, buffer.nbytes):
             view = None
+        coming = None if pending.captured else pending.graph
         suspects = seen or pending.writes
         facts = InFlight(pending.of, pending.target, sum(piece.nbytes for piece in pending.pieces), bool(seen))
         self.context.report(
@@ -201,7 +202,7 @@ class HostWrites(Check):
                 phase=self._phase_of(pending),
                 graph=pending.graph,
                 replay=pending.replay,
-                reader=None if pending.captured else reader_of(pending.graph, pending.target),
+                reader=first_reader(coming, pending.target) if coming is not None else None,
                 confidence="high" if seen else "medium",
                 view=view,
                 key=facts.place,

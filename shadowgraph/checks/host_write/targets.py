@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from shadowgraph.checks.base import Context
 from shadowgraph.model.device_nodes import BLIND, DeviceNode, NodeKind
-from shadowgraph.model.findings import Reader
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.host_copies import HostCopy
 from shadowgraph.model.ranges import ByteRange
@@ -33,18 +32,6 @@ class Readers:
         if found is None:
             found = self._known[where] = tuple(self._context.graphs_on(where))
         return found
-
-
-def reader_of(graph: Graph | None, where: ByteRange) -> Reader | None:
-    """The first node of a graph that reads a range."""
-    nodes = graph.readers(where) if graph is not None else []
-    if not nodes:
-        return None
-    launch = nodes[0].launch
-    frame = launch.stack[0] if launch.stack else None
-    return Reader(
-        "graph", launch.name, nodes[0].index, frame.file if frame else None, frame.line if frame else None
-    )  # fmt: skip
 
 
 def only_written_by(copy: HostCopy, graph: Graph, context: Context) -> bool:

@@ -14,11 +14,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
-from shadowgraph.checks.base import Check, Checkpoint, Context, Detection, host_reader
+from shadowgraph.checks.base import Check, Checkpoint, Context, Detection, host_reader, reader_at
 from shadowgraph.checks.culprits import culprit_of_node, node_at
 from shadowgraph.checks.probed import report_all
 from shadowgraph.checks.undefined import CODE
-from shadowgraph.checks.undefined.consumption import Consumed, Consumption, eager_reader, reads_all
+from shadowgraph.checks.undefined.consumption import Consumed, Consumption, reads_all
 from shadowgraph.checks.undefined.details import Depends
 from shadowgraph.checks.undefined.facts import Source
 from shadowgraph.checks.undefined.fills import bystanders, fills_of, own_buffers, typed
@@ -102,7 +102,7 @@ class UndefinedInfluence(Check):
         self._consumed.read((view,), host_reader(how, stack))
 
     def operands_read(self, name: str, pointers: Sequence[Pointer]) -> None:
-        reader = eager_reader(name, current_stack())
+        reader = reader_at("eager", name, current_stack())
         self._consumed.read([p.view for p in pointers if reads_all(name, p.argument)], reader)
 
     @property
@@ -112,7 +112,7 @@ class UndefinedInfluence(Check):
     def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         launch, stores = write.launch, write.stores
         views = [pointer.view for pointer in launch.pointers]
-        reader = eager_reader(launch.name, launch.stack)
+        reader = reader_at("eager", launch.name, launch.stack)
         if stores is not None and stores.loads is not None:
             self._consumed.loaded(stores.loads.ranges, views, reader, graph)
         elif graph is None and launch.kind is not LaunchKind.ATEN:  # it may read what it was given

@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from shadowgraph.checks.base import reader_at
 from shadowgraph.checks.contents_lost.reads import may_write, picks, sure_reads
 from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.model.findings import Reader
 from shadowgraph.model.graphs import Graph, Node
 from shadowgraph.model.ranges import ByteRange, RangeSet
-from shadowgraph.model.stacks import Stack
 from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.writes import extent
 
@@ -53,15 +53,7 @@ class _Read:
 
 def node_reader(node: Node, graph: str = "graph") -> Reader:
     """A node of a graph that reads; without a name of the finding's own."""
-    frame = node.launch.stack[0] if node.launch.stack else None
-    place = (frame.file, frame.line) if frame else (None, None)
-    return Reader(graph, node.launch.name, node.index, *place)
-
-
-def eager_reader(name: str, stack: Stack) -> Reader:
-    """An eager operator or kernel that reads."""
-    frame = stack[0] if stack else None
-    return Reader("eager", name, None, frame.file if frame else None, frame.line if frame else None)
+    return reader_at(graph, node.launch.name, node.launch.stack, node.index)
 
 
 def reads_all(operator: str, argument: str) -> bool:
