@@ -158,9 +158,7 @@ def test_a_kernel_may_write_all_that_it_is_given(device: sg.Debugger) -> None:
 
     given, graph = source().int(), sg.HostGraph()
     with sg.host_graph(graph):
-        temporary = given * 2
-        total = temporary.sum()
-        del temporary
+        total = (given * 2).sum()
         output = torch.empty(ELEMENTS, dtype=torch.int32)
         shifted[(1,)](given, output, BLOCK=ELEMENTS)
         sums = output.sum()

@@ -56,9 +56,7 @@ def test_eager_code_between_pieces(layout: str) -> None:
         result = torch.zeros(ELEMENTS)
         with sg.host_graph(first, pool=pool):
             query = given * 2
-            temporary = given * 7
-            total = temporary.sum()
-            del temporary
+            total = (given * 7).sum()
             attended = torch.empty(ELEMENTS)
             held, asked = weak(attended), weak(query)
             del attended, query
@@ -146,9 +144,7 @@ def test_a_kernels_scratch_buffer(layout: str, wanted: bool) -> None:
     with sg.debug(layout=layout) as debugger:
         given, graph, result = source(), sg.HostGraph(), torch.zeros(ELEMENTS)
         with sg.host_graph(graph):
-            temporary = given * 2
-            total = temporary.sum()
-            del temporary
+            total = (given * 2).sum()
             scratch = torch.empty(ELEMENTS)
             through[(1,)](given, scratch, result, WANTED=wanted, BLOCK=ELEMENTS)
         for _ in range(3):
@@ -163,9 +159,7 @@ def test_a_callable_that_writes_what_it_does_not_declare(layout: str) -> None:
     with sg.debug(layout=layout) as debugger:
         given, graph = source(), sg.HostGraph()
         with sg.host_graph(graph):
-            temporary = given * 2
-            total = temporary.sum()
-            del temporary
+            total = (given * 2).sum()
             workspace = torch.empty(ELEMENTS)
             kept = weak(workspace)
             graph.call(lambda: kept.fill_(4))
@@ -231,7 +225,7 @@ def test_a_graph_that_is_gone(layout: str) -> None:
 
 
 def test_in_the_steady_state(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with sampled(monkeypatch, (100, 200), 4000) as debugger:
+    with sampled(monkeypatch, (100, 200), 4000, layout=layout) as debugger:
         pool = sg.graph_pool_handle()
         first, second = Piece(source(), 2, pool), Piece(source(), 3, pool)
         for step in range(1500):
