@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 import torch
 from captures import graph_over, silent, uses_floats
-from programs import guarded, only
+from programs import guarded, only, reader_of
 
 import shadowgraph as sg
 from shadowgraph.checks.contents_lost.check import ContentsLost
 from shadowgraph.integrations.memory_saver import adapter
-
-POOL = (0, 7)
 
 
 def drop(*tensors: torch.Tensor) -> None:
@@ -55,6 +53,11 @@ class Saver:
         return "resumed"
 
 
+def cycle(memory: Saver, tag: str | None = None) -> None:
+    memory.pause(tag)
+    memory.resume(tag)
+
+
 @pytest.fixture
 def saver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Saver]]:
     package, entry = ModuleType(adapter.PACKAGE), ModuleType(f"{adapter.PACKAGE}.entrypoint")
@@ -78,6 +81,14 @@ def table(debugger: sg.Debugger) -> torch.Tensor:
     made = uses_floats(debugger, 64)
     made.copy_(torch.arange(1.0, 65.0))
     return made
+
+
+def read_table(debugger: sg.Debugger) -> tuple[torch.Tensor, sg.HostGraph]:
+    """A table, and a graph that has read it."""
+    made = table(debugger)
+    graph, _ = reader_of(made)
+    graph.replay()
+    return made, graph
 
 
 def test_a_table_that_was_not_made_again(saver: Callable[..., Saver]) -> None:
@@ -107,12 +118,8 @@ def test_a_table_that_was_not_made_again(saver: Callable[..., Saver]) -> None:
 
 def test_its_fixed_twin_makes_it_again(saver: Callable[..., Saver]) -> None:
     with sg.debug(backend="host") as debugger:
-        rope, x = table(debugger), uses_floats(debugger, 64)
-        graph = graph_over(lambda: x + rope)
-        graph.replay()
-        memory = saver(weights=[rope])
-        memory.pause()
-        memory.resume()
+        rope, graph = read_table(debugger)
+        cycle(saver(weights=[rope]))
         rope.copy_(torch.arange(1.0, 65.0))
         graph.replay()
         assert silent(debugger)
@@ -120,12 +127,8 @@ def test_its_fixed_twin_makes_it_again(saver: Callable[..., Saver]) -> None:
 
 def test_a_region_with_a_backup_loses_nothing(saver: Callable[..., Saver]) -> None:
     with sg.debug(backend="host") as debugger:
-        rope, x = table(debugger), uses_floats(debugger, 64)
-        graph = graph_over(lambda: x + rope)
-        graph.replay()
-        memory = saver(backed="weights", weights=[rope])
-        memory.pause("weights")
-        memory.resume("weights")
+        rope, graph = read_table(debugger)
+        cycle(saver(backed="weights", weights=[rope]), "weights")
         graph.replay()
         assert silent(debugger)
 
@@ -135,22 +138,16 @@ def test_another_tag_loses_nothing(saver: Callable[..., Saver]) -> None:
         rope, other, x = table(debugger), table(debugger), uses_floats(debugger, 64)
         graph = graph_over(lambda: x + rope)
         graph.replay()
-        memory = saver(weights=[rope], kv_cache=[other])
-        memory.pause("kv_cache")
-        memory.resume("kv_cache")
+        cycle(saver(weights=[rope], kv_cache=[other]), "kv_cache")
         graph.replay()
         assert silent(debugger)
 
 
 def test_a_restoration_that_is_not_seen(saver: Callable[..., Saver]) -> None:
     with sg.debug(backend="host") as debugger:
-        rope, x = table(debugger), uses_floats(debugger, 64)
-        graph = graph_over(lambda: x + rope)
-        graph.replay()
+        rope, graph = read_table(debugger)
         before = ctypes.string_at(rope.data_ptr(), rope.nbytes)
-        memory = saver(weights=[rope])
-        memory.pause("weights")
-        memory.resume("weights")
+        cycle(saver(weights=[rope]), "weights")
         ctypes.memmove(rope.data_ptr(), before, rope.nbytes)
         graph.replay()
         assert silent(debugger)
@@ -161,39 +158,26 @@ def test_what_the_graph_writes_before_it_reads(saver: Callable[..., Saver]) -> N
         x, scratch = table(debugger), table(debugger)
         graph = graph_over(lambda: (scratch.copy_(x), scratch + 1))
         graph.replay()
-        memory = saver(workspace=[scratch])
-        memory.pause("workspace")
-        memory.resume("workspace")
+        cycle(saver(workspace=[scratch]), "workspace")
         graph.replay()
         assert silent(debugger)
 
 
-def test_what_another_graph_writes_first(saver: Callable[..., Saver]) -> None:
+@pytest.mark.parametrize("in_time", [True, False])
+def test_what_another_graph_writes(saver: Callable[..., Saver], in_time: bool) -> None:
     with sg.debug(backend="host") as debugger:
         x, between = table(debugger), table(debugger)
         producer = graph_over(lambda: between.copy_(x))
         consumer = graph_over(lambda: between + 1)
         producer.replay()
         consumer.replay()
-        memory = saver(workspace=[between])
-        memory.pause("workspace")
-        memory.resume("workspace")
-        producer.replay()
+        cycle(saver(workspace=[between]), "workspace")
+        if in_time:
+            producer.replay()
         consumer.replay()
-        assert silent(debugger)
-
-
-def test_and_what_it_writes_too_late(saver: Callable[..., Saver]) -> None:
-    with sg.debug(backend="host") as debugger:
-        x, between = table(debugger), table(debugger)
-        producer = graph_over(lambda: between.copy_(x))
-        consumer = graph_over(lambda: between + 1)
-        producer.replay()
-        consumer.replay()
-        memory = saver(workspace=[between])
-        memory.pause("workspace")
-        memory.resume("workspace")
-        consumer.replay()
+        if in_time:
+            assert silent(debugger)
+            return
         found = only(debugger.findings)
     assert (found.code, found.graph, found.culprit.name) == ("SG116", consumer.model.name, "aten.add.Tensor")
 
@@ -209,58 +193,39 @@ def test_another_graph_writes_anew_after_each_loss(
         graph_over(lambda: unused + 1)  # never replayed: its read is awaited to the end
         memory = saver(workspace=[between, unused])
         for _ in range(2):
-            memory.pause("workspace")
-            memory.resume("workspace")
+            cycle(memory, "workspace")
             x.add_(1)
             producer.replay()
             consumer.replay()
         assert silent(debugger)
-        memory.pause("workspace")
-        memory.resume("workspace")
+        cycle(memory, "workspace")
         consumer.replay()
         assert only(debugger.findings).graph == consumer.model.name
 
 
-def kv_graph(cache: torch.Tensor, rows: torch.Tensor) -> sg.HostGraph:
-    return graph_over(lambda: cache[rows].sum(1))
-
-
-def test_a_cache_that_fills_again_row_by_row(saver: Callable[..., Saver]) -> None:
+@pytest.mark.parametrize("prefill", [True, False])
+def test_a_cache_that_fills_again_row_by_row(saver: Callable[..., Saver], prefill: bool) -> None:
+    """Which rows the graph reads is not known: one that was written speaks for all."""
     with sg.debug(backend="host") as debugger:
         cache, rows = uses_floats(debugger, 8, 4), guarded(debugger, 2, dtype=torch.int64)
         cache.fill_(1)
-        graph = kv_graph(cache, rows)
+        graph = graph_over(lambda: cache[rows].sum(1))
         graph.replay()
-        memory = saver(kv_cache=[cache])
-        memory.pause("kv_cache")
-        memory.resume("kv_cache")
-        cache[0].fill_(2)  # a prefill
+        cycle(saver(kv_cache=[cache]), "kv_cache")
+        if prefill:
+            cache[0].fill_(2)
         graph.replay()
-        assert silent(debugger)
-
-
-def test_a_cache_that_is_read_before_any_row_is_written(saver: Callable[..., Saver]) -> None:
-    with sg.debug(backend="host") as debugger:
-        cache, rows = uses_floats(debugger, 8, 4), guarded(debugger, 2, dtype=torch.int64)
-        cache.fill_(1)
-        graph = kv_graph(cache, rows)
-        graph.replay()
-        memory = saver(kv_cache=[cache])
-        memory.pause("kv_cache")
-        memory.resume("kv_cache")
-        graph.replay()
+        if prefill:
+            assert silent(debugger)
+            return
         found = only(debugger.findings)
     assert (found.code, found.culprit.name) == ("SG116", "aten.index.Tensor")
 
 
 def test_only_half_of_it_was_written_again(saver: Callable[..., Saver]) -> None:
     with sg.debug(backend="host") as debugger:
-        rope, x = table(debugger), uses_floats(debugger, 64)
-        graph = graph_over(lambda: x + rope)
-        graph.replay()
-        memory = saver(weights=[rope])
-        memory.pause("weights")
-        memory.resume("weights")
+        rope, graph = read_table(debugger)
+        cycle(saver(weights=[rope]), "weights")
         rope[32:].copy_(torch.arange(33.0, 65.0))
         graph.replay()
         found = only(debugger.findings)
@@ -280,9 +245,7 @@ def test_a_debugger_that_ended_during_the_pause(saver: Callable[..., Saver], mon
 
 def test_a_declared_loss() -> None:
     with sg.debug(backend="host") as debugger:
-        rope, x = table(debugger), uses_floats(debugger, 64)
-        graph = graph_over(lambda: x + rope)
-        graph.replay()
+        rope, graph = read_table(debugger)
         drop(rope)
         debugger.contents_lost(rope, how="sleep(level=2)")
         graph.replay()
@@ -293,9 +256,7 @@ def test_a_declared_loss() -> None:
 
 def test_a_declared_loss_that_was_repaired() -> None:
     with sg.debug(backend="host") as debugger:
-        rope, x = table(debugger), uses_floats(debugger, 64)
-        graph = graph_over(lambda: x + rope)
-        graph.replay()
+        rope, graph = read_table(debugger)
         drop(rope)
         debugger.contents_lost(rope)
         rope.fill_(1)
@@ -310,8 +271,7 @@ def test_each_loss_counts_anew(saver: Callable[..., Saver]) -> None:
         memory = saver(weights=[rope])
         for again in (True, False):
             graph.replay()
-            memory.pause("weights")
-            memory.resume("weights")
+            cycle(memory, "weights")
             if again:
                 rope.copy_(torch.arange(1.0, 65.0))
         assert debugger.findings == ()
@@ -319,6 +279,32 @@ def test_each_loss_counts_anew(saver: Callable[..., Saver]) -> None:
         assert only(debugger.findings).replay == 3
 
 
-def test_nothing_is_asked_while_no_debugger_watches(saver: Callable[..., Saver]) -> None:
-    memory = saver(weights=[torch.zeros(4)])
+def test_each_graph_is_judged_at_its_own_replay() -> None:
+    with sg.debug(backend="host") as debugger:
+        rope, first = read_table(debugger)
+        second, _ = reader_of(rope)
+        drop(rope)
+        debugger.contents_lost(rope)
+        second.replay()
+        rope.fill_(1)
+        first.replay()
+        found = only(debugger.findings)
+    assert (found.code, found.graph) == ("SG116", second.model.name)
+
+
+def test_a_buffer_that_was_freed_since_is_left_to_sg104() -> None:
+    with sg.debug(backend="host") as debugger:
+        rope, graph = read_table(debugger)
+        debugger.contents_lost(rope)
+        del rope
+        graph.replay()
+        assert only(debugger.findings).code == "SG104"
+
+
+def test_nothing_is_asked_while_no_debugger_watches(
+    saver: Callable[..., Saver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, asked = saver(weights=[torch.zeros(4)]), list[None]()
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: asked.append(None) or [])
     assert (memory.pause(), memory.resume()) == ("paused", "resumed")
+    assert asked == []
