@@ -26,6 +26,7 @@ def graph_over(body: Callable[[], Any]) -> sg.HostGraph:
 def silent(debugger: sg.Debugger) -> bool:
     assert debugger.graphs, "a silence over nothing"
     assert any(graph.replays for graph in debugger.graphs)
+    assert debugger.facts().faults == {}, "a check that failed says nothing"
     return debugger.findings == () and debugger.notes == ()
 
 
