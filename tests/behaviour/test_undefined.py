@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from captures import capture, silent, uses_floats
+from experiments import step, tried
 from programs import guarded, only
 
 import shadowgraph as sg
@@ -27,6 +30,20 @@ def inputs(debugger: sg.Debugger, *lens: int) -> tuple[torch.Tensor, torch.Tenso
     return x, lengths
 
 
+def maximum(
+    debugger: sg.Debugger, *lens: int, make: Callable[..., torch.Tensor] = torch.empty
+) -> tuple[sg.HostGraph, torch.Tensor, object]:
+    """A graph of a kernel that skips rows of length 0 and of a maximum over all rows, the maximum, and its inputs."""
+    x, lengths = inputs(debugger, *lens)
+
+    def body() -> torch.Tensor:
+        out = make(len(lens), 8)
+        scale_rows[(len(lens),)](out, x, lengths, W=8)
+        return out.abs().amax()
+
+    return *capture(body), (x, lengths)
+
+
 @pytest.mark.parametrize("layout", ["isolate", "faithful"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_kernel_skips_rows_that_a_maximum_reads(layout: str, dtype: torch.dtype) -> None:
@@ -40,9 +57,7 @@ def test_a_kernel_skips_rows_that_a_maximum_reads(layout: str, dtype: torch.dtyp
             return out.abs().amax().float() / 448
 
         graph, scale = capture(body)
-        for _ in range(5):
-            graph.replay()
-            scale.item()
+        step(graph, scale.item, 5)
         found = only(debugger.findings)
         text = str(debugger.report(quiet=True))
         assert debugger.report(quiet=True).facts.faults == {}
@@ -65,52 +80,29 @@ def test_a_kernel_skips_rows_that_a_maximum_reads(layout: str, dtype: torch.dtyp
 
 def test_its_fixed_twin_begins_with_zeros() -> None:
     with watching() as debugger:
-        x, lens = inputs(debugger, 3, 0, 2, 5)
-
-        def body() -> torch.Tensor:
-            out = torch.zeros(4, 8)
-            scale_rows[(4,)](out, x, lens, W=8)
-            return out.abs().amax()
-
-        graph, scale = capture(body)
-        for _ in range(5):
-            graph.replay()
-            scale.item()
+        graph, scale, _kept = maximum(debugger, 3, 0, 2, 5, make=torch.zeros)
+        step(graph, scale.item, 5)
         assert silent(debugger)
         assert "was tried 3 times, with 12 runs" in str(debugger.report(quiet=True))
 
 
 def test_no_row_is_skipped() -> None:
     with watching() as debugger:
-        x, lens = inputs(debugger, 3, 1, 2, 5)
-
-        def body() -> torch.Tensor:
-            out = torch.empty(4, 8)
-            scale_rows[(4,)](out, x, lens, W=8)
-            return out.abs().amax()
-
-        graph, scale = capture(body)
-        for _ in range(4):
-            graph.replay()
-            scale.item()
+        graph, scale, _kept = maximum(debugger, 3, 1, 2, 5)
+        step(graph, scale.item)
         assert silent(debugger)
+        assert tried(debugger)
 
 
 def test_nothing_is_tried_without_the_option() -> None:
     with sg.debug(backend="host") as debugger:
-        x, lens = inputs(debugger, 3, 0, 2, 5)
-
-        def body() -> torch.Tensor:
-            out = torch.empty(4, 8)
-            scale_rows[(4,)](out, x, lens, W=8)
-            return out.abs().amax()
-
-        graph, scale = capture(body)
+        graph, scale, _kept = maximum(debugger, 3, 0, 2, 5)
         for _ in range(4):
             graph.replay()
             assert graph.model.experiment is None
             scale.item()
         assert silent(debugger)
+        assert not tried(debugger)
 
 
 @pytest.mark.parametrize("extra", [1, 5])
@@ -120,9 +112,7 @@ def test_a_load_past_the_end(extra: int) -> None:
         x.copy_(torch.arange(8.0))
         debugger.name("m", {"x": x, "out": out})
         graph, _ = capture(lambda: add_next[(1,)](out, x, 8, extra, BLOCK=16) and None)
-        for _ in range(3):
-            graph.replay()
-            out.tolist()
+        step(graph, out.tolist, 3)
         found = only(debugger.findings)
         text = str(debugger.report(quiet=True))
         assert out[:7].tolist()[: 8 - extra] == [2.0 * i + extra for i in range(8 - extra)], "only the replays count"
@@ -143,11 +133,9 @@ def test_its_value_is_masked_by_a_product() -> None:
     with watching() as debugger:
         x, out = uses_floats(debugger, 8), uses_floats(debugger, 8)
         graph, _ = capture(lambda: masked_next[(1,)](out, x, 8, BLOCK=16) and None)
-        for _ in range(3):
-            graph.replay()
-            out.tolist()
+        step(graph, out.tolist, 3)
         assert silent(debugger)
-        assert "SG107) was tried" in str(debugger.report(quiet=True))
+        assert tried(debugger)
 
 
 def test_a_plan_for_fewer_rows_than_the_graph_has() -> None:
@@ -157,9 +145,7 @@ def test_a_plan_for_fewer_rows_than_the_graph_has() -> None:
         starts.copy_(torch.arange(9))
         debugger.name("plan", {"starts": starts})
         graph, _ = capture(lambda: sum_rows[(4,)](out, x, starts[:3]) and None)
-        for _ in range(3):
-            graph.replay()
-            out.tolist()
+        step(graph, out.tolist, 3)
         found = only(debugger.findings)
     assert (found.code, found.buffer.name, found.bytes.side) == ("SG107", 'plan["starts"]', "slack")
     assert (found.bytes.first, found.bytes.last) == (12, 19)
@@ -172,10 +158,9 @@ def test_its_fixed_twin_plans_all_rows() -> None:
         starts, x, out = guarded(debugger, 9), uses_floats(debugger, 8), uses_floats(debugger, 4)
         starts.copy_(torch.arange(9))
         graph, _ = capture(lambda: sum_rows[(4,)](out, x, starts[:5]) and None)
-        for _ in range(3):
-            graph.replay()
-            out.tolist()
+        step(graph, out.tolist, 3)
         assert silent(debugger)
+        assert tried(debugger)
 
 
 @pytest.mark.parametrize("fixed", [False, True])
@@ -189,11 +174,10 @@ def test_the_tail_of_a_workspace(fixed: bool) -> None:
             return workspace[:6].sum() if fixed else workspace.sum()
 
         graph, total = capture(body)
-        for _ in range(3):
-            graph.replay()
-            total.item()
+        step(graph, total.item, 3)
         if fixed:
             assert silent(debugger)
+            assert tried(debugger)
             return
         found = only(debugger.findings)
     assert (found.code, found.bytes.first, found.bytes.last) == ("SG107", 24, 31)
@@ -214,6 +198,7 @@ def test_declared_padding_that_leaks(masked: bool) -> None:
             mean.item()
         if masked:
             assert silent(debugger)
+            assert tried(debugger)
             return
         found = only(debugger.findings)
     assert (found.code, found.buffer.name) == ("SG107", 'batch["x"]')
@@ -249,9 +234,7 @@ def test_the_node_by_prefixes(monkeypatch: pytest.MonkeyPatch, before: int) -> N
             return (out.abs() + y).amax() / 448
 
         graph, scale = capture(body)
-        for _ in range(3):
-            graph.replay()
-            scale.item()
+        step(graph, scale.item, 3)
         found = only(debugger.findings)
         text = str(debugger.report(quiet=True))
     assert (found.culprit.name, found.culprit.node) == ("aten.abs.default", 1 + before)
@@ -295,9 +278,7 @@ def test_a_count_that_is_as_large_as_a_fill() -> None:
 
         graph, total = capture(body)
         debugger.name("m", {"flags": flags})
-        for _ in range(3):
-            graph.replay()
-            total.item()
+        step(graph, total.item, 3)
         found = only(debugger.findings)
     assert (found.bytes.first, found.bytes.last, found.detail.computed) == (8, 15, True)
     assert (found.culprit.name, found.culprit.node) == ("copy_some", 1)

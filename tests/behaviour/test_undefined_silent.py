@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from captures import capture, silent, uses_floats
+from experiments import step, tried
 from playing import played
 from programs import guarded, only, overflow
 
@@ -29,16 +30,6 @@ def debugger() -> Any:
     with sg.debug(backend="host", undefined=True) as made:
         yield made
         assert made.report(quiet=True).facts.faults == {}
-
-
-def tried(debugger: sg.Debugger) -> bool:
-    return "SG107) was tried" in str(debugger.report(quiet=True))
-
-
-def step(graph: sg.HostGraph, read: Callable[[], Any], times: int = 4) -> None:
-    for _ in range(times):
-        graph.replay()
-        read()
 
 
 def skipping(debugger: sg.Debugger, *lens: int) -> tuple[sg.HostGraph, torch.Tensor, object]:
