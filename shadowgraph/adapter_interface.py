@@ -147,7 +147,7 @@ class PlannerInterface:
             The memory that the graph reads, whole: its size is what there is. Contiguous; no effect on memory that is
             not tracked.
         nbytes
-            Of its first bytes.
+            Bytes that the plan uses, from the tensor's start.
         """
         with suppress(ValueError):  # a tensor without plain memory
             self._headroom.planned(view_of_memory(tensor), nbytes, graph)
@@ -310,12 +310,12 @@ class AdapterInterface:
         Parameters
         ----------
         requests
-            Of one batch that a graph is replayed for; 0 where it is not known.
+            Most requests of one batch that a graph is replayed for; 0, as below, where it is not known.
         longest
-            Tokens of one request.
+            Most tokens of one request.
         tokens
-            Tokens of all requests of a batch, where less than the product of both. Of several calls the smallest
-            numbers hold.
+            Most tokens of all requests of a batch, where less than the product of both. After several calls the
+            smallest numbers hold.
         """
         self._work.checks[Headroom].limit(Limits(requests, longest, tokens))
 

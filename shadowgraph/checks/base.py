@@ -365,7 +365,7 @@ class Check:
         """An operator is about to write host memory of `tracking.pending_sources`."""
 
     def host_write_ran(self, write: HostWrite) -> None:
-        """It has."""
+        """The operator of `host_write_begins` ran."""
 
     def fetched(self, key: object, data: bytes, checkpoint: Checkpoint) -> None:
         """Bytes that this check requested from the engine have arrived."""
@@ -380,7 +380,7 @@ class Check:
         """Eager code, or the host, is about to read watched memory of a pool (`tracking.pool_watch`)."""
 
     def pool_written(self, written: PoolAccess) -> None:
-        """An eager operator is about to write such memory. `written` tells of it, too, where the memory is tracked."""
+        """An eager operator is about to write watched memory of a pool; `written` follows where it is tracked."""
 
     def operands_read(self, name: str, pointers: Sequence[Pointer]) -> None:
         """An eager operator is about to read tracked memory; only with the option `undefined`."""

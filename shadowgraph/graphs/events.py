@@ -85,8 +85,8 @@ class Listener:
         """Eager code, or the host, is about to read a tensor in watched memory of a pool (`tracking.pool_watch`)."""
 
     def pool_written(self, tensor: torch.Tensor, view: TensorView, how: str) -> None:
-        """An eager operator is about to write a tensor in such memory; `launch_ran` tells of it, too, where the memory
-        is tracked."""
+        """An eager operator is about to write a tensor in watched memory of a pool; `launch_ran` follows where the
+        memory is tracked."""
 
     def copy_queued(self, copy: QueuedCopy) -> None:
         """An asynchronous copy from pinned memory was queued on the current stream, and nothing behind it yet."""
@@ -95,7 +95,7 @@ class Listener:
         """An operator is about to write host memory of `tracking.pending_sources`."""
 
     def host_write_ran(self, write: HostWrite) -> None:
-        """It has."""
+        """The operator of `host_write_begins` ran."""
 
 
 class Listeners(list[Listener]):

@@ -1,4 +1,4 @@
-"""The end of a buffer, as its storage's finalizer sees it: where the program let go of it.
+"""The end of a buffer, as its storage's finalizer sees it: where the program dropped the last reference.
 
 Called by finalizers, in the thread that dropped the last reference, under any of its locks; takes none.
 """

@@ -4,9 +4,9 @@ Every launch on a stream has a number. For each stream, and for the host, the cl
 other stream that is known to be over before anything that is submitted next. Only the order that the program asked for
 counts, never how long work happened to take.
 
-An order that is not seen must not be missed. So what was submitted before `begin` counts as ordered. An event whose
-record was not seen stands for all that was submitted until now. A stream whose handle the program gave away may be
-waited for by code that is not seen: the host knows all of its work to be over.
+An order that was not seen must not be reported as missing. So what was submitted before `begin` counts as ordered. An
+event whose record was not seen stands for all that was submitted until now. A stream whose handle the program gave away
+may be waited for by code that is not seen: the host knows all of its work to be over.
 
 `graphs.cuda.streams` feeds it, in the threads of the program; checks ask, under the debugger's lock. All threads share
 the host's clock: what one thread has waited for is taken to be known to the others. It has its own lock.

@@ -71,7 +71,10 @@ class Sites:
 
 
 def told_apart(one: tuple[Fed, ...], other: tuple[Fed, ...]) -> tuple[int, int] | None:
-    """The two graphs that two places have fed alone, by as few calling lines as tell the places apart."""
+    """The graph that alone read the writes of each of two places, told apart by as few calling lines as possible.
+
+    None where that is the same graph, or where several graphs read them.
+    """
     for mine, its in zip(one, other, strict=False):
         first, second = mine.only, its.only
         if mine is not its and first is not None and second is not None:

@@ -20,7 +20,7 @@ from shadowgraph.model.phases import Phase
 
 
 def detections(loss: Loss, context: Context) -> Iterator[Detection]:
-    """What is reported of a loss: the bytes that differ. Nothing without values: those of both writes may be equal."""
+    """The bytes that differ, by buffer. Without values there is no detection: both writes may have written the same."""
     for buffer in _buffers(loss, context):
         found = difference(loss, buffer, WINDOW)
         if found is not None:
@@ -57,7 +57,7 @@ def _detection(loss: Loss, found: Difference, context: Context) -> Detection:
 
 
 def _is_guess(loss: Loss) -> bool:
-    """Whether the program may mean it: two writes that nothing tells apart, for one replay or for two."""
+    """Whether the program may intend it: two writes may be for one replay as well as for two."""
     return loss.known is Known.COUNT or (loss.other is loss.graph and loss.by.meant is None)
 
 

@@ -1,4 +1,4 @@
-"""What a graph's nodes do to the bytes of one tenant of a pool: who writes them, and which nodes read them as its own.
+"""What a graph's nodes do to the bytes of one tenant of a pool: which write them, and which read them as its own.
 
 Pure functions over the model.
 """

@@ -6,10 +6,10 @@ bytes for, which launch wrote them last, and that the two do not belong together
 there before. A read is that of a captured node which takes the bytes as it finds them, of an eager operator or kernel,
 or of the host.
 
-Which tensor a captured pointer belongs to is settled by its place among the allocations of its capture (`tenants`);
-who wrote bytes last, by the order of replays and eager writes (`history`) and of the nodes in each graph (`accesses`).
-Addresses that were used again decide nothing: in layout ``isolate``, tensors of one capture that torch would have given
-the same block are told by the order of allocations and frees.
+Which tensor a captured pointer belongs to is decided by its place among the allocations of its capture (`tenants`);
+which launch wrote bytes last, by the order of replays and eager writes (`history`) and of the nodes in each graph
+(`accesses`). Addresses that were used again decide nothing: in layout ``isolate``, tensors of one capture that torch
+would have given the same block are told apart by the order of allocations and frees.
 
 Costs at a replay: a note of its order, and a look at the pool memory that the graph takes from others.
 """

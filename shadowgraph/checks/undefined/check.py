@@ -1,4 +1,4 @@
-"""SG107: an experiment before some replays of each graph. Whether its results depend on bytes that must not matter.
+"""SG107: experiments before some replays of each graph show whether its results depend on bytes that must not matter.
 
 The check notes what the program reads of each graph's results (`consumption`), chooses the bytes to fill as a replay
 begins (`fills`), and leaves an `Experiment` on the graph. The backend conducts it before the replay, in the replaying
@@ -261,7 +261,7 @@ class UndefinedInfluence(Check):
         refused: str | None,
         held: list[object],
     ) -> None:
-        """All memory is as it was, and `held` no longer; the replay follows."""
+        """The experiment is over: memory is restored, `held` can be freed, and the replay follows."""
         held.clear()
         if refused is not None:
             schedule.refused = refused

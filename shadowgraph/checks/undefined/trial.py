@@ -1,8 +1,8 @@
-"""The judge of SG107: runs of a graph from one state that differ in bytes that must not matter.
+"""Runs of a graph from one state that differ in bytes that must not matter (SG107).
 
-Two runs with the first value in all these bytes must give equal results; else these are not deterministic, and left
-out. A run with the second value shows which results depend on the bytes. Then bisection finds the bytes, and two runs
-that differ in them alone the node. Pure over `Reruns`; in the replaying thread, without a lock.
+Two runs with the first value in all these bytes must give equal results; results that differ are not deterministic, and
+left out. A run with the second value shows which results depend on the bytes. Then bisection finds the bytes, and two
+runs that differ in them alone the node. Pure over `Reruns`; in the replaying thread, without a lock.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class _Bench:
             self._direct = True
             changed = self._against(0, everything, self._plain[1])
         self._keep(changed)
-        for base in (1, 0) if self._outputs else ():  # a second time: chance is no dependence
+        for base in (1, 0) if self._outputs else ():  # again: a difference by chance is no dependence
             moved = self._changed(self._plain[base], self._results(base))
             self._keep(place for place in range(len(self._outputs)) if place not in moved)
         return bool(self._outputs)

@@ -304,7 +304,7 @@ class CudaGraphs:
             events.capture_ended(state.model)
 
     def _note_host_copies(self, graph: Any, model: Graph) -> None:
-        """Now: the memory may be freed, and go to another owner, before the first replay."""
+        """Read the copy nodes as the capture ends: before the first replay the host memory may be freed and reused."""
         model.host_copies = host_copies(driver(), raw_graph(graph), primary_context(self._allocator.index))
         model.ended = model.ended or self._allocator.ledger.next_serial()
 

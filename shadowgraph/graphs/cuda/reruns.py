@@ -115,11 +115,11 @@ class CudaReruns:
     def trace(
         self, fills: Sequence[Fill], ranges: Sequence[ByteRange], digest: Callable[[list[Bytes]], bytes]
     ) -> list[bytes] | None:
-        """None: nodes are not looked at one by one."""
+        """Return None: nodes are not looked at one by one."""
         return None
 
     def loads(self, fills: Sequence[Fill], place: int, where: ByteRange) -> list[Load]:
-        """Empty: loads are not known."""
+        """Return nothing: loads are not known on a device."""
         return []
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 Methods of ``torch.cuda.Stream`` and ``torch.cuda.Event`` are patched, and the functions of ``torch._C`` that wait for a
 device. The patched methods run in the program's threads, without a lock. While nothing is observed they are torch's
-own. A handle that the program reads may reach code that is not seen, so that reads of it are told as well.
+own. Code that is not seen may use a handle that the program has read, so that reads of handles are reported as well.
 
 Not seen are the methods of ``torch.Event`` and ``torch.Stream``, which are C types, of other libraries' streams and
 events, and waits in C++.
@@ -45,7 +45,7 @@ class StreamHooks:
     index
         Number of the device.
     of
-        What is told of the streams' order.
+        Gets what the program does with streams and events.
     flags_of
         A stream's flags by its handle, or None where they are not known.
     stream_class, event_class, functions

@@ -170,7 +170,7 @@ class EagerMode(ObserverMode):
     Attributes
     ----------
     uses_host
-        Whether copies between host and device memory are told, with what concerns them.
+        Whether copies between host and device memory are reported, and allocations and writes of their host memory.
     """
 
     notes_operands = False  # whether operators that only read tracked memory are reported, too

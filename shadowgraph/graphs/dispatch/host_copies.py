@@ -1,8 +1,8 @@
-"""What the eager mode tells of host memory: pinned allocations, asynchronous copies to the device, and operators that
+"""What the eager mode reports of host memory: pinned allocations, asynchronous copies to the device, and operators that
 write memory which such a copy has yet to read.
 
-Runs in the thread of the operator, inside the dispatch mode, without a lock. Costs an operator that is none of these
-nothing but the tests of its cached path.
+Runs in the thread of the operator, inside the dispatch mode, without a lock. For other operators it costs the tests
+of their cached path.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _INTEGERS = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torc
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The device whose copies are told: its type and index, its name in views, and the ledger of its memory."""
+    """The device whose copies are reported: its type and index, its name in views, and the ledger of its memory."""
 
     device: str
     index: int
@@ -48,7 +48,7 @@ class Place:
 def run_told(
     run: Callable[[], Any], path: Path, allocates: bool, args: Sequence[Any], kwargs: dict[str, Any], place: Place
 ) -> Any:
-    """Run an operator that may copy from or to host memory, or write or allocate some, and tell of that.
+    """Run an operator that may copy from or to host memory, or write or allocate some, and report that.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ def is_comparable(source: torch.Tensor, target: torch.Tensor | None) -> bool:
 
 
 def copies_queued(copies: Sequence[CopyToDevice], schema: Schema, results: Any, place: Place) -> None:
-    """The copies were queued: tell of them."""
+    """Report copies that have been queued."""
     for copy in copies:
         target = copy.target if copy.target is not None else results
         if not (isinstance(target, torch.Tensor) and _is_there(target, place) and is_comparable(copy.source, target)):
@@ -228,7 +228,7 @@ def writes_pending(path: Path, args: Sequence[Any], kwargs: dict[str, Any]) -> b
 
 
 def write_begins(schema: Schema, args: Sequence[Any], kwargs: dict[str, Any]) -> HostWrite | None:
-    """The operator is about to write such memory: tell of it."""
+    """Report that an operator is about to write memory that a copy has yet to read, if it is."""
     with error_barrier("write of host memory"):
         views = _hit(schema, args, kwargs)
         if views:
