@@ -1,8 +1,8 @@
 """Trails: from an object or a running function by stored values to a tensor, to be followed again later.
 
-A graph keeps addresses; host code keeps names. A trail says where a name leads at a later time, for a microsecond or
-two and without running code of the program, which `isinstance` may: it reads instance dictionaries, slots, items of
-built-in containers and variables of running functions. It keeps no object of the program alive. Any thread; no lock.
+A graph keeps addresses; host code keeps names. A trail says where a name leads at a later time, without running code of
+the program, which `isinstance` may: it reads instance dictionaries, slots, items of built-in containers and variables
+of running functions. It keeps no object of the program alive. Any thread; no lock.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The memcpy nodes of a captured graph that have host memory on one side, read as the capture ends.
 
-Only the types of the other nodes are read, about a microsecond each. Called in the capturing thread; the graph is not
-destroyed meanwhile.
+Only the types of the other nodes are read. Called in the capturing thread; the graph is not destroyed meanwhile.
 """
 
 from __future__ import annotations
