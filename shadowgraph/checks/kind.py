@@ -114,6 +114,9 @@ class FindingKind(KindWords):
         Whether damage may be seen too late to know its writer, so that a later sighting supplies it.
     keeps_first_example
         Whether the facts are an example, of which the first one is kept.
+    needs_observation
+        Whether it follows, where nothing is declared, from operators or copies, which are observed in windows only once
+        a program is in the steady state.
     """
 
     detail: type[Detail] | None = None
@@ -121,6 +124,7 @@ class FindingKind(KindWords):
     node_is_sought: ClassVar[bool] = False
     writer_may_come_late: ClassVar[bool] = False
     keeps_first_example: ClassVar[bool] = False
+    needs_observation: ClassVar[bool] = False
 
     def culprit_is(self, finding: Finding) -> CulpritIs:
         """What the finding's culprit did to its bytes."""

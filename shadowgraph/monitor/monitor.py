@@ -734,8 +734,8 @@ class Monitor(Listener):
         model = self.preparing.graph
         phase, replay = (Phase.PREPARE if self.preparing else None), (model.replays + 1 if model else None)
         with self._lock.section:
-            order, observed = next(self.context.clock), not self.observation.incomplete
-            checkpoint = Checkpoint("copy", phase, model, replay, order=order, observed=observed)
+            now, observed = next(self.context.clock), not self.observation.incomplete
+            checkpoint = Checkpoint("copy", phase, model, replay, order=now, observed=observed)
             for check in self._of_copies:
                 check.copy_queued(copy, checkpoint)
 

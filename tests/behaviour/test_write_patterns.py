@@ -131,7 +131,7 @@ def test_without_the_observer_nothing_is_judged(monkeypatch: pytest.MonkeyPatch)
         server.steps(100, ONE, FULL)
         assert debugger.check() == ()
         assert not patterns_of(debugger).active
-        assert "undeclared SG102, SG103, SG105, SG108, SG110, SG111, SG113 to SG116 and reads" in str(
+        assert "undeclared SG102, SG103, SG105, SG108, SG110, SG111, SG113, SG114, SG115, SG116 and reads" in str(
             debugger.report(quiet=True)
         ).replace("\n", " ")
 
@@ -140,7 +140,7 @@ def test_the_report_says_what_is_known(debugger: sg.Debugger) -> None:
     server = Server(debugger, False)
     quiet(debugger, server.step)
     said = " ".join(str(debugger.report(quiet=True)).split())
-    resting = "SG102, SG105, SG108, SG110, SG111, SG113 to SG116"
+    resting = "SG102, SG105, SG108, SG110, SG111, SG113, SG114, SG115, SG116"
     assert f"undeclared {resting} and reads by the host are known of these only, and SG103 of these and where" in said
     server.steps(100, ONE, FULL)
     said = " ".join(str(debugger.report(quiet=True)).split())

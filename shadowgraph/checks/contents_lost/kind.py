@@ -28,6 +28,7 @@ class ContentsLostKind(FindingKind):
     title = "contents lost"
     detail = ContentsLostDetail
     bytes_are = "lost"
+    needs_observation = True
     remedy = (
         "A pause or a sleep keeps addresses, so that a graph can be replayed, but not contents. Write the buffer again "
         "after the resume, before the first replay, or have the saver keep a copy of it (a CPU backup of its region)."

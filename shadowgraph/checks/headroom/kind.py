@@ -30,6 +30,7 @@ class HeadroomKind(FindingKind):
     title = "headroom"
     reports = ("sgl-project/sglang#27338",)
     detail = HeadroomDetail
+    needs_observation = True
     remedy = (
         "Size the buffer for the largest batch and the longest context that the configuration allows, with every "
         "factor that its writer applies (draft branches, pages, padding). Or refuse, before the write, what does not "

@@ -40,6 +40,7 @@ class HostSourceKind(FindingKind):
     reports = ("microsoft/onnxruntime#32121",)
     detail = HostSourceDetail
     buffer_is_gone = True
+    needs_observation = True
     remedy = (
         "A captured copy keeps the address of its host memory, and nothing keeps the memory. Hold a reference to the "
         "pinned tensor for as long as the graph is replayed, and refresh it in place; or copy before the replay, "

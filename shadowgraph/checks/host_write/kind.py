@@ -31,6 +31,7 @@ class HostWriteKind(FindingKind):
     bytes_are = "rewritten in flight"
     expected_label = "was queued"
     needs_bytes = True
+    needs_observation = True
     remedy = (
         "An asynchronous copy from pinned memory reads it when the device gets there, not when it is queued. Record an "
         "event behind the copy and wait for it before the memory is written again, or take turns with two buffers that "

@@ -35,6 +35,7 @@ class LostPreparationKind(FindingKind):
     detail = LostDetail
     bytes_are = "overwritten"
     expected_label = "was prepared"
+    needs_observation = True
     remedy = (
         "Prepare a graph right before its replay, behind the replay of the other one, or give each of them memory of "
         "its own: an index buffer or an integer workspace holds the inputs of one coming replay. A float workspace, "

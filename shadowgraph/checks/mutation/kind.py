@@ -24,6 +24,7 @@ class InGraphMutationKind(FindingKind):
     code = CODE
     title = "in-graph mutation"
     node_is_sought = True
+    needs_observation = True
     remedy = (
         "A graph replays its writes every time. Keep a copy that no graph is given and restore from it before each "
         "plan, let the graph write a buffer of its own, or plan from the values that the graph will write. If it "

@@ -30,6 +30,7 @@ class PoolClobberKind(FindingKind):
     reports = ("ROCm/aiter#5393",)
     detail = ClobberDetail
     bytes_are = "overwritten"
+    needs_observation = True
     remedy = (
         "A replay writes all memory that its capture allocated, freed or not. Allocate what must outlive a "
         "replay before the capture; read or copy an output before another graph of its pool replays; hold the tensor "

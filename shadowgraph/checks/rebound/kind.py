@@ -34,6 +34,7 @@ class ReboundInputKind(FindingKind):
     detail = ReboundDetail
     bytes_are = "stale"
     expected_label = "should be"
+    needs_observation = True
     remedy = (
         "A graph keeps addresses, not names. Refresh in place (copy_) the memory that it was captured with, or capture "
         "again with the new one: keep the tensor that the wrapper was captured with, and write no clone of it."

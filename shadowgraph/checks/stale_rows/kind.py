@@ -35,6 +35,7 @@ class StaleRowsKind(FindingKind):
     detail = StaleRowsDetail
     bytes_are = "stale"
     keeps_first_example = True
+    needs_observation = True
     remedy = (
         "Give the padded rows a value before each padded replay, as other inputs get one (zero_ or fill_ all, then "
         "copy the real rows). Where it does not matter what they lead to, say so: padding(tensor, 'dont_care')."

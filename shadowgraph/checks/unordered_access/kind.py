@@ -31,6 +31,7 @@ class UnorderedAccessKind(FindingKind):
     title = "unordered access"
     detail = UnorderedDetail
     bytes_are = "written and read without an order"
+    needs_observation = True
     remedy = (
         "Let the stream of the replay wait for the write (wait_stream, or an event recorded behind the write), and the "
         "stream of the write for the replay that read the bytes before; or write on the stream that replays."

@@ -3,9 +3,9 @@
 Whether a guard or a declared buffer changed is never sampled: check nodes look at every replay on the device. To
 observe eager operators takes a dispatch mode, in Python, which costs each of them microseconds: more than anything else
 that is done to a server. So in the steady state they pass unobserved, and with them the rules that follow from every
-write (SG102, SG103, SG105, SG108, SG113 to SG116) or from copies (SG110, SG111). Kernels that are launched, batches
-and plans are noted all the same, in a row each. So are operators where the observer in C++ is on: patterns of them that
-SG103 suspects are a reason to observe (`shadowgraph.checks.stale_rows.write_patterns`).
+write or copy (`FindingKind.needs_observation`). Kernels that are launched, batches and plans are noted all the same, in
+a row each. So are operators where the observer in C++ is on: patterns of them that SG103 suspects are a reason to
+observe (`shadowgraph.checks.stale_rows.write_patterns`).
 
 | state | host launches | left for |
 |---|---|---|
@@ -32,6 +32,8 @@ import time
 from collections.abc import Callable
 from enum import Enum
 
+from shadowgraph.checks.kinds import kinds
+from shadowgraph.checks.stale_rows import CODE as STALE_ROWS
 from shadowgraph.graphs.dispatch import eager, host_reads
 from shadowgraph.graphs.dispatch.leaving import call_main_back
 from shadowgraph.tracking import passing
@@ -43,7 +45,6 @@ LONGEST = 16  # times as many, at most
 SHARE = 0.01  # of the time, for windows
 LOOKS_APART = (64, 192)  # replays from one closer look to the next, the fewest and the most
 FAMILIAR = 64  # replays of a graph that are observed before it passes; never more than `QUIET`
-_RESTING = "SG105, SG108, SG110, SG111, SG113 to SG116"  # kinds that follow from operators
 PATIENCE = 3  # windows more in which such a graph is waited for
 
 
@@ -291,11 +292,13 @@ class Observation:
         if not self.periods:
             return None
         every = WINDOW + self._period
-        of_these = f"SG102, SG103, {_RESTING} and reads by the host are known of these only"
+        resting = [kind.code for kind in kinds() if kind.needs_observation]
+        of_these = f"{', '.join(resting)} and reads by the host are known of these only"
         if self._judges():
+            resting.remove(STALE_ROWS)
             of_these = (
-                f"SG102, {_RESTING} and reads by the host are known of these only, and SG103 of these and where a step "
-                f"that keeps stale rows comes again, behind a full one, within {QUIET} replays"
+                f"{', '.join(resting)} and reads by the host are known of these only, and {STALE_ROWS} of these and "
+                f"where a step that keeps stale rows comes again, behind a full one, within {QUIET} replays"
             )
         return (
             f"eager operators were observed around {WINDOW} replays in {every:,} after {QUIET} without news: "
