@@ -64,6 +64,13 @@ def test_a_dump_lists_the_fullest_few_or_all(dump: Path, capsys: Capture) -> Non
     assert every[-1].endswith("; in 3 replays, written before the replay")
 
 
+def test_marks_that_are_asked_for_and_not_there(tmp_path: Path, capsys: Capture) -> None:
+    with sg.debug() as debugger:
+        written = str(debugger.dump(tmp_path / "none.dump"))
+    assert "no high-water marks: in observed replays, host code wrote" in printed(capsys, "report", written, "--marks")
+    assert "high-water" not in printed(capsys, "report", written)
+
+
 def test_a_page_and_a_document_have_all(dump: Path, tmp_path: Path, capsys: Capture) -> None:
     target = tmp_path / "page.html"
     printed(capsys, "report", str(dump), "--html", str(target))

@@ -14,9 +14,12 @@ _MOST = 4096
 
 
 def high_water_lines(facts: RunFacts, all_marks: bool = False) -> Iterator[Text]:
-    """A line for each mark, the fullest first; nothing without marks, or where none of them has changed."""
+    """A line for each mark, the fullest first. Without marks, or where none of them has changed, nothing; with
+    `all_marks`, a line that says so."""
     made = mark_table(facts.high_water, _MOST if all_marks else _FEW, all_marks)
     if not made.rows:
+        if all_marks:
+            yield Text("no high-water marks: in observed replays, host code wrote no static buffer that a graph reads")
         return
     of_all = f", {len(made.rows)} of {made.total:,} (report --marks lists all)" if made.left_out else ""
     yield Text(f"high-water marks of static buffers, in observed replays{of_all}", style="bold")
