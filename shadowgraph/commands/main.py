@@ -91,7 +91,10 @@ def _run(words: list[str]) -> int:
     cut = words.index("--") if wraps and "--" in words else len(words)
     if wraps and cut == len(words) and any(not word.startswith("-") for word in words[1:]):
         raise UsageError("no -- before the command; use: shadowgraph wrap [options] -- command ...")
-    args = top.parse_args(words[:cut])
+    args, unknown = top.parse_known_args(words[:cut])
+    if unknown:  # argparse would refer to the help of all verbs
+        verb = f"shadowgraph {args.command}" if args.command else "shadowgraph"
+        raise UsageError(f"unrecognized arguments: {' '.join(unknown)} (see {verb} --help)")
     args.program = words[cut + 1 :]  # none of ours, whatever it looks like
     if args.command is None:
         top.print_help()

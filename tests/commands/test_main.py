@@ -72,7 +72,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "code", "said"),
     [
         (["frobnicate"], 2, "invalid choice: 'frobnicate'"),
-        (["demo", "--colour"], 2, "unrecognized arguments: --colour"),
+        (["demo", "--colour"], 2, "unrecognized arguments: --colour (see shadowgraph demo --help)"),
         (["demo", "--case", "A99"], 2, "no case 'A99'; cases are: A1, "),
         (["demo", "--case", "A2", "--picture", "map.tiff"], 2, "tiff"),
         (["demo", "--case", "A2", "--picture", "/proc/none/map.png"], 3, "/proc/none"),
