@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import signal
 from contextlib import suppress
 
 import pytest
@@ -37,6 +38,8 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a shell's background job; programs of tests inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if only_distributes(config.option):
         return
     with suppress(ImportError):  # where only tests marked gpu are run
