@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from types import CodeType, FrameType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -34,7 +34,8 @@ from shadowgraph.tracking.names import (
     write_local,
 )
 
-_KEPT = 2_048  # trails that are followed again
+SHARE = 0.1  # of the time since the walk before, for a walk from the same start
+_STARTS, _KEPT = 256, 2_048  # starts that are remembered, and trails from each
 _FRAMES = 8  # innermost functions whose variables are searched
 _OBJECTS, _DEPTH = 1_500, 8  # expanded from each start, and steps from there
 _KEYS = (str, int, bool)
@@ -74,41 +75,85 @@ class Trail:
         return cast("torch.Tensor", value) if issubclass(type(value), torch.Tensor) else None
 
 
+class _Root(NamedTuple):
+    """Where trails start: an object, or a variable, whose value may be another one at each search.
+
+    Attributes
+    ----------
+    key
+        Tells one start from another: the object's id, or the function or module and the variable's name.
+    variable
+        The variable's name; empty for an object.
+    """
+
+    key: object
+    now: Start
+    name: str
+    value: object
+    variable: str
+
+
+@dataclass(slots=True)
+class _Walked:
+    """What the latest walk from a start has found, and when the next one is due."""
+
+    now: Start
+    trails: list[Trail]
+    due: float
+
+
 class TrailSearch:
-    """Searches trails within a time limit for the whole process.
+    """Searches trails at each capture, and walks all objects anew only as often as their number allows.
+
+    A walk takes milliseconds, more than some captures. So from each start there is a walk at the first search, and
+    another one once it takes no more than `SHARE` of the time since. Until then its trails are followed again.
 
     Parameters
     ----------
     wanted
         Whether a tensor's memory is of interest.
     seconds
-        For one search, and for all.
+        For the walks of one search, and for all first walks of the process.
     """
 
     def __init__(self, wanted: Callable[[TensorView], bool], seconds: tuple[float, float] = (0.2, 2.0)) -> None:
         self._wanted = wanted
         self._once, self._left = seconds
-        self._latest: list[Trail] = []
+        self._walked: dict[object, _Walked] = {}
 
     def search(self, roots: Iterable[tuple[str, object]], frame: FrameType | None) -> list[Trail]:
         """Trails from named objects, and from the variables of a running function and its callers; from each start one
-        to each place. Once the time for all searches is over, those that were found last are followed again."""
-        if self._left <= 0:
-            return list(self._again())
+        to each place."""
         began = time.monotonic()
-        deadline = began + min(self._once, self._left)
+        deadline = began + self._once
         found: list[Trail] = []
-        for start, name, value, variable in _starts(roots, frame):
-            if time.monotonic() > deadline:
-                break
-            _Trails(self._wanted, start, name, variable, found).run(value, name)
-        self._left -= time.monotonic() - began
-        self._latest = found[:_KEPT]
+        for start in _starts(roots, frame):
+            known = self._walked.pop(start.key, None)
+            if known is not None and not start.variable and known.now() is not start.value:
+                known = None  # another object with the id of one that is gone
+            now = time.monotonic()
+            if now < deadline and (self._left > 0 if known is None else now >= known.due):
+                trails = self._walk(start)
+                ended = time.monotonic()
+                self._left -= ended - now if known is None else 0
+                known = _Walked(start.now, trails[:_KEPT], ended + (ended - now) / SHARE)
+                found += trails
+            elif known is not None:
+                found += self._again(known.trails)
+            if known is not None:
+                self._walked[start.key] = known  # the latest last
+        for key in list(self._walked)[:-_STARTS]:
+            del self._walked[key]
         return found
 
-    def _again(self) -> Iterator[Trail]:
-        """The latest trails, with the memory that they lead to now."""
-        for trail in self._latest:
+    def _walk(self, start: _Root) -> list[Trail]:
+        trails: list[Trail] = []
+        _Trails(self._wanted, start.now, start.name, start.variable, trails).run(start.value, start.name)
+        return trails
+
+    def _again(self, trails: Iterable[Trail]) -> Iterator[Trail]:
+        """Trails that were found before, with the memory that they lead to now."""
+        for trail in trails:
             tensor = trail.now()
             try:
                 view = TensorView.of(tensor) if tensor is not None else None
@@ -118,38 +163,39 @@ class TrailSearch:
                 yield replace(trail, view=view)
 
 
-def _starts(roots: Iterable[tuple[str, object]], frame: FrameType | None) -> Iterator[tuple[Start, str, object, str]]:
-    """Starts of trails, each with a name and its object; with the variable's name where it may be rebound itself."""
+def _starts(roots: Iterable[tuple[str, object]], frame: FrameType | None) -> Iterator[_Root]:
+    """Starts of trails; a variable where it may be rebound itself."""
     seen: set[int] = set()
     for name, value in roots:
         seen.add(id(value))
-        yield weakref.ref(value), name, value, ""
-    for variable, value, now in _variables_of(frame):
+        yield _Root(id(value), weakref.ref(value), name, value, "")
+    for key, variable, value, now in _variables_of(frame):
         if issubclass(type(value), _NO_ROOTS) or id(value) in seen:
             continue
         seen.add(id(value))
         if issubclass(type(value), (torch.Tensor, dict, list, tuple)):
-            yield now, variable, value, variable
+            yield _Root(key, now, variable, value, variable)
         else:
             try:
                 start = weakref.ref(value)
             except TypeError:
                 continue
-            yield start, type(value).__name__ if variable == "self" else variable, value, ""
+            yield _Root(id(value), start, type(value).__name__ if variable == "self" else variable, value, "")
 
 
-def _variables_of(frame: FrameType | None) -> Iterator[tuple[str, object, Start]]:
-    """Variables of the program's running functions and of their modules, each with what tells its value later."""
+def _variables_of(frame: FrameType | None) -> Iterator[tuple[object, str, object, Start]]:
+    """Variables of the program's running functions and of their modules, each with a key of its own and with what tells
+    its value later."""
     functions = list(_functions(frame))
     for each in functions:
         for name, value in variables_of(each):
-            yield name, value, partial(_variable_now, each.f_code, name)
+            yield (each.f_code, name), name, value, partial(_variable_now, each.f_code, name)
     for module in dict.fromkeys(each.f_globals.get("__name__") for each in functions):
         held = getattr(sys.modules.get(str(module)), "__dict__", {})
         if any(each.f_globals is held for each in functions):
             for name, value in list(held.items()):
                 if not name.startswith("__"):
-                    yield name, value, partial(_global_now, str(module), name)
+                    yield (module, name), name, value, partial(_global_now, str(module), name)
 
 
 def _functions(frame: FrameType | None) -> Iterator[FrameType]:

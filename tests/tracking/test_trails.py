@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from shadowgraph.tracking.trails import Trail, TrailSearch
+from shadowgraph.tracking.trails import SHARE, Trail, TrailSearch
 
 Pair = namedtuple("Pair", "first second")
 
@@ -127,12 +127,34 @@ def test_the_result_of_locals_stays_as_the_program_knows_it() -> None:
     assert known["x"] is x
 
 
-def test_after_its_time_the_latest_trails_are_followed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_between_two_walks_the_latest_trails_are_followed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(
+        "shadowgraph.tracking.trails.time.monotonic", lambda: clock.append(clock[-1] + 0.01) or clock[-1]
+    )
     root = Holder(x=torch.zeros(3))
     search = TrailSearch(lambda view: True, seconds=(10, 10))
     (before,) = search.search([("root", root)], None)
-    monkeypatch.setattr(search, "_left", 0)
     root.x = torch.zeros(4)
     root.y = torch.zeros(5)
     (again,) = search.search([("root", root)], None)
     assert (again.path, again.view.shape, before.view.shape) == ("root.x", (4,), (3,))
+    clock.append(clock[-1] + 0.01 / SHARE)
+    assert [trail.path for trail in search.search([("root", root)], None)] == ["root.x", "root.y"]
+
+
+def test_another_object_is_walked_at_once() -> None:
+    search = TrailSearch(lambda view: True)
+    for _ in range(3):  # the next one may have the id of the one that is gone
+        root = Holder(x=torch.zeros(3))
+        (found,) = search.search([("root", root)], None)
+        assert found.now() is root.x
+        del root, found
+
+
+def test_after_the_time_for_all_first_walks_no_other_object_is_walked() -> None:
+    first, second = Holder(x=torch.zeros(3)), Holder(x=torch.zeros(3))
+    search = TrailSearch(lambda view: True, seconds=(10, 1e-9))
+    assert len(search.search([("first", first)], None)) == 1
+    found = search.search([("first", first), ("second", second)], None)
+    assert [trail.path for trail in found] == ["first.x"]
